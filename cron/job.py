@@ -1,0 +1,46 @@
+"""What config.yaml says about one cron job, every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from cron.schedule import Schedule
+
+WakeOn = Literal["always", "success", "failure"]
+WakeMode = Literal["now", "next"]
+Misfire = Literal["latest", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One cron job as declared; exactly one of `schedule`, `every` and `reboot` says when.
+
+    `command` is text for `shell`, or an argv that no shell sees, or None for a job that only wakes. `env` values may be
+    opaque secrets. `stagger` is added to the slot to get the due time; the slot itself stays the nominal instant.
+    """
+
+    name: str
+    enabled: bool
+    schedule: Schedule | None
+    every: timedelta | None
+    reboot: bool
+    stagger: timedelta
+    misfire: Misfire
+    grace: timedelta
+    command: str | tuple[str, ...] | None
+    shell: str
+    env: Mapping[str, object]
+    workdir: Path
+    stdin: str
+    timeout: timedelta
+    retries: int
+    rerun_after_crash: bool
+    deliver: tuple[str, ...]
+    wake_heartbeat: tuple[str, ...]
+    wake_on: WakeOn
+    wake_mode: WakeMode
+    wake_text: str | None

@@ -1,0 +1,62 @@
+"""What config.yaml says about one agent and its heartbeat, every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from heartbeat.hours import Hours
+
+Missing = Literal["skip", "create", "run"]
+Match = Literal["edges", "anywhere", "exact"]
+Normalize = Literal["text", "numbers"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRunner:
+    """Ask the agent by running a program: the prompt goes in on stdin, the answer comes out on stdout.
+
+    `env` values may be opaque secrets; only the process that is started sees them in plain text.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One agent's heartbeat as declared.
+
+    `interval` None means the agent beats only when woken. `checklist` is a file name inside `workspace`, or the text itself
+    when it holds a line break. `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
+    """
+
+    name: str
+    enabled: bool
+    interval: timedelta | None
+    stagger: timedelta
+    hours: Hours
+    zone: ZoneInfo
+    grace: timedelta
+    workspace: Path
+    runner: CommandRunner
+    model: str | None
+    prompt: str | None
+    checklist: str
+    on_missing: Missing
+    on_empty: Literal["skip", "run"]
+    context: tuple[str, ...]
+    light_context: bool
+    retries: int
+    timeout: timedelta
+    ok_match: Match
+    ack_max_chars: int
+    show_ok: bool
+    show_alerts: bool
+    dedup_window: timedelta
+    dedup_normalize: Normalize
+    deliver: tuple[str, ...]
