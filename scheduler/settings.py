@@ -1,0 +1,90 @@
+"""The config in force: plain values that the daemon runs by, free of YAML, defaults and references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from cron.job import Job
+from heartbeat.spec import Heartbeat
+from scheduler.secret import Secret
+
+May = Literal["read", "wake", "operate", "edit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Who may do what over HTTP; `agents` None means all of them."""
+
+    name: str
+    value: Secret
+    may: frozenset[May]
+    agents: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the HTTP interface listens. `hosts` are further names that a Host header may hold; no `tokens`: one is made up."""
+
+    host: str
+    port: int
+    hosts: tuple[str, ...]
+    tokens: tuple[Token, ...]
+    metrics_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """At most `count` starts by wakes within `within`, per agent."""
+
+    count: int
+    within: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    concurrency: int
+    min_interval: timedelta
+    wake_gap: timedelta
+    wake_flood: Flood
+    wake_keep: timedelta
+    shutdown_grace: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Where messages go; `log` is built in. `uncertain` says what happens to a message whose arrival is not known."""
+
+    name: str
+    kind: Literal["log", "webhook"]
+    url: Secret | None
+    allow_private: bool
+    uncertain: Literal["resend", "hold"]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How long closed runs are kept, per entry: both bounds hold."""
+
+    keep: timedelta
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One valid config. `hash` is the SHA-256 (hex) of all that decided it: file, overrides and the secrets' names."""
+
+    path: Path
+    hash: str
+    zone: ZoneInfo
+    state: Path
+    server: Server
+    limits: Limits
+    history: History
+    channels: Mapping[str, Channel]
+    heartbeats: Mapping[str, Heartbeat]
+    jobs: Mapping[str, Job]
