@@ -1,0 +1,345 @@
+"""The one place where a child process is started, and ended together with its group."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scheduler.secret import Secret
+
+Why = Literal["timeout", "cancelled", "shutdown"]
+
+MARK = "HEARTBEATD_RUN"
+INHERITED = ("PATH", "HOME", "LANG")
+GRACE = 2.0  # seconds from TERM to KILL
+FLOOD = 64 * 1024 * 1024  # bytes of output beyond which a child is ended for it
+ERRORS_KEPT = 16 * 1024
+CHUNK = 64 * 1024
+PIPE_MAX = 1024 * 1024  # the most that a pipe holds (fs.pipe-max-size): one read of this size empties it
+GLANCE = 0.02  # seconds between looks at what the kernel does not announce
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one child ended.
+
+    `exit_code` is negative for a signal and None when nothing was started. `output` is the kept part of stdout, `truncated`
+    says that there was more, `errors` is the tail of stderr. `problem` says in one line why the child could not be started
+    or was stopped for its own fault. `ended_by` names who ended it; None: it ended by itself.
+    """
+
+    exit_code: int | None
+    output: bytes
+    errors: bytes
+    truncated: bool
+    timed_out: bool
+    problem: str | None
+    ended_by: Why | None
+
+
+class Children:
+    """The children of one run. Each has HEARTBEATD_RUN=`mark` in its environment, by which an orphan is known."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self._lock = threading.Lock()
+        self._living: set[_Child] = set()
+        self._why: Why | None = None
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = CHUNK,
+        keep_tail: bool = False,
+    ) -> Ended:
+        """Start `argv` (no shell), feed it `stdin` and block until it has ended.
+
+        What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
+        `keep` bytes of stdout, or the last ones with `keep_tail`. A program that cannot be started is a `problem`, never
+        an exception. After `end` nothing is started any more.
+        """
+        if self._why:
+            return _never_started(problem=None, why=self._why)
+        try:
+            child = _Child(_popen(argv, environment(env, self.mark), cwd), _Kept(keep, tail=keep_tail))
+        except (OSError, ValueError) as error:
+            return _never_started(problem=_why_not(error, argv[0], cwd), why=None)
+        self._adopt(child)
+        try:
+            return child.attend(stdin)
+        finally:
+            self._release(child)
+
+    def end(self, why: Why) -> None:
+        """End the group of every child, from any thread: TERM now, KILL after 2 s. The first reason given stays."""
+        with self._lock:
+            self._why = self._why or why
+            living = list(self._living)
+        for child in living:
+            child.stop(why)
+
+    def _adopt(self, child: _Child) -> None:
+        with self._lock:
+            self._living.add(child)
+            why = self._why
+        if why:
+            child.stop(why)
+
+    def _release(self, child: _Child) -> None:
+        with self._lock:
+            self._living.discard(child)
+
+
+def environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
+    """All that a child sees: PATH, HOME and LANG of ours, then `env` with its secrets in plain text, then the mark."""
+    ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    return ours | {name: _plain(value) for name, value in env.items()} | {MARK: mark}
+
+
+class _Child:
+    """One started process: its pipes, and the end of its group.
+
+    The group is signalled only while its number is surely ours: until the leader is reaped, and from then on while a member
+    of it is found alive, since the kernel gives the number to nobody else as long as there is one.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], output: _Kept) -> None:
+        self._process = process
+        self._output = output
+        self._errors = _Kept(ERRORS_KEPT, tail=True)
+        self._lock = threading.Lock()
+        self._kill_at: float | None = None
+        self._why: Why | None = None
+        self._over = False
+        self._flooded = False
+
+    def stop(self, why: Why | None) -> None:
+        """TERM now and KILL after the grace, in a thread of its own: the one that attends the child may be blocked."""
+        with self._lock:
+            if self._over or self._kill_at is not None:
+                return
+            self._why = why
+            self._kill_at = time.monotonic() + GRACE
+            _signal_group(self._process.pid, signal.SIGTERM)
+        killer = threading.Timer(GRACE, self._kill)
+        killer.daemon = True
+        killer.start()
+
+    def attend(self, stdin: bytes) -> Ended:
+        """Feed and drain until the leader has ended, and until the whole group has if it is being ended."""
+        with self._process, selectors.DefaultSelector() as ready:
+            pipes = _Pipes(self._process, ready, stdin, self._output, self._errors)
+            leader = _Leader(self._process, ready)
+            while not self._is_over(leader):
+                for key, _ in ready.select(leader.patience()):
+                    key.data()
+                self._check_flood()
+            pipes.empty()
+            leader.close()
+        return self._ended()
+
+    def _is_over(self, leader: _Leader) -> bool:
+        if not leader.is_gone():
+            return False
+        with self._lock:
+            if self._kill_at is None:
+                self._over = True
+                return True
+            self._process.wait()
+            if not _signal_group(self._process.pid, 0):
+                self._over = True
+            elif time.monotonic() >= self._kill_at:
+                _signal_group(self._process.pid, signal.SIGKILL)
+                self._over = True
+            return self._over
+
+    def _kill(self) -> None:
+        with self._lock:
+            if not self._over:
+                _signal_group(self._process.pid, signal.SIGKILL)
+
+    def _check_flood(self) -> None:
+        if not self._flooded and max(self._output.total, self._errors.total) > FLOOD:
+            self._flooded = True
+            self.stop(None)
+
+    def _ended(self) -> Ended:
+        return Ended(
+            exit_code=self._process.returncode,
+            output=bytes(self._output),
+            errors=bytes(self._errors),
+            truncated=self._output.truncated or self._flooded,
+            timed_out=self._why == "timeout",
+            problem=f"wrote more than {FLOOD // 1024 // 1024} MiB and was ended for it" if self._flooded else None,
+            ended_by=self._why,
+        )
+
+
+class _Leader:
+    """Tells when the process itself has ended, whoever still holds its pipes: by a pidfd where the kernel has them."""
+
+    def __init__(self, process: subprocess.Popen[bytes], ready: selectors.BaseSelector) -> None:
+        self._process = process
+        self._gone = False
+        self._pidfd = _pidfd(process.pid)
+        if self._pidfd is not None:
+            ready.register(self._pidfd, selectors.EVENT_READ, self._note)
+        self._ready = ready
+
+    def is_gone(self) -> bool:
+        return self._gone or (self._pidfd is None and self._process.poll() is not None)
+
+    def patience(self) -> float | None:
+        """How long to wait for the next event, in seconds: for good while the kernel will tell us of the end."""
+        return None if self._pidfd is not None and not self._gone else GLANCE
+
+    def close(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+    def _note(self) -> None:
+        assert self._pidfd is not None
+        self._ready.unregister(self._pidfd)
+        self._gone = True
+
+
+class _Pipes:
+    """The three pipes of one child, served as they become ready, so that neither side can block the other."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], ready: selectors.BaseSelector, stdin: bytes, output: _Kept, errors: _Kept
+    ) -> None:
+        assert process.stdin and process.stdout and process.stderr
+        self._ready = ready
+        self._unsent = memoryview(stdin)
+        self._stdin = process.stdin
+        self._sources = {process.stdout.fileno(): output, process.stderr.fileno(): errors}
+        for fd in self._sources:
+            os.set_blocking(fd, False)
+            ready.register(fd, selectors.EVENT_READ, lambda fd=fd: self._drain(fd))
+        os.set_blocking(self._stdin.fileno(), False)
+        ready.register(self._stdin, selectors.EVENT_WRITE, self._feed)
+
+    def empty(self) -> None:
+        """Take what is left in the pipes once the leader has ended, without waiting for whoever else holds them."""
+        for fd in list(self._sources):
+            self._drain(fd, PIPE_MAX)
+
+    def _feed(self) -> None:
+        try:
+            sent = os.write(self._stdin.fileno(), self._unsent[:CHUNK])
+        except BrokenPipeError:  # it does not want to hear more
+            sent = len(self._unsent)
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._ready.unregister(self._stdin)
+            self._stdin.close()
+
+    def _drain(self, fd: int, size: int = CHUNK) -> None:
+        try:
+            chunk = os.read(fd, size)
+        except BlockingIOError:
+            return
+        if chunk:
+            self._sources[fd].add(chunk)
+            return
+        self._ready.unregister(fd)
+        del self._sources[fd]
+
+
+class _Kept:
+    """The first or the last `limit` bytes of a stream, in bounded memory, and the count of all of it."""
+
+    def __init__(self, limit: int, *, tail: bool) -> None:
+        self._limit = limit
+        self._tail = tail
+        self._data = bytearray()
+        self.total = 0
+
+    @property
+    def truncated(self) -> bool:
+        return self.total > self._limit
+
+    def add(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        if not self._tail:
+            self._data += chunk[: self._limit - len(self._data)]
+            return
+        self._data += chunk
+        if len(self._data) > self._limit:
+            del self._data[: -self._limit]
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._data)
+
+
+def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
+        list(argv),
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        close_fds=True,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+    )
+
+
+def _pidfd(pid: int) -> int | None:
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel, or a sandbox that does not know the call
+        return None
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Signal a process group (0 only asks); False when nobody is left in it."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # there is somebody, but he changed his user
+        return True
+    return True
+
+
+def _plain(value: object) -> str:
+    return value.reveal() if isinstance(value, Secret) else str(value)
+
+
+def _never_started(problem: str | None, why: Why | None) -> Ended:
+    return Ended(None, b"", b"", truncated=False, timed_out=why == "timeout", problem=problem, ended_by=why)
+
+
+def _why_not(error: OSError | ValueError, program: str, cwd: Path) -> str:
+    """One line on why nothing was started, from what exec and chdir say."""
+    if not isinstance(error, OSError):
+        return f"cannot start {program!r}: {error}"
+    if error.filename is not None and Path(error.filename) == cwd:
+        return f"cannot enter the working folder {str(cwd)!r}: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and "/" in program and (cwd / program).exists():
+        return f"cannot start {program!r}: the interpreter named in its first line does not exist"
+    if isinstance(error, FileNotFoundError):
+        return f"no such program: {program!r}"
+    if isinstance(error, PermissionError):
+        return f"may not run {program!r}: it is not executable (chmod +x)"
+    if error.errno == errno.ENOEXEC:
+        return f"cannot start {program!r}: it is neither a binary nor does it begin with '#!'"
+    return f"cannot start {program!r}: {error.strerror}"

@@ -1,0 +1,66 @@
+"""What is delivered: one part of a message, and how a long text becomes parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+State = Literal["delivered", "retry", "uncertain", "dead"]
+
+BORDERS = ("\n\n", "\n", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One part of what a run has to say. `key` is the same for every attempt; `part` counts from 1 to `parts`."""
+
+    key: str
+    kind: str
+    name: str
+    trigger: str
+    slot: datetime
+    part: int
+    parts: int
+    text: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of one attempt.
+
+    `delivered`: accepted. `retry`: surely not accepted, may be later; not before `retry_after` if the receiver said so
+    (uncapped). `uncertain`: it may have arrived. `dead`: it will never be accepted. `error` is one line free of secrets,
+    empty when delivered.
+    """
+
+    state: State
+    error: str
+    retry_after: timedelta | None
+
+
+def split(text: str, limit: int) -> list[str]:
+    """`text` in parts of at most `limit` code points, cut between paragraphs, else lines, else words; at least one part.
+
+    Blank space around a cut is dropped. A word longer than half the limit may be cut in two. ValueError if `limit` is below 1.
+    """
+    if limit < 1:
+        raise ValueError(f"a part holds at least one character, not {limit}")
+    parts = []
+    rest = text.strip()
+    while len(rest) > limit:
+        cut = _border(rest, limit)
+        parts.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip("\n") if rest[cut] == "\n" else rest[cut:].lstrip(" ")
+    parts.append(rest)
+    return [part for part in parts if part.strip()] or [""]
+
+
+def _border(text: str, limit: int) -> int:
+    """Where to cut: the strongest border in the latter half of what fits, so that parts do not become crumbs."""
+    for border in BORDERS:
+        cut = text.rfind(border, limit // 2, limit + len(border))
+        if cut > 0:
+            return cut
+    return limit
