@@ -1,0 +1,148 @@
+"""The text of a cron expression: five fields or a macro, read strictly and written again so that it means one thing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from unicodedata import name as unicode_name
+
+from cron.field import DAY, HOUR, MINUTE, MONTH, WEEKDAY, Field, ScheduleError, Values, read
+from cron.readings import Readings
+
+REBOOT = "@reboot"
+MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+EVERY_DAY = "* * *"
+LONGEST = 256  # characters; 20,000 list items would take a third of a second
+DAYS_IN = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+ZONE_PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A valid expression. `days` is day-of-month, month and day-of-week rewritten for the calendar.
+
+    `wildcard` decides what a change of the clocks does to it: its minute or hour field begins with `*`.
+    """
+
+    readings: Readings
+    days: str
+    wildcard: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """What decides its wall times; `*/5` and `0-59/5` differ in it, for they part at a change of the clocks."""
+        return f"{self.readings} {self.days} {'wildcard' if self.wildcard else 'fixed'}"
+
+
+def is_reboot(text: str) -> bool:
+    """Whether this is the trigger "once when the daemon starts" and not a schedule."""
+    return text.strip(" \t").lower() == REBOOT
+
+
+@lru_cache(maxsize=1024)
+def understand(text: str) -> Expression:
+    """What the text means. Raises ScheduleError."""
+    _refuse_odd_text(text)
+    fields = _fields(text.strip(" \t"))
+    columns = zip((MINUTE, HOUR, DAY, MONTH, WEEKDAY), fields, strict=True)
+    minute, hour, day, month, weekday = (read(column, field) for column, field in columns)
+    _refuse_mixed_weekdays(fields, weekday)
+    return Expression(
+        readings=Readings(hour.listed, minute.listed),
+        days=" ".join((_canonical(DAY, day), _canonical(MONTH, month), _canonical(WEEKDAY, weekday))),
+        wildcard=minute.starred or hour.starred,
+        warnings=(*(w for values in (minute, hour, day, month, weekday) for w in values.warnings), *_never(day, month, weekday)),
+    )
+
+
+def _refuse_odd_text(text: str) -> None:
+    if len(text) > LONGEST:
+        raise ScheduleError(f"the expression has {len(text)} characters, at most {LONGEST} are read; split it into several jobs")
+    for at, char in enumerate(text, start=1):
+        if char != "\t" and not " " <= char <= "~":
+            named = unicode_name(char, "a control character")
+            raise ScheduleError(f"character {at} is U+{ord(char):04X} ({named}); write plain ASCII, with blanks between fields")
+
+
+def _fields(text: str) -> list[str]:
+    if match := ZONE_PREFIX.match(text):
+        raise ScheduleError(f"'{match[0]}' does not belong in the expression; write timezone: {match[1] or 'UTC'} beside it")
+    if text.startswith("@"):
+        text = _macro(text)
+    fields = re.split(r"[ \t]+", text) if text else []
+    if len(fields) != 5:
+        raise ScheduleError(_miscounted(fields))
+    return fields
+
+
+def _macro(text: str) -> str:
+    word, *more = text.lower().split()
+    if word == "@every":
+        raise ScheduleError(f"@every is not a schedule; write every: {more[0] if more else '30m'} instead of schedule:")
+    if word == "@every_minute":
+        raise ScheduleError("@every_minute is not a macro here; write * * * * *")
+    if word != REBOOT and word not in MACROS:
+        near = get_close_matches(word, MACROS, n=1)
+        raise ScheduleError(f"'{word}' is not a macro; write {near[0] if near else ' '.join(MACROS)}")
+    if more:
+        raise ScheduleError(f"'{word}' stands alone; write {word} and nothing after it")
+    if word == REBOOT:
+        raise ScheduleError("@reboot fires at no time of the clock; write five fields, such as 0 3 * * *")
+    return MACROS[word]
+
+
+def _miscounted(fields: list[str]) -> str:
+    if not fields:
+        return "the expression is empty; write five fields, such as 0 3 * * *, or a macro, such as @daily"
+    if len(fields) in (6, 7):
+        return (
+            f"the expression has {len(fields)} fields, and seconds and years are not supported; "
+            "write five (minute hour day-of-month month day-of-week), or every: for intervals below a minute"
+        )
+    return f"the expression has {len(fields)} fields; write five: minute hour day-of-month month day-of-week"
+
+
+def _refuse_mixed_weekdays(fields: list[str], weekday: Values) -> None:
+    if not weekday.special:
+        return
+    text = fields[4]
+    kinds = {"#" in item for item in weekday.special}
+    if weekday.numbers or len(kinds) > 1:
+        raise ScheduleError(f"day-of-week '{text}' mixes plain days, d#k or dL; write one job for each kind")
+    if fields[2] != "*":
+        raise ScheduleError(f"day-of-week '{text}' and day-of-month '{fields[2]}' do not combine; write * as day-of-month")
+
+
+def _canonical(column: Field, values: Values) -> str:
+    """The field as explicit numbers, so that nothing is left for the calendar to interpret.
+
+    A day field that begins with `*` keeps a star, which makes both day fields bind. It always names the field's first value,
+    so the star is carried by a step that names that value alone.
+    """
+    whole = len(values.numbers) == column.cycle
+    if whole and (values.starred or column is MONTH):
+        return "*"
+    star = [f"*/{column.cycle}"] if values.starred and column is not MONTH else []
+    return ",".join([*star, *map(str, values.listed), *sorted(values.special)])
+
+
+def _never(day: Values, month: Values, weekday: Values) -> tuple[str, ...]:
+    """The warning about a day of the month that no named month has; an error where nothing else can make the job fire."""
+    if day.special or min(day.numbers) <= max(DAYS_IN[number - 1] for number in month.numbers):
+        return ()
+    days, months = ",".join(map(str, day.listed)), ",".join(map(str, month.listed))
+    if weekday.starred:
+        raise ScheduleError(f"day-of-month {days} never comes in month {months}; write L for the last day of the month")
+    return (f"day-of-month {days} never comes in month {months}: only day-of-week decides",)

@@ -1,0 +1,173 @@
+"""One field of a cron expression: its text to the values it names, or to the sentence that says how to write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MONTHS = {
+    "jan": 1, "feb": 2, "mar": 3, "apr": 4, "may": 5, "jun": 6, "jul": 7, "aug": 8, "sep": 9, "oct": 10, "nov": 11, "dec": 12,
+}  # fmt: skip
+WEEKDAYS = {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6}
+
+ITEM = re.compile(r"(?:(?P<star>\*)|(?P<first>[a-z]+|[0-9]+)(?:-(?P<last>[a-z]+|[0-9]+))?)(?:/(?P<step>[0-9]+))?")
+NTH = re.compile(r"(?P<day>[a-z]+|[0-9]+)#(?P<nth>[0-9]+)")
+LAST = re.compile(r"(?P<day>[a-z]{3}|[0-9]+)l|l(?P<same>[a-z]{3}|[0-9]+)")
+
+# What other dialects write, each with the reason it means nothing here.
+DIALECTS = (
+    (re.compile(r".*\?.*"), "'?' belongs to Quartz; write *"),
+    (re.compile(r"l?w|[0-9]+w|w[0-9]+"), "'W' (nearest weekday) belongs to Quartz; name the days, such as 1-5 as day-of-week"),
+    (
+        re.compile(r"[hr](\(.*\))?(/.*)?|.*~.*"),
+        "hashed and random times are not supported; write a number and spread jobs with stagger:",
+    ),
+)
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be read; its text is one line: what is wrong and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One of the five columns. `cycle` is how many different values it has: day-of-week 7 is 0 again."""
+
+    name: str
+    low: int
+    high: int
+    cycle: int
+    names: Mapping[str, int] = field(default_factory=dict)
+
+
+MINUTE = Field("minute", 0, 59, 60)
+HOUR = Field("hour", 0, 23, 24)
+DAY = Field("day-of-month", 1, 31, 31)
+MONTH = Field("month", 1, 12, 12, MONTHS)
+WEEKDAY = Field("day-of-week", 0, 7, 7, WEEKDAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a field names: plain numbers, and `special` days in the form the calendar takes (`l`, `1#2`, `l5`).
+
+    `starred` says that the text begins with `*`, which decides how the two day fields combine.
+    """
+
+    numbers: frozenset[int]
+    special: frozenset[str]
+    starred: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        return tuple(sorted(self.numbers))
+
+
+def read(column: Field, text: str) -> Values:
+    """The values that `text` names. Raises ScheduleError."""
+    numbers: set[int] = set()
+    special: set[str] = set()
+    warnings: list[str] = []
+    for item in text.lower().split(","):
+        if not item:
+            raise ScheduleError(f"{column.name} '{text}' has an empty list item; remove the stray comma")
+        if found := _special(column, item):
+            special.add(found)
+            continue
+        first, last, step = _bounds(column, item)
+        if step > last - first and step > 1:
+            warnings.append(f"{column.name} '{item}': the step is wider than the range, only {first} is left; write {first}")
+        numbers.update(_value(column, number) for number in range(first, last + 1, step))
+    return Values(frozenset(numbers), frozenset(special), text.startswith("*"), tuple(warnings))
+
+
+def _value(column: Field, number: int) -> int:
+    return number % column.cycle if column is WEEKDAY else number
+
+
+def _bounds(column: Field, item: str) -> tuple[int, int, int]:
+    """First, last and step of one list item; a week that wraps goes on counting past 7."""
+    match = ITEM.fullmatch(item)
+    if not match:
+        raise _misread(column, item)
+    step = _step(column, item, match["step"])
+    if match["star"]:
+        return column.low, column.low + column.cycle - 1, step
+    first = _number(column, match["first"])
+    if match["last"] is None:
+        if match["step"]:
+            raise ScheduleError(f"{column.name} '{item}' has a step without a range; write {first}-{column.high}/{step}")
+        return first, first, 1
+    last = _number(column, match["last"])
+    if first <= last:
+        return first, last, step
+    if column is WEEKDAY:
+        return first, first + (last - first) % column.cycle, step
+    raise ScheduleError(f"{column.name} '{item}' runs backwards; write {_split(column, first, last, step)}")
+
+
+def _step(column: Field, item: str, text: str | None) -> int:
+    step = int(text or 1)
+    if step < 1:
+        raise ScheduleError(f"{column.name} '{item}' has a step of 0; write a step of 1 or more")
+    return step
+
+
+def _number(column: Field, text: str) -> int:
+    if not text.isdigit():
+        return _named(column, text)
+    if column.low <= int(text) <= column.high:
+        return int(text)
+    raise ScheduleError(f"{column.name} '{text}' is out of range; write {column.low} to {column.high}")
+
+
+def _named(column: Field, text: str) -> int:
+    if text in column.names:
+        return column.names[text]
+    if text[:3] in column.names and len(text) > 3:
+        raise ScheduleError(f"{column.name} '{text}': names have three letters; write {text[:3]}")
+    raise _misread(column, text)
+
+
+def _special(column: Field, item: str) -> str | None:
+    """`L`, `d#k`, `dL` and `Ld` as the calendar takes them; None for everything else."""
+    if column is DAY:
+        return "l" if item == "l" else None
+    if column is not WEEKDAY:
+        return None
+    if match := NTH.fullmatch(item):
+        if match["nth"] not in ("1", "2", "3", "4", "5"):
+            raise ScheduleError(f"day-of-week '{item}': a month has at most five of a day; write #1 to #5")
+        return f"{_number(column, match['day']) % 7}#{match['nth']}"
+    if match := LAST.fullmatch(item):
+        return f"l{_number(column, match['day'] or match['same']) % 7}"
+    return None
+
+
+def _split(column: Field, first: int, last: int, step: int) -> str:
+    """A range that runs past the end of its field, as the two ranges that mean the same."""
+    again = first + ((column.high - first) // step + 1) * step - column.cycle
+    parts = [_range(first, column.high, step)]
+    return ",".join(parts if again > last else [*parts, _range(again, last, step)])
+
+
+def _range(first: int, last: int, step: int) -> str:
+    if last - first < step:
+        return str(first)
+    return f"{first}-{last}" + (f"/{step}" if step > 1 else "")
+
+
+def _misread(column: Field, item: str) -> ScheduleError:
+    for dialect, reason in DIALECTS:
+        if dialect.fullmatch(item):
+            return ScheduleError(f"{column.name} '{item}': {reason}")
+    if column is WEEKDAY and item == "l":
+        return ScheduleError("day-of-week 'L' does not say which day; write 5L for the last Friday of the month")
+    if column is DAY and "l" in item:
+        return ScheduleError(f"day-of-month '{item}': L (the last day) stands alone or in a list; write L")
+    names = f" or {' '.join(column.names)}" if column.names else ""
+    return ScheduleError(
+        f"{column.name} '{item}' is not a value; write *, */n, a, a-b or a-b/n with {column.low} to {column.high}{names}"
+    )

@@ -1,0 +1,116 @@
+"""What the clock on the wall shows: the stretches of time between its changes, and where each reading falls.
+
+The rules at a change are Debian cron's. A change of less than three hours forward, or at most three back, is summer time or
+the like: a fixed-time job goes on as if the clock had not been touched. It neither loses the readings that were left out,
+which happen together at the change, nor repeats those that came twice. A wildcard job follows the clock. A greater change is
+a correction of the clock, and every job follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+THREE_HOURS = timedelta(hours=3)
+A_DAY = timedelta(days=1)  # longer than any change that a fixed-time job rides over
+YEARS = 50  # how far ahead to look; 29 February falls on a given weekday every 40 years at the latest
+TICK = datetime.resolution
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The instant (UTC) at which the clock is set, and its distance from UTC until and from then."""
+
+    at: datetime
+    before: timedelta
+    after: timedelta
+
+    @property
+    def is_small(self) -> bool:
+        return -THREE_HOURS <= self.after - self.before < THREE_HOURS
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The time from `start` to before `end` (aware, UTC), in which the clock runs undisturbed.
+
+    `opening` is the first reading (naive) that counts in it. It lies before the clock's own at `start` where readings were left
+    out but still happen, and after it where they come a second time and do not.
+    """
+
+    start: datetime
+    end: datetime
+    offset: timedelta
+    opening: datetime
+
+    def reading(self, instant: datetime) -> datetime:
+        """What the clock shows, naive."""
+        return (instant + self.offset).replace(tzinfo=None)
+
+    def instant(self, reading: datetime) -> datetime:
+        """When a reading of this stretch happens, UTC; what was left out happens at its start."""
+        return max(self.start, reading.replace(tzinfo=UTC) - self.offset)
+
+    def floor(self, after: datetime) -> datetime:
+        """The reading after which those begin that happen strictly after this instant."""
+        opening = self.opening - TICK
+        return opening if after < self.start else max(opening, self.reading(after))
+
+    def ceiling(self, until: datetime) -> datetime:
+        """The last reading that may happen at or before this instant."""
+        return self.reading(min(until, self.end - TICK))
+
+
+def stretches(zone: ZoneInfo, since: datetime, *, fixed: bool) -> Iterator[Stretch]:
+    """The stretches from the one that holds `since` (UTC) on, for 50 years, as a fixed-time or a wildcard job sees them."""
+    start = since - A_DAY
+    offset = _offset(zone, start)
+    opening = start + offset
+    for change in _changes_after(zone, start):
+        if change.at > since:
+            yield Stretch(start, change.at, offset, opening.replace(tzinfo=None))
+        start, offset = change.at, change.after
+        opening = start + (change.before if fixed and change.is_small else change.after)
+
+
+def _changes_after(zone: ZoneInfo, start: datetime) -> Iterator[Change]:
+    for year in range(start.year, start.year + YEARS + 1):
+        for change in _changes(zone, year):
+            if change.at > start:
+                yield change
+
+
+@lru_cache(maxsize=1024)
+def _changes(zone: ZoneInfo, year: int) -> tuple[Change, ...]:
+    """The changes of one year (UTC), found by looking once a day, for zoneinfo does not tell them.
+
+    The last is the turn of the year, which mostly changes nothing: it is there so that a zone without changes has stretches too.
+    """
+    found: list[Change] = []
+    day = datetime(year, 1, 1, tzinfo=UTC)
+    turn = datetime(year + 1, 1, 1, tzinfo=UTC)
+    before = _offset(zone, day)
+    while day < turn:
+        after = _offset(zone, day + A_DAY)
+        if before != after:
+            found.append(Change(_moment(zone, day, day + A_DAY), before, after))
+        day, before = day + A_DAY, after
+    return (*found, Change(turn, before, before))
+
+
+def _moment(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+    """The first second at which the offset is no longer what it was at `low`."""
+    before = _offset(zone, low)
+    while high - low > timedelta(seconds=1):
+        middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
+        low, high = (middle, high) if _offset(zone, middle) == before else (low, middle)
+    return high
+
+
+def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
+    offset = instant.astimezone(zone).utcoffset()
+    assert offset is not None  # a ZoneInfo always knows
+    return offset
