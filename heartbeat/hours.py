@@ -1,0 +1,275 @@
+"""Active hours: the part of each local day in which an agent may speak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+EVERY_DAY = frozenset(range(7))
+TWO_YEARS = timedelta(days=731)
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+END = datetime.max.replace(tzinfo=UTC)
+
+_DAY = 86_400
+_WEEK_MINUTES = 7 * 1440
+_TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00")
+
+Span = tuple[int, int]  # [opens, closes), seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window of the local clock: [start, end) in minutes of the day, on the `days` (0 = Monday) it starts on.
+
+    `start` is 0 to 1439 and `end` 1 to 1440 (24:00); start > end wraps midnight. Make one with `window`, which checks.
+    """
+
+    start: int
+    end: int
+    days: frozenset[int]
+    zone: ZoneInfo
+
+    @property
+    def minutes(self) -> int:
+        """How long it is on a day without a clock change."""
+        return (self.end - self.start) % 1440 or 1440
+
+    def holds(self, now: datetime) -> bool:
+        """Whether the local clock reads inside the window at `now`."""
+        local = now.astimezone(self.zone)
+        minute, weekday = local.hour * 60 + local.minute, local.weekday()
+        if self.start < self.end:
+            return self.start <= minute < self.end and weekday in self.days
+        if minute >= self.start:
+            return weekday in self.days
+        return minute < self.end and (weekday - 1) % 7 in self.days
+
+    def spans(self, day: int) -> Iterator[Span]:
+        """UTC spans in which the clock reads inside the window that starts on local `day` (days since 1970-01-01).
+
+        None on a day that is not one of `days`; two or more, touching or apart, where the clock changes meanwhile.
+        """
+        if (day + 3) % 7 not in self.days:  # 1970-01-01 was a Thursday
+            return
+        start = day * _DAY + self.start * 60
+        end = start + self.minutes * 60
+        for begin, until, offset in _stretches(self.zone, day):
+            opens, closes = max(start - offset, begin), min(end - offset, until)
+            if opens < closes:
+                yield opens, closes
+
+    def key(self) -> str:
+        days = ",".join(DAYS[day] for day in sorted(self.days))
+        return f"{_clock(self.start)}-{_clock(self.end)} {days} {self.zone.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """The union of some windows; none at all means always.
+
+    All instants that go in and come out are aware and UTC. `always` is also true where the windows of one zone cover the week.
+    """
+
+    windows: tuple[Window, ...] = ()
+    always: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "always", not self.windows or _cover_the_week(self.windows))
+
+    def open_at(self, now: datetime) -> bool:
+        return self.always or any(window.holds(now) for window in self.windows)
+
+    def next_open(self, now: datetime) -> datetime | None:
+        """The earliest instant after `now` at which it is open; None when it is open now, or stays closed for two years."""
+        if self.open_at(now):
+            return None
+        return next((opens for opens, _ in self.openings(now, now + TWO_YEARS)), None)
+
+    def closes(self, now: datetime) -> datetime | None:
+        """The earliest instant from `now` on at which it is closed: `now` itself when it is; None when it never is."""
+        if not self.open_at(now):
+            return now
+        _, closes = next(self.openings(now, now))
+        return None if closes == END else closes
+
+    def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
+
+        Windows that touch or overlap make one span. Where it is always open, the one span goes from `BEGINNING` to `END`;
+        a span that windows of several zones keep open for years is cut two years before `after` and beyond `until`.
+        """
+        if self.always:
+            yield BEGINNING, END
+            return
+        for span in self._spans_from(after, until):
+            opens, closes = _instant(span[0]), _instant(span[1])
+            if opens > until:
+                return
+            if closes > after:
+                yield opens, closes
+
+    def key(self) -> str:
+        """The same text for the same hours, however their windows are ordered."""
+        return "always" if self.always else "; ".join(sorted(window.key() for window in self.windows))
+
+    def _spans_from(self, after: datetime, until: datetime) -> Iterator[Span]:
+        """Merged spans from the one that is open at `after` (or an earlier one) on, looking back as far as that one reaches."""
+        instant = int(after.timestamp())
+        last = int(until.timestamp()) // _DAY + TWO_YEARS.days
+        for back in (3, 10, 60, TWO_YEARS.days):
+            first = instant // _DAY - back
+            spans = _merged(_in_order(self.windows, range(first, last)))
+            found = next((span for span in spans if span[1] > instant), None)
+            if found is None:
+                return
+            # Windows of the days before `first` are over by then, so that nothing earlier touches this span.
+            if found[0] > (first + 2) * _DAY or back == TWO_YEARS.days:
+                yield found
+                yield from spans
+                return
+
+
+def window(start: int, end: int, days: frozenset[int], zone: ZoneInfo) -> Window:
+    """A checked window from minutes as `parse_time` gives them, 00:00 as end being the coming midnight.
+
+    ValueError with one line on what is wrong.
+    """
+    if start == end:
+        raise ValueError(f"start and end are both {_clock(start)}; write two different times, or always")
+    if start == 1440:
+        raise ValueError("24:00 cannot be a start; write 00:00")
+    return Window(start, end or 1440, days, zone)
+
+
+def parse_time(text: object) -> int:
+    """Minutes of the day, 0 to 1440, from "HH:MM"; ValueError with one line on what is wrong."""
+    if isinstance(text, int) and not isinstance(text, bool) and 0 <= text <= 1440:
+        raise ValueError(f'{text} is a number, not a time; write "{_clock(text)}" in quotes')
+    if not isinstance(text, str) or not _TIME.fullmatch(text):
+        raise ValueError(f'{text!r} is not a time; write "08:00", two digits each, from "00:00" to "24:00"')
+    return int(text[:2]) * 60 + int(text[3:])
+
+
+def parse_span(text: object) -> tuple[int, int]:
+    """Start and end in minutes from "HH:MM-HH:MM"; ValueError with one line on what is wrong."""
+    start, dash, end = text.partition("-") if isinstance(text, str) else ("", "", "")
+    if not dash:
+        raise ValueError(f'{text!r} is not a window; write "08:00-22:00"')
+    return parse_time(start.strip()), parse_time(end.strip())
+
+
+def parse_days(value: object) -> frozenset[int]:
+    """Days, 0 = Monday, from a name, a range (which may wrap: fri-mon), or a list of both; ValueError says what is wrong."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    days = frozenset(day for part in parts for day in _days_of(part))
+    if not days:
+        raise ValueError("no day is named; write mon-fri or [mon, wed], or leave the key out for every day")
+    return days
+
+
+def _days_of(part: object) -> Iterable[int]:
+    first, dash, last = part.strip().lower().partition("-") if isinstance(part, str) else ("", "", "")
+    ends = [first, last] if dash else [first]
+    if not all(name in DAYS for name in ends):
+        raise ValueError(f"{part!r} is not a day; write mon, tue, wed, thu, fri, sat or sun, or a range like mon-fri")
+    begin, end = DAYS.index(ends[0]), DAYS.index(ends[-1])
+    return [(begin + step) % 7 for step in range((end - begin) % 7 + 1)]
+
+
+def _clock(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
+
+
+def _instant(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _cover_the_week(windows: tuple[Window, ...]) -> bool:
+    if sum(window.minutes * len(window.days) for window in windows) < _WEEK_MINUTES:
+        return False
+    if len({window.zone.key for window in windows}) > 1:
+        return False
+    reach = 0
+    for start, end in sorted(_week_spans(windows)):
+        if start > reach:
+            return False
+        reach = max(reach, end)
+    return reach >= _WEEK_MINUTES
+
+
+def _week_spans(windows: tuple[Window, ...]) -> Iterator[Span]:
+    """Minutes of this week, and of the week before, whose Sunday night may reach into this one."""
+    for window in windows:
+        for day in window.days:
+            start = day * 1440 + window.start
+            yield start, start + window.minutes
+            yield start - _WEEK_MINUTES, start - _WEEK_MINUTES + window.minutes
+
+
+def _in_order(windows: tuple[Window, ...], days: range) -> Iterator[Span]:
+    """The spans of all windows by their openings; where the clock goes back over midnight two days interleave."""
+    waiting: list[Span] = []
+    for day in days:
+        for window in windows:
+            for span in window.spans(day):
+                heappush(waiting, span)
+        # No zone is a whole day ahead of UTC, so that no later day opens before this one's midnight in UTC.
+        while waiting and waiting[0][0] < day * _DAY:
+            yield heappop(waiting)
+    yield from sorted(waiting)
+
+
+def _merged(spans: Iterator[Span]) -> Iterator[Span]:
+    current = next(spans, None)
+    if current is None:
+        return
+    opens, closes = current
+    for begin, end in spans:
+        if begin > closes:
+            yield opens, closes
+            opens, closes = begin, end
+        closes = max(closes, end)
+    yield opens, closes
+
+
+@lru_cache(maxsize=8192)
+def _stretches(zone: ZoneInfo, day: int) -> tuple[tuple[int, int, int], ...]:
+    """UTC stretches [begin, end) with one UTC offset each, all in seconds, around what can be local `day` and the day after.
+
+    A change that is undone within four days would be overlooked; no zone has had one since 1970.
+    """
+    begin, end = (day - 1) * _DAY, (day + 3) * _DAY
+    if _offset(zone, begin) == _offset(zone, end):
+        return ((begin, end, _offset(zone, begin)),)
+    changes = [begin, *_changes(zone, begin, end), end]
+    return tuple((start, stop, _offset(zone, start)) for start, stop in pairwise(changes))
+
+
+def _changes(zone: ZoneInfo, begin: int, end: int) -> Iterator[int]:
+    step = _DAY // 4
+    for start in range(begin, end, step):
+        if _offset(zone, start) != _offset(zone, start + step):
+            yield _change(zone, start, start + step)
+
+
+def _change(zone: ZoneInfo, before: int, behind: int) -> int:
+    """The first second with the offset that the zone has at `behind`, by bisection."""
+    offset = _offset(zone, behind)
+    while behind - before > 1:
+        middle = (before + behind) // 2
+        before, behind = (before, middle) if _offset(zone, middle) == offset else (middle, behind)
+    return behind
+
+
+@lru_cache(maxsize=8192)
+def _offset(zone: ZoneInfo, instant: int) -> int:
+    offset = datetime.fromtimestamp(instant, zone).utcoffset()
+    assert offset is not None
+    return offset.days * _DAY + offset.seconds
