@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 # A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
-REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "ncpfs", "coda", "davfs"})
+REMOTE = frozenset({"9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"})
+REMOTE_FUSE = frozenset({"fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"})
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Holder:
     instance: str
 
 
-class Taken(Exception):
+class Taken(Exception):  # noqa: N818 - says what is the case, as ours do
     """Another daemon holds the lock. `pid` and `started_at` are None in the instant before it has written its name."""
 
     def __init__(self, path: Path, holder: Holder | None) -> None:
@@ -35,7 +37,7 @@ class Taken(Exception):
         super().__init__(f"another heartbeatd holds {path}" + (_introduce(holder) if holder else ""))
 
 
-class Unusable(Exception):
+class Unusable(Exception):  # noqa: N818 - likewise
     """The state folder cannot be used; the text names path, user id, mode and the way out."""
 
 
@@ -112,11 +114,7 @@ def filesystem_kind(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str
     for point, name in (_mount(line) for line in lines):
         if len(point.parts) >= longest and path.resolve().is_relative_to(point):
             kind, longest = name, len(point.parts)
-    return kind if kind is not None and _is_remote(kind) else None
-
-
-def _is_remote(kind: str) -> bool:
-    return kind in REMOTE or kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs"
+    return kind if kind in REMOTE | REMOTE_FUSE else None
 
 
 def _mount(line: str) -> tuple[Path, str]:
@@ -146,9 +144,9 @@ def _introduce(who: Holder) -> str:
 def _refuse(path: Path, error: OSError | None) -> NoReturn:
     """Say what the kernel will not say in one word: who we are, whose the folder is and what would help."""
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
-    owner = near.lstat()
+    found = near.lstat()
     reason = error.strerror if error and error.strerror else "no right to write there"
     raise Unusable(
-        f"cannot write {path} as user id {os.geteuid()}: {reason}; {near} belongs to user id {owner.st_uid}, "
-        f"mode {stat.S_IMODE(owner.st_mode):04o}: chown it to user id {os.geteuid()}, or set `state:` to a folder that is writable"
+        f"cannot write {path} as user id {os.geteuid()}: {reason}; {near} belongs to user id {found.st_uid}, mode "
+        f"{stat.S_IMODE(found.st_mode):04o}: chown it to user id {os.geteuid()}, or set `state:` to a place that can be written"
     )
