@@ -1,0 +1,59 @@
+"""What a runner is given and what it gives back, whichever way it reaches the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+
+MAX_ANSWER = 64 * 1024  # bytes
+
+
+class Failure(StrEnum):
+    """Why there is no answer; also the reason of the run and the `class` of a provider's errors."""
+
+    AUTH = "auth"
+    PAYMENT = "payment"
+    NOT_FOUND = "not_found"
+    BAD_REQUEST = "bad_request"
+    TOO_LARGE = "too_large"
+    RATE = "rate"
+    OVERLOADED = "overloaded"
+    SERVER = "server"
+    CONNECT = "connect"
+    DNS = "dns"
+    TLS = "tls"
+    TIMEOUT = "timeout"
+    BAD_ANSWER = "bad_answer"
+    TOOL_USE = "tool_use"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One question to one agent. `model` None leaves the choice to the agent; `meta` is plain data, fit for JSON."""
+
+    agent: str
+    prompt: str
+    model: str | None
+    workspace: Path
+    timeout: timedelta
+    meta: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: the `text`, or a `failure` with its `error` in words.
+
+    `transient` says that asking again may help; `retry_after` how long the other side wants to be left alone; `model_used`
+    which model answered, where that is known.
+    """
+
+    text: str = ""
+    failure: Failure | None = None
+    error: str = ""
+    transient: bool = False
+    model_used: str | None = None
+    retry_after: timedelta | None = None

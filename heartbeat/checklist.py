@@ -1,0 +1,193 @@
+"""The checklist: an agent's HEARTBEAT.md, read without leaving its workspace and told apart from an empty one."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path, PurePosixPath
+
+MAX_BYTES = 64 * 1024
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
+_STUB = re.compile(r"(?:[-*+]|\d{1,9}[.)])?\s*(?:\[\s*\])?$")
+_DONE = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])\s*)?\[[xX]\](?:\s|$)")
+_RULE = re.compile(r"([-*_])(?:\s*\1){2,}$")
+
+_TEMPLATE = """\
+# Heartbeat checklist
+
+<!-- One line for each thing to look at, for example:
+- [ ] Is there unanswered mail older than a day? Say who waits.
+While there are only headings, comments and empty boxes here, the beats are skipped. -->
+
+## Active
+
+- [ ]
+
+## Completed
+"""
+
+
+class Refusal(Enum):
+    """Why a file of the workspace could not be read."""
+
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    TOO_LARGE = "too_large"
+
+
+def read(root: Path, name: str) -> str | Refusal:
+    """The text of a file below `root`, at most `MAX_BYTES` long; bytes that are not UTF-8 are replaced.
+
+    `name` is relative, without `..`. No symbolic link below `root` is followed, not even one whose target lies inside:
+    such a file is unreadable, as are folders, FIFOs, sockets, devices and files that have content but no size, like those
+    of /proc. A hard link is the file itself and is read. Never waits for a writer.
+    """
+    try:
+        file = _open(root, name, _FILE)
+    except FileNotFoundError:
+        return Refusal.MISSING
+    except (OSError, ValueError):
+        return Refusal.UNREADABLE
+    with os.fdopen(file, "rb", buffering=0) as opened:
+        return _content(opened.fileno())
+
+
+def create(root: Path, name: str) -> bool:
+    """Write the template where nothing of that name stands yet, inside `root`; whether it was written."""
+    try:
+        file = _open(root, name, _NEW)
+        with os.fdopen(file, "wb") as opened:
+            opened.write(template().encode())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def template() -> str:
+    """A checklist to start from; it holds no work."""
+    return _TEMPLATE
+
+
+def tasks(text: str) -> str:
+    """The text without HTML comments and without what stands under a `Completed` heading, of any level.
+
+    Such a section ends at the next heading of its own or a higher level. Nothing is cut out of code fences; a comment that
+    is never closed stays.
+    """
+    return "\n".join(line for line, _ in _open_lines(text)).strip("\n")
+
+
+def has_work(text: str) -> bool:
+    """Whether anything is left to ask about.
+
+    Blank lines, headings, rules, empty list items and boxes, done boxes, fences without content, comments and what is under
+    `Completed` do not count. `#TODO`, without a blank, is no heading and counts.
+    """
+    return any(_is_content(line, code) for line, code in _open_lines(text))
+
+
+def _open(root: Path, name: str, flags: int) -> int:
+    """Open a file below `root` folder by folder, so that no link on the way is followed however fast it is swapped."""
+    parts = PurePosixPath(name).parts
+    if not parts or parts[0] == "/" or ".." in parts:
+        raise ValueError(name)
+    folder = os.open(root, _FOLDER)
+    try:
+        for part in parts[:-1]:
+            deeper = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+        return os.open(parts[-1], flags, 0o644, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _content(file: int) -> str | Refusal:
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return Refusal.UNREADABLE
+        if os.fstat(file).st_size > MAX_BYTES:
+            return Refusal.TOO_LARGE
+        data = _up_to(file, MAX_BYTES + 1)
+        if data and os.fstat(file).st_size == 0:
+            return Refusal.UNREADABLE
+    except OSError:
+        return Refusal.UNREADABLE
+    return Refusal.TOO_LARGE if len(data) > MAX_BYTES else data.decode("utf-8-sig", errors="replace")
+
+
+def _up_to(file: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := os.read(file, size - len(data))):
+        data += more
+    return data
+
+
+def _open_lines(text: str) -> Iterator[tuple[str, bool]]:
+    """The lines of all sections that are not completed, and whether each is code."""
+    completed = 0
+    for line, code in _lines(text):
+        heading = None if code else _HEADING.match(line)
+        if heading and (not completed or len(heading[1]) <= completed):
+            completed = len(heading[1]) if _says_completed(heading[2] or "") else 0
+        if not completed:
+            yield line, code
+
+
+def _says_completed(title: str) -> bool:
+    return title.rstrip("# \t").strip("*_~: \t").casefold() == "completed"
+
+
+def _lines(text: str) -> Iterator[tuple[str, bool]]:
+    """The lines without HTML comments, and whether each is code: inside a fence, the fence itself too."""
+    fence, hidden = "", False
+    last_close = text.rfind("-->")
+    start = 0
+    for line in text.splitlines(keepends=True):
+        bare = line.rstrip("\r\n")
+        if fence:
+            yield bare, True
+            fence = "" if _closes(fence, bare) else fence
+        elif not hidden and (opened := _FENCE.match(bare)):
+            yield bare, True
+            fence = opened[1]
+        else:
+            shown, hidden = _uncommented(bare, hidden, last_close - start)
+            if shown.strip() or not bare.strip():
+                yield shown, False
+        start += len(line)
+
+
+def _closes(fence: str, line: str) -> bool:
+    mark = line.strip()
+    return len(mark) >= len(fence) and not mark.strip(fence[0])
+
+
+def _uncommented(line: str, hidden: bool, last_close: int) -> tuple[str, bool]:
+    """What a line shows outside comments, and whether one is still open behind it; none opens beyond the `last_close`."""
+    shown, at = "", 0
+    while True:
+        mark = "-->" if hidden else "<!--"
+        found = line.find(mark, at)
+        if found < 0 or (not hidden and found + 4 > last_close):
+            return (shown if hidden else shown + line[at:]), hidden
+        shown += "" if hidden else line[at:found]
+        at, hidden = found + len(mark), not hidden
+
+
+def _is_content(line: str, code: bool) -> bool:
+    bare = line.strip()
+    if not bare:
+        return False
+    if code:
+        return not _FENCE.match(line)
+    return not (_HEADING.match(line) or _STUB.match(bare) or _DONE.match(bare) or _RULE.match(bare))

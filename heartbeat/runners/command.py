@@ -1,0 +1,81 @@
+"""Ask an agent by running a program: the prompt on its standard input, the answer on its standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run
+from heartbeat.spec import CommandRunner
+
+MAX_ERROR = 2000  # characters of standard error that are told
+
+
+class Ended(Protocol):
+    """How a program ended. `exit_code` None: a signal ended it, or it did not start and `problem` says why."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def output(self) -> bytes: ...
+    @property
+    def errors(self) -> bytes: ...
+    @property
+    def truncated(self) -> bool: ...
+    @property
+    def timed_out(self) -> bool: ...
+    @property
+    def problem(self) -> str | None: ...
+
+
+class Start(Protocol):
+    """Runs a program to its end, within time and size limits of its own; values of `env` may be secrets, shown to it alone."""
+
+    def __call__(self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path) -> Ended: ...
+
+
+def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
+    """Run the agent's program in its workspace and read its answer.
+
+    Beside the runner's own `env` it gets HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, where a model is asked for,
+    HEARTBEATD_MODEL. Exit 0 means that its output is the answer; whatever else happens is a failure, never text.
+    """
+    env = {**runner.env, **_facts(run)}
+    ended = start(runner.argv, stdin=run.prompt.encode(errors="replace"), env=env, cwd=run.workspace)
+    return _failed(ended, run) or _read(ended.output)
+
+
+def _facts(run: Run) -> dict[str, str]:
+    meta = json.dumps(run.meta, ensure_ascii=False).encode(errors="replace").decode()
+    facts = {"HEARTBEATD_AGENT": run.agent, "HEARTBEATD_META": meta}
+    return {**facts, "HEARTBEATD_MODEL": run.model} if run.model else facts
+
+
+def _failed(ended: Ended, run: Run) -> Answer | None:
+    if ended.problem is not None:
+        return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}")
+    if ended.timed_out:
+        return Answer(failure=Failure.TIMEOUT, error=_told(f"no answer within {run.timeout}", ended), transient=True)
+    if ended.truncated or len(ended.output) > MAX_ANSWER:
+        return Answer(failure=Failure.BAD_ANSWER, error=_told(f"the answer is larger than {MAX_ANSWER} bytes", ended))
+    if ended.exit_code is None:
+        return Answer(failure=Failure.EXIT, error=_told("ended by a signal", ended), transient=True)
+    if ended.exit_code != 0:
+        return Answer(failure=Failure.EXIT, error=_told(f"exit code {ended.exit_code}", ended), transient=True)
+    return None
+
+
+def _told(what: str, ended: Ended) -> str:
+    """What happened, with the end of what the program said about it."""
+    said = ended.errors.decode(errors="replace").replace("\0", "").strip()
+    return f"{what}: {said[-MAX_ERROR:]}" if said else what
+
+
+def _read(output: bytes) -> Answer:
+    text = output.decode(errors="replace")
+    unreadable = text.count("\ufffd") + text.count("\0")
+    if unreadable * 10 > len(text):
+        return Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(output)} bytes of binary output")
+    return Answer(text=text.replace("\0", ""))
