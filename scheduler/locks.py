@@ -15,7 +15,6 @@ from typing import NoReturn, Self
 # A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
 REMOTE = frozenset({"9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"})
 REMOTE_FUSE = frozenset({"fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"})
-)
 
 
 @dataclass(frozen=True, slots=True)

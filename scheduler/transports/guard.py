@@ -1,5 +1,7 @@
 """A connection to no other address than one that was resolved, checked and allowed, and for no longer than allowed."""
 
+# ruff: noqa: ARG002 - the signatures are httpcore2's; its timeouts are ours already, as a deadline
+
 from __future__ import annotations
 
 import socket

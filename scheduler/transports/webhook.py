@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -96,7 +95,7 @@ def _take_apart(url: str) -> _Target:
 
 
 def _host(parts: SplitResult) -> str:
-    """The host as it goes over the wire: other scripts in their ASCII spelling, no empty labels, an IPv6 address without brackets."""
+    """The host as it is resolved: other scripts in their ASCII spelling, an IPv6 address without brackets."""
     host = parts.hostname or ""
     if ":" in host:
         return str(IPv6Address(host))
