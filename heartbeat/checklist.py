@@ -57,8 +57,12 @@ def read(root: Path, name: str) -> str | Refusal:
         return Refusal.MISSING
     except (OSError, ValueError):
         return Refusal.UNREADABLE
-    with os.fdopen(file, "rb", buffering=0) as opened:
-        return _content(opened.fileno())
+    try:
+        return _content(file)
+    except OSError:
+        return Refusal.UNREADABLE
+    finally:
+        os.close(file)
 
 
 def create(root: Path, name: str) -> bool:
@@ -112,15 +116,12 @@ def _open(root: Path, name: str, flags: int) -> int:
 
 
 def _content(file: int) -> str | Refusal:
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return Refusal.UNREADABLE
-        if os.fstat(file).st_size > MAX_BYTES:
-            return Refusal.TOO_LARGE
-        data = _up_to(file, MAX_BYTES + 1)
-        if data and os.fstat(file).st_size == 0:
-            return Refusal.UNREADABLE
-    except OSError:
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        return Refusal.UNREADABLE
+    if os.fstat(file).st_size > MAX_BYTES:
+        return Refusal.TOO_LARGE
+    data = _up_to(file, MAX_BYTES + 1)
+    if data and os.fstat(file).st_size == 0:
         return Refusal.UNREADABLE
     return Refusal.TOO_LARGE if len(data) > MAX_BYTES else data.decode("utf-8-sig", errors="replace")
 

@@ -1,0 +1,188 @@
+"""The verdict on an answer: whether it says something, and what of it is worth telling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from hashlib import sha256
+from itertools import takewhile
+from typing import Literal
+
+from heartbeat.spec import Match, Normalize
+
+TOKEN = "HEARTBEAT_OK"  # noqa: S105 - the word an agent says when all is well, no secret
+
+_ALARMS = frozenset({"ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"})
+
+
+class Suppression(StrEnum):
+    """Why nothing was told, though the agent was asked."""
+
+    HEARTBEAT_OK = "heartbeat_ok"
+    SHORT_REMAINDER = "short_remainder"
+    EMPTY = "empty"
+    DUPLICATE = "duplicate"
+    NOT_SHOWN = "not_shown"
+    DECIDED_SKIP = "decided_skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`ok` has a suppression and nothing to tell; `alert` has none and its `text`, without the quiet token, is to be told."""
+
+    outcome: Literal["ok", "alert"]
+    suppression: Suppression | None
+    text: str
+
+
+class _Kind(Enum):
+    TOKEN = auto()
+    BLANK = auto()  # also what cannot be seen: control characters, terminal escapes, zero-width and direction marks
+    BREAK = auto()  # blanks with a line break among them
+    WRAP = auto()  # Markdown and HTML that stands around a word; not quotes and code
+    MARK = auto()  # the beginning of a list item or heading
+    STOP = auto()  # punctuation that ends what stands before it
+    LINK = auto()  # punctuation that leads over to what comes next
+    OPEN = auto()
+    WORD = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    kind: _Kind
+    text: str
+
+
+_UNSEEN = r"[^\S\n]|[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+_ESCAPE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][AB012]|[78=>]|)"
+_BLANKS = rf"(?:{_UNSEEN}|{_ESCAPE}|&nbsp;)"
+# Only what is known to be markup: `<disk full>` is a text.
+_TAG = (
+    r"</?(?:a|article|b|big|body|br|center|del|div|em|font|h[1-6]|hr|html|i|ins|li|main|mark|ol|p|s|section|small|span|strike"
+    r"|strong|sub|sup|u|ul|answer|final|message|output|reply|response)\b[^<>]*>|<!--[^<>]*-->"
+)
+_PIECES = re.compile(
+    r"(?P<MARK>^[ \t]*(?:[-*+]|\#{1,6}|\d{1,9}[.)])[ \t]+)"
+    rf"|(?P<BREAK>{_BLANKS}*+\n(?:{_BLANKS}*+\n)*+)"
+    rf"|(?P<BLANK>{_BLANKS}++)"
+    # Part of a longer word, a path or a file name is not the token.
+    r"|(?P<TOKEN>(?<![A-Za-z0-9][-/@])(?:HEARTBEAT\\?_OK)++(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9]))"
+    r"|(?P<WORD>[A-Za-z0-9][A-Za-z0-9_]*+)"
+    rf"|(?P<WRAP>[*_~|\\#]++|(?i:{_TAG}))"
+    r"|(?P<STOP>[.!?…)\]}。！？）]++)"
+    r"|(?P<LINK>[-–—,;:、，：；/=+]++)"
+    r"|(?P<OPEN>[(\[{（]++)"
+    r"|(?P<OTHER>.)",
+    re.MULTILINE | re.DOTALL,
+)
+
+_BLANK = frozenset({_Kind.BLANK, _Kind.BREAK})
+_EDGE = _BLANK | {_Kind.TOKEN, _Kind.WRAP, _Kind.MARK, _Kind.STOP, _Kind.LINK, _Kind.OPEN}
+
+
+def judge(answer: str, ok_match: Match, ack_max_chars: int) -> Verdict:
+    """Whether an answer is quiet (`ok`) or says something (`alert`).
+
+    `edges`: the quiet token is taken from both edges; what is left is quiet up to `ack_max_chars` code points. A token in
+    quotes, in code or in the middle is prose. `anywhere`: a token in any place silences all. `exact`: only the token alone
+    is quiet. An answer whose first word is ALERT, ERROR, FAIL, FAILED or FAILURE in capitals is an alert in any case.
+    """
+    pieces = list(_pieces(answer))
+    if all(piece.kind in _BLANK for piece in pieces):
+        return Verdict("ok", Suppression.EMPTY, "")
+    if ok_match == "exact":
+        return _quiet() if answer.strip() == TOKEN else _alert(pieces)
+    if all(piece.kind in _EDGE for piece in pieces) and _has_token(pieces):
+        return _quiet()
+    head, tail = _edge(pieces), _edge(pieces[::-1])
+    rest = _between(pieces, head, tail)
+    if _raises_alarm(pieces):
+        return _alert(rest)
+    if ok_match == "anywhere" and _has_token(pieces):
+        return _quiet()
+    if (head or tail) and _size(rest) <= ack_max_chars:
+        return Verdict("ok", Suppression.SHORT_REMAINDER, _text(rest))
+    return _alert(rest)
+
+
+def normalise(text: str, how: Normalize) -> str:
+    """The text as it is compared: stripped, case-folded, white space collapsed; `numbers`: each run of digits as one 0."""
+    plain = " ".join(text.split()).casefold()
+    return re.sub(r"\d+", "0", plain) if how == "numbers" else plain
+
+
+def digest(text: str, how: Normalize) -> str:
+    """SHA-256 over the normalised text, hex: equal for what counts as the same message."""
+    return sha256(normalise(text, how).encode(errors="surrogatepass")).hexdigest()
+
+
+def _pieces(text: str) -> Iterator[_Piece]:
+    for match in _PIECES.finditer(text):
+        assert match.lastgroup is not None
+        yield _Piece(_Kind[match.lastgroup], match[0])
+
+
+def _has_token(pieces: Sequence[_Piece]) -> bool:
+    return any(piece.kind is _Kind.TOKEN for piece in pieces)
+
+
+def _edge(pieces: Sequence[_Piece]) -> int:
+    """How many pieces from the front on belong to the tokens that stand at this edge, up to the last of them."""
+    edge = list(takewhile(lambda piece: piece.kind in _EDGE, pieces))
+    return max((place for place, piece in enumerate(edge, 1) if piece.kind is _Kind.TOKEN), default=0)
+
+
+def _between(pieces: Sequence[_Piece], head: int, tail: int) -> Sequence[_Piece]:
+    """What is left without the tokens at the edges and what belongs to them."""
+    rest = pieces[head : len(pieces) - tail]
+    rest = _after(rest) if head else rest
+    rest = _before(rest) if tail else rest
+    return _trim(rest)
+
+
+def _after(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
+    """Without the wrapping and the punctuation that close the token in front."""
+    pieces = _drop(pieces, {_Kind.WRAP})
+    return _drop(pieces, {_Kind.BLANK, _Kind.STOP, _Kind.LINK})
+
+
+def _before(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
+    """Without the wrapping and the punctuation that lead over to the token behind; a full stop belongs to what it ends."""
+    pieces = _drop(pieces[::-1], {_Kind.WRAP, _Kind.MARK})
+    return _drop(pieces, {_Kind.BLANK, _Kind.LINK, _Kind.OPEN})[::-1]
+
+
+def _drop(pieces: Sequence[_Piece], kinds: set[_Kind] | frozenset[_Kind]) -> Sequence[_Piece]:
+    start = next((place for place, piece in enumerate(pieces) if piece.kind not in kinds), len(pieces))
+    return pieces[start:]
+
+
+def _trim(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
+    return _drop(_drop(pieces, _BLANK)[::-1], _BLANK)[::-1]
+
+
+def _size(pieces: Sequence[_Piece]) -> int:
+    """The code points inside the wrapping."""
+    wrapping = _BLANK | {_Kind.WRAP, _Kind.MARK}
+    return len(_text(_drop(_drop(pieces, wrapping)[::-1], wrapping)[::-1]))
+
+
+def _raises_alarm(pieces: Sequence[_Piece]) -> bool:
+    """Whether the first word, apart from the token, is an alarm."""
+    words = (piece.text for piece in pieces if piece.kind is _Kind.WORD or piece.text.isalnum())
+    return next(words, "") in _ALARMS
+
+
+def _text(pieces: Sequence[_Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def _quiet() -> Verdict:
+    return Verdict("ok", Suppression.HEARTBEAT_OK, "")
+
+
+def _alert(pieces: Sequence[_Piece]) -> Verdict:
+    return Verdict("alert", None, _text(_trim(pieces)))
