@@ -158,18 +158,26 @@ def _observe(folders: set[Path], note: Callable[[str, str], None]) -> Callable[[
 
 def steps(path: Path) -> tuple[Path, ...]:
     """Every link on the way to the file at the absolute `path`, each by its real folder, and the file at the end."""
-    here, ahead, met = Path("/"), list(path.parts[1:]), []
+    here, ahead = Path("/"), list(path.parts[1:])
+    met: list[Path] = []
     while ahead and len(met) < MAX_LINKS:
         name = ahead.pop(0)
         step = here.parent if name == ".." else here / name
-        if not step.is_symlink():
+        target = _target(step)
+        if target is None:
             here = step
             continue
         met.append(step)
-        target = step.readlink()
         here = Path("/") if target.is_absolute() else here
         ahead[:0] = target.parts[1:] if target.is_absolute() else target.parts
     return (*met, here)
+
+
+def _target(step: Path) -> Path | None:
+    try:
+        return step.readlink()
+    except OSError:  # no link, or gone
+        return None
 
 
 def _content(path: Path) -> str | None:

@@ -1,0 +1,288 @@
+"""Child processes: what they see, what is kept of what they say, and that they end with their whole group."""
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler import process
+from scheduler.process import Children, Ended
+from scheduler.secret import Secret
+
+MIB = 1024 * 1024
+
+
+def start(*argv: str, children: Children | None = None, **more: Any) -> Ended:
+    given: dict[str, Any] = {"stdin": b"", "env": {}, "cwd": Path("/")} | more
+    return (children or Children("life/1")).start(argv, **given)
+
+
+def python(code: str, **more: Any) -> Ended:
+    return start(sys.executable, "-c", code, **more)
+
+
+class Pipe:
+    """A FIFO by which a child tells us something; reading waits for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "told"
+        os.mkfifo(self.path)
+
+    def hear(self) -> str:
+        return self.path.read_text().strip()
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Pipe:
+    return Pipe(tmp_path)
+
+
+class Background:
+    """One start in a thread of its own, so that it can be ended while it runs."""
+
+    def __init__(self, *argv: str) -> None:
+        self.children = Children("life/7")
+        self._result: list[Ended] = []
+        self._thread = threading.Thread(target=lambda: self._result.append(start(*argv, children=self.children)))
+        self._thread.start()
+
+    def result(self) -> Ended:
+        self._thread.join(20)
+        return self._result[0]
+
+
+@pytest.fixture
+def running() -> Iterator[list[Background]]:
+    started: list[Background] = []
+    yield started
+    for one in started:
+        one.children.end("cancelled")
+
+
+def wait_for_end(pid: int) -> None:
+    """Until the process, which need not be our child, is gone."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], 10)[0], f"{pid} still lives"
+    finally:
+        os.close(fd)
+
+
+def test_a_child_answers_on_stdout_and_complains_on_stderr() -> None:
+    ended = start("sh", "-c", "cat; echo oops >&2; exit 3", stdin=b"hello")
+    assert ended == Ended(3, b"hello", b"oops\n", truncated=False, timed_out=False, problem=None, ended_by=None)
+
+
+def test_a_child_sees_path_home_lang_what_is_given_and_its_mark_only() -> None:
+    ended = start(sys.executable, "-I", "-c", "import os; print(sorted(os.environ))", env={"TEAM": "ops"})
+    ours = {name for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    seen = set(eval(ended.output)) - {"LC_CTYPE"}  # LC_CTYPE: Python's own doing where LANG is C
+    assert seen == ours | {"TEAM", "HEARTBEATD_RUN"}
+
+
+def test_a_child_gets_secrets_in_plain_text_and_the_mark_last() -> None:
+    ended = start("sh", "-c", 'echo "$KEY $HEARTBEATD_RUN"', env={"KEY": Secret("canary"), "HEARTBEATD_RUN": "forged"})
+    assert ended.output == b"canary life/1\n"
+
+
+def test_the_given_environment_wins_over_ours() -> None:
+    assert start("/bin/sh", "-c", "echo $HOME", env={"HOME": "/elsewhere"}).output == b"/elsewhere\n"
+
+
+def test_arguments_are_never_seen_by_a_shell(tmp_path: Path) -> None:
+    ended = start("echo", "$(touch x)", "; touch x", cwd=tmp_path)
+    assert (ended.output, list(tmp_path.iterdir())) == (b"$(touch x) ; touch x\n", [])
+
+
+def test_a_relative_program_is_found_in_its_working_folder(tmp_path: Path) -> None:
+    script = tmp_path / "hello.sh"
+    script.write_text("#!/bin/sh\npwd\n")
+    script.chmod(0o700)
+    assert start("./hello.sh", cwd=tmp_path).output.decode().strip() == str(tmp_path.resolve())
+
+
+def test_no_descriptor_of_ours_is_inherited() -> None:
+    with Path("/dev/null").open("rb") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        ended = python(f"import os\ntry: os.fstat({ours.fileno()}); print('open')\nexcept OSError: print('closed')")
+    assert ended.output == b"closed\n"
+
+
+def test_a_large_prompt_and_a_large_answer_pass_each_other() -> None:
+    ended = start("cat", stdin=b"x" * 3 * MIB, keep=4 * MIB)
+    assert (len(ended.output), ended.truncated) == (3 * MIB, False)
+
+
+def test_a_child_that_does_not_listen_is_no_failure() -> None:
+    ended = python("import os; os.close(0); print('fine')", stdin=b"x" * MIB)
+    assert (ended.exit_code, ended.output, ended.problem) == (0, b"fine\n", None)
+
+
+@pytest.mark.parametrize(("keep_tail", "kept"), [(False, b"12345"), (True, b"67890")])
+def test_of_a_long_output_the_beginning_or_the_end_is_kept(keep_tail: bool, kept: bytes) -> None:
+    ended = start("printf", "1234567890", keep=5, keep_tail=keep_tail)
+    assert (ended.output, ended.truncated) == (kept, True)
+
+
+def test_an_output_of_exactly_the_bound_is_whole() -> None:
+    ended = start("printf", "12345", keep=5)
+    assert (ended.output, ended.truncated) == (b"12345", False)
+
+
+def test_of_the_errors_the_last_16_kib_are_kept() -> None:
+    ended = python("import sys; sys.stderr.write('x' * 50_000 + 'end')")
+    assert len(ended.errors) == 16 * 1024
+    assert ended.errors.endswith(b"xend")
+
+
+def test_binary_output_is_kept_as_it_is() -> None:
+    assert start("printf", r"\377\000\001").output == b"\xff\x00\x01"
+
+
+def test_a_flood_below_the_cap_is_read_and_dropped() -> None:
+    ended = start("head", "-c", str(8 * MIB), "/dev/zero")
+    assert (ended.exit_code, len(ended.output), ended.truncated, ended.problem) == (0, 65536, True, None)
+
+
+def test_an_endless_flood_is_ended() -> None:
+    ended = start("yes")
+    assert (ended.exit_code, ended.truncated, ended.ended_by) == (-signal.SIGTERM, True, None)
+    assert ended.problem == "wrote more than 64 MiB and was ended for it"
+
+
+def test_a_child_left_in_the_background_lives_on_and_keeps_nobody_waiting(tmp_path: Path, pipe: Pipe) -> None:
+    ended = start("sh", "-c", "sleep 300 & echo $!")  # it holds both pipes open
+    survivor = int(ended.output)
+    os.kill(survivor, 0)
+    assert ended.exit_code == 0
+    os.kill(survivor, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("why", ["timeout", "cancelled", "shutdown"])
+def test_a_running_child_is_ended_from_another_thread(why: process.Why, pipe: Pipe, running: list[Background]) -> None:
+    one = Background("sh", "-c", f"echo ready >{pipe.path}; exec sleep 300")
+    running.append(one)
+    pipe.hear()
+    one.children.end(why)
+    ended = one.result()
+    assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, why, why == "timeout")
+
+
+def test_what_it_said_before_its_end_is_kept(pipe: Pipe, running: list[Background]) -> None:
+    one = Background("sh", "-c", f"echo half; echo ready >{pipe.path}; exec sleep 300")
+    running.append(one)
+    pipe.hear()
+    one.children.end("timeout")
+    assert one.result().output == b"half\n"
+
+
+def test_a_child_deaf_to_term_is_killed_with_its_whole_group(pipe: Pipe, running: list[Background]) -> None:
+    one = Background("sh", "-c", f"trap '' TERM; sleep 300 & echo $! >{pipe.path}; while :; do wait; done")
+    running.append(one)
+    grandchild = int(pipe.hear())
+    one.children.end("timeout")
+    assert one.result().exit_code == -signal.SIGKILL
+    wait_for_end(grandchild)
+
+
+def test_a_deaf_grandchild_is_killed_even_if_the_leader_obeys_and_its_pipes_are_closed(
+    pipe: Pipe, running: list[Background]
+) -> None:
+    deaf = f"(trap '' TERM; echo ready >{pipe.path}; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
+    one = Background("sh", "-c", deaf)
+    running.append(one)
+    pipe.hear()
+    one.children.end("cancelled")
+    ended = one.result()
+    assert ended.exit_code == -signal.SIGTERM
+    wait_for_end(int(ended.output))
+
+
+def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
+    tmp_path: Path, pipe: Pipe, running: list[Background]
+) -> None:
+    tidy = f"(trap 'sleep 0.3; touch {tmp_path}/tidied; exit' TERM; echo ready >{pipe.path}; while :; do sleep 0.01; done) & "
+    one = Background("sh", "-c", tidy + "exec sleep 300")
+    running.append(one)
+    pipe.hear()
+    one.children.end("shutdown")
+    one.result()
+    assert (tmp_path / "tidied").exists()
+
+
+def test_after_the_end_nothing_is_started_any_more(tmp_path: Path) -> None:
+    children = Children("life/1")
+    children.end("shutdown")
+    ended = start("touch", str(tmp_path / "started"), children=children)
+    assert (ended.exit_code, ended.ended_by, list(tmp_path.iterdir())) == (None, "shutdown", [])
+
+
+def test_the_first_reason_stays() -> None:
+    children = Children("life/1")
+    children.end("timeout")
+    children.end("shutdown")
+    ended = start("true", children=children)
+    assert (ended.ended_by, ended.timed_out) == ("timeout", True)
+
+
+def test_ending_twice_and_ending_what_has_ended_does_no_harm() -> None:
+    children = Children("life/1")
+    assert start("true", children=children).exit_code == 0
+    children.end("shutdown")
+    children.end("shutdown")
+
+
+def test_what_cannot_be_started_is_a_problem_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("echo hi\n")
+    (tmp_path / "bare").write_text("echo hi\n")
+    (tmp_path / "bare").chmod(0o700)
+    (tmp_path / "lost").write_text("#!/no/such/shell\n")
+    (tmp_path / "lost").chmod(0o700)
+    problems = {name: start(name, cwd=tmp_path).problem for name in ("nonesuch", "./none", "./plain", "./bare", "./lost")}
+    assert problems == {
+        "nonesuch": "no such program: 'nonesuch'",
+        "./none": "no such program: './none'",
+        "./plain": "may not run './plain': it is not executable (chmod +x)",
+        "./bare": "cannot start './bare': it is neither a binary nor does it begin with '#!'",
+        "./lost": "cannot start './lost': the interpreter named in its first line does not exist",
+    }
+
+
+def test_a_missing_working_folder_is_a_problem(tmp_path: Path) -> None:
+    ended = start("true", cwd=tmp_path / "gone")
+    assert ended.problem == f"cannot enter the working folder '{tmp_path}/gone': No such file or directory"
+
+
+def test_an_argument_that_no_kernel_takes_is_a_problem_that_shows_no_secret() -> None:
+    assert start("echo", "a\0b").problem == "cannot start 'echo': embedded null byte"
+    assert start("echo", "x" * 10 * MIB).problem == "cannot start 'echo': Argument list too long"
+    assert "canary" not in (start("true", env={"A": Secret("canary\0")}).problem or "")
+
+
+def test_many_children_leave_no_descriptor_behind() -> None:
+    start("true")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        start("true", stdin=b"x")
+        start("nonesuch")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_the_only_call_of_subprocess_is_here() -> None:
+    root = Path(process.__file__).parents[1]
+    users = {
+        str(file.relative_to(root))
+        for package in ("scheduler", "heartbeat", "cron")
+        for file in (root / package).rglob("*.py")
+        if any(word in file.read_text() for word in ("subprocess.", "os.system(", "os.popen(", "os.spawn", "os.fork("))
+    }
+    assert users == {"scheduler/process.py"}
