@@ -111,7 +111,8 @@ def _miscounted(fields: list[str]) -> str:
             f"the expression has {len(fields)} fields, and seconds and years are not supported; "
             "write five (minute hour day-of-month month day-of-week), or every: for intervals below a minute"
         )
-    return f"the expression has {len(fields)} fields; write five: minute hour day-of-month month day-of-week"
+    has = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
+    return f"the expression has {has}; write five: minute hour day-of-month month day-of-week"
 
 
 def _refuse_mixed_weekdays(fields: list[str], weekday: Values) -> None:

@@ -11,18 +11,16 @@ MONTHS = {
 }  # fmt: skip
 WEEKDAYS = {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6}
 
-ITEM = re.compile(r"(?:(?P<star>\*)|(?P<first>[a-z]+|[0-9]+)(?:-(?P<last>[a-z]+|[0-9]+))?)(?:/(?P<step>[0-9]+))?")
-NTH = re.compile(r"(?P<day>[a-z]+|[0-9]+)#(?P<nth>[0-9]+)")
-LAST = re.compile(r"(?P<day>[a-z]{3}|[0-9]+)l|l(?P<same>[a-z]{3}|[0-9]+)")
+ITEM = re.compile(r"(?:(?P<star>\*)|(?P<first>[a-z]+|[0-9]+)(?:-(?P<last>[a-z]+|[0-9]+))?)(?:/(?P<step>[0-9]+))?", re.I)
+NTH = re.compile(r"(?P<day>[a-z]+|[0-9]+)#(?P<nth>[0-9]+)", re.I)
+LAST = re.compile(r"(?P<day>[a-z]{3}|[0-9]+)l|l(?P<same>[a-z]{3}|[0-9]+)", re.I)
+A_LAST_DAY = re.compile(r".*\bl\b.*", re.I)
 
 # What other dialects write, each with the reason it means nothing here.
 DIALECTS = (
     (re.compile(r".*\?.*"), "'?' belongs to Quartz; write *"),
-    (re.compile(r"l?w|[0-9]+w|w[0-9]+"), "'W' (nearest weekday) belongs to Quartz; name the days, such as 1-5 as day-of-week"),
-    (
-        re.compile(r"[hr](\(.*\))?(/.*)?|.*~.*"),
-        "hashed and random times are not supported; write a number and spread jobs with stagger:",
-    ),
+    (re.compile(r"l?w|[0-9]+w|w[0-9]+", re.I), "'W' (nearest weekday) belongs to Quartz; write days, such as 1-5 as day-of-week"),
+    (re.compile(r"[hr](\(.*\))?(/.*)?|.*~.*", re.I), "times are not drawn here; write a number and spread jobs with stagger:"),
 )
 
 
@@ -70,7 +68,7 @@ def read(column: Field, text: str) -> Values:
     numbers: set[int] = set()
     special: set[str] = set()
     warnings: list[str] = []
-    for item in text.lower().split(","):
+    for item in text.split(","):
         if not item:
             raise ScheduleError(f"{column.name} '{text}' has an empty list item; remove the stray comma")
         if found := _special(column, item):
@@ -95,12 +93,12 @@ def _bounds(column: Field, item: str) -> tuple[int, int, int]:
     step = _step(column, item, match["step"])
     if match["star"]:
         return column.low, column.low + column.cycle - 1, step
-    first = _number(column, match["first"])
+    first = _number(column, match["first"], item)
     if match["last"] is None:
         if match["step"]:
             raise ScheduleError(f"{column.name} '{item}' has a step without a range; write {first}-{column.high}/{step}")
         return first, first, 1
-    last = _number(column, match["last"])
+    last = _number(column, match["last"], item)
     if first <= last:
         return first, last, step
     if column is WEEKDAY:
@@ -115,34 +113,34 @@ def _step(column: Field, item: str, text: str | None) -> int:
     return step
 
 
-def _number(column: Field, text: str) -> int:
+def _number(column: Field, text: str, item: str) -> int:
     if not text.isdigit():
-        return _named(column, text)
+        return _named(column, text.lower(), item)
     if column.low <= int(text) <= column.high:
         return int(text)
     raise ScheduleError(f"{column.name} '{text}' is out of range; write {column.low} to {column.high}")
 
 
-def _named(column: Field, text: str) -> int:
-    if text in column.names:
-        return column.names[text]
-    if text[:3] in column.names and len(text) > 3:
-        raise ScheduleError(f"{column.name} '{text}': names have three letters; write {text[:3]}")
-    raise _misread(column, text)
+def _named(column: Field, name: str, item: str) -> int:
+    if name in column.names:
+        return column.names[name]
+    if name[:3] in column.names:
+        raise ScheduleError(f"{column.name} '{item}': names have three letters; write {name[:3]}")
+    raise _misread(column, item)
 
 
 def _special(column: Field, item: str) -> str | None:
     """`L`, `d#k`, `dL` and `Ld` as the calendar takes them; None for everything else."""
     if column is DAY:
-        return "l" if item == "l" else None
+        return "l" if item.upper() == "L" else None
     if column is not WEEKDAY:
         return None
     if match := NTH.fullmatch(item):
         if match["nth"] not in ("1", "2", "3", "4", "5"):
             raise ScheduleError(f"day-of-week '{item}': a month has at most five of a day; write #1 to #5")
-        return f"{_number(column, match['day']) % 7}#{match['nth']}"
+        return f"{_number(column, match['day'], item) % 7}#{match['nth']}"
     if match := LAST.fullmatch(item):
-        return f"l{_number(column, match['day'] or match['same']) % 7}"
+        return f"l{_number(column, match['day'] or match['same'], item) % 7}"
     return None
 
 
@@ -163,9 +161,9 @@ def _misread(column: Field, item: str) -> ScheduleError:
     for dialect, reason in DIALECTS:
         if dialect.fullmatch(item):
             return ScheduleError(f"{column.name} '{item}': {reason}")
-    if column is WEEKDAY and item == "l":
-        return ScheduleError("day-of-week 'L' does not say which day; write 5L for the last Friday of the month")
-    if column is DAY and "l" in item:
+    if column is WEEKDAY and item.upper() == "L":
+        return ScheduleError(f"day-of-week '{item}' does not say which day; write 5L for the last Friday of the month")
+    if column is DAY and A_LAST_DAY.fullmatch(item):
         return ScheduleError(f"day-of-month '{item}': L (the last day) stands alone or in a list; write L")
     names = f" or {' '.join(column.names)}" if column.names else ""
     return ScheduleError(

@@ -1,0 +1,238 @@
+"""What a cron expression means, and what is said about one that means nothing."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from cron.expression import understand
+from cron.schedule import ScheduleError, is_reboot, parse
+
+UTC = ZoneInfo("UTC")
+
+
+def clock(text: str) -> tuple[list[int], list[int]]:
+    readings = understand(f"{text} * * *").readings
+    return list(readings.minutes), list(readings.hours)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes", "hours"),
+    [
+        ("0 0", [0], [0]),
+        ("5,3,5 7", [3, 5], [7]),
+        ("05 007", [5], [7]),
+        ("*/20 9-9", [0, 20, 40], [9]),
+        ("10-20/5 8-17/4", [10, 15, 20], [8, 12, 16]),
+        ("*/59 22-23,0-6", [0, 59], [0, 1, 2, 3, 4, 5, 6, 22, 23]),
+        ("0-59/30,7 */23", [0, 7, 30], [0, 23]),
+        ("59 1-2,2-3,23", [59], [1, 2, 3, 23]),
+    ],
+)
+def test_minutes_and_hours_are_lists_of_values_ranges_and_steps(text: str, minutes: list[int], hours: list[int]) -> None:
+    assert clock(text) == (minutes, hours)
+
+
+def test_stars_name_every_minute_and_every_hour() -> None:
+    assert clock("* *") == (list(range(60)), list(range(24)))
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("* * *", "* * *"),
+        ("1-31 1-12 0-6", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31 * 0,1,2,3,4,5,6"),
+        ("5,* * 1", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31 * 1"),
+        ("*,5 * 1", "* * 1"),
+        ("*/10 */6 1", "*/31,1,11,21,31 1,7 1"),
+        ("1 JAN,jun-aug *", "1 1,6,7,8 *"),
+        ("* * mon-fri", "* * 1,2,3,4,5"),
+        ("* * 7", "* * 0"),
+        ("* * 0-7", "* * 0,1,2,3,4,5,6"),
+        ("* * 1-7/2", "* * 0,1,3,5"),
+        ("* * fri-mon", "* * 0,1,5,6"),
+        ("* * 6-1", "* * 0,1,6"),
+        ("* * Sat-Sun", "* * 0,6"),
+        ("* * sun-sat", "* * 0,1,2,3,4,5,6"),
+        ("* * 5-7", "* * 0,5,6"),
+        ("* * 7-1", "* * 0,1"),
+        ("* * 7-0", "* * 0"),
+        ("* * thu-tue/2", "* * 1,4,6"),
+        ("* * */2", "* * */7,0,2,4,6"),
+        ("L * *", "l * *"),
+        ("l,15 * *", "15,l * *"),
+        ("* * fri#2", "* * 5#2"),
+        ("* * 7#1,3#5", "* * 0#1,3#5"),
+        ("* * 5L,Lmon", "* * l1,l5"),
+        ("* * friL", "* * l5"),
+    ],
+)
+def test_the_days_are_written_again_so_that_the_calendar_has_nothing_to_guess(text: str, days: str) -> None:
+    assert understand(f"0 0 {text}").days == days
+
+
+@pytest.mark.parametrize(
+    ("macro", "meaning"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        ("@MIDNIGHT", "0 0 * * *"),
+        ("@Weekly", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 1 *"),
+    ],
+)
+def test_a_macro_means_its_five_fields(macro: str, meaning: str) -> None:
+    assert understand(macro) == understand(meaning)
+
+
+@pytest.mark.parametrize(
+    ("text", "wildcard"),
+    [
+        ("* * * * *", True),
+        ("*/5 3 * * *", True),
+        ("5 * * * *", True),
+        ("5 *,3 * * *", True),
+        ("@hourly", True),
+        ("0-59 0-23 * * *", False),
+        ("5 3,* * * *", False),
+        ("0 0 * * *", False),
+    ],
+)
+def test_a_job_is_a_wildcard_if_its_minute_or_hour_begins_with_a_star(text: str, wildcard: bool) -> None:
+    assert understand(text).wildcard is wildcard
+
+
+def test_tabs_and_blanks_around_and_between_fields_do_not_matter() -> None:
+    assert understand(" \t0  3\t* * mon ") == understand("0 3 * * 1")
+
+
+@pytest.mark.parametrize(("text", "yes"), [("@reboot", True), (" @Reboot\t", True), ("@daily", False), ("@reboots", False)])
+def test_reboot_is_a_trigger_of_its_own(text: str, yes: bool) -> None:
+    assert is_reboot(text) is yes
+
+
+@pytest.mark.parametrize(
+    ("text", "warnings"),
+    [
+        ("*/59 * * * *", ()),
+        ("*/60 * * * *", ("minute '*/60': the step is wider than the range, only 0 is left; write 0",)),
+        ("0 8-10/3 * * *", ("hour '8-10/3': the step is wider than the range, only 8 is left; write 8",)),
+        ("0 0 * * */6", ()),
+        ("0 0 * * */7", ("day-of-week '*/7': the step is wider than the range, only 0 is left; write 0",)),
+        ("0 0 29 2 *", ()),
+        ("0 0 31 2 1", ("day-of-month 31 never comes in month 2: only day-of-week decides",)),
+        ("0 0 30,31 2 1", ("day-of-month 30,31 never comes in month 2: only day-of-week decides",)),
+        ("0 0 31 2,3 1", ()),
+        ("0 0 30,L 2 *", ()),
+    ],
+)
+def test_what_is_legal_but_hardly_meant_is_warned_about(text: str, warnings: tuple[str, ...]) -> None:
+    assert parse(text, UTC).warnings == warnings
+
+
+VALUES = "write *, */n, a, a-b or a-b/n with"
+STAGGERED = "times are not drawn here; write a number and spread jobs with stagger:"
+UNSUPPORTED = (
+    ", and seconds and years are not supported; "
+    "write five (minute hour day-of-month month day-of-week), or every: for intervals below a minute"
+)
+MIXED = "mixes plain days, d#k or dL; write one job for each kind"
+
+COMPLAINTS = [
+    ("", "the expression is empty; write five fields, such as 0 3 * * *, or a macro, such as @daily"),
+    ("0 3 * *", "the expression has 4 fields; write five: minute hour day-of-month month day-of-week"),
+    ("soon", "the expression has 1 field; write five: minute hour day-of-month month day-of-week"),
+    (
+        "0 0 3 * * *",
+        f"the expression has 6 fields{UNSUPPORTED}",
+    ),
+    (
+        "0 0 3 * * * 2030",
+        f"the expression has 7 fields{UNSUPPORTED}",
+    ),
+    ("1 2 3 4 5 6 7 8", "the expression has 8 fields; write five: minute hour day-of-month month day-of-week"),
+    ("0," * 150, "the expression has 300 characters, at most 256 are read; split it into several jobs"),
+    ("0\xa03 * * *", "character 2 is U+00A0 (NO-BREAK SPACE); write plain ASCII, with blanks between fields"),
+    ("٣ 3 * * *", "character 1 is U+0663 (ARABIC-INDIC DIGIT THREE); write plain ASCII, with blanks between fields"),
+    ("0 3 * * *\n", "character 10 is U+000A (a control character); write plain ASCII, with blanks between fields"),
+    ("@reboot", "@reboot fires at no time of the clock; write five fields, such as 0 3 * * *"),
+    ("@every 5m", "@every is not a schedule; write every: 5m instead of schedule:"),
+    ("@every", "@every is not a schedule; write every: 30m instead of schedule:"),
+    ("@every_minute", "@every_minute is not a macro here; write * * * * *"),
+    ("@dayly", "'@dayly' is not a macro; write @daily"),
+    ("@", "'@' is not a macro; write @hourly @daily @midnight @weekly @monthly @yearly @annually"),
+    ("@daily 3", "'@daily' stands alone; write @daily and nothing after it"),
+    ("TZ=Asia/Tokyo 0 3 * * *", "'TZ=Asia/Tokyo' does not belong in the expression; write timezone: Asia/Tokyo beside it"),
+    ("CRON_TZ=UTC 0 3 * * *", "'CRON_TZ=UTC' does not belong in the expression; write timezone: UTC beside it"),
+    ("60 * * * *", "minute '60' is out of range; write 0 to 59"),
+    ("0 24 * * *", "hour '24' is out of range; write 0 to 23"),
+    ("0 0 0 * *", "day-of-month '0' is out of range; write 1 to 31"),
+    ("0 0 32 * *", "day-of-month '32' is out of range; write 1 to 31"),
+    ("0 0 * 13 *", "month '13' is out of range; write 1 to 12"),
+    ("0 0 * * 8", "day-of-week '8' is out of range; write 0 to 7"),
+    ("0 0 * * 1-8", "day-of-week '8' is out of range; write 0 to 7"),
+    ("5/10 * * * *", "minute '5/10' has a step without a range; write 5-59/10"),
+    ("0 8/2 * * *", "hour '8/2' has a step without a range; write 8-23/2"),
+    ("0 0 * mar/3 *", "month 'mar/3' has a step without a range; write 3-12/3"),
+    ("*/0 * * * *", "minute '*/0' has a step of 0; write a step of 1 or more"),
+    ("0 22-6 * * *", "hour '22-6' runs backwards; write 22-23,0-6"),
+    ("0 23-0 * * *", "hour '23-0' runs backwards; write 23,0"),
+    ("0 22-4/3 * * *", "hour '22-4/3' runs backwards; write 22,1-4/3"),
+    ("50-10/15 * * * *", "minute '50-10/15' runs backwards; write 50,5"),
+    ("0 22-1/5 * * *", "hour '22-1/5' runs backwards; write 22"),
+    ("0 0 25-5 * *", "day-of-month '25-5' runs backwards; write 25-31,1-5"),
+    ("0 0 * nov-feb *", "month 'nov-feb' runs backwards; write 11-12,1-2"),
+    ("1,,2 * * * *", "minute '1,,2' has an empty list item; remove the stray comma"),
+    ("0 0 1, * *", "day-of-month '1,' has an empty list item; remove the stray comma"),
+    ("*5 * * * *", f"minute '*5' is not a value; {VALUES} 0 to 59"),
+    ("-5 * * * *", f"minute '-5' is not a value; {VALUES} 0 to 59"),
+    ("1-2-3 * * * *", f"minute '1-2-3' is not a value; {VALUES} 0 to 59"),
+    ("1.5 * * * *", f"minute '1.5' is not a value; {VALUES} 0 to 59"),
+    ("mon * * * *", f"minute 'mon' is not a value; {VALUES} 0 to 59"),
+    ("0 0 * mon *", f"month 'mon' is not a value; {VALUES} 1 to 12 or jan feb mar apr may jun jul aug sep oct nov dec"),
+    ("0 0 * march *", "month 'march': names have three letters; write mar"),
+    ("0 0 * * Monday", "day-of-week 'Monday': names have three letters; write mon"),
+    ("0 0 ? * 1", "day-of-month '?': '?' belongs to Quartz; write *"),
+    ("0 0 15W * *", "day-of-month '15W': 'W' (nearest weekday) belongs to Quartz; write days, such as 1-5 as day-of-week"),
+    ("0 0 LW * *", "day-of-month 'LW': 'W' (nearest weekday) belongs to Quartz; write days, such as 1-5 as day-of-week"),
+    ("H * * * *", f"minute 'H': {STAGGERED}"),
+    ("H(0-29)/10 * * * *", f"minute 'H(0-29)/10': {STAGGERED}"),
+    ("0 R * * *", f"hour 'R': {STAGGERED}"),
+    ("0~30 * * * *", f"minute '0~30': {STAGGERED}"),
+    ("0 0 L-3 * *", "day-of-month 'L-3': L (the last day) stands alone or in a list; write L"),
+    ("0 0 1-L * *", "day-of-month '1-L': L (the last day) stands alone or in a list; write L"),
+    ("0 0 * * L", "day-of-week 'L' does not say which day; write 5L for the last Friday of the month"),
+    ("0 0 * * 1#6", "day-of-week '1#6': a month has at most five of a day; write #1 to #5"),
+    ("0 0 * * 1#0", "day-of-week '1#0': a month has at most five of a day; write #1 to #5"),
+    ("0 0 * * 1#1,5", f"day-of-week '1#1,5' {MIXED}"),
+    ("0 0 * * 5L,*", f"day-of-week '5L,*' {MIXED}"),
+    ("0 0 * * 5L,1#1", f"day-of-week '5L,1#1' {MIXED}"),
+    ("0 0 1 * 1#1", "day-of-week '1#1' and day-of-month '1' do not combine; write * as day-of-month"),
+    ("0 0 */2 * 5L", "day-of-week '5L' and day-of-month '*/2' do not combine; write * as day-of-month"),
+    ("0 0 30 2 *", "day-of-month 30 never comes in month 2; write L for the last day of the month"),
+    ("0 0 31 2,4,6 */2", "day-of-month 31 never comes in month 2,4,6; write L for the last day of the month"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), COMPLAINTS, ids=[repr(text[:30]) for text, _ in COMPLAINTS])
+def test_a_wrong_expression_is_told_what_is_wrong_and_what_to_write(text: str, complaint: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        parse(text, UTC)
+    assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (text, complaint.rsplit("write ", 1)[1])
+        for text, complaint in COMPLAINTS
+        if "backwards" in complaint or "without" in complaint
+    ],
+)
+def test_what_is_proposed_is_accepted(wrong: str, right: str) -> None:
+    fields = wrong.split(" ")
+    at = next(at for at, field in enumerate(fields) if "-" in field or "/" in field)
+    parse(" ".join([*fields[:at], right, *fields[at + 1 :]]), UTC)
