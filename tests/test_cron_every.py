@@ -1,0 +1,48 @@
+"""A steady interval: slots on a grid of elapsed time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cron.every import Every
+from cron.slots import Slots
+
+ANCHOR = datetime(2025, 10, 25, 22, 7, 30, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+EVERY_HOUR = Every(HOUR, ANCHOR)
+
+
+@pytest.mark.parametrize(
+    ("after", "slot"),
+    [
+        (ANCHOR - timedelta(days=30), ANCHOR + HOUR),
+        (ANCHOR, ANCHOR + HOUR),
+        (ANCHOR + HOUR - timedelta.resolution, ANCHOR + HOUR),
+        (ANCHOR + HOUR, ANCHOR + 2 * HOUR),
+        (ANCHOR + 90_000.5 * HOUR, ANCHOR + 90_001 * HOUR),
+    ],
+)
+def test_the_first_run_is_one_period_after_the_anchor_and_each_next_one_is_strictly_later(
+    after: datetime, slot: datetime
+) -> None:
+    assert EVERY_HOUR.next(after) == slot
+
+
+def test_slots_count_what_lies_after_the_one_instant_and_up_to_the_other() -> None:
+    assert EVERY_HOUR.slots(ANCHOR, ANCHOR + 3 * HOUR) == Slots(ANCHOR + HOUR, ANCHOR + 3 * HOUR, 3)
+    assert EVERY_HOUR.slots(ANCHOR + HOUR, ANCHOR + 3.9 * HOUR) == Slots(ANCHOR + 2 * HOUR, ANCHOR + 3 * HOUR, 2)
+    assert EVERY_HOUR.slots(ANCHOR - 5 * HOUR, ANCHOR + HOUR) == Slots(ANCHOR + HOUR, ANCHOR + HOUR, 1)
+
+
+@pytest.mark.parametrize("until", [ANCHOR + HOUR, ANCHOR + 1.99 * HOUR, ANCHOR, ANCHOR - 5 * HOUR])
+def test_there_are_no_slots_before_the_next_one(until: datetime) -> None:
+    assert EVERY_HOUR.slots(ANCHOR + HOUR, until) is None
+
+
+def test_ten_years_of_minutes_are_one_division() -> None:
+    every = Every(timedelta(minutes=1), ANCHOR)
+    slots = every.slots(ANCHOR, ANCHOR + timedelta(days=3650))
+    assert slots is not None
+    assert slots.count == 3650 * 1440
