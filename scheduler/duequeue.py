@@ -1,0 +1,223 @@
+"""The due-queue: one standing row per agent or job, and the claim that takes a due one."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from scheduler import paces
+from scheduler.outcome import Kind, Trigger
+from scheduler.paces import Pace
+from scheduler.store import millis, moment
+from scheduler.turn import Turn
+
+UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that somebody must end
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An entry's row. Every slot up to `settled_until` has its end; `slot` is the next one."""
+
+    id: int
+    kind: Kind
+    name: str
+    state: str
+    pace_text: str
+    first_seen_at: datetime
+    anchor: datetime
+    settled_until: datetime
+    slot: datetime | None
+    due_at: datetime | None
+    paused_until: datetime | None
+    last_slot: datetime | None
+    last_ended_at: datetime | None
+    last_woken_at: datetime | None
+    failures: int
+    quiet: int
+
+    @property
+    def pace(self) -> Pace:
+        """When its slots come; the row alone decides it, so that what passed under an older config is still known."""
+        return paces.pace(self.pace_text, self.anchor)
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody paused it and has not resumed it yet."""
+        return self.paused_until is not None
+
+    @property
+    def pause_ends(self) -> datetime | None:
+        """When the pause ends by itself; None without a pause, and for one that somebody must end."""
+        return None if self.paused_until == UNTIL_RESUMED else self.paused_until
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The open run of an entry: running, or waiting for its next attempt."""
+
+    run_id: int
+    state: str
+    slot: datetime
+    trigger: Trigger
+    attempt: int
+    crashes: int
+    fence: int
+    owner: str
+    started_at: datetime
+    not_before: datetime | None
+    reason: str | None
+    error: str | None
+
+
+def optional(value: int | None) -> datetime | None:
+    """A stored time, or None."""
+    return None if value is None else moment(value)
+
+
+def bound(instant: datetime | None) -> int | None:
+    """A time as it is stored, or None."""
+    return None if instant is None else millis(instant)
+
+
+def _standing(row: sqlite3.Row) -> Standing:
+    return Standing(
+        id=row["id"],
+        kind=Kind(row["kind"]),
+        name=row["name"],
+        state=row["state"],
+        pace_text=row["pace"],
+        first_seen_at=moment(row["first_seen_at"]),
+        anchor=moment(row["anchor"]),
+        settled_until=moment(row["settled_until"]),
+        slot=optional(row["slot"]),
+        due_at=optional(row["due_at"]),
+        paused_until=optional(row["paused_until"]),
+        last_slot=optional(row["last_slot"]),
+        last_ended_at=optional(row["last_ended_at"]),
+        last_woken_at=optional(row["last_woken_at"]),
+        failures=row["failures"],
+        quiet=row["quiet"],
+    )
+
+
+def due(db: sqlite3.Connection, now: datetime, limit: int) -> list[Standing]:
+    """At most `limit` entries whose time has come, the longest waiting first."""
+    rows = db.execute("select * from entry where due_at <= ? order by due_at, id limit ?", (millis(now), limit))
+    return [_standing(row) for row in rows]
+
+
+def next_due(db: sqlite3.Connection) -> datetime | None:
+    """When the next entry wants to be looked at; the index is the heap."""
+    return optional(db.execute("select min(due_at) from entry where due_at is not null").fetchone()[0])
+
+
+def find(db: sqlite3.Connection, kind: Kind, name: str) -> Standing | None:
+    """The standing row of one entry."""
+    row = db.execute("select * from entry where kind = ? and name = ?", (kind, name)).fetchone()
+    return _standing(row) if row else None
+
+
+def again(db: sqlite3.Connection, standing: Standing) -> Standing:
+    """The row as it is now."""
+    return _standing(db.execute("select * from entry where id = ?", (standing.id,)).fetchone())
+
+
+def everything(db: sqlite3.Connection) -> list[Standing]:
+    """Every standing row, by name."""
+    return [_standing(row) for row in db.execute("select * from entry order by kind, name")]
+
+
+def ahead_of(db: sqlite3.Connection, now: datetime) -> list[Standing]:
+    """The entries whose slots were accounted for later than now: the clock has been set back."""
+    return [_standing(row) for row in db.execute("select * from entry where settled_until > ?", (millis(now),))]
+
+
+def add(turn: Turn, kind: Kind, name: str, state: str, pace: str, anchor: datetime, settled_until: datetime) -> Standing:
+    """A new entry, first seen now, with nothing planned yet."""
+    turn.db.execute(
+        "insert into entry (kind, name, state, pace, first_seen_at, anchor, settled_until) values (?, ?, ?, ?, ?, ?, ?)",
+        (kind, name, state, pace, millis(turn.now), millis(anchor), millis(settled_until)),
+    )
+    added = find(turn.db, kind, name)
+    assert added is not None
+    return added
+
+
+def change(turn: Turn, standing: Standing, **columns: Any) -> None:
+    """Set columns of a standing row; times may be given as such."""
+    values = {name: bound(value) if isinstance(value, datetime) else value for name, value in columns.items()}
+    assert set(values) <= _COLUMNS, values
+    # Column names come from the set above, never from a user: the values alone are data.
+    assignments = ", ".join(f"{name} = :{name}" for name in values)
+    turn.db.execute(f"update entry set {assignments} where id = :id", {**values, "id": standing.id})  # noqa: S608
+
+
+_COLUMNS = {
+    "state", "pace", "anchor", "settled_until", "slot", "due_at", "paused_until", "last_slot", "last_started_at", "last_ended_at",
+    "last_woken_at", "last_success_at", "failures", "quiet", "alerting",
+}  # fmt: skip
+
+
+def pause(turn: Turn, standing: Standing, until: datetime | None) -> None:
+    """Pause until a time, or until somebody resumes it."""
+    change(turn, standing, paused_until=UNTIL_RESUMED if until is None else until)
+
+
+def take(turn: Turn, standing: Standing) -> bool:
+    """Take a due entry out of the queue; False when somebody was faster."""
+    taken = turn.db.execute(
+        "update entry set due_at = null, last_started_at = ? where id = ? and due_at <= ? returning id",
+        (millis(turn.now), standing.id, millis(turn.now)),
+    ).fetchone()
+    return taken is not None
+
+
+def open_run(db: sqlite3.Connection, kind: Kind, name: str) -> Open | None:
+    """The entry's open run, if it has one; a partial unique index makes two impossible."""
+    row = db.execute("select * from run where kind = ? and name = ? and state in ('running', 'waiting')", (kind, name)).fetchone()
+    return _open(row) if row else None
+
+
+def open_runs(db: sqlite3.Connection) -> list[tuple[Kind, str, Open]]:
+    """Every open run with its entry's key."""
+    rows = db.execute("select * from run where state in ('running', 'waiting') order by id").fetchall()
+    return [(Kind(row["kind"]), row["name"], _open(row)) for row in rows]
+
+
+def _open(row: sqlite3.Row) -> Open:
+    return Open(
+        run_id=row["id"],
+        state=row["state"],
+        slot=moment(row["slot"]),
+        trigger=Trigger(row["trigger"]),
+        attempt=row["attempt"],
+        crashes=row["crashes"],
+        fence=row["fence"],
+        owner=row["owner"] or "",
+        started_at=moment(row["started_at"]),
+        not_before=optional(row["not_before"]),
+        reason=row["reason"],
+        error=row["error"],
+    )
+
+
+def begin(turn: Turn, standing: Standing, slot: datetime, trigger: Trigger, model: str | None) -> tuple[int, int] | None:
+    """Open the row of a first attempt; gives its id and fence, None when that slot has its row already."""
+    row = turn.db.execute(
+        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash)"
+        " values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id, fence",
+        (standing.kind, standing.name, millis(slot), trigger, turn.owner, millis(turn.now), model, turn.plan.settings.hash),
+    ).fetchone()
+    return (row["id"], row["fence"]) if row else None
+
+
+def begin_again(turn: Turn, run_id: int) -> tuple[int, int] | None:
+    """Claim the next attempt of a waiting run; gives its fence and attempt, None when it no longer waits."""
+    row = turn.db.execute(
+        "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null"
+        " where id = ? and state = 'waiting' returning fence, attempt",
+        (turn.owner, run_id),
+    ).fetchone()
+    return (row["fence"], row["attempt"]) if row else None

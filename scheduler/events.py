@@ -1,0 +1,96 @@
+"""What happened, as plain values: made inside a transaction, told to metrics and log after its commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.outcome import Delivery, Kind, Outcome, Trigger, WakeResult
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran."""
+
+    run_id: int
+    kind: Kind
+    name: str
+    slot: datetime
+    slots: int
+    trigger: Trigger
+    outcome: Outcome
+    reason: str | None
+    suppression: str | None
+    attempt: int
+    started_at: datetime | None
+    finished_at: datetime
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An attempt was claimed; `late` is how long after its due time, in seconds."""
+
+    run_id: int
+    kind: Kind
+    name: str
+    slot: datetime
+    trigger: Trigger
+    attempt: int
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """An attempt failed and another one is planned."""
+
+    run_id: int
+    kind: Kind
+    name: str
+    attempt: int
+    reason: str | None
+    not_before: datetime
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WakeTold:
+    """What became of a wake."""
+
+    name: str
+    source: str
+    sender: str
+    result: WakeResult
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A message moved in the outbox; `retried` counts an attempt that will be made again."""
+
+    outbox_id: int
+    channel: str
+    state: Delivery
+    retried: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A run that an earlier life of the daemon left open was taken in hand."""
+
+    run_id: int
+    kind: Kind
+    name: str
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A result came for a run that is no longer the sender's; it was dropped."""
+
+    run_id: int
+    kind: Kind
+    name: str
+
+
+Event = Closed | Started | Retried | WakeTold | Told | Recovered | Stale

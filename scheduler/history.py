@@ -1,0 +1,219 @@
+"""The history: one row per occurrence, how it ended, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.duequeue import Open, Standing, optional
+from scheduler.entry import Claim
+from scheduler.events import Closed
+from scheduler.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.store import millis, moment
+from scheduler.turn import Turn
+
+
+def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> int:
+    """Write the row of `count` slots, from `first` on, that did not run, and why; gives its id.
+
+    A slot that has a row already keeps it: nothing is counted twice.
+    """
+    row = turn.db.execute(
+        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
+        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
+        (standing.kind, standing.name, millis(first), count, trigger, reason, millis(turn.now), turn.plan.settings.hash),
+    ).fetchone()
+    if row is None:
+        return 0
+    turn.tell(
+        _closed(turn, row["id"], standing.kind, standing.name, first, trigger, Ending(Outcome.SKIPPED, reason), slots=count)
+    )
+    return int(row["id"])
+
+
+def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
+    """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
+    closed = turn.db.execute(
+        "update run set state = 'closed', outcome = ?, reason = ?, suppression = ?, finished_at = ?, model_used = ?, prompt_parts = ?,"
+        " exit_code = ?, text = ?, error = ? where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (
+            ending.outcome, ending.reason, ending.suppression, millis(turn.now), ending.model_used, json.dumps(dict(ending.prompt_parts)),
+            ending.exit_code, ending.text, ending.error, claim.run_id, claim.owner, claim.fence,
+        ),
+    ).fetchone()  # fmt: skip
+    if closed is None:
+        return False
+    entry = claim.entry
+    turn.tell(
+        _closed(
+            turn,
+            claim.run_id,
+            entry.kind,
+            entry.name,
+            claim.slot,
+            claim.trigger,
+            ending,
+            attempt=claim.attempt,
+            started=claim.started_at,
+        )
+    )
+    return True
+
+
+def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool:
+    """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
+    waiting = turn.db.execute(
+        "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?"
+        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (millis(not_before), ending.outcome, ending.reason, ending.error, claim.run_id, claim.owner, claim.fence),
+    ).fetchone()
+    return waiting is not None
+
+
+def put_back(turn: Turn, run_id: int, *, crashed: bool) -> None:
+    """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
+    turn.db.execute(
+        "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ? where id = ?",
+        (millis(turn.now), int(crashed), int(not crashed), run_id),
+    )
+
+
+def end_open(
+    turn: Turn, kind: Kind, name: str, run: Open, outcome: Outcome, reason: Reason | Skip | None, error: str | None
+) -> None:
+    """Close an open run that nobody is working on."""
+    turn.db.execute(
+        "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = ?, fence = fence + 1 where id = ?",
+        (outcome, reason, error, millis(turn.now), run.run_id),
+    )
+    ending = Ending(outcome, reason, error=error)
+    turn.tell(_closed(turn, run.run_id, kind, name, run.slot, run.trigger, ending, attempt=run.attempt, started=run.started_at))
+
+
+def _closed(
+    turn: Turn, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, ending: Ending,
+    *, slots: int = 1, attempt: int = 0, started: datetime | None = None,
+) -> Closed:  # fmt: skip
+    return Closed(
+        run_id,
+        kind,
+        name,
+        slot,
+        slots,
+        trigger,
+        ending.outcome,
+        ending.reason,
+        ending.suppression,
+        attempt,
+        started,
+        turn.now,
+        ending.error,
+    )
+
+
+def suppress(turn: Turn, run_id: int, suppression: str) -> None:
+    """Note on a closed run why nobody is told."""
+    turn.db.execute("update run set suppression = ? where id = ?", (suppression, run_id))
+
+
+def starts_by_wakes(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> int:
+    """How many runs of the entry a wake started since then."""
+    query = (
+        "select count(*) from run where kind = ? and name = ? and trigger in ('cron', 'manual', 'api', 'webhook')"
+        " and started_at > ?"
+    )
+    return int(db.execute(query, (kind, name, millis(since))).fetchone()[0])
+
+
+def prune(turn: Turn, keep: timedelta, runs: int, batch: int = 500) -> int:
+    """Remove closed rows older than `keep` and all but the newest `runs` of an entry, at most `batch`; gives how many went.
+
+    Rows with a message that is still to be delivered stay.
+    """
+    removed = turn.db.execute(
+        "delete from run where id in (select id from run where state = 'closed' and finished_at < ? and id not in"
+        " (select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')) limit ?)",
+        (millis(turn.now - keep), batch),
+    ).rowcount
+    if removed == 0:
+        removed = turn.db.execute(
+            "delete from run where id in (select id from (select id, state, row_number() over (partition by kind, name order by id desc) as"
+            " place from run) where place > ? and state = 'closed' limit ?)",
+            (runs, batch),
+        ).rowcount
+    turn.db.execute("delete from outbox where finished_at is not null and run_id not in (select id from run)")
+    return removed
+
+
+def page(
+    db: sqlite3.Connection, kind: Kind | None = None, name: str | None = None, since: datetime | None = None, until: datetime | None = None,
+    outcome: str | None = None, reason: str | None = None, limit: int = 20,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Runs, the newest first, as plain data; every bound may be left out."""
+    filters = {
+        "kind = ?": kind,
+        "name = ?": name,
+        "slot >= ?": since and millis(since),
+        "slot < ?": until and millis(until),
+        "coalesce(outcome, 'running') = ?": outcome,
+        "reason = ?": reason,
+    }
+    used = {text: value for text, value in filters.items() if value is not None}
+    where = " and ".join(used) or "true"
+    query = f"select * from run where {where} order by id desc limit ?"  # noqa: S608 (the filters above, no user's text)
+    return [as_data(db, row) for row in db.execute(query, (*used.values(), limit))]
+
+
+def one(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
+    """One run as plain data."""
+    row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
+    return as_data(db, row) if row else None
+
+
+def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+    """A run as JSON shows it: times in UTC with Z, sizes of the prompt's parts, and where its messages stand."""
+    sent = db.execute("select channel, state from outbox where run_id = ? order by id", (row["id"],)).fetchall()
+    return {
+        "id": row["id"],
+        "kind": row["kind"],
+        "name": row["name"],
+        "slot": iso(moment(row["slot"])),
+        "slots": row["slots"],
+        "trigger": row["trigger"],
+        "outcome": row["outcome"] if row["state"] == "closed" else None,
+        "state": row["state"],
+        "reason": row["reason"],
+        "suppression": row["suppression"],
+        "attempt": row["attempt"],
+        "not_before": iso(optional(row["not_before"])),
+        "started_at": iso(optional(row["started_at"])),
+        "finished_at": iso(optional(row["finished_at"])),
+        "model_requested": row["model_requested"],
+        "model_used": row["model_used"],
+        "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
+        "cost_usd": row["cost_usd"],
+        "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
+        "exit_code": row["exit_code"],
+        "text": row["text"],
+        "error": row["error"],
+        "delivery": {"state": delivery_state([each["state"] for each in sent]), "targets": [dict(each) for each in sent]},
+        "config_hash": row["config_hash"],
+    }
+
+
+def delivery_state(states: list[str]) -> str:
+    """One word for all messages of a run."""
+    if not states:
+        return "none"
+    if len(set(states)) == 1:
+        return states[0]
+    return "partial" if "delivered" in states else "pending"
+
+
+def iso(instant: datetime | None) -> str | None:
+    """A time as JSON has it: UTC with Z, milliseconds only where there are any."""
+    if instant is None:
+        return None
+    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds" if instant.microsecond else "seconds") + "Z"

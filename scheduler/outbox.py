@@ -1,0 +1,173 @@
+"""The outbox: messages that are still to be delivered, and which texts a channel has heard already."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.duequeue import optional
+from scheduler.entry import Claim, Entry
+from scheduler.events import Told
+from scheduler.outcome import Delivery
+from scheduler.store import millis, moment
+from scheduler.turn import Turn
+
+LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
+LAST_STEP = LADDER[-1]
+GIVE_UP = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One message for one channel. `key` is stable over crash, restart and restored backup."""
+
+    id: int
+    key: str
+    channel: str
+    kind: str
+    name: str
+    trigger: str
+    slot: datetime
+    part: int
+    parts: int
+    title: str
+    text: str
+    attempts: int
+    created_at: datetime
+
+
+def not_told_yet(turn: Turn, entry: Entry, message: str) -> tuple[str, ...]:
+    """The entry's channels that have not had this message within its window, and do not have it pending."""
+    if not entry.dedup_window:
+        return entry.deliver
+    digest = entry.digest(message)
+    return tuple(channel for channel in entry.deliver if not _heard(turn, entry, channel, digest))
+
+
+def _heard(turn: Turn, entry: Entry, channel: str, digest: str) -> bool:
+    row = turn.db.execute(
+        "select first_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
+        " where kind = ? and name = ? and channel = ? and hash = ?",
+        (entry.kind, entry.name, channel, digest),
+    ).fetchone()
+    if row is None:
+        return False
+    pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN, Delivery.HELD)
+    return pending or moment(row["first_at"]) > turn.now - entry.dedup_window
+
+
+def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> None:
+    """Write the messages of a run, one per channel; a row that is there already stays as it is."""
+    entry = claim.entry
+    digest = entry.digest(message)
+    key = letter_key(claim, part=1)
+    for channel in channels:
+        row = turn.db.execute(
+            "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before, created_at)"
+            " values (?, ?, ?, ?, ?, ?, ?, 1, 1, ?, ?, 'pending', ?, ?) on conflict (key, channel) do nothing returning id",
+            (
+                key, channel, claim.run_id, entry.kind, entry.name, claim.trigger, millis(claim.slot), entry.name, message,
+                millis(turn.now), millis(turn.now),
+            ),
+        ).fetchone()  # fmt: skip
+        if row and entry.dedup_window:
+            turn.db.execute(
+                "insert or replace into digest (kind, name, channel, hash, outbox_id, first_at) values (?, ?, ?, ?, ?, ?)",
+                (entry.kind, entry.name, channel, digest, row["id"], millis(turn.now)),
+            )
+
+
+def letter_key(claim: Claim, part: int) -> str:
+    """The key under which a receiver recognises a message that comes twice."""
+    said = f"{claim.entry.kind}\n{claim.entry.name}\n{claim.trigger}\n{millis(claim.slot)}\n{part}"
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def take(turn: Turn, limit: int) -> list[Letter]:
+    """Mark at most `limit` due messages as being sent, the oldest first, before anything leaves the machine."""
+    rows = turn.db.execute(
+        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1 where id in"
+        " (select id from outbox where state = 'pending' and not_before <= ? order by id limit ?) returning *",
+        (millis(turn.now), millis(turn.now), limit),
+    ).fetchall()
+    return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
+
+
+def next_due(db: sqlite3.Connection) -> datetime | None:
+    """When the next message wants to be sent."""
+    return optional(db.execute("select min(not_before) from outbox where state = 'pending'").fetchone()[0])
+
+
+def delivered(turn: Turn, letter: Letter) -> None:
+    """The channel has taken it. From now on the window of its digest counts."""
+    _end(turn, letter, Delivery.DELIVERED, None)
+    turn.db.execute("update digest set first_at = ? where outbox_id = ?", (millis(turn.now), letter.id))
+
+
+def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) -> None:
+    """Try again after `wait`, else by the ladder; a message as old as a day is dead."""
+    step = wait or (LADDER[letter.attempts - 1] if letter.attempts <= len(LADDER) else LAST_STEP)
+    if turn.now + step > letter.created_at + GIVE_UP:
+        dead(turn, letter, error)
+        return
+    turn.db.execute(
+        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(turn.now + step), error, letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, Delivery.PENDING, retried=True, error=error))
+
+
+def dead(turn: Turn, letter: Letter, error: str) -> None:
+    """Give a message up; its text stays readable, and the same text may be said again."""
+    _end(turn, letter, Delivery.DEAD, error)
+    turn.db.execute("delete from digest where outbox_id = ?", (letter.id,))
+
+
+def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool) -> None:
+    """Nobody knows whether it arrived: by the channel's policy it goes out once more, or is held for a person to decide."""
+    turn.tell(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
+    if resend:
+        try_later(turn, letter, error, None)
+        return
+    turn.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
+
+
+def interrupted(db: sqlite3.Connection) -> list[Letter]:
+    """The messages that an earlier life of the daemon was sending when it died."""
+    return [_letter(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
+
+
+def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Per channel: how many messages are pending or dead, and since when the oldest waits."""
+    query = (
+        "select channel, sum(state in ('pending', 'sending', 'uncertain', 'held')) as pending, sum(state = 'dead') as dead,"
+        " min(case when state in ('pending', 'sending', 'uncertain', 'held') then created_at end) as oldest from outbox group by channel"
+    )
+    return [dict(row) for row in db.execute(query)]
+
+
+def _end(turn: Turn, letter: Letter, state: Delivery, error: str | None) -> None:
+    turn.db.execute(
+        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(turn.now), error, letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, state, error=error or ""))
+
+
+def _letter(row: sqlite3.Row) -> Letter:
+    return Letter(
+        id=row["id"],
+        key=row["key"],
+        channel=row["channel"],
+        kind=row["kind"],
+        name=row["name"],
+        trigger=row["trigger"],
+        slot=moment(row["slot"]),
+        part=row["part"],
+        parts=row["parts"],
+        title=row["title"],
+        text=row["text"],
+        attempts=row["attempts"],
+        created_at=moment(row["created_at"]),
+    )

@@ -1,0 +1,120 @@
+"""The one vocabulary of results: the same words in rows, metrics, logs, pages and dashboards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from heartbeat.checks import Skip
+from heartbeat.runners import Failure
+from heartbeat.verdict import Suppression
+
+__all__ = [
+    "SUCCESSES",
+    "WOKEN",
+    "Delivery",
+    "Ending",
+    "Failure",
+    "Kind",
+    "Outcome",
+    "Reason",
+    "Skip",
+    "Suppression",
+    "Trigger",
+    "WakeResult",
+]
+
+
+class Kind(StrEnum):
+    """What an entry of the due-queue is."""
+
+    HEARTBEAT = "heartbeat"
+    CRON = "cron"
+
+
+class Outcome(StrEnum):
+    """How a slot ended. `alert`: the agent said something, told or not; `skipped` has a `Skip` as its reason."""
+
+    OK = "ok"
+    ALERT = "alert"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    ABANDONED = "abandoned"
+    ASYNC = "async"
+    SKIPPED = "skipped"
+
+
+class Reason(StrEnum):
+    """Why a run failed or was abandoned, where the class of the error (`Failure`) does not say it."""
+
+    RATE_LIMITED = "rate_limited"
+    NO_TIME_LEFT = "no_time_left"
+    CANCELLED = "cancelled"
+    CRASH_COUNT = "crash_count"
+    CHILD_MAY_STILL_RUN = "child_may_still_run"
+
+
+class Trigger(StrEnum):
+    """What started a run."""
+
+    INTERVAL = "interval"
+    SCHEDULE = "schedule"
+    EVERY = "every"
+    REBOOT = "reboot"
+    CRON = "cron"
+    MANUAL = "manual"
+    API = "api"
+    WEBHOOK = "webhook"
+
+
+class WakeResult(StrEnum):
+    """What became of a wake."""
+
+    STARTED = "started"
+    JOINED = "joined"
+    DEFERRED = "deferred"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+
+
+class Delivery(StrEnum):
+    """Where one message, or all messages of one run, stand."""
+
+    NONE = "none"
+    PENDING = "pending"
+    SENDING = "sending"
+    DELIVERED = "delivered"
+    PARTIAL = "partial"
+    UNCERTAIN = "uncertain"
+    HELD = "held"
+    DEAD = "dead"
+    DROPPED = "dropped"
+    NO_TARGET = "no_target"
+
+
+SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
+
+WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one attempt of a run ended: what a worker gives back, free of database, clock and channel.
+
+    `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
+    `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
+    """
+
+    outcome: Outcome
+    reason: Skip | Failure | Reason | None = None
+    suppression: Suppression | None = None
+    text: str | None = None
+    message: str | None = None
+    error: str | None = None
+    exit_code: int | None = None
+    model_used: str | None = None
+    prompt_parts: Mapping[str, int] = field(default_factory=dict)
+    transient: bool = False
+    retry_after: timedelta | None = None

@@ -1,0 +1,118 @@
+"""Paces: what decides an entry's slots, as canonical text for its row and as the thing that says when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from cron import schedule as cron_schedule
+from cron.every import Every
+from cron.job import Job
+from heartbeat.cadence import Cadence
+from heartbeat.hours import Hours, Window
+from heartbeat.spec import Heartbeat
+from scheduler.outcome import Trigger
+
+
+class Slots(Protocol):
+    """Slots that have passed: the first, the latest, and how many, both ends included."""
+
+    @property
+    def first(self) -> datetime: ...
+    @property
+    def latest(self) -> datetime: ...
+    @property
+    def count(self) -> int: ...
+
+
+def nothing(after: datetime, until: datetime) -> None:
+    """No slot lies there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When slots come, and under which trigger they run.
+
+    `slots` are those that may run, `closed` those outside the active hours, both in (after, until]. `offset` is added to a slot
+    to get its due time.
+    """
+
+    trigger: Trigger
+    next: Callable[[datetime], datetime | None]
+    slots: Callable[[datetime, datetime], Slots | None]
+    closed: Callable[[datetime, datetime], Slots | None] = nothing
+    offset: timedelta = timedelta()
+
+
+def never(after: datetime) -> None:
+    """There is no slot after any time."""
+
+
+NEVER = Pace(Trigger.MANUAL, next=never, slots=nothing)
+
+
+def of_heartbeat(beat: Heartbeat) -> str:
+    """The text of a heartbeat's pace: two agents with equal texts and anchors have equal slots."""
+    if beat.interval is None:
+        return "{}"
+    hours = [[window.start, window.end, sorted(window.days), window.zone.key] for window in beat.hours.windows]
+    return _text(interval=_seconds(beat.interval), stagger=_seconds(beat.stagger), hours=hours)
+
+
+def of_job(job: Job) -> str:
+    """The text of a job's pace."""
+    if job.schedule is not None:
+        return _text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=_seconds(job.stagger))
+    if job.every is not None:
+        return _text(every=_seconds(job.every), offset=_seconds(job.stagger))
+    return "{}"
+
+
+def _text(**parts: Any) -> str:
+    return json.dumps(parts, separators=(",", ":"))
+
+
+def _seconds(duration: timedelta) -> float:
+    return duration.total_seconds()
+
+
+def parts(text: str) -> dict[str, Any]:
+    """What a pace text says, by name: interval, stagger and hours, or every, or schedule and zone."""
+    return dict(_parts(text))
+
+
+def pace(text: str, anchor: datetime) -> Pace:
+    """The pace that a text of ours names, on a grid that stands at `anchor`."""
+    said = _parts(text)
+    if "interval" in said:
+        cadence = Cadence(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), _hours(text))
+        return Pace(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed)
+    if "every" in said:
+        every = Every(timedelta(seconds=said["every"]), anchor)
+        return Pace(Trigger.EVERY, every.next, every.slots, offset=timedelta(seconds=said["offset"]))
+    if "schedule" in said:
+        schedule = _schedule(said["schedule"], said["zone"])
+        return Pace(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=timedelta(seconds=said["offset"]))
+    return NEVER
+
+
+@lru_cache(maxsize=4096)
+def _parts(text: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+@lru_cache(maxsize=4096)
+def _hours(text: str) -> Hours:
+    windows = _parts(text)["hours"]
+    return Hours(tuple(Window(start, end, frozenset(days), ZoneInfo(zone)) for start, end, days, zone in windows))
+
+
+@lru_cache(maxsize=4096)
+def _schedule(text: str, zone: str) -> cron_schedule.Schedule:
+    return cron_schedule.parse(text, ZoneInfo(zone))

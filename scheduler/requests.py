@@ -1,0 +1,111 @@
+"""What people and programs may ask of the daemon: wake, run, pause, resume, cancel, a new config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler import duequeue, history, planning, syncing, wakes
+from scheduler.duequeue import Standing
+from scheduler.entry import Key
+from scheduler.inbox import Refused
+from scheduler.outcome import Kind, Skip, Trigger
+from scheduler.plan import Diff, Plan, diff
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAgent:
+    """Wake an agent. `cause` is the mark of the run in which this was asked, if it was asked in one. Answers the wake's id."""
+
+    wake: Wake
+    cause: str | None = None
+
+    def apply(self, turn: Turn) -> int:
+        """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
+        standing = _declared(turn, Kind.HEARTBEAT, self.wake.name)
+        run = duequeue.open_run(turn.db, Kind.HEARTBEAT, self.wake.name)
+        if run is not None and self.cause == f"{run.owner}/{run.run_id}":
+            wakes.reject(turn, self.wake)
+            raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
+        return wakes.ask(turn, standing, self.wake)
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """Run a cron job now, beside its schedule. Answers the id under which its run can be followed."""
+
+    name: str
+    source: Trigger
+
+    def apply(self, turn: Turn) -> int:
+        """A job that is running is not run beside itself: that is a skip with its row."""
+        standing = _declared(turn, Kind.CRON, self.name)
+        if duequeue.open_run(turn.db, Kind.CRON, self.name) is not None:
+            history.skip(turn, standing, self.source, Skip.ALREADY_RUNNING, turn.now)
+            raise Refused("already_running", f"cron job {self.name!r} is running already")
+        return wakes.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source))
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Pause one entry, or all of them (`key` None), until a time or until resumed. Answers their names."""
+
+    key: Key | None
+    until: datetime | None
+
+    def apply(self, turn: Turn) -> list[str]:
+        """What came due before the pause keeps its own reason."""
+        chosen = list(_chosen(turn, self.key))
+        for standing in chosen:
+            if not standing.paused:
+                running = duequeue.open_run(turn.db, standing.kind, standing.name)
+                planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else Skip.MISSED)
+            duequeue.pause(turn, standing, self.until)
+            planning.replan(turn, standing)
+        return [f"{standing.kind}/{standing.name}" for standing in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume one entry, or all of them (`key` None). Answers the names of those that were paused."""
+
+    key: Key | None
+
+    def apply(self, turn: Turn) -> list[str]:
+        """The slots of the pause get one row with their number."""
+        paused = [standing for standing in _chosen(turn, self.key) if standing.paused]
+        for standing in paused:
+            planning.resume(turn, standing, turn.now)
+            planning.replan(turn, standing)
+        return [f"{standing.kind}/{standing.name}" for standing in paused]
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Put a new plan in force; it was made before and cannot fail any more. Answers what it changes."""
+
+    plan: Plan
+
+    def apply(self, turn: Turn) -> Diff:
+        """The standing rows follow the plan in the same transaction."""
+        change = diff(turn.plan.settings, self.plan.settings)
+        turn.plan = self.plan
+        syncing.sync(turn)
+        return change
+
+
+def _declared(turn: Turn, kind: Kind, name: str) -> Standing:
+    standing = duequeue.find(turn.db, kind, name)
+    if standing is None or (kind, name) not in turn.plan.entries:
+        what = "agent" if kind is Kind.HEARTBEAT else "cron job"
+        raise Refused("not_found", f"no {what} {name!r} in {turn.plan.settings.path.name}; `heartbeatd status` lists them")
+    return standing
+
+
+def _chosen(turn: Turn, key: Key | None) -> Iterable[Standing]:
+    if key is not None:
+        return [_declared(turn, *key)]
+    return [standing for standing in duequeue.everything(turn.db) if (standing.kind, standing.name) in turn.plan.entries]

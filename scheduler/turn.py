@@ -1,0 +1,37 @@
+"""One turn of the engine: everything that is decided at one instant and committed together."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from scheduler.events import Event
+from scheduler.plan import Plan
+from scheduler.settings import Limits
+
+
+@dataclass(slots=True)
+class Turn:
+    """The transaction's connection, its one `now`, who writes, the plan in force, and what is to be told after the commit.
+
+    `awake_since` is when this life of the daemon began, or the machine last came back from sleep.
+    """
+
+    db: sqlite3.Connection
+    now: datetime
+    owner: str
+    plan: Plan
+    awake_since: datetime
+    chance: random.Random
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force."""
+        return self.plan.settings.limits
+
+    def tell(self, event: Event) -> None:
+        """Remember what happened; nobody hears of it unless the transaction commits."""
+        self.events.append(event)
