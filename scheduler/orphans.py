@@ -30,17 +30,17 @@ def find(prefix: str) -> dict[str, list[int]] | None:
 
 
 def end(pids: Iterable[int]) -> set[int]:
-    """End the process groups of `pids`, never our own: TERM, KILL after 2 s; returns the pids that live even so.
+    """End the process groups of `pids`, never our own: TERM, then KILL after 2 s; returns the pids that live even so.
 
     Blocks until they are gone, at most about 3 s.
     """
-    living = {pid for pid in pids if _lives(pid)}
-    groups = {_group(pid) for pid in living} - {0, os.getpgrp()}
-    _signal(groups, signal.SIGTERM)
-    living = _wait(living, GRACE)
-    if living:
-        _signal(groups, signal.SIGKILL)
-    return _wait(living, GRACE / 2)
+    groups = {pid: _group(pid) for pid in pids}
+    spared = {pid for pid, group in groups.items() if group == os.getpgrp()}
+    targets = set(groups.values()) - {0, os.getpgrp()}
+    _signal(targets, signal.SIGTERM)
+    if _wait(targets, GRACE):
+        _signal(targets, signal.SIGKILL)
+    return spared | _wait(targets, GRACE / 2)
 
 
 def _others() -> list[int]:
@@ -56,20 +56,14 @@ def _mark(pid: int) -> str | None:
     return next((os.fsdecode(text[len(label) :]) for text in variables if text.startswith(label)), None)
 
 
-def _lives(pid: int) -> bool:
-    """False once it has ended, even if nobody has collected it."""
+def _group(pid: int) -> int:
+    """The process group of a living process; 0 once it has ended, even if nobody has collected it."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def _group(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
         return 0
+    state, _, group, *_ = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return 0 if state in "ZX" else int(group)
 
 
 def _signal(groups: Iterable[int], number: int) -> None:
@@ -80,9 +74,9 @@ def _signal(groups: Iterable[int], number: int) -> None:
             continue
 
 
-def _wait(pids: set[int], seconds: float) -> set[int]:
-    """Those of `pids` that still live when the time is up."""
+def _wait(groups: set[int], seconds: float) -> set[int]:
+    """The members of `groups` that still live when the time is up."""
     deadline = time.monotonic() + seconds
-    while (living := {pid for pid in pids if _lives(pid)}) and time.monotonic() < deadline:
+    while (living := {pid for pid in _others() if _group(pid) in groups}) and time.monotonic() < deadline:
         time.sleep(GLANCE)
     return living

@@ -43,7 +43,8 @@ class Sent:
 def split(text: str, limit: int) -> list[str]:
     """`text` in parts of at most `limit` code points, cut between paragraphs, else lines, else words; at least one part.
 
-    Blank space around a cut is dropped. A word longer than half the limit may be cut in two. ValueError if `limit` is below 1.
+    The blanks or line breaks at a cut are dropped, the indentation of a line is kept. A word longer than half the limit may
+    be cut in two. ValueError if `limit` is below 1.
     """
     if limit < 1:
         raise ValueError(f"a part holds at least one character, not {limit}")

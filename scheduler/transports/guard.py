@@ -153,6 +153,8 @@ class _Stream(NetworkStream):
 def is_public(address: Address) -> bool:
     """True for an address out in the internet; one that wraps an IPv4 address (mapped, 6to4, NAT64) is judged by that."""
     inner = _unwrapped(address)
+    if isinstance(inner, IPv6Address) and inner.is_site_local:
+        return False
     return inner.is_global and not (inner.is_multicast or inner.is_reserved or inner.is_unspecified or inner.is_link_local)
 
 

@@ -1,0 +1,205 @@
+"""The daemon's lock and its folder: one daemon per database, whoever was killed or stopped, and nobody else looks in."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from scheduler.locks import Holder, Lock, Taken, Unusable, filesystem_kind, holder, private_folder
+from scheduler.process import Children
+
+START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
+
+OTHER = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from scheduler.locks import Lock
+lock = Lock.take(Path(sys.argv[1]), started_at=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), instance="other")
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def take(path: Path, instance: str = "ours") -> Lock:
+    return Lock.take(path, started_at=START, instance=instance)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "heartbeatd.db.lock"
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock."""
+    with subprocess.Popen([sys.executable, "-c", OTHER, path], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "taken\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """An ordinary user's rights, whoever runs the tests."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def careless() -> Iterator[None]:
+    old = os.umask(0)
+    yield
+    os.umask(old)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_second_daemon_is_told_who_has_the_lock(path: Path, other: subprocess.Popen[str]) -> None:
+    with pytest.raises(Taken) as refused:
+        take(path)
+    assert (refused.value.pid, refused.value.started_at) == (other.pid, START)
+    assert str(refused.value) == f"another heartbeatd holds {path}: pid {other.pid}, running since 2026-11-20 16:30:00 UTC"
+
+
+def test_a_refused_daemon_leaves_the_holders_name_in_place(path: Path, other: subprocess.Popen[str]) -> None:
+    with pytest.raises(Taken):
+        take(path)
+    assert holder(path) == Holder(other.pid, START, "other")
+
+
+def test_the_lock_of_a_killed_daemon_is_free_at_once(path: Path, other: subprocess.Popen[str]) -> None:
+    other.kill()
+    other.wait()
+    with take(path):
+        assert holder(path) == Holder(os.getpid(), START, "ours")
+
+
+def test_a_stopped_daemon_is_never_robbed(path: Path, other: subprocess.Popen[str]) -> None:
+    other.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+    with pytest.raises(Taken):
+        take(path)
+
+
+def test_a_released_lock_can_be_taken_again(path: Path) -> None:
+    take(path, "a much longer name than the next one has").release()
+    with take(path, "b"):
+        assert holder(path) == Holder(os.getpid(), START, "b")
+
+
+def test_releasing_twice_does_no_harm(path: Path) -> None:
+    lock = take(path)
+    lock.release()
+    lock.release()
+    assert path.exists()
+
+
+def test_a_command_that_outlives_the_daemon_does_not_keep_the_lock(path: Path, tmp_path: Path) -> None:
+    with take(path):
+        left = Children("life/1").start(["sh", "-c", "sleep 300 & echo $!"], stdin=b"", env={}, cwd=tmp_path)
+    take(path, "next").release()
+    os.kill(int(left.output), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "pid 12", '{"pid": "x"}'])
+def test_an_illegible_lock_file_hides_the_holder_but_not_the_lock(path: Path, other: subprocess.Popen[str], text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(Taken) as refused:
+        take(path)
+    assert (refused.value.pid, str(refused.value)) == (None, f"another heartbeatd holds {path}")
+
+
+def test_the_lock_file_is_for_its_owner_alone(path: Path, careless: None) -> None:
+    take(path).release()
+    assert mode(path) == 0o600
+
+
+def test_a_link_in_place_of_the_lock_file_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "precious")
+    with pytest.raises(Unusable):
+        take(path)
+    assert not (tmp_path / "precious").exists()
+
+
+def test_a_new_state_folder_is_for_its_owner_alone(tmp_path: Path, careless: None) -> None:
+    assert private_folder(tmp_path / "deep" / "state")
+    assert mode(tmp_path / "deep" / "state") == 0o700
+
+
+def test_an_empty_state_folder_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert private_folder(folder)
+    assert mode(folder) == 0o700
+
+
+def test_a_folder_that_holds_something_keeps_its_mode_and_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "config.yaml").touch()
+    assert not private_folder(tmp_path)
+    assert mode(tmp_path) == 0o755
+
+
+def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(tmp_path: Path, nobody: None) -> None:
+    with pytest.raises(Unusable) as refused:
+        private_folder(Path("/proc/1"))
+    assert str(refused.value) == (
+        f"cannot write /proc/1 as user id {os.geteuid()}: no right to write there; /proc/1 belongs to user id 0, mode 0555: "
+        f"chown it to user id {os.geteuid()}, or set `state:` to a place that can be written"
+    )
+
+
+def test_a_state_folder_below_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unusable, match=r"cannot write .*/file/state as user id \d+: Not a directory; .*/file belongs"):
+        private_folder(tmp_path / "file" / "state")
+
+
+def test_a_lock_that_cannot_be_made_is_told() -> None:
+    with pytest.raises(Unusable, match=r"cannot write /proc/heartbeatd.db.lock as user id \d+: .*; /proc belongs to user id"):
+        take(Path("/proc/heartbeatd.db.lock"))
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("/srv/db", None),
+        ("/mnt/nfs/state/db", "nfs4"),
+        ("/mnt/nfs/local/db", None),
+        ("/mnt/nfsx/db", None),
+        ("/mnt/with space/db", "cifs"),
+        ("/mnt/twice/db", "9p"),
+        ("/mnt/ssh/db", "fuse.sshfs"),
+    ],
+)
+def test_a_network_file_system_is_named(tmp_path: Path, place: str, kind: str | None) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "/dev/sda1 / ext4 rw 0 0\n"
+        "host:/x /mnt/nfs nfs4 rw 0 0\n"
+        "/dev/sdb1 /mnt/nfs/local xfs rw 0 0\n"
+        "//host/x /mnt/with\\040space cifs rw 0 0\n"
+        "/dev/sdc1 /mnt/twice ext4 rw 0 0\n"
+        "share /mnt/twice 9p rw 0 0\n"
+        "me@host: /mnt/ssh fuse.sshfs rw 0 0\n"
+    )
+    assert filesystem_kind(Path(place), mounts) == kind
+
+
+def test_where_mounts_cannot_be_read_nothing_is_claimed(tmp_path: Path) -> None:
+    assert filesystem_kind(tmp_path, tmp_path / "none") is None

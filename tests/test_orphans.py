@@ -1,0 +1,98 @@
+"""Orphans: commands of a daemon that was killed are found by their mark and ended with their groups."""
+
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler import orphans
+
+# A daemon in small: starts one command as the real one does, says its pid, and waits to be killed.
+DAEMON = """
+import sys, threading
+from pathlib import Path
+from scheduler.process import Children
+Children(sys.argv[1]).start(["sh", "-c", sys.argv[2]], stdin=b"", env={}, cwd=Path("/"))
+"""
+
+
+def hear(fifo: Path) -> list[bytes]:
+    fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert select.select([fd], [], [], 20)[0], "the command said nothing"
+        return os.read(fd, 1000).split()
+    finally:
+        os.close(fd)
+
+
+class Killed:
+    """A daemon that was killed with SIGKILL while its command ran."""
+
+    def __init__(self, mark: str, command: str, told: Path) -> None:
+        os.mkfifo(told)
+        daemon = subprocess.Popen([sys.executable, "-c", DAEMON, mark, command.format(told=told)], start_new_session=True)
+        self.pids = [int(word) for word in hear(told)]
+        daemon.kill()
+        daemon.wait()
+
+
+@pytest.fixture
+def instance() -> Iterator[str]:
+    """The name of a life, and nothing left of it after the test."""
+    name = secrets.token_hex(8)
+    yield name
+    for pids in (orphans.find(f"{name}/") or {}).values():
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_the_command_of_a_killed_daemon_is_found_by_its_mark(instance: str, tmp_path: Path) -> None:
+    killed = Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
+    assert orphans.find(f"{instance}/") == {f"{instance}/12": killed.pids}
+
+
+def test_children_of_the_command_are_found_too(instance: str, tmp_path: Path) -> None:
+    killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
+    found = orphans.find(f"{instance}/12")
+    assert found is not None
+    assert sorted(found[f"{instance}/12"]) == sorted(killed.pids)
+
+
+def test_of_other_lives_nothing_is_found(instance: str, tmp_path: Path) -> None:
+    Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
+    assert orphans.find(secrets.token_hex(8)) == {}
+
+
+def test_orphans_are_ended(instance: str, tmp_path: Path) -> None:
+    killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
+    assert orphans.end(killed.pids) == set()
+    assert orphans.find(f"{instance}/") == {}
+
+
+def test_an_orphan_deaf_to_term_is_killed(instance: str, tmp_path: Path) -> None:
+    killed = Killed(f"{instance}/12", "trap '' TERM; echo $$ >{told}; while :; do sleep 0.1; done", tmp_path / "told")
+    assert orphans.end(killed.pids) == set()
+    assert orphans.find(f"{instance}/") == {}
+
+
+def test_our_own_group_is_never_ended() -> None:
+    companion = subprocess.Popen(["sleep", "1000"])  # in our group
+    try:
+        orphans_left = orphans.end([companion.pid, os.getpid()])
+        assert orphans_left == {companion.pid, os.getpid()}
+        assert companion.poll() is None
+    finally:
+        companion.kill()
+        companion.wait()
+
+
+def test_what_is_long_gone_needs_no_ending() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert orphans.end([gone.pid]) == set()

@@ -1,0 +1,565 @@
+"""The webhook: what is posted, what each answer means, and which addresses are never connected to."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.transports import Message, Sent, State, split
+from scheduler.transports.guard import is_public
+from scheduler.transports.webhook import retry_after, send
+
+MESSAGE = Message(
+    key="k-1",
+    kind="heartbeat",
+    name="ops",
+    trigger="interval",
+    slot=datetime(2026, 11, 20, 16, 30, tzinfo=UTC),
+    part=1,
+    parts=2,
+    text='Disk "full" – 東京\n',
+    title="ops: alert",
+)
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+Serve = Callable[[socket.socket], None]
+
+
+class Server:
+    """A receiver on loopback that does with each connection what it is told to, and keeps what it has read."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.requests: list[bytes] = []
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def url(self, rest: str = "/hook", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{rest}"
+
+    def close(self) -> None:
+        if self.over.is_set():
+            return
+        self.over.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._listener.close()
+
+    def _run(self) -> None:
+        while not self.over.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(10)
+                try:
+                    self.requests.append(read_request(connection))
+                    self._serve(connection)
+                except OSError:
+                    continue
+
+
+def read_request(connection: socket.socket) -> bytes:
+    read = b""
+    while b"\r\n\r\n" not in read:
+        read += receive(connection)
+    head, _, body = read.partition(b"\r\n\r\n")
+    length = int(next(line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")))
+    while len(body) < length:
+        body += receive(connection)
+    return head + b"\r\n\r\n" + body
+
+
+def receive(connection: socket.socket) -> bytes:
+    chunk = connection.recv(65536)
+    if not chunk:
+        raise ConnectionResetError
+    return chunk
+
+
+Start = Callable[[Serve | bytes], Server]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    servers: list[Server] = []
+
+    def make(serve: Serve | bytes) -> Server:
+        servers.append(Server((lambda connection: connection.sendall(serve)) if isinstance(serve, bytes) else serve))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+def post(url: str, **more: Any) -> Sent:
+    return send(url, MESSAGE, **({"allow_private": True} | more))
+
+
+class Resolver:
+    """A name server that gives one list of addresses after the other, and counts the questions."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self._answers = list(answers)
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        self.asked.append(host)
+        answer = self._answers.pop(0)
+        if not answer:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [entry(address, port) for address in answer]
+
+
+def entry(address: str, port: int) -> tuple[Any, ...]:
+    if ":" in address:
+        return (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, port, 0, 0))
+    return (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+
+
+def test_a_message_is_posted_as_json_with_its_key(start: Start) -> None:
+    server = start(OK)
+    assert post(server.url("/hook?to=ops")) == Sent("delivered", "", None)
+    head, _, body = server.requests[0].partition(b"\r\n\r\n")
+    first, *headers = head.decode().split("\r\n")
+    named = {name.lower(): value for name, value in (line.split(": ", 1) for line in headers)}
+    assert first == "POST /hook?to=ops HTTP/1.1"
+    assert named["host"] == f"127.0.0.1:{server.port}"
+    assert named["content-type"] == "application/json"
+    assert named["idempotency-key"] == "k-1"
+    assert named["user-agent"].startswith("heartbeatd/")
+    assert json.loads(body) == {
+        "key": "k-1",
+        "kind": "heartbeat",
+        "name": "ops",
+        "trigger": "interval",
+        "slot": "2026-11-20T16:30:00Z",
+        "part": 1,
+        "parts": 2,
+        "text": 'Disk "full" – 東京\n',
+        "title": "ops: alert",
+    }
+
+
+def test_a_login_in_the_url_becomes_a_header(start: Start) -> None:
+    server = start(OK)
+    post(f"http://me:p%40ss@127.0.0.1:{server.port}/")
+    assert b"Authorization: Basic bWU6cEBzcw==" in server.requests[0]
+
+
+def test_a_path_of_other_letters_is_encoded(start: Start) -> None:
+    server = start(OK)
+    post(server.url("/für alle?q=é%20"))
+    assert server.requests[0].startswith(b"POST /f%C3%BCr%20alle?q=%C3%A9%20 HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "said"),
+    [
+        ("200 OK", "delivered", ""),
+        ("204 No Content", "delivered", ""),
+        ("301 Moved", "dead", "answered 301 Moved Permanently: redirects are not followed; write the URL it leads to"),
+        ("307 X", "dead", "answered 307 Temporary Redirect: redirects are not followed; write the URL it leads to"),
+        ("400 X", "dead", "answered 400 Bad Request"),
+        ("401 X", "dead", "answered 401 Unauthorized"),
+        ("404 canary", "dead", "answered 404 Not Found"),
+        ("408 X", "retry", "answered 408 Request Timeout"),
+        ("410 X", "dead", "answered 410 Gone"),
+        ("429 X", "retry", "answered 429 Too Many Requests"),
+        ("500 X", "retry", "answered 500 Internal Server Error"),
+        ("503 X", "retry", "answered 503 Service Unavailable"),
+        ("599 X", "retry", "answered 599"),
+        ("699 X", "dead", "answered 699"),
+    ],
+)
+def test_each_status_has_its_meaning(start: Start, status: str, state: State, said: str) -> None:
+    server = start(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+    assert post(server.url("/canary")) == Sent(state, f"127.0.0.1 {said}" if said else "", None)
+
+
+def test_a_redirect_is_not_followed(start: Start) -> None:
+    hidden = start(OK)
+    server = start(f"HTTP/1.1 302 Found\r\nLocation: {hidden.url('/canary')}\r\nContent-Length: 0\r\n\r\n".encode())
+    sent = post(server.url())
+    assert (sent.state, "canary" in sent.error, hidden.requests) == ("dead", False, [])
+
+
+DATE = "Fri, 20 Nov 2026 16:30:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, timedelta(0)),
+        ({"retry-after": "120"}, timedelta(minutes=2)),
+        ({"retry-after": " 120 "}, timedelta(minutes=2)),
+        ({"retry-after": "86400"}, timedelta(days=1)),
+        ({"retry-after": "9" * 5000}, timedelta(days=3650)),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "1.5"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "²"}, None),
+        ({"retry-after": "Fri, 20 Nov 2026 16:32:00 GMT", "date": DATE}, timedelta(minutes=2)),
+        ({"retry-after": "Fri, 20 Nov 2026 16:32:00", "date": DATE}, timedelta(minutes=2)),
+        ({"retry-after": "Fri, 20 Nov 2020 16:32:00 GMT", "date": DATE}, timedelta(0)),
+        ({"retry-after": "Fri, 20 Nov 9999 16:32:00 GMT", "date": DATE}, timedelta(days=3650)),
+        ({"retry-after": "Fri, 32 Nov 2026 16:32:00 GMT", "date": DATE}, None),
+        ({"retry-after": "Fri, 20 Nov 2026 16:32:00 GMT"}, None),
+        ({"retry-after": "Fri, 20 Nov 2026 16:32:00 GMT", "date": "x"}, None),
+    ],
+)
+def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: timedelta | None) -> None:
+    assert retry_after(headers) == wait
+
+
+def test_a_busy_receiver_says_when(start: Start) -> None:
+    server = start(b"HTTP/1.1 429 Slow down\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n")
+    assert post(server.url()).retry_after == timedelta(seconds=7)
+
+
+def test_a_receiver_that_never_answers_leaves_it_uncertain(start: Start) -> None:
+    silence = threading.Event()
+
+    def wait(connection: socket.socket) -> None:
+        silence.wait(10)
+
+    server = start(wait)
+    sent = post(server.url("/canary"), total=0.3)
+    silence.set()
+    assert sent == Sent("uncertain", "127.0.0.1 did not answer in time", None)
+
+
+def test_a_receiver_that_drips_its_answer_is_given_no_more_than_the_total(start: Start) -> None:
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 200:
+            if over.wait(0.02):
+                return
+            connection.send(bytes([byte]))
+
+    server = start(drip)
+    sent = post(server.url(), total=0.4)
+    over.set()
+    assert sent == Sent("uncertain", "127.0.0.1 did not answer in time", None)
+
+
+def test_a_receiver_that_hangs_up_leaves_it_uncertain(start: Start) -> None:
+    server = start(lambda connection: None)
+    assert post(server.url("/canary")) == Sent("uncertain", "127.0.0.1 ended without a proper HTTP answer", None)
+
+
+def test_a_receiver_that_breaks_the_connection_leaves_it_uncertain(start: Start) -> None:
+    def reset(connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    assert post(start(reset).url()) == Sent("uncertain", "127.0.0.1 broke the connection", None)
+
+
+def test_an_answer_that_is_not_http_is_uncertain_and_not_repeated_to_us(start: Start) -> None:
+    server = start(b"SSH-2.0-canary\r\n\r\n")
+    assert post(server.url()) == Sent("uncertain", "127.0.0.1 ended without a proper HTTP answer", None)
+
+
+def test_of_an_endless_body_only_64_kib_are_read(start: Start) -> None:
+    written: list[int] = []
+
+    def flood(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while sum(written) < 200 * 1024 * 1024:
+            written.append(connection.send(b"x" * 65536))
+
+    server = start(flood)
+    assert post(server.url()).state == "delivered"
+    server.close()
+    assert sum(written) < 100 * 1024 * 1024
+
+
+def test_a_body_that_never_ends_does_not_undo_the_status(start: Start) -> None:
+    over = threading.Event()
+
+    def hang(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        over.wait(10)
+
+    server = start(hang)
+    sent = post(server.url(), total=0.3)
+    over.set()
+    assert sent.state == "delivered"
+
+
+def test_endless_headers_are_cut(start: Start) -> None:
+    def flood(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        for number in range(1_000_000):
+            connection.sendall(b"X-%d: %s\r\n" % (number, b"x" * 1000))
+
+    assert post(start(flood).url()).state == "uncertain"
+
+
+def test_where_nobody_listens_it_is_tried_again() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    assert post(f"http://127.0.0.1:{port}/canary") == Sent("retry", "no connection to 127.0.0.1: Connection refused", None)
+
+
+def test_a_name_that_is_not_known_is_tried_again() -> None:
+    sent = post("http://hook.example/canary", resolve=Resolver([]))
+    assert sent == Sent("retry", "no connection to hook.example: its name cannot be resolved", None)
+
+
+def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
+    over = threading.Event()
+
+    def hang(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        over.wait(10)
+        return []
+
+    sent = post("http://hook.example/canary", resolve=hang, connect=0.1)
+    over.set()
+    assert sent == Sent("retry", "no connection to hook.example: its name was not resolved in time", None)
+
+
+def test_the_next_address_is_tried_when_one_is_dead(start: Start) -> None:
+    server = start(OK)
+    assert post(server.url(host="hook.example"), resolve=Resolver(["127.0.0.99", "127.0.0.1"])).state == "delivered"
+
+
+def test_the_checked_address_is_the_one_connected_to(start: Start) -> None:
+    """A name that is public at the first question and private at the second (DNS rebinding) is asked for once."""
+    server = start(OK)
+    resolver = Resolver(["192.0.2.1"], ["127.0.0.1"])
+    sent = post(server.url(host="hook.example"), resolve=resolver, allow_private=False)
+    assert (sent.state, resolver.asked, server.requests) == ("dead", ["hook.example"], [])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.8.8.8",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "255.255.255.255",
+        "224.0.0.1",
+        "239.1.1.1",
+        "240.0.0.1",
+        "::",
+        "::1",
+        "fe80::1",
+        "fe80::1%2",
+        "fc00::1",
+        "ff02::1",
+        "::127.0.0.1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "2002:7f00:1::",
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::1",
+        "fec0::1",
+    ],
+)
+def test_no_private_address_is_connected_to(address: str) -> None:
+    sent = post("http://hook.example/canary", resolve=Resolver([address]), allow_private=False)
+    assert sent.state == "dead"
+    assert sent.error == f"hook.example is the private address {address}; write allow_private: true if that is meant"
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::"])
+def test_public_addresses_are_told_from_private_ones(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+def test_one_private_address_among_public_ones_is_one_too_many() -> None:
+    sent = post("http://hook.example/", resolve=Resolver(["8.8.8.8", "127.0.0.1"]), allow_private=False)
+    assert sent.state == "dead"
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "2130706433", "0177.0.0.1", "0x7f.0.0.1", "0x7f000001", "127.1", "[::1]", "0"]
+)
+def test_loopback_is_refused_in_every_spelling(start: Start, host: str) -> None:
+    server = start(OK)
+    sent = post(server.url(host=host), allow_private=False)
+    assert (sent.state, server.requests) == ("dead", [])
+
+
+@pytest.mark.parametrize("host", ["134744072", "010.8.8.8", "0x08080808", "8.8"])
+def test_a_number_in_disguise_is_refused_even_if_public(host: str) -> None:
+    sent = post(f"http://{host}/canary", resolve=Resolver(["8.8.8.8"]), allow_private=False)
+    assert (
+        sent.error == f"{host} is a number in disguise; write the address with four plain decimal parts, or allow_private: true"
+    )
+
+
+def test_a_private_address_is_fine_where_the_config_allows_it(start: Start) -> None:
+    server = start(OK)
+    assert post(server.url(host="hook.example"), resolve=Resolver(["127.0.0.1"]), allow_private=True).state == "delivered"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/canary",
+        "gopher://127.0.0.1/canary",
+        "ftp://host.example/canary",
+        "//host.example/canary",
+        "canary",
+        "",
+        "http:///canary",
+        "http://host.example:canary/",
+        "http://host.example:99999/canary",
+        "http://[::1/canary",
+        "http://[canary]/",
+        "http://a..b/canary",
+        "http://.a/canary",
+        "http://" + "a" * 70 + ".example/canary",
+    ],
+)
+def test_what_is_no_http_url_is_dead_and_not_shown(url: str) -> None:
+    sent = post(url, resolve=Resolver())
+    assert sent == Sent("dead", "the URL is not one that can be posted to; write http(s)://host[:port]/path", None)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    file.write_text(PEM)
+    return file
+
+
+def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent(certificate: Path) -> None:
+    with TlsServer(certificate) as server:
+        sent = post(f"https://localhost:{server.port}/canary")
+    assert (sent.state, server.request) == ("retry", b"")
+    assert sent.error == "no connection to localhost: its certificate is not trusted (self-signed certificate)"
+
+
+def test_a_trusted_certificate_of_another_name_is_refused(certificate: Path) -> None:
+    with TlsServer(certificate) as server:
+        sent = post(
+            f"https://other.example:{server.port}/canary",
+            resolve=Resolver(["127.0.0.1"]),
+            tls=ssl.create_default_context(cafile=certificate),
+        )
+    assert (sent.state, server.request) == ("retry", b"")
+    assert "its certificate is not trusted (Hostname mismatch" in sent.error
+
+
+def test_a_trusted_certificate_is_accepted(certificate: Path) -> None:
+    with TlsServer(certificate) as server:
+        sent = post(f"https://localhost:{server.port}/hook", tls=ssl.create_default_context(cafile=certificate))
+    assert (sent.state, server.request[:16]) == ("delivered", b"POST /hook HTTP/")
+
+
+def test_a_receiver_without_tls_is_tried_again(start: Start) -> None:
+    server = start(OK)
+    sent = post(f"https://127.0.0.1:{server.port}/canary", connect=0.5)
+    assert (sent.state, sent.error.startswith("no connection to 127.0.0.1: ")) == ("retry", True)
+
+
+class TlsServer:
+    """A receiver of one TLS connection with the given certificate."""
+
+    def __init__(self, certificate: Path) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(10)
+        self.port: int = self._listener.getsockname()[1]
+        self.request = b""
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "TlsServer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(10)
+        self._listener.close()
+
+    def _run(self) -> None:
+        plain, _ = self._listener.accept()
+        plain.settimeout(10)
+        try:
+            with self._context.wrap_socket(plain, server_side=True) as connection:
+                self.request = read_request(connection)
+                connection.sendall(OK)
+        except OSError:
+            return
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "parts"),
+    [
+        ("", 10, [""]),
+        ("  \n ", 10, [""]),
+        ("short", 10, ["short"]),
+        ("exactly10!", 10, ["exactly10!"]),
+        ("first one\n\nsecond one", 12, ["first one", "second one"]),
+        ("first line\nsecond one", 12, ["first line", "second one"]),
+        ("one two three four", 10, ["one two", "three four"]),
+        ("paragraph\nline\n\nnext", 16, ["paragraph\nline", "next"]),
+        ("a\n\nbbbb cccc dddd", 10, ["a\n\nbbbb", "cccc dddd"]),
+        ("x" * 25, 10, ["x" * 10, "x" * 10, "x" * 5]),
+        ("list:\n  one", 8, ["list:", "  one"]),
+        ("one two\n \n\nthree", 9, ["one two", "three"]),
+        ("東京東京東京", 4, ["東京東京", "東京"]),
+        ("🙂🙂🙂", 2, ["🙂🙂", "🙂"]),
+        ("a b", 1, ["a", "b"]),
+        ("x" + " " * 50 + "y", 10, ["x", "y"]),
+    ],
+)
+def test_a_long_text_is_cut_at_the_best_border(text: str, limit: int, parts: list[str]) -> None:
+    assert split(text, limit) == parts
+
+
+def test_no_part_is_too_long_and_no_word_is_lost() -> None:
+    text = "\n\n".join(" ".join(f"w{number}" for number in range(start, start + 37)) for start in range(0, 2000, 37))
+    parts = split(text, 200)
+    assert max(map(len, parts)) <= 200
+    assert " ".join(parts).split() == text.split()
+
+
+def test_a_part_holds_at_least_one_character() -> None:
+    with pytest.raises(ValueError, match="at least one character, not 0"):
+        split("x", 0)
+
+
+# Self-signed, for localhost and 127.0.0.1; it guards nothing.
+PEM = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgWSV+avGRfBN6RmG9
+IKeGfe26L4fKtaOgE1QmCEtP3hGhRANCAASw3KrpZIzGMqfMZy2bb7H9dsKcLZ0L
+pbzwTerC0bwtkJ7h28kjukD7iZ4VP4FHnqs/cS8etbK/XGDONp0ICzAm
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBrDCCAVGgAwIBAgIUQP9w0FIfaKD3MkpGWf25nWq5GmYwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMDE2NDczNFoYDzIxMjYxMDI3
+MTY0NzM0WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAASw3KrpZIzGMqfMZy2bb7H9dsKcLZ0LpbzwTerC0bwtkJ7h28kjukD7
+iZ4VP4FHnqs/cS8etbK/XGDONp0ICzAmo38wfTAdBgNVHQ4EFgQUESLV1ViSRrM5
+7H3ffhTx8hsUeOwwHwYDVR0jBBgwFoAUESLV1ViSRrM57H3ffhTx8hsUeOwwGgYD
+VR0RBBMwEYIJbG9jYWxob3N0hwR/AAABMA8GA1UdEwEB/wQFMAMBAf8wDgYDVR0P
+AQH/BAQDAgKEMAoGCCqGSM49BAMCA0kAMEYCIQCIPXtSfbrVRNN/WKa0xjMnaq5M
+KBcUHPLqFjQnl21s9wIhAOfGUS8fL1VyR6uW2j+QE5PP6Y02c9T6s5cM3Wi0BgES
+-----END CERTIFICATE-----
+"""
