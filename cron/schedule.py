@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
@@ -31,7 +31,7 @@ SAMPLE = 60  # days of a schedule that are looked at for the shortest distance b
 class Schedule:
     """A valid schedule: `text` as the user wrote it, read in `zone`. Made by `parse`.
 
-    Instants, in and out, are aware and in UTC; they may lie between the years 2 and 9900.
+    Instants are aware, those that come out in UTC; they may lie between the years 2 and 9900.
     """
 
     text: str
@@ -48,7 +48,8 @@ class Schedule:
         return f"{self.expression.key} {self.zone}"
 
     def next(self, after: datetime) -> datetime | None:
-        """The first firing strictly after this instant; None if there is none within 50 years, which no valid text should do."""
+        """The first firing strictly after this instant; None if none comes within 50 years, as no valid text allows."""
+        after = after.astimezone(UTC)
         for stretch in self._stretches(after):
             reading = self._reading_after(stretch.floor(after))
             if reading is None:
@@ -59,6 +60,7 @@ class Schedule:
 
     def slots(self, after: datetime, until: datetime) -> Slots | None:
         """The firings in (after, until], counted without walking them; None if there are none."""
+        after, until = after.astimezone(UTC), until.astimezone(UTC)
         first = self.next(after)
         if first is None or first > until:
             return None

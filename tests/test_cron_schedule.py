@@ -69,9 +69,11 @@ def test_next_is_strictly_after_and_whole_minutes_whatever_the_seconds() -> None
 
 
 def test_instants_come_back_in_utc_also_when_asked_in_local_time() -> None:
-    found = parse("0 8 * * *", BERLIN).next(datetime(2025, 6, 1, 9, tzinfo=BERLIN))
-    assert found == at("2025-06-02T06:00")
+    schedule, morning = parse("0 8 * * *", BERLIN), datetime(2025, 6, 1, 7, 30, tzinfo=BERLIN)
+    found = schedule.next(morning)
+    assert found == at("2025-06-01T06:00")
     assert found.tzinfo is UTC
+    assert schedule.slots(morning, morning + timedelta(hours=1)) == Slots(found, found, 1)
 
 
 @pytest.mark.parametrize(
