@@ -46,6 +46,7 @@ class _Kind(Enum):
     STOP = auto()  # punctuation that ends what stands before it
     LINK = auto()  # punctuation that leads over to what comes next
     OPEN = auto()
+    QUOTED = auto()  # a quoted line, or a block of code up to its end
     WORD = auto()
     OTHER = auto()
 
@@ -64,12 +65,14 @@ _TAG = (
     r"</?(?:a|article|b|big|body|br|center|del|div|em|font|h[1-6]|hr|html|i|ins|li|main|mark|ol|p|s|section|small|span|strike"
     r"|strong|sub|sup|u|ul|answer|final|message|output|reply|response)\b[^<>]*>|<!--[^<>]*-->"
 )
+# Part of a longer word, a path or a file name is not the token.
+_TOKEN = r"(?<![A-Za-z0-9][-/@])(?:HEARTBEAT\\?_OK)++(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9])"
 _PIECES = re.compile(
-    r"(?P<MARK>^[ \t]*(?:[-*+]|\#{1,6}|\d{1,9}[.)])[ \t]+)"
+    r"(?P<QUOTED>^[ \t]*(?:>[^\n]*|(?:```.*?(?:^[ \t]*```|\Z))))"
+    r"|(?P<MARK>^[ \t]*(?:[-*+]|\#{1,6}|\d{1,9}[.)])[ \t]+)"
     rf"|(?P<BREAK>{_BLANKS}*+\n(?:{_BLANKS}*+\n)*+)"
     rf"|(?P<BLANK>{_BLANKS}++)"
-    # Part of a longer word, a path or a file name is not the token.
-    r"|(?P<TOKEN>(?<![A-Za-z0-9][-/@])(?:HEARTBEAT\\?_OK)++(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9]))"
+    rf"|(?P<TOKEN>{_TOKEN})"
     r"|(?P<WORD>[A-Za-z0-9][A-Za-z0-9_]*+)"
     rf"|(?P<WRAP>[*_~|\\#]++|(?i:{_TAG}))"
     r"|(?P<STOP>[.!?…)\]}。！？）]++)"
@@ -126,7 +129,7 @@ def _pieces(text: str) -> Iterator[_Piece]:
 
 
 def _has_token(pieces: Sequence[_Piece]) -> bool:
-    return any(piece.kind is _Kind.TOKEN for piece in pieces)
+    return any(piece.kind is _Kind.TOKEN or (piece.kind is _Kind.QUOTED and re.search(_TOKEN, piece.text)) for piece in pieces)
 
 
 def _edge(pieces: Sequence[_Piece]) -> int:
@@ -137,10 +140,19 @@ def _edge(pieces: Sequence[_Piece]) -> int:
 
 def _between(pieces: Sequence[_Piece], head: int, tail: int) -> Sequence[_Piece]:
     """What is left without the tokens at the edges and what belongs to them."""
-    rest = pieces[head : len(pieces) - tail]
-    rest = _after(rest) if head else rest
-    rest = _before(rest) if tail else rest
-    return _trim(rest)
+    front = len(pieces) - len(_after(pieces[head:])) if head else 0
+    back = len(_before(pieces[front : len(pieces) - tail])) + front if tail else len(pieces)
+    rest = _trim(pieces[front:back])
+    if not tail and _opens_wrapping(pieces[:front]):
+        rest = _drop(rest[::-1], {_Kind.WRAP})[::-1]
+    if not head and _opens_wrapping(pieces[back:]):
+        rest = _drop(rest, {_Kind.WRAP})
+    return rest
+
+
+def _opens_wrapping(taken: Sequence[_Piece]) -> bool:
+    """Whether wrapping around the whole answer went at this edge alone, so that its other half must go too."""
+    return sum(piece.kind is _Kind.WRAP for piece in taken) % 2 == 1
 
 
 def _after(pieces: Sequence[_Piece]) -> Sequence[_Piece]:

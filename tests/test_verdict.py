@@ -1,0 +1,232 @@
+"""What an answer comes to: quiet, nearly quiet, or something to tell."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from heartbeat.verdict import Suppression, Verdict, digest, judge, normalise
+
+
+def alert(text: str) -> Verdict:
+    return Verdict("alert", None, text)
+
+
+def quiet(suppression: Suppression, text: str = "") -> Verdict:
+    return Verdict("ok", suppression, text)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "HEARTBEAT_OK",
+        "  HEARTBEAT_OK\r\n",
+        "HEARTBEAT_OK.",
+        "HEARTBEAT_OK!!",
+        "(HEARTBEAT_OK)",
+        "... HEARTBEAT_OK",
+        "**HEARTBEAT_OK**",
+        "_HEARTBEAT_OK_",
+        "__HEARTBEAT_OK__!",
+        "~~HEARTBEAT_OK~~",
+        "# HEARTBEAT_OK",
+        "- HEARTBEAT_OK",
+        "1. HEARTBEAT_OK",
+        "HEARTBEAT\\_OK",
+        "<p>HEARTBEAT_OK</p>",
+        '<div class="a"><b>HEARTBEAT_OK</b><br/></div>',
+        "&nbsp;HEARTBEAT_OK&nbsp;",
+        "<!-- done -->HEARTBEAT_OK",
+        "HEARTBEAT_OK HEARTBEAT_OK",
+        "HEARTBEAT_OKHEARTBEAT_OK",
+        "HEARTBEAT_OK\n\nHEARTBEAT_OK.",
+        "\x1b[32mHEARTBEAT_OK\x1b[0m\n",
+        "\x1b]0;title\x07HEARTBEAT_OK",
+        "\x00HEARTBEAT_OK\x00",
+        "\ufeffHEARTBEAT_OK\u200b",
+    ],
+)
+def test_the_token_alone_is_quiet_however_it_is_wrapped(answer: str) -> None:
+    assert judge(answer, "edges", 0) == quiet(Suppression.HEARTBEAT_OK)
+
+
+@pytest.mark.parametrize("answer", ["", " \n\t ", "\x00\x00", "\x1b[0m", "\u200b\ufeff", "&nbsp;"])
+@pytest.mark.parametrize("match", ["edges", "anywhere", "exact"])
+def test_an_answer_without_anything_to_see_is_empty(answer: str, match: str) -> None:
+    assert judge(answer, match, 5) == quiet(Suppression.EMPTY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("All servers down. HEARTBEAT_OK", "All servers down."),
+        ("HEARTBEAT_OK All servers down.", "All servers down."),
+        ("HEARTBEAT_OK All servers down. HEARTBEAT_OK", "All servers down."),
+        ("HEARTBEAT_OK - disk at 91 %", "disk at 91 %"),
+        ("HEARTBEAT_OK: disk at 91 %", "disk at 91 %"),
+        ("disk at 91 % - HEARTBEAT_OK", "disk at 91 %"),
+        ("Nothing to do today (HEARTBEAT_OK)", "Nothing to do today"),
+        ("HEARTBEAT_OK (but look at the disk)", "(but look at the disk)"),
+        ("**All is down.** HEARTBEAT_OK", "**All is down.**"),
+        ("HEARTBEAT_OK **Disk** is full", "**Disk** is full"),
+        ("**HEARTBEAT_OK** see **disk two**", "see **disk two**"),
+        ("**HEARTBEAT_OK the disk is full**", "the disk is full"),
+        ("**the disk is full HEARTBEAT_OK**", "the disk is full"),
+        ("<p>HEARTBEAT_OK</p><p>the disk is full</p>", "the disk is full"),
+        ("All down.\n\n# HEARTBEAT_OK", "All down."),
+        ("All down.\n  * HEARTBEAT_OK", "All down."),
+        ("HEARTBEAT_OK\n- disk full\n- swap full", "- disk full\n- swap full"),
+        ("HEARTBEAT_OK <disk is full>", "<disk is full>"),
+    ],
+)
+def test_more_than_a_few_characters_beside_the_token_are_told_without_it(answer: str, told: str) -> None:
+    assert judge(answer, "edges", 5) == alert(told)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '"HEARTBEAT_OK"',
+        "“HEARTBEAT_OK”",
+        "'HEARTBEAT_OK'",
+        "`HEARTBEAT_OK`",
+        "```\nHEARTBEAT_OK\n```",
+        "```\nHEARTBEAT_OK",
+        "> a\n> HEARTBEAT_OK",
+        "<code>HEARTBEAT_OK</code>",
+        "<blockquote>HEARTBEAT_OK</blockquote>",
+        "> HEARTBEAT_OK",
+        'The mail says "all is fine. HEARTBEAT_OK"',
+        "I will say HEARTBEAT_OK when the disk is mended",
+        "HEARTBEAT_OKAY",
+        "HEARTBEAT_OK_2",
+        "MY_HEARTBEAT_OK",
+        "HEARTBEAT_OK.txt is gone",
+        "/tmp/HEARTBEAT_OK",
+        "heartbeat_ok",
+        "HEARTBEAT OK",
+    ],
+)
+def test_a_token_in_quotes_in_code_in_mid_sentence_or_in_a_longer_word_is_prose(answer: str) -> None:
+    verdict = judge(answer, "edges", 5)
+    assert (verdict.outcome, verdict.suppression) == ("alert", None)
+    assert "HEARTBEAT" in verdict.text.upper()
+
+
+@pytest.mark.parametrize(
+    ("answer", "rest"),
+    [
+        ("HEARTBEAT_OK 12345", "12345"),
+        ("Fine. HEARTBEAT_OK", "Fine."),
+        ("HEARTBEAT_OK 👍", "👍"),
+        ("HEARTBEAT_OK **Fine.**", "**Fine.**"),
+        ("一切正常HEARTBEAT_OK", "一切正常"),
+    ],
+)
+def test_a_rest_of_at_most_five_characters_stays_quiet(answer: str, rest: str) -> None:
+    assert judge(answer, "edges", 5) == quiet(Suppression.SHORT_REMAINDER, rest)
+
+
+def test_the_bound_of_the_rest_counts_code_points() -> None:
+    assert judge("HEARTBEAT_OK 123456", "edges", 5) == alert("123456")
+    assert judge("HEARTBEAT_OK 123456", "edges", 6).suppression is Suppression.SHORT_REMAINDER
+    assert judge("HEARTBEAT_OK ééééé", "edges", 5).suppression is Suppression.SHORT_REMAINDER
+    assert judge("HEARTBEAT_OK x", "edges", 0) == alert("x")
+
+
+@pytest.mark.parametrize("answer", ["ok", "no", "👍", "...", "x"])
+def test_a_short_answer_without_the_token_is_told(answer: str) -> None:
+    assert judge(answer, "edges", 5) == alert(answer)
+
+
+def test_a_token_in_mid_sentence_does_not_make_a_long_allowance_swallow_the_answer() -> None:
+    assert judge(" a HEARTBEAT_OK b", "edges", 100) == alert("a HEARTBEAT_OK b")
+
+
+@pytest.mark.parametrize("word", ["ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"])
+@pytest.mark.parametrize(
+    "form", ["{} HEARTBEAT_OK", "**{}** HEARTBEAT_OK", "[{}] HEARTBEAT_OK", "HEARTBEAT_OK {}", "🚨 {} HEARTBEAT_OK"]
+)
+@pytest.mark.parametrize("match", ["edges", "anywhere"])
+def test_an_alarm_as_first_word_is_told_whatever_the_token_says(word: str, form: str, match: str) -> None:
+    verdict = judge(form.format(word), match, 20)  # type: ignore[arg-type]
+    assert verdict.outcome == "alert"
+    assert word in verdict.text
+    assert "HEARTBEAT_OK" not in verdict.text
+
+
+@pytest.mark.parametrize(
+    "answer", ["Fail HEARTBEAT_OK", "FAILS HEARTBEAT_OK", "fail HEARTBEAT_OK", "no FAIL HEARTBEAT_OK", "ERRORS0 HEARTBEAT_OK"]
+)
+def test_only_the_exact_first_word_in_capitals_is_an_alarm(answer: str) -> None:
+    assert judge(answer, "edges", 10).suppression is Suppression.SHORT_REMAINDER
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "All servers down. HEARTBEAT_OK",
+        "so I say HEARTBEAT_OK to that",
+        '"HEARTBEAT_OK"',
+        "`HEARTBEAT_OK` is what I say",
+        "> HEARTBEAT_OK",
+    ],
+)
+def test_anywhere_silences_an_answer_with_the_token_in_any_place(answer: str) -> None:
+    assert judge(answer, "anywhere", 5) == quiet(Suppression.HEARTBEAT_OK)
+
+
+def test_anywhere_tells_an_answer_without_the_token() -> None:
+    assert judge("All servers down.", "anywhere", 5) == alert("All servers down.")
+    assert judge("HEARTBEAT_OKAY", "anywhere", 5) == alert("HEARTBEAT_OKAY")
+
+
+@pytest.mark.parametrize("answer", ["**HEARTBEAT_OK**", "HEARTBEAT_OK.", "HEARTBEAT_OK HEARTBEAT_OK", "Fine. HEARTBEAT_OK"])
+def test_exact_takes_only_the_token_alone(answer: str) -> None:
+    assert judge(answer, "exact", 5) == alert(answer)
+    assert judge(" HEARTBEAT_OK\n", "exact", 5) == quiet(Suppression.HEARTBEAT_OK)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "HEARTBEAT_OK " * 10_000,
+        "HEARTBEAT_OK" * 10_000,
+        "HEARTBEAT_OK" * 10_000 + "x",
+        "<p" * 30_000,
+        "<!--" * 16_000,
+        "\x1b]" * 30_000,
+        "\x1b[" + "0" * 65_000,
+        " " * 65_000 + "x",
+        "\n " * 32_000 + "x",
+        "- " * 32_000,
+        "```\n" * 16_000,
+        "> HEARTBEAT_OK\n" * 4_000,
+        "*_" * 32_000 + "HEARTBEAT_OK",
+    ],
+)
+def test_hostile_answers_take_linear_time(answer: str) -> None:
+    begun = time.process_time()
+    judge(answer, "edges", 5)
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "how", "same"),
+    [
+        ("Disk full", "  DISK\n\tfull ", "text", True),
+        ("Straße", "STRASSE", "text", True),
+        ("Disk at 91 %", "Disk at 92 %", "text", False),
+        ("Disk at 91 %", "Disk at 9 %", "numbers", True),
+        ("Disk at 91 %", "Swap at 91 %", "numbers", False),
+    ],
+)
+def test_what_counts_as_the_same_message(one: str, other: str, how: str, same: bool) -> None:
+    assert (digest(one, how) == digest(other, how)) is same  # type: ignore[arg-type]
+
+
+def test_a_digest_is_sha_256_and_takes_any_text() -> None:
+    assert normalise("  A\n B 12 ", "numbers") == "a b 0"
+    assert digest("a", "text") == "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
+    assert len(digest("\ud800", "text")) == 64
