@@ -26,7 +26,7 @@ class Holder:
     instance: str
 
 
-class Taken(Exception):  # noqa: N818 - says what is the case, as ours do
+class Taken(Exception):
     """Another daemon holds the lock. `pid` and `started_at` are None in the instant before it has written its name."""
 
     def __init__(self, path: Path, holder: Holder | None) -> None:
@@ -36,7 +36,7 @@ class Taken(Exception):  # noqa: N818 - says what is the case, as ours do
         super().__init__(f"another heartbeatd holds {path}" + (_introduce(holder) if holder else ""))
 
 
-class Unusable(Exception):  # noqa: N818 - likewise
+class Unusable(Exception):
     """The state folder cannot be used; the text names path, user id, mode and the way out."""
 
 

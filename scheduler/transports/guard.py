@@ -1,7 +1,5 @@
 """A connection to no other address than one that was resolved, checked and allowed, and for no longer than allowed."""
 
-# ruff: noqa: ARG002 - the signatures are httpcore2's; its timeouts are ours already, as a deadline
-
 from __future__ import annotations
 
 import socket
@@ -32,7 +30,7 @@ Resolve = Callable[..., Iterable[tuple[Any, ...]]]
 NAT64 = IPv6Network("64:ff9b::/96")
 
 
-class Refused(Exception):  # noqa: N818 - says what is the case
+class Refused(Exception):
     """An address that is not to be connected to; the text says which and what would allow it."""
 
 
