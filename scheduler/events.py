@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from scheduler.outcome import Delivery, Kind, Outcome, Trigger, WakeResult
+from scheduler.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +94,11 @@ class Stale:
     name: str
 
 
-Event = Closed | Started | Retried | WakeTold | Told | Recovered | Stale
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """New settings are in force."""
+
+    settings: Settings
+
+
+Event = Adopted | Closed | Started | Retried | WakeTold | Told | Recovered | Stale

@@ -9,6 +9,7 @@ from datetime import datetime
 from scheduler import duequeue, history, planning, syncing, wakes
 from scheduler.duequeue import Standing
 from scheduler.entry import Key
+from scheduler.events import Adopted
 from scheduler.inbox import Refused
 from scheduler.outcome import Kind, Skip, Trigger
 from scheduler.plan import Diff, Plan, diff
@@ -94,6 +95,7 @@ class Adopt:
         change = diff(turn.plan.settings, self.plan.settings)
         turn.plan = self.plan
         syncing.sync(turn)
+        turn.tell(Adopted(self.plan.settings))
         return change
 
 

@@ -1,0 +1,239 @@
+"""The daemon as a whole: built from a config, started, reloaded, stopped; the only place that knows the real clocks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+
+from scheduler import boots, delivery, orphans, plan
+from scheduler.boots import Boot
+from scheduler.config import load
+from scheduler.engine import LONGEST_SLEEP, Engine, Reading
+from scheduler.entry import Claim
+from scheduler.events import Event
+from scheduler.executor import LocalExecutor
+from scheduler.inbox import Inbox, Refused
+from scheduler.config.complaint import ConfigError
+from scheduler.delivery import Parcel
+from scheduler.journal import Journal
+from scheduler.locks import Lock, filesystem_kind, private_folder
+from scheduler.logs import event
+from scheduler.metrics import Metrics
+from scheduler.outcome import Ending
+from scheduler.process import Children
+from scheduler.recovery import Survivors
+from scheduler.reload import Reloader
+from scheduler.settings import Settings
+from scheduler.store import Store, StoreError, Unavailable, reader
+from scheduler.transports import Sent
+from scheduler.watch import Watch
+from scheduler.web.server import Server
+
+CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
+
+
+def now() -> Reading:
+    """Both clocks at one instant."""
+    return Reading(utc_now(), time.monotonic())
+
+
+class Daemon:
+    """One life of the daemon over one config file.
+
+    `listen` False leaves the HTTP interface out (one single round of work needs none). Raises ConfigError, Taken, Unusable,
+    StoreError: each says in words what is wrong.
+    """
+
+    def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
+        loaded = load.load(path, environ)
+        self.settings = loaded.settings
+        for warning in loaded.warnings:
+            event(logging.WARNING, "config", problem=str(warning))
+        self._stirred = threading.Event()
+        self._stops = 0
+        self._reload_wanted = False
+        self._failed_runs = 0
+        self.instance = secrets.token_hex(8)
+        self._lock = _take_lock(self.settings, self.instance)
+        self.store = _open_store(self.settings.state)
+        inbox = Inbox(self._stirred.set)
+        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(_carry, _mark, self._stirred.set, "run")
+        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, _no_mark, self._stirred.set, "deliver")
+        self.metrics = Metrics(self.settings)
+        self.engine = Engine(
+            self.store,
+            plan.make(self.settings),
+            self.runs,
+            letters,
+            inbox,
+            [Journal().hear, self.metrics.hear, self._hear],
+            self.instance,
+            random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
+        )
+        self.reloader = Reloader(lambda: load.load(path, environ), lambda: self.engine.plan, inbox, utc_now)
+        self._watch = Watch(path, self._file_changed)
+        self._server = Server(self) if listen else None
+
+    def run(self, *, duration: timedelta | None = None) -> int:
+        """Run until told to stop, or for `duration`; gives the exit code."""
+        self._begin(at_once=False)
+        assert self._server is not None
+        self._server.start()
+        self._watch.start()
+        until = None if duration is None else time.monotonic() + duration.total_seconds()
+        self._loop(lambda: self._stops > 0 or (until is not None and time.monotonic() >= until), until)
+        self._watch.stop()
+        self._stop()
+        self._server.stop()
+        self._end()
+        return 0
+
+    def run_once(self) -> int:
+        """Do what is due now, a new entry counting as due, with its retries, wakes and deliveries; 1 if a run failed."""
+        self._begin(at_once=True)
+        started = utc_now()
+        self._loop(lambda: self._stops > 0 or self._nothing_left(started), None)
+        self._stop()
+        self._end()
+        return 1 if self._failed_runs else 0
+
+    def stir(self) -> None:
+        """Have the engine take its next turn at once."""
+        self._stirred.set()
+
+    def _begin(self, *, at_once: bool) -> None:
+        for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
+            signal.signal(number, handler)
+        survivors = _end_orphans(self.store)
+        boot = Boot(self.instance, os.getpid(), version("heartbeatd"), version("tzdata"))
+        self.engine.begin(now(), boot, survivors, at_once=at_once)
+        event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=len(self.engine.plan.entries))
+
+    def _loop(self, over: Callable[[], bool], until: float | None) -> None:
+        while not over():
+            self._stirred.clear()
+            again_at = self.engine.tick(now())
+            self._start_reload()
+            wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP.total_seconds())
+            if until is not None:
+                wait = min(wait, until - time.monotonic())
+            if wait > 0:
+                self._stirred.wait(wait)
+
+    def _nothing_left(self, started: datetime) -> bool:
+        """Whether all that was due when the round began, and what followed from it, is done."""
+        next_at = self.engine.idle_until(utc_now())
+        return self.engine.health.ticked_at is not None and (
+            next_at is None or (next_at > started and self.engine.only_slots_wait())
+        )
+
+    def _stop(self) -> None:
+        """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
+        self.engine.stopping = True
+        told = self._stops
+        grace = time.monotonic() + self.engine.plan.settings.limits.shutdown_grace.total_seconds()
+        self._loop(lambda: not self.engine.busy() or self._stops > max(told, 1) or time.monotonic() >= grace, grace)
+        self.engine.cut_runs(utc_now())
+        cut = time.monotonic() + CUT_TAKES
+        self._loop(lambda: not self.engine.busy() or time.monotonic() >= cut, cut)
+
+    def _end(self) -> None:
+        try:
+            self.engine.finish(now())
+        except Unavailable as error:
+            event(logging.ERROR, "database_unavailable", problem=str(error))
+        self.store.close()
+        self._lock.release()
+        event(logging.INFO, "stopped")
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._stops += 1
+        self._stirred.set()
+
+    def _on_hup(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._reload_wanted = True
+        self._stirred.set()
+
+    def _start_reload(self) -> None:
+        """A reload waits for the engine, so the engine's thread must not wait for it."""
+        if self._reload_wanted:
+            self._reload_wanted = False
+            threading.Thread(target=self._reload, name="reload", daemon=True).start()
+
+    def _file_changed(self) -> None:
+        self._reload(doubt=True)
+
+    def _reload(self, *, doubt: bool = False) -> None:
+        try:
+            self.reloader.reload(doubt=doubt)
+        except (ConfigError, Refused):
+            return  # told in the log, in /metrics and in status
+
+    def _hear(self, happened: Event) -> None:
+        self._failed_runs += _is_failure(happened)
+
+
+def _carry(claim: Claim, children: Children) -> Ending:
+    return claim.entry.carry(claim, children.start)
+
+
+def _mark(claim: Claim) -> str:
+    return claim.mark
+
+
+def _send(parcel: Parcel, children: Children) -> Sent:  # noqa: ARG001 (sending starts no children)
+    return delivery.send(parcel)
+
+
+def _no_mark(parcel: Parcel) -> str:  # noqa: ARG001
+    return ""
+
+
+def _take_lock(settings: Settings, instance: str) -> Lock:
+    folder = settings.state.parent
+    if not private_folder(folder):
+        event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {folder}")
+    remote = filesystem_kind(folder)
+    if remote:
+        event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted")
+    lock = settings.state.with_name(settings.state.name + ".lock")
+    return Lock.take(lock, started_at=utc_now(), instance=instance)
+
+
+def _open_store(path: Path) -> Store:
+    """Open the database; its every page is checked first unless the last life ended in order."""
+    clean = True
+    if path.exists() and path.stat().st_size:
+        connection = reader(path)
+        try:
+            clean = boots.ended_cleanly(connection)
+        finally:
+            connection.close()
+    return Store.open(path, check=not clean)
+
+
+def _end_orphans(store: Store) -> Survivors:
+    """End the processes that an earlier life left; tells of each of its runs whether something of it lives on."""
+    last = boots.latest(store.connection)
+    if last is None or last["ended_at"] is not None:
+        return {}
+    found = orphans.find(f"{last['instance']}/")
+    if found is None:
+        return None
+    living = orphans.end(pid for pids in found.values() for pid in pids)
+    return {mark: bool(living & set(pids)) for mark, pids in found.items()}

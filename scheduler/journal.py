@@ -1,0 +1,96 @@
+"""The journal: one log line for each thing that happened, in the words of the rows and the metrics."""
+
+from __future__ import annotations
+
+import logging
+from functools import singledispatchmethod
+
+from scheduler.events import Adopted, Closed, Event, Recovered, Retried, Stale, Started, Told, WakeTold
+from scheduler.logs import event
+from scheduler.outcome import Delivery, Outcome, WakeResult
+
+BAD = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
+
+
+class Journal:
+    """Hears events and logs them. Each slot has its one line; the steps on the way are for DEBUG."""
+
+    def hear(self, happened: Event) -> None:
+        """Log one event."""
+        self._log(happened)
+
+    @singledispatchmethod
+    def _log(self, happened: Event) -> None:
+        raise TypeError(f"no line for {happened!r}")
+
+    @_log.register
+    def _(self, closed: Closed) -> None:
+        took = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
+        event(
+            _level(closed),
+            "skip" if closed.outcome is Outcome.SKIPPED else "run",
+            id=closed.run_id,
+            kind=closed.kind,
+            name=closed.name,
+            slot=closed.slot,
+            slots=closed.slots if closed.slots > 1 else None,
+            trigger=closed.trigger,
+            outcome=closed.outcome,
+            reason=closed.reason,
+            suppression=closed.suppression,
+            attempt=closed.attempt if closed.attempt > 1 else None,
+            took=took,
+            problem=closed.error,
+        )
+
+    @_log.register
+    def _(self, started: Started) -> None:
+        event(
+            logging.DEBUG,
+            "start",
+            id=started.run_id,
+            kind=started.kind,
+            name=started.name,
+            slot=started.slot,
+            trigger=started.trigger,
+        )
+
+    @_log.register
+    def _(self, retried: Retried) -> None:
+        event(
+            logging.WARNING,
+            "retry",
+            id=retried.run_id,
+            kind=retried.kind,
+            name=retried.name,
+            attempt=retried.attempt,
+            reason=retried.reason,
+            not_before=retried.not_before,
+            problem=retried.error,
+        )
+
+    @_log.register
+    def _(self, wake: WakeTold) -> None:
+        level = logging.WARNING if wake.result in (WakeResult.REJECTED, WakeResult.EXPIRED) else logging.DEBUG
+        event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result)
+
+    @_log.register
+    def _(self, told: Told) -> None:
+        level = logging.DEBUG if told.state is Delivery.DELIVERED else logging.WARNING
+        event(level, "deliver", id=told.outbox_id, channel=told.channel, state=told.state, problem=told.error or None)
+
+    @_log.register
+    def _(self, recovered: Recovered) -> None:
+        event(logging.WARNING, "recovered", id=recovered.run_id, kind=recovered.kind, name=recovered.name, again=recovered.again)
+
+    @_log.register
+    def _(self, stale: Stale) -> None:
+        event(logging.WARNING, "stale_result", id=stale.run_id, kind=stale.kind, name=stale.name)
+
+    @_log.register
+    def _(self, adopted: Adopted) -> None:
+        event(logging.DEBUG, "adopted", config_hash=adopted.settings.hash)
+
+
+def _level(closed: Closed) -> int:
+    return logging.WARNING if closed.outcome in BAD else logging.INFO
