@@ -1,0 +1,199 @@
+"""The watch: a change of config.yaml is told once, when it has settled, however the file came to be."""
+
+import os
+import queue
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.watch import Settled, Watch, steps
+
+FAST = 5.0  # seconds; less than the fallback look, so that only an announced change can be in time
+
+
+@pytest.mark.parametrize(
+    ("readings", "ripe"),
+    [
+        ([(0.0, "old"), (9.0, "old")], []),
+        ([(0.0, "new")], []),
+        ([(0.0, "new"), (0.29, "new")], []),
+        ([(0.0, "new"), (0.3, "new")], [0.3]),
+        ([(0.0, "new"), (0.3, "new"), (0.6, "new"), (9.0, "new")], [0.3]),
+        ([(0.0, "ne"), (0.2, "new"), (0.4, "new"), (0.5, "new")], [0.5]),
+        ([(0.0, "new"), (0.2, "old"), (0.4, "new"), (0.6, "new"), (0.8, "new")], [0.8]),
+        ([(0.0, "new"), (0.2, None), (0.4, "new"), (0.5, "new"), (0.8, "new")], [0.8]),
+        ([(0.0, None), (0.3, None), (9.0, None)], []),
+        ([(0.0, None), (9.0, "old"), (9.3, "old")], []),
+        ([(0.0, "a"), (0.3, "a"), (1.0, "b"), (1.3, "b")], [0.3, 1.3]),
+        ([(0.0, "a"), (0.3, "a"), (1.0, "old"), (1.3, "old")], [0.3, 1.3]),
+    ],
+)
+def test_a_change_is_ripe_once_two_reads_300_ms_apart_agree(readings: list[tuple[float, str | None]], ripe: list[float]) -> None:
+    settled = Settled("old")
+    assert [at for at, content in readings if settled.read(at, content)] == ripe
+
+
+def test_no_prefix_of_a_slowly_written_file_is_taken() -> None:
+    settled = Settled("old")
+    assert not any(settled.read(number / 10, f"prefix {number}") for number in range(100))
+
+
+def test_while_a_change_ripens_it_wants_to_be_read_again() -> None:
+    settled = Settled("old")
+    waits = []
+    for at, content in [(0.0, "old"), (0.1, "new"), (0.4, "new"), (0.5, None)]:
+        settled.read(at, content)
+        waits.append(settled.is_waiting)
+    assert waits == [False, True, False, False]
+
+
+class Watched:
+    """A watched file; `next` waits for what it held when a change was told."""
+
+    def __init__(self, path: Path) -> None:
+        self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.watch = Watch(path, lambda: self._told.put(path.read_text()))
+        self.watch.start()
+
+    def next(self) -> str:
+        return self._told.get(timeout=FAST)
+
+    def stop(self) -> list[str]:
+        """Stop; what was told and not yet asked for."""
+        self.watch.stop()
+        return [self._told.get() for _ in range(self._told.qsize())]
+
+
+Watching = Callable[[Path], Watched]
+
+
+@pytest.fixture
+def watching() -> Iterator[Watching]:
+    made: list[Watched] = []
+
+    def make(path: Path) -> Watched:
+        made.append(Watched(path))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.watch.stop()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text("old")
+    return path
+
+
+def test_a_file_that_is_written_anew_is_told(config: Path, watching: Watching) -> None:
+    watched = watching(config)
+    config.write_text("new")
+    assert watched.next() == "new"
+
+
+def test_a_file_that_is_moved_into_place_is_told(config: Path, watching: Watching) -> None:
+    watched = watching(config)
+    (config.parent / ".config.yaml.swp").write_text("new")
+    (config.parent / ".config.yaml.swp").rename(config)
+    assert watched.next() == "new"
+
+
+def test_a_file_that_is_removed_and_made_again_is_told(config: Path, watching: Watching) -> None:
+    watched = watching(config)
+    config.unlink()
+    config.write_text("new")
+    assert watched.next() == "new"
+
+
+def test_one_change_after_the_other_is_told(config: Path, watching: Watching) -> None:
+    watched = watching(config)
+    for text in ("one", "two", "one"):
+        config.write_text(text)
+        assert watched.next() == text
+
+
+def test_a_link_that_is_swapped_as_kubernetes_does_is_told(tmp_path: Path, watching: Watching) -> None:
+    volume = tmp_path / "volume"
+    for name, text in (("..1", "old"), ("..2", "new"), ("..3", "newer")):
+        (volume / name).mkdir(parents=True)
+        (volume / name / "config.yaml").write_text(text)
+    (volume / "..data").symlink_to("..1")
+    (volume / "config.yaml").symlink_to("..data/config.yaml")
+    (tmp_path / "config.yaml").symlink_to(volume / "config.yaml")
+    watched = watching(tmp_path / "config.yaml")
+    for name, text in (("..2", "new"), ("..3", "newer")):
+        (volume / "..data_tmp").symlink_to(name)
+        (volume / "..data_tmp").rename(volume / "..data")
+        assert watched.next() == text
+
+
+def test_a_write_through_a_link_is_told_wherever_the_link_leads(tmp_path: Path, config: Path, watching: Watching) -> None:
+    (tmp_path / "etc").mkdir()
+    link = tmp_path / "etc" / "config.yaml"
+    link.symlink_to(config)
+    watched = watching(link)
+    config.write_text("new")
+    assert watched.next() == "new"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.yaml").write_text("newer")
+    (tmp_path / "etc" / "tmp").symlink_to("../other/config.yaml")
+    (tmp_path / "etc" / "tmp").rename(link)
+    assert watched.next() == "newer"
+    (tmp_path / "other" / "config.yaml").write_text("newest")
+    assert watched.next() == "newest"
+
+
+def test_a_file_that_is_touched_or_has_neighbours_is_not_told(config: Path, watching: Watching) -> None:
+    watched = watching(config)
+    os.utime(config)
+    (config.parent / "heartbeatd.db").write_text("x")
+    config.write_text("old")
+    config.write_text("new")
+    assert watched.next() == "new"
+    assert watched.stop() == []
+
+
+def test_a_change_between_making_and_starting_is_told(config: Path) -> None:
+    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    watch = Watch(config, lambda: told.put(True))
+    config.write_text("new")
+    watch.start()
+    assert told.get(timeout=FAST)
+    watch.stop()
+
+
+def test_stopping_is_quick_and_final(config: Path, watching: Watching) -> None:
+    watched = watching(config)
+    began = time.monotonic()
+    assert watched.stop() == []
+    assert time.monotonic() - began < FAST
+    config.write_text("new")
+    assert watched.stop() == []
+
+
+def test_a_fifo_in_place_of_the_file_stops_nobody(config: Path, watching: Watching) -> None:
+    watched = watching(config)
+    config.unlink()
+    os.mkfifo(config)
+    config.unlink()
+    config.write_text("new")
+    assert watched.next() == "new"
+
+
+def test_every_link_on_the_way_is_a_step(tmp_path: Path) -> None:
+    real = tmp_path.resolve()
+    (real / "releases" / "7").mkdir(parents=True)
+    (real / "releases" / "7" / "config.yaml").touch()
+    (real / "current").symlink_to("releases/7")
+    (real / "config.yaml").symlink_to(real / "current" / ".." / "7" / "config.yaml")
+    assert steps(real / "config.yaml") == (real / "config.yaml", real / "current", real / "releases" / "7" / "config.yaml")
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert len(steps(tmp_path.resolve() / "a")) == 41
