@@ -93,11 +93,11 @@ class Hours:
         return next((opens for opens, _ in self.openings(now, now + TWO_YEARS)), None)
 
     def closes(self, now: datetime) -> datetime | None:
-        """The earliest instant from `now` on at which it is closed: `now` itself when it is; None when it never is."""
+        """The earliest instant from `now` on at which it is closed: `now` itself when it is; None: not within two years."""
         if not self.open_at(now):
             return now
         _, closes = next(self.openings(now, now))
-        return None if closes == END else closes
+        return None if closes > now + TWO_YEARS else closes
 
     def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
@@ -122,7 +122,7 @@ class Hours:
     def _spans_from(self, after: datetime, until: datetime) -> Iterator[Span]:
         """Merged spans from the one that is open at `after` (or an earlier one) on, looking back as far as that one reaches."""
         instant = int(after.timestamp())
-        last = int(until.timestamp()) // _DAY + TWO_YEARS.days
+        last = int(until.timestamp()) // _DAY + TWO_YEARS.days + 3
         for back in (3, 10, 60, TWO_YEARS.days):
             first = instant // _DAY - back
             spans = _merged(_in_order(self.windows, range(first, last)))
