@@ -10,6 +10,7 @@ import stat
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NoReturn, Self
 
 # A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
@@ -95,12 +96,10 @@ def private_folder(path: Path) -> bool:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not any(path.iterdir()):
             path.chmod(0o700)
-        mode = path.stat().st_mode
+        with TemporaryFile(dir=path):  # the one sure way to know that files can be made there
+            return not path.stat().st_mode & 0o077
     except OSError as error:
         _refuse(path, error)
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        _refuse(path, None)
-    return not mode & 0o077
 
 
 def filesystem_kind(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
@@ -140,12 +139,12 @@ def _introduce(who: Holder) -> str:
     return f": pid {who.pid}, running since {who.started_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _refuse(path: Path, error: OSError | None) -> NoReturn:
+def _refuse(path: Path, error: OSError) -> NoReturn:
     """Say what the kernel will not say in one word: who we are, whose the folder is and what would help."""
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     found = near.lstat()
-    reason = error.strerror if error and error.strerror else "no right to write there"
+    owner = f"chown it to user id {os.geteuid()}, or " if isinstance(error, PermissionError) else ""
     raise Unusable(
-        f"cannot write {path} as user id {os.geteuid()}: {reason}; {near} belongs to user id {found.st_uid}, mode "
-        f"{stat.S_IMODE(found.st_mode):04o}: chown it to user id {os.geteuid()}, or set `state:` to a place that can be written"
-    )
+        f"cannot write {path} as user id {os.geteuid()}: {error.strerror}; {near} belongs to user id {found.st_uid}, mode "
+        f"{stat.S_IMODE(found.st_mode):04o}: {owner}set `state:` to a place that can be written"
+    ) from None

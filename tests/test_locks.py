@@ -155,18 +155,20 @@ def test_a_folder_that_holds_something_keeps_its_mode_and_is_told(tmp_path: Path
     assert mode(tmp_path) == 0o755
 
 
-def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(tmp_path: Path, nobody: None) -> None:
+def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(nobody: None) -> None:
     with pytest.raises(Unusable) as refused:
-        private_folder(Path("/proc/1"))
+        private_folder(Path("/usr"))
     assert str(refused.value) == (
-        f"cannot write /proc/1 as user id {os.geteuid()}: no right to write there; /proc/1 belongs to user id 0, mode 0555: "
+        f"cannot write /usr as user id {os.geteuid()}: Permission denied; /usr belongs to user id 0, mode {mode(Path('/usr')):04o}: "
         f"chown it to user id {os.geteuid()}, or set `state:` to a place that can be written"
     )
 
 
 def test_a_state_folder_below_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Unusable, match=r"cannot write .*/file/state as user id \d+: Not a directory; .*/file belongs"):
+    with pytest.raises(
+        Unusable, match=r"cannot write .*/file/state as user id \d+: Not a directory; .*/file belongs .*: set `state:`"
+    ):
         private_folder(tmp_path / "file" / "state")
 
 
