@@ -1,0 +1,257 @@
+"""Reading the checklist: nothing outside the workspace, nothing that hangs, and what of it counts as work."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from heartbeat.checklist import MAX_BYTES, Refusal, create, has_work, read, tasks, template
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    return folder
+
+
+def test_a_file_is_read_as_it_stands(root: Path) -> None:
+    (root / "HEARTBEAT.md").write_bytes(b"\xef\xbb\xbf# Heute\r\n- gr\xc3\xbcn\n")
+    assert read(root, "HEARTBEAT.md") == "# Heute\r\n- grün\n"
+
+
+def test_a_file_in_a_folder_of_the_workspace_is_read(root: Path) -> None:
+    (root / "notes" / "deep").mkdir(parents=True)
+    (root / "notes" / "deep" / "MEMORY.md").write_text("x")
+    assert read(root, "notes/deep/MEMORY.md") == "x"
+
+
+def test_bytes_that_are_not_utf_8_are_replaced(root: Path) -> None:
+    (root / "HEARTBEAT.md").write_bytes(b"- gr\xfcn")
+    assert read(root, "HEARTBEAT.md") == "- gr\ufffdn"
+
+
+def test_an_empty_file_is_read_as_empty(root: Path) -> None:
+    (root / "HEARTBEAT.md").touch()
+    assert read(root, "HEARTBEAT.md") == ""
+
+
+@pytest.mark.parametrize("name", ["HEARTBEAT.md", "notes/HEARTBEAT.md"])
+def test_what_is_not_there_is_missing(root: Path, name: str) -> None:
+    assert read(root, name) is Refusal.MISSING
+    assert read(root / "nowhere", name) is Refusal.MISSING
+
+
+def test_64_kib_are_read_and_one_byte_more_is_too_large(root: Path) -> None:
+    (root / "HEARTBEAT.md").write_bytes(b"x" * MAX_BYTES)
+    assert read(root, "HEARTBEAT.md") == "x" * MAX_BYTES
+    (root / "HEARTBEAT.md").write_bytes(b"x" * (MAX_BYTES + 1))
+    assert read(root, "HEARTBEAT.md") is Refusal.TOO_LARGE
+
+
+@pytest.mark.parametrize("name", ["../secret", "notes/../../secret", "/etc/hostname", "", ".", "HEARTBEAT.md\0", "x" * 5000])
+def test_a_name_that_does_not_lie_inside_is_unreadable(root: Path, name: str) -> None:
+    (root / "notes").mkdir()
+    assert read(root, name) is Refusal.UNREADABLE
+
+
+@pytest.mark.parametrize("target", ["../secret", "/proc/self/environ", "inside.md", "nowhere", "HEARTBEAT.md"])
+def test_a_link_is_unreadable_wherever_it_leads(root: Path, target: str) -> None:
+    (root / "inside.md").write_text("inside")
+    (root / "HEARTBEAT.md").symlink_to(target)
+    assert read(root, "HEARTBEAT.md") is Refusal.UNREADABLE
+
+
+def test_a_folder_that_is_a_link_is_not_entered(root: Path) -> None:
+    (root / "notes").symlink_to(root.parent)
+    assert read(root, "notes/secret") is Refusal.UNREADABLE
+
+
+def test_the_workspace_itself_may_be_a_link(root: Path) -> None:
+    (root / "HEARTBEAT.md").write_text("x")
+    (root.parent / "link").symlink_to(root)
+    assert read(root.parent / "link", "HEARTBEAT.md") == "x"
+
+
+def test_a_hard_link_is_the_file_itself(root: Path) -> None:
+    (root / "HEARTBEAT.md").hardlink_to(root.parent / "secret")
+    assert read(root, "HEARTBEAT.md") == "secret"
+
+
+def test_a_folder_a_fifo_and_a_socket_are_unreadable_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "folder").mkdir()
+    os.mkfifo(root / "fifo")
+    monkeypatch.chdir(root)  # a socket's path is at most 108 bytes long
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        assert [read(root, name) for name in ("folder", "fifo", "socket")] == [Refusal.UNREADABLE] * 3
+
+
+def test_devices_and_files_of_proc_are_unreadable() -> None:
+    assert read(Path("/dev"), "zero") is Refusal.UNREADABLE
+    assert read(Path(f"/proc/{os.getpid()}"), "environ") is Refusal.UNREADABLE
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_unreadable(root: Path) -> None:
+    (root / "HEARTBEAT.md").write_text("x")
+    (root / "HEARTBEAT.md").chmod(0)
+    assert read(root, "HEARTBEAT.md") is Refusal.UNREADABLE
+
+
+def test_a_file_as_folder_is_unreadable(root: Path) -> None:
+    (root / "notes").write_text("x")
+    assert read(root, "notes/HEARTBEAT.md") is Refusal.UNREADABLE
+
+
+def test_a_link_swapped_in_at_any_moment_is_never_followed(root: Path) -> None:
+    def swap() -> None:
+        while not done.is_set():
+            (root / "plain").write_text("plain")
+            (root / "plain").replace(root / "HEARTBEAT.md")
+            (root / "link").symlink_to("../secret")
+            (root / "link").replace(root / "HEARTBEAT.md")
+
+    (root / "HEARTBEAT.md").write_text("plain")
+    done, found = Event(), set()
+    swapping = Thread(target=swap)
+    swapping.start()
+    for _ in range(20_000):
+        found.add(read(root, "HEARTBEAT.md"))
+    done.set()
+    swapping.join()
+    assert found == {"plain", Refusal.UNREADABLE}
+
+
+def test_no_file_stays_open(root: Path) -> None:
+    (root / "folder").mkdir()
+    (root / "HEARTBEAT.md").write_text("x")
+    (root / "link").symlink_to("HEARTBEAT.md")
+    before = _open_files()
+    for name in ("folder", "HEARTBEAT.md", "link", "folder/x", "HEARTBEAT.md/x", "none", "../secret"):
+        read(root, name)
+        create(root, name)
+    assert _open_files() == before
+
+
+def test_the_template_is_written_where_nothing_stands(root: Path) -> None:
+    assert create(root, "HEARTBEAT.md")
+    assert read(root, "HEARTBEAT.md") == template()
+    assert (root / "HEARTBEAT.md").stat().st_mode & 0o777 == 0o644 & ~_umask()
+
+
+def test_the_template_never_replaces_or_leaves_anything(root: Path) -> None:
+    (root / "HEARTBEAT.md").write_text("mine")
+    (root / "dangling").symlink_to("../outside")
+    assert not any(create(root, name) for name in ("HEARTBEAT.md", "dangling", "../outside", "none/HEARTBEAT.md"))
+    assert (root / "HEARTBEAT.md").read_text() == "mine"
+    assert not (root.parent / "outside").exists()
+
+
+def test_the_template_holds_no_work() -> None:
+    assert not has_work(template())
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n\t\r\n",
+        "# Heartbeat",
+        "#",
+        "   ###### Deep ######",
+        "-",
+        "- ",
+        "* [ ]",
+        "+ []",
+        "1.",
+        "2) [ ]",
+        "[ ]",
+        "    - [ ] ",
+        "- [x] water the plants",
+        "* [X] done",
+        "1. [x] done",
+        "[x] done",
+        "---",
+        "* * *",
+        "<!-- look at the disk -->",
+        "<!-- look\n- at the disk\n-->",
+        "- <!-- nothing yet -->",
+        "```\n\n```",
+        "```bash\n```",
+        "~~~\n  \n~~~",
+        "- list\n".replace("list", "") + "  ```\n  ```",
+        "## Completed\n- [ ] look at the disk",
+        "## completed:\nlook",
+        "## **Completed** ##\n### More\nlook",
+    ],
+)
+def test_what_is_no_work(text: str) -> None:
+    assert not has_work(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "look at the disk",
+        "#TODO",
+        "#TODO look",
+        "####### seven",
+        "- look",
+        "- [ ] look",
+        "1. look",
+        "-5 degrees",
+        "[x](https://example.org)",
+        "- [y] look",
+        "```\ncurl localhost\n```",
+        "```\n# a comment of the shell\n```",
+        "```\n<!-- -->\n```",
+        "```\n- [ ]\n```",
+        "<!-- a --> look <!-- b -->",
+        "<!-- never closed\nlook",
+        "--> look",
+        "## Completed\nold\n## Active\nlook",
+        "### Completed\nold\n## Active\nlook",
+        "## Completed orders\nlook",
+        "```\n## Completed\n```\nlook",
+        "## Completed\n```\n# Active\n```\n# Active\nlook",
+    ],
+)
+def test_what_is_work(text: str) -> None:
+    assert has_work(text)
+
+
+def test_tasks_leave_out_comments_and_what_is_completed() -> None:
+    text = "# List\n<!-- not\nthis -->\n- mail <!-- twice -->\n## Completed\n- old\n### Even older\n- x\n## Active\n- disk\n"
+    assert tasks(text) == "# List\n- mail \n## Active\n- disk"
+
+
+def test_tasks_keep_code_as_it_is() -> None:
+    text = "- run\n```html\n<!-- shown -->\n## Completed\n```\n- done?"
+    assert tasks(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["<!--" * 16_000, "<!---->" * 9_000, "<!--\n" * 13_000 + "-->", "- " * 32_000, "`" * 65_000, "#" * 65_000]
+)
+def test_hostile_lists_take_linear_time(text: str) -> None:
+    begun = time.process_time()
+    has_work(text)
+    tasks(text)
+    assert time.process_time() - begun < 1

@@ -1,0 +1,125 @@
+"""Whether a beat may run, and the first reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle
+from heartbeat.hours import EVERY_DAY, Hours, window
+from heartbeat.spec import CommandRunner, Heartbeat
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+NIGHT = datetime(2026, 11, 20, 3, tzinfo=UTC)
+OPS = Heartbeat(
+    name="ops",
+    enabled=True,
+    interval=timedelta(minutes=30),
+    stagger=timedelta(),
+    hours=Hours((window(480, 1320, EVERY_DAY, ZoneInfo("UTC")),)),
+    zone=ZoneInfo("UTC"),
+    grace=timedelta(minutes=10),
+    workspace=Path("agents/ops"),
+    runner=CommandRunner(("true",), {}),
+    model=None,
+    prompt=None,
+    checklist="HEARTBEAT.md",
+    on_missing="skip",
+    on_empty="skip",
+    context=(),
+    light_context=False,
+    retries=2,
+    timeout=timedelta(minutes=5),
+    ok_match="edges",
+    ack_max_chars=5,
+    show_ok=False,
+    show_alerts=True,
+    dedup_window=timedelta(hours=24),
+    dedup_normalize="text",
+    deliver=("log",),
+)
+FREE = Situation(OPS, NOON, woken=False, paused=False, checklist="- look")
+
+
+def given(heartbeat: dict[str, Any] | None = None, **changes: Any) -> Situation:
+    return replace(FREE, heartbeat=replace(OPS, **(heartbeat or {})), **changes)
+
+
+def test_nothing_stands_in_the_way() -> None:
+    assert first_obstacle(FREE) is None
+
+
+@pytest.mark.parametrize(
+    ("situation", "obstacle"),
+    [
+        (given({"enabled": False}), Skip.DISABLED),
+        (given(paused=True), Skip.PAUSED),
+        (given(now=NIGHT), Skip.ACTIVE_HOURS),
+        (given(checklist=Skip.CHECKLIST_MISSING), Skip.CHECKLIST_MISSING),
+        (given({"on_missing": "create"}, checklist=Skip.CHECKLIST_MISSING), Skip.CHECKLIST_MISSING),
+        (given({"on_missing": "run"}, checklist=Skip.CHECKLIST_MISSING), None),
+        (given(checklist="# Nothing\n- [ ]"), Skip.CHECKLIST_EMPTY),
+        (given(checklist=""), Skip.CHECKLIST_EMPTY),
+        (given({"on_empty": "run"}, checklist=""), None),
+        (given({"on_missing": "run"}, checklist=""), Skip.CHECKLIST_EMPTY),
+        (given(checklist=Skip.CHECKLIST_UNREADABLE), Skip.CHECKLIST_UNREADABLE),
+        (given({"on_missing": "run", "on_empty": "run"}, checklist=Skip.CHECKLIST_UNREADABLE), Skip.CHECKLIST_UNREADABLE),
+        (given(checklist=Skip.CHECKLIST_TOO_LARGE), Skip.CHECKLIST_TOO_LARGE),
+        (given({"show_alerts": False}), Skip.NOT_SHOWN),
+        (given({"show_alerts": False, "show_ok": True}), None),
+    ],
+)
+def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | None) -> None:
+    assert first_obstacle(situation) is obstacle
+
+
+@pytest.mark.parametrize(
+    ("situation", "obstacle"),
+    [
+        (given(woken=True, checklist=Skip.CHECKLIST_MISSING), None),
+        (given({"on_missing": "create"}, woken=True, checklist=Skip.CHECKLIST_MISSING), None),
+        (given(woken=True, checklist=""), None),
+        (given({"enabled": False}, woken=True), Skip.DISABLED),
+        (given(woken=True, paused=True), Skip.PAUSED),
+        (given(woken=True, now=NIGHT), Skip.ACTIVE_HOURS),
+        (given(woken=True, checklist=Skip.CHECKLIST_UNREADABLE), Skip.CHECKLIST_UNREADABLE),
+        (given(woken=True, checklist=Skip.CHECKLIST_TOO_LARGE), Skip.CHECKLIST_TOO_LARGE),
+        (given({"show_alerts": False}, woken=True), Skip.NOT_SHOWN),
+    ],
+)
+def test_a_wake_passes_a_missing_and_an_empty_checklist_and_nothing_else(situation: Situation, obstacle: Skip | None) -> None:
+    assert first_obstacle(situation) is obstacle
+
+
+def test_the_first_obstacle_of_the_chain_is_told() -> None:
+    everything = {"enabled": False, "show_alerts": False}
+    assert first_obstacle(given(everything, paused=True, now=NIGHT, checklist="")) is Skip.DISABLED
+    assert first_obstacle(given({"show_alerts": False}, paused=True, now=NIGHT, checklist="")) is Skip.PAUSED
+    assert first_obstacle(given({"show_alerts": False}, now=NIGHT, checklist="")) is Skip.ACTIVE_HOURS
+    assert first_obstacle(given({"show_alerts": False}, checklist="")) is Skip.CHECKLIST_EMPTY
+
+
+def test_the_words_stand_in_the_order_of_the_chain() -> None:
+    assert " ".join(Skip) == (
+        "disabled paused removed calendar active_hours already_running busy checklist_missing checklist_empty "
+        "checklist_unreadable checklist_too_large nothing_due not_shown budget breaker_open precheck precheck_unchanged "
+        "precheck_failed prompt_too_large missed superseded"
+    )
+
+
+def test_the_checklist_is_a_file_of_the_workspace_or_the_text_itself(tmp_path: Path) -> None:
+    here = replace(OPS, workspace=tmp_path)
+    assert checklist_of(here) is Skip.CHECKLIST_MISSING
+    (tmp_path / "HEARTBEAT.md").write_text("- look")
+    assert checklist_of(here) == "- look"
+    (tmp_path / "HEARTBEAT.md").write_text("x" * 70_000)
+    assert checklist_of(here) is Skip.CHECKLIST_TOO_LARGE
+    (tmp_path / "HEARTBEAT.md").unlink()
+    (tmp_path / "HEARTBEAT.md").mkdir()
+    assert checklist_of(here) is Skip.CHECKLIST_UNREADABLE
+    assert checklist_of(replace(here, checklist="- look\n- twice")) == "- look\n- twice"

@@ -1,0 +1,145 @@
+"""An agent that is a program: what it is given, and what its end means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run
+from heartbeat.runners.command import MAX_ERROR, ask
+from heartbeat.spec import CommandRunner
+
+RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(minutes=5), {"failures": 2, "zone": "Zürich"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    exit_code: int | None = 0
+    output: bytes = b""
+    errors: bytes = b""
+    truncated: bool = False
+    timed_out: bool = False
+    problem: str | None = None
+
+
+@dataclass
+class Program:
+    """Ends as it is told and remembers how it was started."""
+
+    ended: Ended
+    argv: Sequence[str] = ()
+    stdin: bytes = b""
+    env: Mapping[str, object] = field(default_factory=dict)
+    cwd: Path = Path()
+
+    def __call__(self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path) -> Ended:
+        self.argv, self.stdin, self.env, self.cwd = argv, stdin, env, cwd
+        return self.ended
+
+
+class Opaque:
+    """A value that only the process started may see."""
+
+
+def answer(ended: Ended, run: Run = RUN) -> Answer:
+    return ask(run, CommandRunner(("agent", "-p"), {}), Program(ended))
+
+
+def test_the_program_gets_the_prompt_the_facts_and_its_own_environment() -> None:
+    program, key = Program(Ended(output=b"fine")), Opaque()
+    ask(RUN, CommandRunner(("agent", "-p"), {"KEY": key}), program)
+    assert program.argv == ("agent", "-p")
+    assert program.stdin == b"How is it?\n"
+    assert program.cwd == Path("agents/ops")
+    assert program.env["KEY"] is key
+    assert program.env["HEARTBEATD_AGENT"] == "ops"
+    assert program.env["HEARTBEATD_MODEL"] == "small"
+    assert json.loads(str(program.env["HEARTBEATD_META"])) == {"failures": 2, "zone": "Zürich"}
+
+
+def test_no_model_asked_for_means_no_variable() -> None:
+    program = Program(Ended())
+    ask(replace(RUN, model=None), CommandRunner(("agent",), {}), program)
+    assert set(program.env) == {"HEARTBEATD_AGENT", "HEARTBEATD_META"}
+
+
+def test_text_that_utf_8_cannot_say_is_replaced_on_the_way_in() -> None:
+    program = Program(Ended())
+    ask(replace(RUN, prompt="a\ud800b", meta={"x": "\ud800"}), CommandRunner(("agent",), {}), program)
+    assert program.stdin == b"a?b"
+    assert program.env["HEARTBEATD_META"] == '{"x": "?"}'
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        (b"", ""),
+        (b" All is well.\n", " All is well.\n"),
+        ("grün ✓".encode(), "grün ✓"),
+        (b"The disk is nearly f\xfcll", "The disk is nearly f\ufffdll"),
+        (b"The disk is full\0", "The disk is full"),
+        (b"x" * MAX_ANSWER, "x" * MAX_ANSWER),
+    ],
+)
+def test_exit_0_means_that_the_output_is_the_answer(output: bytes, text: str) -> None:
+    assert answer(Ended(output=output, errors=b"a warning")) == Answer(text=text)
+
+
+def test_another_exit_code_is_a_failure_with_what_the_program_said() -> None:
+    failed = answer(Ended(exit_code=3, output=b"HEARTBEAT_OK", errors=b"no\0 disk\n"))
+    assert failed == Answer(failure=Failure.EXIT, error="exit code 3: no disk", transient=True)
+
+
+def test_a_program_that_says_nothing_about_its_failure() -> None:
+    assert answer(Ended(exit_code=1)).error == "exit code 1"
+
+
+def test_only_the_end_of_a_long_complaint_is_told() -> None:
+    error = answer(Ended(exit_code=1, errors=b"x" * 10_000 + b"the end")).error
+    assert len(error) == len("exit code 1: ") + MAX_ERROR
+    assert error.endswith("the end")
+
+
+def test_a_program_ended_by_a_signal_failed() -> None:
+    assert answer(Ended(exit_code=None, output=b"HEARTBEAT_OK")) == Answer(
+        failure=Failure.EXIT, error="ended by a signal", transient=True
+    )
+
+
+def test_a_program_that_does_not_start_will_not_start_the_next_time_either() -> None:
+    failed = answer(Ended(exit_code=None, problem="no such file: agent"))
+    assert failed == Answer(failure=Failure.EXIT, error="could not start: no such file: agent", transient=False)
+
+
+def test_a_program_that_hangs_is_a_timeout_whatever_else_it_did() -> None:
+    failed = answer(Ended(exit_code=None, output=b"HEARTBEAT_OK", timed_out=True, truncated=True))
+    assert failed == Answer(failure=Failure.TIMEOUT, error="no answer within 0:05:00", transient=True)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        Ended(output=b"x" * MAX_ANSWER, truncated=True),
+        Ended(exit_code=None, output=b"x" * MAX_ANSWER, truncated=True),
+        Ended(output=b"x" * (MAX_ANSWER + 1)),
+    ],
+)
+def test_a_flood_is_no_answer(ended: Ended) -> None:
+    assert answer(ended) == Answer(failure=Failure.BAD_ANSWER, error="the answer is larger than 65536 bytes")
+
+
+@pytest.mark.parametrize("output", [bytes(range(256)) * 4, b"\0" * 100, "HEARTBEAT_OK".encode("utf-16"), b"\xff"])
+def test_binary_output_is_no_answer_and_its_size_is_told(output: bytes) -> None:
+    failed = answer(Ended(output=output))
+    assert failed == Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(output)} bytes of binary output")
+
+
+def test_the_words_of_a_failure_are_those_of_the_metrics() -> None:
+    assert " ".join(Failure) == (
+        "auth payment not_found bad_request too_large rate overloaded server connect dns tls timeout bad_answer tool_use exit"
+    )
