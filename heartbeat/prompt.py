@@ -141,10 +141,8 @@ def _checklist(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    """The text between two marks that do not occur in it: they are made from its digest."""
+    """The text between two marks from its own digest: it would have to hold its SHA-256 to close them."""
     mark = f"data-{sha256(text.encode(errors='replace')).hexdigest()[:16]}"
-    while mark in text:
-        mark = f"data-{sha256(mark.encode()).hexdigest()[:16]}"
     return f"<{mark}>\n{text.rstrip()}\n</{mark}>"
 
 

@@ -109,6 +109,12 @@ def test_it_closes_at_the_end_of_the_window_or_now_when_it_is_closed() -> None:
     assert hours("00:00-24:00", "mon-fri").closes(at("2026-11-18T12:00")) == at("2026-11-21T00:00")
 
 
+def test_a_window_far_west_may_belong_to_the_day_before_yesterday() -> None:
+    # 07:00 UTC is 20:00 of the day before in Pago Pago, where the window began another day earlier.
+    pago = hours("22:00-21:00", "wed", ZoneInfo("Pacific/Pago_Pago"))
+    assert pago.closes(at("2026-11-20T07:00")) == at("2026-11-20T08:00")
+
+
 def test_windows_that_touch_or_overlap_make_one_span() -> None:
     both = Hours((*hours("08:00-12:00").windows, *hours("12:00-14:00").windows, *hours("13:00-15:00").windows))
     assert spans(both, "2026-11-20T09:00", "2026-11-20T23:00") == [("20 08:00", "20 15:00")]

@@ -157,7 +157,15 @@ def test_an_alarm_as_first_word_is_told_whatever_the_token_says(word: str, form:
 
 
 @pytest.mark.parametrize(
-    "answer", ["Fail HEARTBEAT_OK", "FAILS HEARTBEAT_OK", "fail HEARTBEAT_OK", "no FAIL HEARTBEAT_OK", "ERRORS0 HEARTBEAT_OK"]
+    "answer",
+    [
+        "Fail HEARTBEAT_OK",
+        "FAILS HEARTBEAT_OK",
+        "fail HEARTBEAT_OK",
+        "no FAIL HEARTBEAT_OK",
+        "ERRORS0 HEARTBEAT_OK",
+        "警报 FAIL HEARTBEAT_OK",
+    ],
 )
 def test_only_the_exact_first_word_in_capitals_is_an_alarm(answer: str) -> None:
     assert judge(answer, "edges", 10).suppression is Suppression.SHORT_REMAINDER
