@@ -1,0 +1,59 @@
+"""`check`: whether the config is good, and what is in force for one entry."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import options
+from scheduler.config import load
+from scheduler.config.complaint import ConfigError
+from scheduler.settings import Settings
+
+
+@click.command()
+@click.option("--effective", "name", help="Show each value in force for this agent or job, and where it came from.")
+@options.config
+@options.form
+def check(name: str | None, path: Path, form: str) -> int:
+    """Check the config, or show what is in force for one entry.
+
+    All faults are told at once, one line each; exit code 2 if there are any.
+    """
+    try:
+        loaded = load.load(path, os.environ)
+    except ConfigError as error:
+        return _refuse(error, form)
+    if name is not None:
+        return _show_effective(path, name, form)
+    if form == "json":
+        click.echo(json.dumps({"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}))
+        return 0
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"{path.name} is good: {_counted(loaded.settings)}")
+    return 0
+
+
+def _refuse(error: ConfigError, form: str) -> int:
+    if form == "json":
+        errors, warnings = ([each.as_json() for each in notes] for notes in (error.complaints, error.warnings))
+        click.echo(json.dumps({"ok": False, "errors": errors, "warnings": warnings}))
+        return 2
+    for warning in error.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for complaint in error.complaints:
+        click.echo(str(complaint), err=True)
+    return 2
+
+
+def _counted(settings: Settings) -> str:
+    return f"{_many(len(settings.heartbeats), 'agent')}, {_many(len(settings.jobs), 'job')}"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,93 @@
+"""`cron run` and `cron next`: a job now, and when an expression fires."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from cron.schedule import Schedule, ScheduleError, is_reboot, parse
+from scheduler.cli import names, options, times
+from scheduler.cli.door import open_door
+from scheduler.cli.follow import follow, mark
+from scheduler.cli.table import table
+from scheduler.config import zones
+from scheduler.outcome import Kind
+
+
+@click.group()
+def cron() -> None:
+    """Run a cron job now, or see when an expression fires."""
+
+
+@cron.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Wait for its end; exit code 1 if it failed.")
+@options.config
+def run(name: str, wait: bool, path: Path) -> int:
+    """Run a cron job now, beside its schedule.
+
+    Works with the daemon up or down; with it down the job is run at the next start.
+    """
+    name = names.only(Kind.CRON, name, "`heartbeatd wake` wakes agents")
+    before = mark(path)
+    wake_id = open_door(path).run_job(name)
+    if wait:
+        return follow(path, wake_id, before)
+    click.echo(f"cron/{name} is in the queue")
+    return 0
+
+
+@cron.command()
+@click.argument("expression")
+@click.option("--timezone", default="UTC", show_default=True, help="The IANA zone in which it is read.")
+@click.option("--after", help="Only what comes after this time, read in that zone unless it says its own; else now.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many.")
+@options.form
+def next(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:  # noqa: A001 (the command's word)
+    """Say when EXPRESSION, five fields or a macro in quotes, fires next."""
+    schedule = _schedule(expression, timezone)
+    found = list(islice(_firings(schedule, _start(after, schedule)), count))
+    for warning in schedule.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if form == "json":
+        click.echo(json.dumps([_utc(instant) for instant in found], indent=2))
+    else:
+        click.echo(table((f"LOCAL ({schedule.zone})", "UTC"), [(_local(instant, schedule), _utc(instant)) for instant in found]))
+
+
+def _schedule(expression: str, timezone: str) -> Schedule:
+    if is_reboot(expression):
+        raise click.UsageError("@reboot has no times: it fires once when the daemon starts")
+    try:
+        return parse(expression, zones.zone(timezone))
+    except (ScheduleError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _start(after: str | None, schedule: Schedule) -> datetime:
+    if after is None:
+        return times.utc_now()
+    try:
+        return times.moment(after, schedule.zone)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _firings(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+    instant = schedule.next(after)
+    while instant is not None:
+        yield instant
+        instant = schedule.next(instant)
+
+
+def _local(instant: datetime, schedule: Schedule) -> str:
+    return f"{instant.astimezone(schedule.zone):%a %Y-%m-%d %H:%M %Z}"
+
+
+def _utc(instant: datetime) -> str:
+    return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

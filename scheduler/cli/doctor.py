@@ -1,0 +1,166 @@
+"""`doctor`: whatever could go wrong, one line for each thing looked at, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from scheduler import boots, locks, outbox, store
+from scheduler.cli import options, reach
+from scheduler.cli.reach import Place
+from scheduler.cli.times import local, zone_name
+from scheduler.config import load
+from scheduler.config.complaint import ConfigError
+
+Level = Literal["ok", "warn", "bad"]
+
+OLDEST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: how it is, in words that say what to do if it is not well."""
+
+    level: Level
+    what: str
+    text: str
+
+
+@click.command()
+@options.config
+@options.state
+@options.form
+def doctor(path: Path, state: Path | None, form: str) -> int:
+    """Look for whatever could go wrong, and say what to do.
+
+    Nothing is changed. Exit code 1 if something is bad.
+    """
+    findings = list(_examine(path, state))
+    if form == "json":
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            click.echo(f"{finding.level:<5} {finding.what:<9} {finding.text}")
+    return 1 if any(finding.level == "bad" for finding in findings) else 0
+
+
+def _examine(path: Path, state: Path | None) -> Iterator[Finding]:
+    yield python(sys.version_info[:3])
+    yield sqlite(sqlite3.sqlite_version_info)
+    yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
+    yield _config(path)
+    if path.exists():
+        yield permissions(path)
+    where = reach.place(path, state)
+    yield from _folder(where.database.parent)
+    yield from _database(where)
+
+
+def python(found: tuple[int, ...]) -> Finding:
+    """Whether this Python will do."""
+    if found >= OLDEST_PYTHON:
+        return Finding("ok", "python", _dotted(found))
+    return Finding("bad", "python", f"{_dotted(found)} is too old; install {_dotted(OLDEST_PYTHON)} or later")
+
+
+def sqlite(found: tuple[int, ...]) -> Finding:
+    """Whether this SQLite is free of the bug that can lose a checkpoint's work when several connections checkpoint at once.
+
+    It was in 3.7.0 to 3.51.2, and mended in 3.44.6 and 3.50.7 of the older lines.
+    """
+    mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
+    if mended:
+        return Finding("ok", "sqlite", _dotted(found))
+    advice = "open the database with no other writing program while the daemon runs, or upgrade to 3.51.3"
+    return Finding("warn", "sqlite", f"{_dotted(found)} may corrupt a file whose log two programs fold in at once; {advice}")
+
+
+def permissions(path: Path) -> Finding:
+    """Whether others may change the config, which is code: what it says is run."""
+    found = path.stat()
+    mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
+    if found.st_mode & stat.S_IWOTH:
+        return Finding("bad", "config", f"{path} can be changed by everyone ({mode}); chmod o-w {path}")
+    if found.st_mode & stat.S_IWGRP:
+        return Finding("warn", "config", f"{path} can be changed by its group ({mode}); chmod g-w {path}")
+    if found.st_uid not in (os.geteuid(), 0):
+        return Finding("warn", "config", f"{path} belongs to user id {found.st_uid}, who can change what is run here")
+    return Finding("ok", "config", f"only its owner can change it ({mode})")
+
+
+def _config(path: Path) -> Finding:
+    try:
+        loaded = load.load(path, os.environ)
+    except ConfigError as error:
+        first, more = str(error.complaints[0]), len(error.complaints) - 1
+        return Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))
+    if loaded.warnings:
+        return Finding("warn", "config", f"{len(loaded.warnings)} warnings; `heartbeatd check` lists them")
+    return Finding("ok", "config", f"{path} is good")
+
+
+def _folder(folder: Path) -> Iterator[Finding]:
+    if not folder.exists():
+        yield Finding("ok", "state", f"{folder} is not there yet; `heartbeatd run` makes it")
+        return
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("bad", "state", f"{folder} cannot be written as user id {os.geteuid()}; chown it, or set `state:` elsewhere")
+    elif mode & 0o077:
+        yield Finding("warn", "state", f"others can look into {folder} (mode {mode:04o}); chmod 700 {folder}")
+    else:
+        yield Finding("ok", "state", f"{folder} is its owner's alone")
+    remote = locks.filesystem_kind(folder)
+    if remote:
+        yield Finding("bad", "state", f"{folder} lies on {remote}, where SQLite's locks cannot be trusted; set `state:` to a local disk")
+
+
+def _database(where: Place) -> Iterator[Finding]:
+    try:
+        store.inspect(where.database)
+        with reach.reading(where) as db:
+            if db is None:
+                yield Finding("ok", "database", f"{where.database} is not there yet; `heartbeatd run` makes it")
+            else:
+                yield Finding("ok", "database", f"{where.database} is sound")
+                yield from _letters(db)
+                yield from _lives(db)
+    except (store.StoreError, click.ClickException) as error:
+        yield Finding("bad", "database", str(error))
+    yield _daemon(where)
+
+
+def _letters(db: sqlite3.Connection) -> Iterator[Finding]:
+    for channel in outbox.unfinished(db):
+        if channel["dead"]:
+            text = f"{channel['dead']} messages for {channel['channel']} were given up; `heartbeatd runs` shows their texts"
+            yield Finding("warn", "outbox", text)
+
+
+def _lives(db: sqlite3.Connection) -> Iterator[Finding]:
+    for down in boots.downs(db, limit=1):
+        level: Level = "ok" if down.clean else "warn"
+        how = "after a stop in order" if down.clean else "after an end that nobody meant (killed, or the power went)"
+        yield Finding(level, "down", f"last from {local(down.since)} to {local(down.until)} {zone_name()}, {how}")
+
+
+def _daemon(where: Place) -> Finding:
+    up = reach.running(where)
+    if up is None:
+        return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
+    since = f" since {local(up.started_at)}" if up.started_at else ""
+    return Finding("ok", "daemon", f"runs{since}, pid {up.pid or 'not known'}")
+
+
+def _dotted(parts: tuple[int, ...]) -> str:
+    return ".".join(map(str, parts))

@@ -1,0 +1,109 @@
+"""The command line: which commands there are, and how what goes wrong is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+
+class Contents(click.Group):
+    """A group whose commands are imported only when they are called: `--help` costs the table of contents alone."""
+
+    def __init__(self, name: str, contents: Mapping[str, tuple[str, str]], help: str) -> None:  # noqa: A002 (click's word)
+        super().__init__(name, help=help, no_args_is_help=True)
+        self.contents = contents
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.contents)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.contents:
+            return None
+        module, _, attribute = self.contents[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.contents.items()])
+
+
+COMMANDS = {
+    "run": ("run:run", "Run the daemon in the foreground."),
+    "check": ("check:check", "Check the config, or show what is in force for one entry."),
+    "schema": ("schema:schema", "Print the JSON schema of config.yaml."),
+    "init": ("init:init", "Write a first config.yaml and its agent into a folder."),
+    "status": ("status:status", "Say what is due, what runs, and whether the daemon is up."),
+    "runs": ("runs:runs", "List what ran and what was skipped, the newest first."),
+    "show": ("runs:show", "Show everything about one run."),
+    "wake": ("wake:wake", "Wake an agent now."),
+    "pause": ("pause:pause", "Pause an agent or a job, for a time or until resumed."),
+    "resume": ("pause:resume", "Resume what was paused."),
+    "reload": ("reload:reload", "Have the daemon take up the config as it is now."),
+    "cron": ("cron:cron", "Run a cron job now, or see when an expression fires."),
+    "doctor": ("doctor:doctor", "Look for whatever could go wrong, and say what to do."),
+}
+
+commands = Contents("heartbeatd", COMMANDS, help="The daemon that wakes LLM agents.")
+commands.params.append(
+    click.Option(
+        ["-c", "--config"],
+        type=click.Path(path_type=Path),
+        default=Path("config.yaml"),
+        show_default=True,
+        help="The config file.",
+    )
+)
+click.version_option(package_name="heartbeatd", message="%(prog)s %(version)s")(commands)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry one command out; gives its exit code.
+
+    0 fine, 1 it ran and found trouble, 2 usage or config, 130 interrupted. Expected errors are lines on stderr.
+    """
+    try:
+        code = commands.main(arguments, prog_name="heartbeatd", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        return _tell(_with_hint(error), error.exit_code)
+    except click.ClickException as error:
+        return _tell(f"heartbeatd: {error.format_message()}", error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        return _hush()
+    except Exception as error:
+        from scheduler.cli import trouble  # it knows many parts of the daemon: not for those who have none
+
+        told = trouble.explain(error)
+        if told is None:
+            raise
+        return _tell(*told)
+    return code or 0
+
+
+def _tell(message: str, code: int) -> int:
+    for line in message.splitlines():
+        click.echo(line, err=True)
+    return code
+
+
+def _with_hint(error: click.UsageError) -> str:
+    where = error.ctx.command_path if error.ctx else "heartbeatd"
+    message = error.format_message().rstrip(".")
+    return f"heartbeatd: {message}; see `{where} --help`"
+
+
+def _hush() -> int:
+    """Nobody listens any more, and that is no error; the interpreter must not complain about it when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

@@ -1,0 +1,40 @@
+"""Names of entries as people write them: NAME, or agent/NAME and cron/NAME where both exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from scheduler.entry import Key
+from scheduler.outcome import Kind
+
+KINDS = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
+WORDS = {kind: word for word, kind in KINDS.items()}
+
+
+def choose(text: str, known: Callable[[Key], bool]) -> Key:
+    """The entry that `text` means among those known. Raises UsageError for none, and for two."""
+    word, slash, name = text.partition("/")
+    kinds = list(KINDS.values())
+    if slash:
+        if word not in KINDS:
+            raise click.UsageError(f"{text!r} is neither agent/NAME nor cron/NAME")
+        kinds, text = [KINDS[word]], name
+    found = [(kind, text) for kind in kinds if known((kind, text))]
+    if len(found) > 1:
+        raise click.UsageError(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
+    if not found:
+        what = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
+        raise click.UsageError(f"no {what} {text!r}; `heartbeatd status` lists them")
+    return found[0]
+
+
+def only(kind: Kind, text: str, instead: str) -> str:
+    """The name of an agent, or of a job, where nothing else will do; `instead` says what does the same for the other kind."""
+    word, slash, name = text.partition("/")
+    if not slash:
+        return text
+    if KINDS.get(word) is not kind:
+        raise click.UsageError(f"{text!r} is not {WORDS[kind]}/NAME; {instead}")
+    return name

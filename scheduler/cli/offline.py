@@ -1,0 +1,66 @@
+"""Asking while no daemon runs: the same requests, applied to the database by ourselves under its lock."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from scheduler import plan, syncing
+from scheduler.cli.times import utc_now
+from scheduler.config import load
+from scheduler.entry import Key
+from scheduler.inbox import Asked, Request
+from scheduler.locks import Lock, private_folder
+from scheduler.outcome import Trigger
+from scheduler.process import MARK
+from scheduler.requests import Pause, Resume, RunJob, WakeAgent
+from scheduler.store import Store
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+
+
+class Offline:
+    """Applies requests to the database of a config that is valid. Raises ConfigError, Taken, Unusable, StoreError, Refused."""
+
+    def __init__(self, path: Path) -> None:
+        self._plan = plan.make(load.load(path, os.environ).settings)
+
+    def knows(self, key: Key) -> bool:
+        return key in self._plan.entries
+
+    def wake(self, name: str, text: str) -> int:
+        wake = Wake(name, source=Trigger.MANUAL, sender="cli", text=text)
+        return int(self._apply(WakeAgent(wake, cause=os.environ.get(MARK))))
+
+    def run_job(self, name: str) -> int:
+        return int(self._apply(RunJob(name, Trigger.MANUAL)))
+
+    def pause(self, key: Key | None, span: timedelta | None) -> None:
+        self._apply(Pause(key, span and utc_now() + span))
+
+    def resume(self, key: Key | None) -> None:
+        self._apply(Resume(key))
+
+    def _apply(self, request: Request) -> Any:
+        """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""
+        state, instance = self._plan.settings.state, secrets.token_hex(8)
+        private_folder(state.parent)
+        with Lock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
+            store = Store.open(state)
+            try:
+                return self._turn(store, instance, request)
+            finally:
+                store.close()
+
+    def _turn(self, store: Store, instance: str, request: Request) -> Any:
+        asked, now = Asked(request), utc_now()
+        with store.transaction() as db:
+            turn = Turn(db, now, instance, self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
+            syncing.sync(turn)
+            asked.apply(turn)
+        asked.reply()
+        return asked.future.result()

@@ -1,0 +1,128 @@
+"""Asking the running daemon, over the HTTP interface whose address it wrote beside its database."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import click
+
+from scheduler import duequeue
+from scheduler.cli.reach import Place, reading
+from scheduler.config.fields import written
+from scheduler.entry import Key
+from scheduler.inbox import Refused
+from scheduler.outcome import Kind
+from scheduler.process import MARK
+
+PATIENCE = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
+KNOCK = 1.0  # seconds in which somebody must open the door
+TOKEN = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of the variable)
+
+
+class Online:
+    """The daemon behind one address. Raises Refused with what it said, ClickException where it cannot be talked to."""
+
+    def __init__(self, where: Place, host: str, port: int, token: str) -> None:
+        self._where = where
+        self._host, self._port, self._token = host, port, token
+
+    @classmethod
+    def find(cls, where: Place) -> Self | None:
+        """The daemon that wrote its address at this place, if it listens; None if it does not yet, or no more."""
+        try:
+            url = urlsplit(json.loads(where.address.read_text("utf-8"))["url"])
+            host, port = url.hostname or "", url.port or 80
+            socket.create_connection((host, port), KNOCK).close()
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return cls(where, host, port, _token(where))
+
+    def knows(self, key: Key) -> bool:
+        with reading(self._where) as db:
+            found = duequeue.find(db, *key) if db else None
+        return found is not None and found.state != "removed"
+
+    def wake(self, name: str, text: str) -> int:
+        return int(self._post(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])
+
+    def run_job(self, name: str) -> int:
+        return int(self._post(f"/api/v1/cron/{name}/run", {})["wake"])
+
+    def pause(self, key: Key | None, span: timedelta | None) -> None:
+        self._post(_path(key, "pause"), {"for": written(span)} if span else {})
+
+    def resume(self, key: Key | None) -> None:
+        self._post(_path(key, "resume"), {})
+
+    def reload(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
+        """Whether the config was taken, or would be, and what the daemon says of it."""
+        status, answer = self._send("/-/reload", {"dry_run": dry})
+        if status not in (200, 422) or "error" in answer:
+            raise _refusal(status, answer)
+        return status == 200, answer
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        status, answer = self._send(path, body)
+        if status >= 300:
+            raise _refusal(status, answer)
+        return answer
+
+    def _send(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE)
+        try:
+            connection.request("POST", path, json.dumps(body), self._headers())
+            response = connection.getresponse()
+            said = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise click.ClickException(f"the daemon at {self._host}:{self._port} does not answer: {error}") from error
+        finally:
+            connection.close()
+        return response.status, _as_map(said)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "X-Heartbeatd-Source": "cli"}
+        run = os.environ.get(MARK)
+        return headers | {"X-Heartbeatd-Run": run} if run else headers
+
+
+def _token(where: Place) -> str:
+    """The token that the daemon made for us; where the config names tokens of its own, one of those from the environment."""
+    try:
+        return where.token.read_text("utf-8").strip()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise click.ClickException(f"cannot read {where.token}: {error.strerror}") from error
+    token = os.environ.get(TOKEN)
+    if not token:
+        raise click.ClickException(f"the daemon has tokens of its own (server.tokens); put one that may do this into {TOKEN}")
+    return token
+
+
+def _path(key: Key | None, verb: str) -> str:
+    if key is None:
+        return f"/api/v1/{verb}"
+    kind, name = key
+    return f"/api/v1/{'agents' if kind is Kind.HEARTBEAT else 'cron'}/{name}/{verb}"
+
+
+def _as_map(said: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _refusal(status: int, answer: Mapping[str, Any]) -> Exception:
+    error = answer.get("error")
+    if not isinstance(error, dict):
+        return click.ClickException(f"the daemon answered with HTTP status {status}, and no reason")
+    return Refused(str(error.get("code")), str(error.get("message")))

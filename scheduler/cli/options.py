@@ -1,0 +1,47 @@
+"""The options that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorated = Callable[..., Any]
+
+
+def config(command: Decorated) -> Decorated:
+    """`-c/--config`, as `path`; here, or before the command, or config.yaml."""
+    option = click.option(
+        "-c",
+        "--config",
+        "path",
+        type=click.Path(path_type=Path),
+        callback=_nearest,
+        help="The config file.  [default: config.yaml]",
+    )
+    return option(command)
+
+
+def state(command: Decorated) -> Decorated:
+    """`--state`, as `state`: the database itself, whatever the config says; None if not given."""
+    return click.option(
+        "--state", type=click.Path(path_type=Path, dir_okay=False), help="The database; else the config's `state`."
+    )(command)
+
+
+def form(command: Decorated) -> Decorated:
+    """`--format text|json`, as `form`."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="For people, or for programs.",
+    )(command)
+
+
+def _nearest(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path:
+    return value or ctx.find_root().params.get("config") or Path("config.yaml")

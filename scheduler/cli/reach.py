@@ -1,0 +1,83 @@
+"""Where the daemon's things lie, whether it runs, and how its database is read beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from scheduler import locks
+from scheduler.config.load import peek_state
+from scheduler.store import reader
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The database, and what lies beside it."""
+
+    database: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.database.with_name(self.database.name + ".lock")
+
+    @property
+    def address(self) -> Path:
+        """Where a running daemon writes how it is reached."""
+        return self.database.with_name("daemon.json")
+
+    @property
+    def token(self) -> Path:
+        return self.database.with_name("token")
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A daemon that runs; both None in the instant before it has written its name."""
+
+    pid: int | None
+    started_at: datetime | None
+
+
+def place(path: Path, state: Path | None = None) -> Place:
+    """The place that `--state` or the config at `path` names, however broken that config is."""
+    return Place(state or peek_state(path))
+
+
+def running(where: Place) -> Up | None:
+    """Who holds the database's lock right now; None if nobody does. The lock is tried, and let go at once."""
+    try:
+        fd = os.open(where.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = locks.holder(where.lock)
+        return Up(holder.pid, holder.started_at) if holder else Up(None, None)
+    finally:
+        os.close(fd)
+    return None
+
+
+@contextmanager
+def reading(where: Place) -> Iterator[sqlite3.Connection | None]:
+    """A connection that only reads, closed at the end; None where there is no database yet."""
+    if not where.database.exists():
+        yield None
+        return
+    if not os.access(where.database, os.R_OK):
+        owner = where.database.stat().st_uid
+        raise click.ClickException(f"{where.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
+    connection = reader(where.database)
+    try:
+        yield connection
+    finally:
+        connection.close()

@@ -1,0 +1,37 @@
+"""`reload`: have the running daemon take up the config as it is now, and see what that changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import options, reach
+from scheduler.cli.door import daemon
+from scheduler.config.complaint import Complaint
+
+
+@click.command()
+@click.option("--dry-run", "dry", is_flag=True, help="Only say what would change.")
+@options.config
+def reload(dry: bool, path: Path) -> int:
+    """Have the daemon take up the config as it is now.
+
+    A config with faults is refused whole, and the old one stays in force: exit code 2.
+    """
+    running = daemon(reach.place(path))
+    if running is None:
+        raise click.ClickException("no daemon runs; it reads the config when it starts (`heartbeatd check` looks at it now)")
+    taken, answer = running.reload(dry=dry)
+    for warning in answer.get("warnings", []):
+        click.echo(f"warning: {warning}", err=True)
+    for line in answer.get("lines", []):
+        click.echo(line)
+    for fault in answer.get("errors", []):
+        click.echo(str(_complaint(fault, path)), err=True)
+    return 0 if taken else 2
+
+
+def _complaint(fault: dict[str, Any], path: Path) -> Complaint:
+    return Complaint(fault["line"], fault["column"], fault["path"], fault["message"], str(path))

@@ -1,0 +1,125 @@
+"""`runs` and `show`: what ran, what was skipped and why."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler import duequeue, history
+from scheduler.cli import names, options, reach
+from scheduler.cli.table import harmless, plain, table
+from scheduler.cli.times import Moment, between, local, zone_name
+from scheduler.entry import Key
+from scheduler.outcome import Outcome
+
+OPEN = "running"  # what --outcome calls a run that has none yet
+HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "SLOTS", "TOOK")
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--since", type=Moment(), help="Slots from this time on: 2026-11-20T03:00, or 2h for the last two hours.")
+@click.option("--until", type=Moment(), help="Slots before this time.")
+@click.option("--outcome", type=click.Choice([*Outcome, OPEN]), help="Only those that ended so.")
+@click.option("--reason", help="Only those with this reason, as in active_hours.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
+@options.config
+@options.state
+@options.form
+def runs(
+    name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, limit: int,
+    path: Path, state: Path | None, form: str,
+) -> None:  # fmt: skip
+    """List what ran and what was skipped, the newest first."""
+    with reach.reading(reach.place(path, state)) as db:
+        kind, wanted = _key(db, name) if db and name else (None, None)
+        found = history.page(db, kind, wanted, since, until, outcome, reason, limit) if db else []
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+    elif found:
+        click.echo(table(HEAD, [_row(run) for run in found]))
+        click.echo(f"times in {zone_name()}")
+    else:
+        click.echo("nothing has run yet" if name is None and not (since or until or outcome or reason) else "no such run")
+
+
+@click.command()
+@click.argument("run", type=int)
+@options.config
+@options.state
+@options.form
+def show(run: int, path: Path, state: Path | None, form: str) -> None:
+    """Show everything about one run: RUN is its number, as `heartbeatd runs` lists it."""
+    with reach.reading(reach.place(path, state)) as db:
+        found = history.one(db, run) if db else None
+    if found is None:
+        raise click.UsageError(f"no run {run}; `heartbeatd runs` lists them")
+    click.echo(json.dumps(found, indent=2) if form == "json" else _told(found))
+
+
+def _key(db: sqlite3.Connection, name: str) -> Key:
+    return names.choose(name, lambda key: duequeue.find(db, *key) is not None)
+
+
+def called(run: dict[str, Any]) -> str:
+    """A run's entry as people name it."""
+    return f"{'cron' if run['kind'] == 'cron' else 'agent'}/{run['name']}"
+
+
+def _row(run: dict[str, Any]) -> list[str]:
+    return [
+        str(run["id"]),
+        called(run),
+        local(run["slot"]),
+        run["trigger"],
+        run["outcome"] or run["state"],
+        run["reason"] or run["suppression"] or "-",
+        str(run["slots"]),
+        between(run["started_at"], run["finished_at"]),
+    ]
+
+
+def _told(run: dict[str, Any]) -> str:
+    lines = [f"{word:<10} {plain(value)}" for word, value in _facts(run) if value]
+    return "\n".join([*lines, *(f"\n{harmless(run['text'])}" for _ in "x" if run["text"])])
+
+
+def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
+    """One fact a line; those that are empty are left out."""
+    return [
+        ("run", str(run["id"])),
+        ("entry", called(run)),
+        ("slot", f"{local(run['slot'])} {zone_name()}"),
+        ("slots", str(run["slots"]) if run["slots"] > 1 else ""),
+        ("trigger", run["trigger"]),
+        ("outcome", run["outcome"] or run["state"]),
+        ("reason", run["reason"] or ""),
+        ("suppressed", run["suppression"] or ""),
+        ("attempt", str(run["attempt"] or "")),
+        ("next try", local(run["not_before"]) if run["not_before"] else ""),
+        ("started", local(run["started_at"]) if run["started_at"] else ""),
+        ("finished", local(run["finished_at"]) if run["finished_at"] else ""),
+        ("took", between(run["started_at"], run["finished_at"]) if run["started_at"] and run["finished_at"] else ""),
+        ("model", _model(run)),
+        ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
+        ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
+        ("error", run["error"] or ""),
+        ("delivery", _delivery(run["delivery"])),
+        ("config", run["config_hash"] or ""),
+    ]
+
+
+def _model(run: dict[str, Any]) -> str:
+    asked, answered = run["model_requested"], run["model_used"]
+    return f"{asked}, answered by {answered}" if asked and answered and asked != answered else asked or answered or ""
+
+
+def _delivery(delivery: dict[str, Any]) -> str:
+    if not delivery["targets"]:
+        return ""
+    return ", ".join(f"{each['channel']} {each['state']}" for each in delivery["targets"])

@@ -1,0 +1,42 @@
+"""Tables for a terminal: columns aligned, nothing wrapped, nothing that could drive the terminal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+GAP = "  "
+NARROWEST = 40
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """Lines with a head; the widest columns are cut until a line fits `width` (else the terminal's, else 80)."""
+    width = max(NARROWEST, width or shutil.get_terminal_size((80, 24)).columns)
+    cells = [[plain(cell) for cell in row] for row in (head, *rows)]
+    widths = _fitting([max(len(cell) for cell in column) for column in zip(*cells, strict=True)], width)
+    return "\n".join(GAP.join(_cut(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def plain(text: str) -> str:
+    """One line of printable characters."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def harmless(text: str) -> str:
+    """Text of somebody else's making as a terminal may show it: line breaks and tabs are kept, control characters are named."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
+
+
+def _fitting(widths: list[int], width: int) -> list[int]:
+    """Take from the widest column until all fit."""
+    widths = list(widths)
+    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
+        widest = widths.index(max(widths))
+        if widths[widest] <= 4:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _cut(cell: str, room: int) -> str:
+    return cell if len(cell) <= room else cell[: room - 1] + "…"

@@ -1,0 +1,31 @@
+"""`wake`: have an agent beat now, and see what became of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scheduler.cli import names, options
+from scheduler.cli.door import open_door
+from scheduler.cli.follow import follow, mark
+from scheduler.outcome import Kind
+
+
+@click.command()
+@click.argument("agent")
+@click.option("--text", default="", help="What to tell the agent.")
+@click.option("--wait", is_flag=True, help="Wait for its answer; exit code 1 if the run failed or was refused.")
+@options.config
+def wake(agent: str, text: str, wait: bool, path: Path) -> int:
+    """Wake an agent now.
+
+    Works with the daemon up or down; with it down the wake waits in the database for the next start.
+    """
+    name = names.only(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
+    before = mark(path)
+    wake_id = open_door(path).wake(name, text)
+    if not wait:
+        click.echo(f"wake {wake_id} of agent/{name} is in the queue")
+        return 0
+    return follow(path, wake_id, before)
