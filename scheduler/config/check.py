@@ -1,0 +1,82 @@
+"""Checking: a part of the file against its model, with pydantic's findings said in our words."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from scheduler.config import tree
+from scheduler.config.complaint import Complaints, Place
+from scheduler.config.fields import suggest
+from scheduler.config.models import Part
+
+PartT = TypeVar("PartT", bound=Part)
+
+_TO_WRITE = {
+    "argv": "argv: [program, argument]",
+    "start": 'start: "08:00"',
+    "end": 'end: "22:00"',
+    "url": 'url: "https://..."',
+    "value": 'value: "${NAME}"',
+    "may": "may: [read, wake]",
+}
+
+
+def check(model: type[PartT], node: Any, steps: tuple[str, ...], place: Place, complaints: Complaints, *, part: bool = False) -> PartT | None:
+    """The part as a model; None when it has faults, which are noted. `part`: what is missing may come from elsewhere."""
+    try:
+        return model.model_validate(node)
+    except ValidationError as error:
+        for found in error.errors(include_url=False, include_input=False):
+            if not (part and found["type"] in ("missing", "union_tag_not_found")):
+                _note(model, node, steps, place, found, complaints)
+    return None
+
+
+def _note(model: type[Part], node: Any, steps: tuple[str, ...], place: Place, found: ErrorDetails, complaints: Complaints) -> None:
+    steps_inside = [step for step in found["loc"] if step != "[key]"]
+    at, known = tree.locate(node, steps_inside, place)
+    complaint = _message(model, found)
+    if found["type"] == "extra_forbidden":
+        at = _key_place(node, known, at)
+    complaints.fault(at, tree.dotted([*steps, *known]), complaint)
+
+
+def _message(model: type[Part], found: ErrorDetails) -> str:
+    kind, last = found["type"], str(found["loc"][-1]) if found["loc"] else ""
+    if kind == "value_error":
+        return str(found["ctx"]["error"])
+    if kind == "extra_forbidden":
+        return f"unknown key{suggest(last, _keys(model, found['loc'][:-1]))}"
+    if kind == "missing":
+        return f"is missing; write {_TO_WRITE.get(last, f'{last}: ...')}"
+    if kind in ("literal_error", "union_tag_invalid"):
+        expected = found["ctx"].get("expected") or found["ctx"].get("expected_tags")
+        return f"is of no known kind; write {str(expected).replace(chr(39), '')}"
+    if kind == "list_type":
+        return "a list is wanted here"
+    return "a map is wanted here: keys with values, each on a line of its own and indented"
+
+
+def _key_place(node: Any, steps: list[str | int], place: Place) -> Place:
+    for step in steps[:-1]:
+        node = node[step]
+    marks = getattr(node, "marks", {})
+    return marks[steps[-1]][0] if isinstance(marks, dict) and steps[-1] in marks else place
+
+
+def _keys(model: type[Part], steps: tuple[str | int, ...]) -> list[str]:
+    """The keys that the map at `steps` may hold."""
+    for step in steps:
+        if step not in model.model_fields:
+            continue  # a name, an index or the tag of a union
+        model = next(iter(_parts(model.model_fields[str(step)].annotation)), model)
+    return list(model.model_fields)
+
+
+def _parts(annotation: Any) -> list[type[Part]]:
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return [annotation]
+    return [part for inner in get_args(annotation) for part in _parts(inner)]

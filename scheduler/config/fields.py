@@ -1,0 +1,328 @@
+"""Fields: what a single value of the config may look like, and what it means.
+
+Each function takes what the file holds and gives the value; ValueError with one line on what is wrong and what to write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, get_args
+from zoneinfo import ZoneInfo
+
+from heartbeat.hours import parse_days, parse_time
+from scheduler.config import zones
+from scheduler.config.tree import Odd
+from scheduler.settings import May
+
+Share = float | timedelta
+
+LONGEST = timedelta(days=3660)  # ten years
+SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
+SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
+
+_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
+_LOOSE = re.compile(r"(\d{1,9}) *(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)s?", re.ASCII | re.IGNORECASE)
+_RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def shown(value: object) -> str:
+    """A wrong value as a message may repeat it."""
+    if isinstance(value, str):
+        return repr(str(value)) if len(value) <= SHOWN else "this text"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    return _kind(value)
+
+
+def suggest(word: str, known: Any) -> str:
+    """'; did you mean ...?' when one of the known words is close, else nothing."""
+    close = get_close_matches(word, known, n=1, cutoff=0.6) if len(word) <= SHOWN and len(known) <= SUGGESTED_FROM else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def text(value: object) -> str:
+    if type(value) is str:
+        if "\0" in value:
+            raise ValueError("a text cannot hold the character U+0000")
+        return value
+    if isinstance(value, Odd | int | float):
+        raise ValueError(f"{shown(value)} does not read as text; put it in quotes".replace("'", ""))
+    raise ValueError(f"a text is wanted here, not {_kind(value)}")
+
+
+def some_text(value: object) -> str:
+    if not text(value).strip():
+        raise ValueError("the text is empty; write one or remove the key")
+    return str(value)
+
+
+def truth(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{shown(value)} is not true or false; write true or false")
+
+
+def whole(least: int, most: int) -> Callable[[object], int]:
+    """For whole numbers from `least` to `most`."""
+
+    def parse(value: object) -> int:
+        if type(value) is not int:
+            raise ValueError(f"{shown(value)} is not a whole number; write one from {least} to {most}")
+        if not least <= value <= most:
+            raise ValueError(f"{value} is out of bounds; write a number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def one_of(*words: str) -> Callable[[object], str]:
+    """For one of a few words."""
+
+    def parse(value: object) -> str:
+        if isinstance(value, str) and value in words:
+            return str(value)
+        raise ValueError(f"{shown(value)} is not known here; write {_either(words)}")
+
+    return parse
+
+
+def duration(value: object) -> timedelta:
+    """A length of time, zero or more."""
+    if isinstance(value, bool | None) or not isinstance(value, str | int | float):
+        raise ValueError(f"{shown(value)} is not a duration; write 90s, 30m or 1h30m")
+    if isinstance(value, int | float) or value.isdigit():
+        raise ValueError(f"{str(value)[:SHOWN]} has no unit; write {str(value)[:9]}s or {str(value)[:9]}m")
+    return _duration(value)
+
+
+def some_duration(value: object) -> timedelta:
+    """A length of time above zero."""
+    span = duration(value)
+    if not span:
+        raise ValueError(f"{shown(value)} is no time at all; write 90s, 30m or 1h30m")
+    return span
+
+
+def interval(value: object) -> timedelta | None:
+    """A heartbeat's interval; None for `none`, zero for a heartbeat that is switched off."""
+    if value == "none":
+        return None
+    if isinstance(value, str):
+        return _duration(value)
+    return duration(value)
+
+
+def share(value: object) -> Share:
+    """A part of a period: a fraction from 0 to 1, or a length of time."""
+    if not isinstance(value, str):
+        if value == 0 and type(value) is int:
+            return timedelta(0)
+        raise ValueError(f"{shown(value)} is neither a percentage nor a duration; write 10% or 90s")
+    if percent := _PERCENT.fullmatch(value):
+        if int(percent[1]) > 100:
+            raise ValueError(f"{value} is more than the whole; write 0% to 100%")
+        return int(percent[1]) / 100
+    try:
+        return _duration(value)
+    except ValueError:
+        raise ValueError(f"{shown(value)} is neither a percentage nor a duration; write 10% or 90s") from None
+
+
+def rate(value: object) -> tuple[int, timedelta]:
+    """How many within how long."""
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if not found or not int(found[1]):
+        raise ValueError(f"{shown(value)} is not a rate; write 5 per 10m")
+    return int(found[1]), some_duration(found[2])
+
+
+def minute(value: object) -> int:
+    """A time of the day in minutes from midnight."""
+    if isinstance(value, Odd):
+        raise ValueError(f'a time stands in quotes, for others read this as a number: write "{value[:SHOWN]}"')
+    if isinstance(value, str) and len(value) <= SHOWN or type(value) is int:
+        return parse_time(value)
+    raise ValueError(f'{shown(value)} is not a time; write "08:00"')
+
+
+def windows(value: object) -> object:
+    """The forms of active hours as one: a list of maps with start and end."""
+    if value == "always":
+        return []
+    if isinstance(value, list):
+        return [_window(part) for part in value]
+    return [_window(value)]
+
+
+def _window(value: object) -> object:
+    if isinstance(value, dict):
+        return value
+    start, dash, end = value.partition("-") if type(value) is str else ("", "", "")
+    if not dash:
+        raise ValueError(f'{shown(value)} is not a window; write "08:00-22:00" or {{start: "08:00", end: "22:00"}}')
+    return {"start": start.strip(), "end": end.strip()}
+
+
+def days(value: object) -> frozenset[int]:
+    """Days of the week, 0 = Monday."""
+    for part in value if isinstance(value, list) else [value]:
+        if not isinstance(part, str) or len(part) > SHOWN:
+            raise ValueError(f"{shown(part)} is not a day; write mon-fri or [mon, wed]")
+    return _days(tuple(value) if isinstance(value, list) else (str(value),))
+
+
+def zone(value: object) -> ZoneInfo:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a time zone; write a name of the IANA list, like Europe/Berlin or UTC")
+    return zones.zone(value)
+
+
+def name(value: str) -> str:
+    """A name that may stand in metrics, file names and commands."""
+    if _NAME.fullmatch(value):
+        return value
+    raise ValueError(
+        f"{shown(value)} is not a name; use 1 to 63 of A-Z a-z 0-9 . _ -, and neither . nor - first",
+    )
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Several words, or one that stands without brackets. An empty list means none."""
+    if isinstance(value, str):
+        return (some_text(value),)
+    if not isinstance(value, list):
+        raise ValueError(f"a name or a list of names is wanted here, not {_kind(value)}")
+    found = tuple(some_text(part) for part in value)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{shown(next(word for word in found if found.count(word) > 1))} is named twice")
+    return found
+
+
+def rights(value: object) -> tuple[str, ...]:
+    """What a token may do; at least one thing."""
+    parse = one_of(*get_args(May))
+    found = tuple(parse(word) for word in names(value))
+    if not found:
+        raise ValueError("a token without a right is of no use; write [read, wake]")
+    return found
+
+
+def targets(value: object) -> tuple[str, ...]:
+    """Channels by name; `none` and an empty list mean nobody."""
+    return () if value == "none" else names(value)
+
+
+def argv(value: object) -> tuple[str, ...]:
+    """A program with its arguments."""
+    if not isinstance(value, list):
+        raise ValueError(f"a list is wanted here, not {_kind(value)}; write [program, argument]")
+    words = tuple(text(part) for part in value)
+    if not words or not words[0]:
+        raise ValueError("no program is named; write [program, argument]")
+    return words
+
+
+def command(value: object) -> str | tuple[str, ...]:
+    """A line for the shell, or a program with its arguments."""
+    return argv(value) if isinstance(value, list) else some_text(value)
+
+
+def environment(value: object) -> tuple[tuple[str, str], ...]:
+    """Variables of a child, in the file's order; no message repeats a value."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise ValueError(f"a map is wanted here, not {_kind(value)}; write {{NAME: value}}")
+    for key, held in value.items():
+        if not _VARIABLE.fullmatch(key):
+            raise ValueError(f"{shown(key)} is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first")
+        if type(held) is not str:
+            raise ValueError(f"the value of {shown(key)} does not read as text; put it in quotes")
+        text(held)
+    return tuple(value.items())
+
+
+def path(value: object) -> str:
+    return some_text(value)
+
+
+def inside(value: object) -> str:
+    """A file's name that cannot leave its folder."""
+    name = some_text(value)
+    if name.startswith(("/", "~")) or ".." in name.split("/"):
+        raise ValueError(f"{shown(name)} lies outside the workspace; name a file inside it")
+    return name
+
+
+def checklist(value: object) -> str:
+    """A file inside the workspace, or, with a line break, the list itself."""
+    return text(value) if isinstance(value, str) and "\n" in value else inside(value)
+
+
+def files(value: object) -> tuple[str, ...]:
+    """Names of files inside the workspace."""
+    return tuple(inside(part) for part in names(value))
+
+
+def secret(value: object) -> str:
+    """Text that may hold references; no message repeats it."""
+    if type(value) is str and value and "\0" not in value:
+        return value
+    raise ValueError("a text in quotes is wanted here" if not isinstance(value, str) or value else "the text is empty")
+
+
+def written(span: timedelta) -> str:
+    """A length of time as the config writes it: 1h30m."""
+    seconds = round(span.total_seconds())
+    parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+@lru_cache(maxsize=4096)
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text)
+    if not found or not text:
+        raise ValueError(f"{shown(text)} is not a duration; write {_nearest(text)}")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    if days * 86400 + hours * 3600 + minutes * 60 + seconds > LONGEST.total_seconds():
+        raise ValueError(f"{shown(text)} is more than ten years")
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def _nearest(text: str) -> str:
+    if found := _LOOSE.fullmatch(text.strip()):
+        number, unit = int(found[1]), found[2][0].lower()
+        return f"{number * 7}d" if unit == "w" else f"{number}{unit}"
+    if text.strip().isdigit():
+        return f"{text.strip()[:9]}s or {text.strip()[:9]}m"
+    return "90s, 30m or 1h30m"
+
+
+@lru_cache(maxsize=512)
+def _days(parts: tuple[str, ...]) -> frozenset[int]:
+    return parse_days(parts)
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, list):
+        return "a list"
+    return "a number" if isinstance(value, int | float) else "a text"

@@ -1,0 +1,77 @@
+"""What one entry of the config needs to know of the rest, and how it says where its faults are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from zoneinfo import ZoneInfo
+
+from scheduler.config import tree
+from scheduler.config.complaint import Complaints, Place
+from scheduler.config.fields import suggest
+from scheduler.config.secrets import Unset, Vault
+from scheduler.config.tree import Map
+from scheduler.secret import Secret
+
+EMPTY: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The config around an entry. `folder` is that of the file, absolute; `agents` and `channels` are the names declared."""
+
+    folder: Path
+    zone: ZoneInfo
+    min_interval: timedelta
+    agents: Collection[str]
+    channels: Collection[str]
+    vault: Vault
+    complaints: Complaints
+
+    def path(self, text: str) -> Path:
+        """A path of the config: from its folder, or from home with ~/."""
+        return self.folder / (Path(text).expanduser() if text.startswith("~/") else text)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One entry as it stands in the file, defaults included."""
+
+    steps: tuple[str, ...]
+    written: Map
+    place: Place
+    frame: Frame
+
+    def fault(self, message: str, *inside: str | int) -> None:
+        place, known = tree.locate(self.written, inside, self.place)
+        self.frame.complaints.fault(place, tree.dotted([*self.steps, *known]), message)
+
+    def warn(self, message: str, *inside: str | int) -> None:
+        place, known = tree.locate(self.written, inside, self.place)
+        self.frame.complaints.warn(place, tree.dotted([*self.steps, *known]), message)
+
+    def known(self, names: tuple[str, ...], among: Collection[str], noun: str, *inside: str | int) -> None:
+        """Note each name that is not declared."""
+        for index, name in enumerate(names):
+            if name not in among:
+                self.fault(f"{tree.shown_key(name)!r} is no {noun} of this file{suggest(name, among)}", *inside, index)
+
+    def secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:
+        """The text with its references filled in; None after a complaint, which is a warning where nothing enabled uses it."""
+        try:
+            return self.frame.vault.fill(text)
+        except Unset as unset:
+            say = self.fault if used else self.warn
+            say(str(unset), *inside)
+        except ValueError as error:
+            self.fault(str(error), *inside)
+        return None
+
+    def environment(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
+        if not pairs:
+            return EMPTY
+        filled = {name: self.secret(text, *inside, name, used=used) for name, text in pairs}
+        return MappingProxyType({name: value for name, value in filled.items() if value is not None})

@@ -1,0 +1,90 @@
+"""A job of the file as the one that the daemon runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from cron.job import Job
+from cron.schedule import Schedule, ScheduleError, is_reboot, parse
+from heartbeat.cadence import stagger_of
+from scheduler.config import models
+from scheduler.config.fields import written
+from scheduler.config.frame import Spot
+
+LONGEST_GRACE = timedelta(hours=1)
+NO_TIME = timedelta(0)
+
+
+def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> Job:
+    """The job of a checked part; `awake` says of each agent whether it is enabled. Faults are noted at `spot`."""
+    reboot = job.schedule is not None and is_reboot(job.schedule)
+    schedule = None if reboot else _schedule(job, spot)
+    period = job.every or (schedule.period() if schedule else None)
+    _check_purpose(job, spot, awake)
+    spot.known(job.deliver, spot.frame.channels, "channel", "deliver")
+    return Job(
+        name=name,
+        enabled=job.enabled,
+        schedule=schedule,
+        every=job.every,
+        reboot=reboot,
+        stagger=_stagger(name, job, period, spot),
+        misfire=job.misfire.policy,
+        grace=_grace(job.misfire.grace, period),
+        command=job.command,
+        shell=job.shell,
+        env=spot.environment(job.env, "env", used=job.enabled),
+        workdir=spot.frame.path(job.workdir) if job.workdir else spot.frame.folder,
+        stdin=job.stdin,
+        timeout=job.timeout,
+        retries=job.retries,
+        rerun_after_crash=job.rerun_after_crash,
+        deliver=job.deliver,
+        wake_heartbeat=job.wake_heartbeat,
+        wake_on=job.wake_on,
+        wake_mode=job.wake_mode,
+        wake_text=job.wake_text,
+    )
+
+
+def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
+    if job.schedule and job.every:
+        spot.fault("schedule and every exclude each other; keep one of them", "every")
+        return None
+    if job.schedule is None:
+        if job.every is None:
+            spot.fault('nothing says when; write schedule: "0 3 * * *" or every: 6h')
+        return None
+    try:
+        schedule = parse(job.schedule, job.timezone or spot.frame.zone)
+    except ScheduleError as error:
+        spot.fault(str(error), "schedule")
+        return None
+    for warning in schedule.warnings:
+        spot.warn(warning, "schedule")
+    return schedule
+
+
+def _check_purpose(job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> None:
+    if job.command is None and not job.wake_heartbeat:
+        spot.fault("nothing says what to do; write command: ./script.sh or wake_heartbeat: AGENT")
+    spot.known(job.wake_heartbeat, awake, "agent", "wake_heartbeat")
+    for index, agent in enumerate(job.wake_heartbeat):
+        if not awake.get(agent, True):
+            spot.warn(f"the heartbeat of {agent} is disabled, so that it will not wake", "wake_heartbeat", index)
+
+
+def _stagger(name: str, job: models.Job, period: timedelta | None, spot: Spot) -> timedelta:
+    share = job.stagger
+    if isinstance(share, float):
+        return stagger_of(name, period * share) if period else NO_TIME
+    if period and share > period:
+        spot.fault(f"{written(share)} is more than the period of {written(period)}", "stagger")
+    return stagger_of(name, share)
+
+
+def _grace(grace: timedelta | None, period: timedelta | None) -> timedelta:
+    if grace is not None:
+        return grace
+    return min(period / 2, LONGEST_GRACE) if period else LONGEST_GRACE

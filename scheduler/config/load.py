@@ -1,0 +1,312 @@
+"""Loading: config.yaml as the settings that the daemon runs by, or all that is wrong with it at once."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cron.job import Job
+from heartbeat.spec import Heartbeat
+from scheduler.config import agents, fields, inherit, jobs, models, overrides, server, tree
+from scheduler.config.check import check
+from scheduler.config.complaint import NOWHERE, Complaint, Complaints
+from scheduler.config.frame import Frame, Spot
+from scheduler.config.models import schema
+from scheduler.config.secrets import Vault, read_env_file
+from scheduler.config.tree import Items, Map
+from scheduler.settings import Flood, History, Limits, Settings
+
+__all__ = ["Loaded", "Source", "load", "peek_state", "read", "schema"]
+
+LARGEST = 64 * 1024 * 1024  # bytes; 100,000 agents are about 30 MB
+STATE = "state/heartbeatd.db"
+RESERVED = ("log", "none", "last")  # words that `deliver` has for itself
+
+_STATE_LINE = re.compile(r"^state:[ \t]+(?P<quote>['\"]?)(?P<path>[^'\"#\n]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A config that is right. `overrides` are the environment variables that changed it, by name."""
+
+    settings: Settings
+    warnings: tuple[Complaint, ...]
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file as data, overrides and merges applied, before anything in it is understood."""
+
+    root: Map
+    agent: Map
+    job: Map
+    hash: str
+
+
+def load(path: Path, environ: Mapping[str, str], *, resolve: bool = True) -> Loaded:
+    """Read and check a config wholly. Raises ConfigError with all its faults.
+
+    Without `resolve` no secret is looked up: all are empty, and neither the env_file nor a referenced file is read.
+    """
+    complaints = Complaints(str(path))
+    with _collecting_later():
+        source = read(path, environ, complaints)
+        settings = _settings(path, source, environ if resolve else None, complaints)
+    complaints.raise_if_any()
+    assert settings is not None
+    return Loaded(settings, complaints.warnings, tuple(overrides.named(environ)))
+
+
+def read(path: Path, environ: Mapping[str, str], complaints: Complaints) -> Source:
+    """The file with its overrides. Raises ConfigError when it cannot be read as YAML."""
+    content = _content(path, complaints)
+    root = tree.read(_text(content, complaints), complaints)
+    if not isinstance(root, Map):
+        complaints.raise_if_any()
+        complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
+        complaints.raise_if_any()
+    root = overrides.apply(root, environ, complaints)
+    complaints.homes = _homes(root)
+    return Source(root, _agent_defaults(root), _map(root, "defaults", "cron"), _hash(content, environ))
+
+
+def peek_state(path: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """Where the database is, as well as a config says it that may be broken or missing; the default place when it does not."""
+    said = (environ or {}).get(f"{overrides.PREFIX}state")
+    try:
+        with _open(path) as file:
+            found = _STATE_LINE.search(file.read(LARGEST).decode(errors="replace"))
+    except OSError:
+        found = None
+    text = said or (found["path"] if found else STATE)
+    return Path(os.path.abspath(path.parent / Path(text).expanduser()))  # noqa: PTH100 -- Path.absolute keeps the ..
+
+
+def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints) -> Settings | None:
+    root = source.root
+    plain = {key: value for key, value in root.items() if key not in ("agents", "cron", "defaults") and not key.startswith("x-")}
+    config = check(models.Config, Map(plain, root.marks), (), NOWHERE, complaints) or models.Config()
+    _check_defaults(root, complaints)
+    folder = Path(os.path.abspath(path)).parent  # noqa: PTH100
+    vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
+    names = _entries(root, "agents", complaints)
+    channels = ["log", *_entries(root, "channels", complaints)]
+    frame = Frame(folder, config.timezone, config.limits.min_interval, names, channels, vault, complaints)
+    heartbeats = _heartbeats(root, source.agent, frame)
+    found_jobs = _jobs(root, source.job, frame, {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names})
+    if not names and not _entries(root, "cron", complaints):
+        complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
+    used = {channel for entry in (*heartbeats.values(), *found_jobs.values()) if entry.enabled for channel in entry.deliver}
+    return Settings(
+        path=path,
+        hash=source.hash,
+        zone=config.timezone,
+        state=frame.path(config.state),
+        server=server.server(config.server, _spot(root, frame, "server")),
+        limits=_limits(config.limits),
+        history=History(config.history.keep, config.history.runs),
+        channels=server.channels(config.channels, used, _spot(root, frame, "channels")),
+        heartbeats=heartbeats,
+        jobs=found_jobs,
+    )
+
+
+def _limits(part: models.Limits) -> Limits:
+    flood = Flood(*part.wake_flood)
+    return Limits(part.concurrency, part.min_interval, part.wake_gap, flood, part.wake_keep, part.shutdown_grace)
+
+
+def _check_defaults(root: Map, complaints: Complaints) -> None:
+    if "defaults" not in root:
+        return
+    check(models.Defaults, root["defaults"], ("defaults",), root.marks["defaults"][0], complaints, part=True)
+
+
+def _heartbeats(root: Map, defaults: Map, frame: Frame) -> dict[str, Heartbeat]:
+    found = {}
+    silent = 0
+    for name in _entries(root, "agents", frame.complaints):
+        spot = _entry(root, "agents", name, defaults, frame)
+        if agent := check(models.Agent, spot.written, spot.steps, spot.place, frame.complaints):
+            found[name] = agents.build(name, agent, spot)
+            silent += agents.silent_by_default(agent, frame)
+    if silent:
+        place = root.marks["agents"][0]
+        frame.complaints.warn(place, "agents", f"no deliver: is given for {_many(silent)}; messages go to the log")
+    return found
+
+
+def _jobs(root: Map, defaults: Map, frame: Frame, awake: Mapping[str, bool]) -> dict[str, Job]:
+    found = {}
+    for name in _entries(root, "cron", frame.complaints):
+        spot = _entry(root, "cron", name, defaults, frame)
+        if job := check(models.Job, spot.written, spot.steps, spot.place, frame.complaints):
+            found[name] = jobs.build(name, job, spot, awake)
+    return found
+
+
+def _entry(root: Map, section: str, name: str, defaults: Map, frame: Frame) -> Spot:
+    own = root[section][name]
+    written = own
+    if own is None or isinstance(own, Map):
+        merge = inherit.merge if section == "agents" else inherit.merge_job
+        written = merge(defaults, own or Map())
+    return Spot((section, name), written, root[section].marks[name][0], frame)
+
+
+def _spot(root: Map, frame: Frame, section: str) -> Spot:
+    return Spot((section,), _map(root, section), root.marks[section][0] if section in root else NOWHERE, frame)
+
+
+def _entries(root: Map, section: str, complaints: Complaints) -> Map:
+    """The entries of a section whose names are right."""
+    entries = root.get(section)
+    if not isinstance(entries, Map):
+        if entries is not None:
+            complaints.fault(root.marks[section][1], section, "a map is wanted here: names, each with its keys")
+        return Map()
+    for name in entries:
+        if problem := _name_problem(section, name):
+            complaints.fault(entries.marks[name][0], tree.dotted([section, name]), problem)
+    return entries
+
+
+def _name_problem(section: str, name: str) -> str:
+    if section == "channels" and name in RESERVED:
+        return f"{name} has a meaning of its own in deliver:; use another name"
+    try:
+        fields.name(name)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _agent_defaults(root: Map) -> Map:
+    """What agents inherit: defaults.heartbeat, with the heartbeat of defaults.agent on top."""
+    beat, agent = _map(root, "defaults", "heartbeat"), _map(root, "defaults", "agent")
+    if not beat:
+        return agent
+    marks = _map(root, "defaults").marks["heartbeat"]
+    return inherit.merge(Map({"heartbeat": beat}, {"heartbeat": marks}), agent)
+
+
+def _map(node: Any, *steps: str) -> Map:
+    for step in steps:
+        node = node.get(step) if isinstance(node, Map) else None
+    return node if isinstance(node, Map) else Map()
+
+
+def _homes(root: Map) -> dict[tuple[int, int], str]:
+    """The path of every value under `defaults`, by its place."""
+    homes: dict[tuple[int, int], str] = {}
+    if "defaults" in root:
+        _settle(root["defaults"], ["defaults"], homes)
+    return homes
+
+
+def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str]) -> None:
+    if isinstance(node, Map):
+        for key, value in node.items():
+            for mark in node.marks[key]:
+                homes.setdefault((mark.line, mark.column), tree.dotted([*steps, key]))
+            _settle(value, [*steps, key], homes)
+    if isinstance(node, Items):
+        for index, value in enumerate(node):
+            homes.setdefault((node.marks[index].line, node.marks[index].column), tree.dotted([*steps, index]))
+            _settle(value, [*steps, index], homes)
+
+
+def _with_env_file(
+    root: Map, config: models.Config, folder: Path, environ: Mapping[str, str] | None, complaints: Complaints
+) -> Mapping[str, str] | None:
+    """The environment on top of the env_file; None when secrets are not to be looked up."""
+    if environ is None or config.env_file is None:
+        return environ
+    try:
+        return {**read_env_file(folder / Path(config.env_file).expanduser()), **environ}
+    except ValueError as error:
+        complaints.fault(root.marks["env_file"][1], "env_file", str(error))
+    return environ
+
+
+def _content(path: Path, complaints: Complaints) -> bytes:
+    try:
+        with _open(path) as file:
+            _check_owner(os.fstat(file.fileno()), path, complaints)
+            content: bytes = file.read(LARGEST + 1)
+    except OSError as error:
+        complaints.fault(NOWHERE, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with")
+        content = b""
+    if len(content) > LARGEST:
+        complaints.fault(NOWHERE, "", f"is larger than {LARGEST // 1024**2} MiB")
+    complaints.raise_if_any()
+    return content
+
+
+def _open(path: Path) -> Any:
+    """The file, opened without waiting for the other end of a pipe."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError("not a regular file")
+
+
+def _check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> None:
+    """A config is code, as a crontab is: who may write it runs commands."""
+    if found.st_mode & stat.S_IWOTH:
+        complaints.fault(NOWHERE, "", f"everybody may write this file, and with it run commands; do: chmod o-w {path}")
+    elif found.st_mode & stat.S_IWGRP:
+        complaints.warn(NOWHERE, "", f"its group may write this file, and with it run commands; do: chmod g-w {path}")
+    if found.st_uid not in (0, os.geteuid()):
+        complaints.warn(NOWHERE, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it")
+
+
+def _text(content: bytes, complaints: Complaints) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode()
+        place = _Byte(before.count("\n"), len(before) - before.rfind("\n") - 1)
+        complaints.fault(place, "", f"the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8")
+        complaints.raise_if_any()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Byte:
+    line: int
+    column: int
+
+
+def _hash(content: bytes, environ: Mapping[str, str]) -> str:
+    """SHA-256 (hex) of the file and of the overrides."""
+    digest = sha256(content)
+    for variable, text in overrides.named(environ).items():
+        digest.update(f"\0{variable}\0{text}".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _many(number: int) -> str:
+    return "one agent" if number == 1 else f"{number:,} agents"
+
+
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Reading makes hundreds of thousands of objects and no cycles; looking for those meanwhile would take half the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

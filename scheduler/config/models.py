@@ -1,0 +1,318 @@
+"""The config as it is written: every key with its form, its default and what it does.
+
+Nothing is required by a model that a default could still supply; what an agent or a job lacks in the end is found when it is
+built. `schema` and the reference in docs/ come from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from cron.job import Misfire, WakeMode, WakeOn
+from heartbeat.spec import Match, Missing, Normalize
+from scheduler.config import fields
+from scheduler.settings import May
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """The form of one value: `parse` as in fields.py, `schema` for an editor, `called` in the reference.
+
+    It takes the place of the type that it annotates, so that an empty value is never taken for a None that is meant.
+    """
+
+    parse: Callable[[Any], Any]
+    schema: dict[str, Any]
+    called: str
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**self.schema, "x-form": self.called}
+
+
+def _text(parse: Callable[[Any], Any], called: str = "text", **schema: Any) -> Form:
+    return Form(parse, {"type": "string", **schema}, called)
+
+
+def _choice(words: Any) -> Form:
+    return Form(fields.one_of(*get_args(words)), {"enum": [*get_args(words)]}, " \\| ".join(f"`{word}`" for word in get_args(words)))
+
+
+def _whole(least: int, most: int) -> Form:
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return Form(fields.whole(least, most), schema, f"number, {least:,} to {most:,}")
+
+
+def _several(parse: Callable[[Any], Any], called: str) -> Form:
+    return Form(parse, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, called)
+
+
+_SPAN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"
+
+_SOME_TEXT, _PATH = _text(fields.some_text), _text(fields.path, "path")
+_DURATION = _text(fields.duration, "duration", pattern=_SPAN)
+_SOME_DURATION = _text(fields.some_duration, "duration", pattern=_SPAN)
+_ZONE = _text(fields.zone, "time zone")
+_TARGETS, _WORDS = _several(fields.targets, "channel, list, `none`"), _several(fields.names, "name or list")
+
+Text = Annotated[str, _SOME_TEXT]
+TextOrNone = Annotated[str | None, _SOME_TEXT]
+AnyText = Annotated[str, _text(fields.text)]
+PathText = Annotated[str, _PATH]
+PathOrNone = Annotated[str | None, _PATH]
+Truth = Annotated[bool, Form(fields.truth, {"type": "boolean"}, "`true` \\| `false`")]
+Duration = Annotated[timedelta, _DURATION]
+DurationOrNone = Annotated[timedelta | None, _DURATION]
+SomeDuration = Annotated[timedelta, _SOME_DURATION]
+SomeDurationOrNone = Annotated[timedelta | None, _SOME_DURATION]
+Zone = Annotated[ZoneInfo, _ZONE]
+ZoneOrNone = Annotated[ZoneInfo | None, _ZONE]
+Time = Annotated[int, _text(fields.minute, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
+Words = Annotated[tuple[str, ...], _WORDS]
+WordsOrNone = Annotated[tuple[str, ...] | None, _WORDS]
+Targets = Annotated[tuple[str, ...], _TARGETS]
+TargetsOrNone = Annotated[tuple[str, ...] | None, _TARGETS]
+SecretText = Annotated[str, _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")]
+Environment = Annotated[
+    tuple[tuple[str, str], ...],
+    Form(
+        fields.environment,
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        "map of texts, may hold `${NAME}`, `${file:PATH}`",
+    ),
+]
+Stagger = Annotated[
+    fields.Share,
+    Form(fields.share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
+]
+
+
+def key(default: Any, about: str, *, written: Any = None, else_: str = "") -> Any:
+    """One key: its default as a value and as `written` in a file, or in words (`else_`) where it is worked out."""
+
+    def extra(schema: dict[str, Any]) -> None:
+        schema.pop("default", None)
+        if else_:
+            schema["x-else"] = else_
+        else:
+            schema["default"] = default if written is None else written
+
+    return Field(default=default, description=about, json_schema_extra=extra)
+
+
+def needed(about: str) -> Any:
+    """A key without a default."""
+    return Field(description=about)
+
+
+class Part(BaseModel):
+    """A map of the config. One that stands empty is the map without keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_a_map(cls, written: Any) -> Any:
+        return {} if written is None else written
+
+
+class Window(Part):
+    start: Time = needed("When it opens; local time.")
+    end: Time = needed("When it closes. Before `start`: on the next day. `24:00` and `00:00` are the coming midnight.")
+    timezone: ZoneOrNone = key(None, "The zone of both.", else_="the heartbeat's, else the top-level one")
+    days: Annotated[
+        frozenset[int],
+        Form(
+            fields.days,
+            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+            "`mon` to `sun`, range, list",
+        ),
+    ] = key(frozenset(range(7)), "The days on which it opens.", written="mon-sun")
+
+
+class CommandRunner(Part):
+    """Runs a program: the prompt goes in on stdin, the answer comes out on stdout."""
+
+    calls_model: ClassVar[bool] = False  # as far as the daemon can tell: what the program does is its own business
+
+    kind: Literal["command"] = needed("`command`, the only kind so far.")
+    argv: Annotated[
+        tuple[str, ...],
+        Form(fields.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
+    ] = needed("The program and its arguments; no shell sees them.")
+    env: Environment = key((), "Variables for it, beside PATH, HOME and LANG.", written={})
+
+
+# A further kind is one more model, and then: Annotated[CommandRunner | OtherRunner, Field(discriminator="kind")]
+Runner = CommandRunner
+
+
+class HeartbeatMisfire(Part):
+    grace: DurationOrNone = key(None, "How late a slot may start.", else_="half the interval, at most 10m")
+
+
+class Dedup(Part):
+    window: Duration = key(timedelta(hours=24), "For how long the same alert is not told again.", written="24h")
+    normalize: Annotated[Normalize, _choice(Normalize)] = key("text", "`numbers`: alerts that differ only in figures are the same.")
+
+
+class Heartbeat(Part):
+    enabled: Truth = key(True, "Whether it beats.")
+    interval: Annotated[
+        timedelta | Literal["missing"] | None,
+        Form(fields.interval, {"type": "string", "pattern": f"^none$|{_SPAN}"}, "duration, `none`"),
+    ] = key("missing", "How often. `none`: only when woken. `0m`: switched off.", else_="required, here or in the defaults")
+    stagger: Stagger = key(0.1, "How far beats are spread, by a stable hash of the agent's name.", written="10%")
+    active_hours: Annotated[list[Window], BeforeValidator(fields.windows)] = Field(
+        default=[],
+        description="When it may speak: `always`, `08:00-22:00`, a map, or a list of them.",
+        json_schema_extra=lambda schema: _active_hours(schema),
+    )
+    timezone: ZoneOrNone = key(
+        None, "Its zone: of its windows and of the time in the prompt.", else_="its windows' one zone, else the top-level one"
+    )
+    misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "What becomes of a slot that could not start in time.", written={})
+    model: TextOrNone = key(None, "The model for heartbeat runs only.", else_="the agent's")
+    prompt: TextOrNone = key(None, "What is asked, in place of the built-in instructions.", else_="built in")
+    checklist: Annotated[str, _text(fields.checklist, "file in the workspace, or text with a line break")] = key(
+        "HEARTBEAT.md", "The list that is asked about."
+    )
+    on_missing: Annotated[Missing, _choice(Missing)] = key("skip", "When there is no checklist.")
+    on_empty: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key("skip", "When nothing stands on it.")
+    light_context: Truth = key(False, "Leaves the context files out.")
+    retries: Annotated[int, _whole(0, 10)] = key(2, "Further attempts inside a slot.")
+    timeout: SomeDuration = key(timedelta(minutes=5), "How long one attempt may take.", written="5m")
+    ok_match: Annotated[Match, _choice(Match)] = key("edges", "Where HEARTBEAT_OK counts.")
+    ack_max_chars: Annotated[int, _whole(0, 10_000)] = key(5, "Characters beside HEARTBEAT_OK that are still no message.")
+    show_ok: Truth = key(False, "Delivers answers that say that all is well.")
+    show_alerts: Truth = key(True, "Delivers alerts.")
+    dedup: Dedup = key(Dedup(), "Alerts that repeat.", written={})
+    deliver: TargetsOrNone = key(None, "Who is told.", else_="the only channel declared, else `log`")
+
+
+class Agent(Part):
+    workspace: PathOrNone = key(None, "Its folder; every file read for it lies inside.", else_="`agents/NAME`")
+    runner: Runner | None = key(None, "How it is asked.", else_="required, here or in the defaults")
+    model: TextOrNone = key(None, "Its model.", else_="none: the runner's own choice")
+    context: Annotated[tuple[str, ...], _several(fields.files, "file in the workspace, or list")] = key(
+        (), "Files that go into the prompt.", written=[]
+    )
+    heartbeat: Heartbeat = key(Heartbeat(), "Its heartbeat.", written={})
+
+
+class JobMisfire(Part):
+    policy: Annotated[Misfire, _choice(Misfire)] = key("latest", "`latest`: the latest missed slot runs; `skip`: none does.")
+    grace: DurationOrNone = key(None, "How late a slot may start.", else_="half the period, at most 1h")
+
+
+class Job(Part):
+    enabled: Truth = key(True, "Whether it fires.")
+    schedule: TextOrNone = key(None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', else_="this or `every`")
+    every: SomeDurationOrNone = key(None, "A steady interval.", else_="this or `schedule`")
+    timezone: ZoneOrNone = key(None, "The zone of `schedule`.", else_="the top-level one")
+    command: Annotated[str | tuple[str, ...] | None, _several(fields.command, "text for the shell, or list without one")] = key(
+        None, "What it runs.", else_="none: it only wakes"
+    )
+    env: Environment = key((), "Variables for the command, beside PATH, HOME and LANG.", written={})
+    workdir: PathOrNone = key(None, "Where the command runs.", else_="the config's folder")
+    stdin: AnyText = key("", "What the command reads.")
+    shell: Text = key("/bin/sh", "What runs a command that is text.")
+    timeout: SomeDuration = key(timedelta(minutes=10), "How long one attempt may take.", written="10m")
+    retries: Annotated[int, _whole(0, 10)] = key(0, "Further attempts; a command may not be safe to repeat.")
+    stagger: Stagger = key(timedelta(0), "How far jobs are spread, by a stable hash of the name.", written=0)
+    misfire: JobMisfire = key(JobMisfire(), "What becomes of a slot that could not start in time.", written={})
+    rerun_after_crash: Truth = key(False, "Runs the command again when the daemon died during it.")
+    deliver: Targets = key((), "Who gets the output.", written="none")
+    wake_heartbeat: Annotated[tuple[str, ...], _several(fields.names, "agent or list")] = key(
+        (), "Whose heartbeat it wakes.", written=[]
+    )
+    wake_on: Annotated[WakeOn, _choice(WakeOn)] = key("always", "After which end it wakes.")
+    wake_mode: Annotated[WakeMode, _choice(WakeMode)] = key("now", "`next`: the wake waits for the agent's next slot.")
+    wake_text: TextOrNone = key(None, "What the agent is told.", else_="the job, its outcome and the end of its output")
+
+
+class Token(Part):
+    value: SecretText = needed("The token itself, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
+    may: Annotated[tuple[May, ...], _several(fields.rights, "list of `read`, `wake`, `operate`, `edit`")] = needed("What it allows.")
+    agents: WordsOrNone = key(None, "The agents that it is good for.", else_="all")
+
+
+class Server(Part):
+    listen: Text = key("127.0.0.1:7857", "Address and port; one that others can reach needs tokens. Port 0: any free one.")
+    hosts: Words = key((), "Further names that a request may call this host by.", written=[])
+    tokens: dict[str, Token] = key({}, "Who may do what over HTTP.", else_="one that may all is made up")
+    metrics_entries: Annotated[int, _whole(0, 1_000_000)] = key(1000, "Up to how many entries each has series of its own.")
+
+
+class Limits(Part):
+    concurrency: Annotated[int, _whole(1, 1000)] = key(8, "How many runs at a time.")
+    min_interval: SomeDuration = key(timedelta(minutes=5), "The shortest interval where the runner calls a model.", written="5m")
+    wake_gap: Duration = key(timedelta(seconds=30), "The shortest time between the end of a run and one that a wake starts.", written="30s")
+    wake_flood: Annotated[tuple[int, timedelta], _text(fields.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
+        (5, timedelta(minutes=10)), "How many runs of an agent wakes may start.", written="5 per 10m"
+    )
+    wake_keep: SomeDuration = key(timedelta(hours=24), "How long a wake waits to be told.", written="24h")
+    shutdown_grace: Duration = key(timedelta(seconds=30), "How long runs may go on when the daemon stops.", written="30s")
+
+
+class Webhook(Part):
+    """Posts JSON to an address."""
+
+    kind: Literal["webhook"] = needed("`webhook`, the only kind so far beside the built-in `log`.")
+    url: SecretText = needed("http or https.")
+    allow_private: Truth = key(False, "Allows addresses of this machine and of private networks.")
+    uncertain: Annotated[Literal["resend", "hold"], _choice(Literal["resend", "hold"])] = key(
+        "resend", "What becomes of a message when nobody knows whether it arrived; webhooks get a key to know repeats by."
+    )
+
+
+class History(Part):
+    keep: SomeDuration = key(timedelta(days=30), "How long rows are kept.", written="30d")
+    runs: Annotated[int, _whole(1, 10_000_000)] = key(1000, "How many rows are kept for each entry.")
+
+
+class Defaults(Part):
+    agent: Agent = key(Agent(), "For every agent.", written={})
+    heartbeat: Heartbeat = key(Heartbeat(), "For every heartbeat.", written={})
+    cron: Job = key(Job(), "For every job.", written={})
+
+
+class Config(Part):
+    timezone: Zone = key(ZoneInfo("UTC"), "The zone of windows and schedules that name none.", written="UTC")
+    state: PathText = key("state/heartbeatd.db", "The database.")
+    env_file: PathOrNone = key(None, "NAME=value lines, mode 0600, for `${NAME}`.", else_="none")
+    server: Server = key(Server(), "The HTTP interface.", written={})
+    limits: Limits = key(Limits(), "Bounds for all entries.", written={})
+    channels: dict[str, Webhook] = key({}, "Where messages go. `log` is built in.", written={})
+    history: History = key(History(), "How long runs are remembered.", written={})
+    defaults: Defaults = key(Defaults(), "What entries inherit: maps merge key by key, all else is replaced.", written={})
+    agents: dict[str, Agent] = key({}, "Agents by name.", written={})
+    cron: dict[str, Job] = key({}, "Jobs by name.", written={})
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of config.yaml as it is written, for an editor."""
+    made = Config.model_json_schema()
+    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    made["title"] = "heartbeatd config.yaml"
+    made["patternProperties"] = {"^x-": {}}
+    return made
+
+
+def _active_hours(schema: dict[str, Any]) -> None:
+    window = schema.pop("items")
+    schema.pop("type", None)
+    schema.pop("default", None)
+    one = [{"type": "string"}, window]
+    schema["anyOf"] = [*one, {"type": "array", "items": {"anyOf": one}}]
+    schema["default"] = "always"
+    schema["x-form"] = "`always`, window, list"

@@ -1,0 +1,98 @@
+"""Secrets: references in a value, filled in once from the environment, from the env_file or from a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from scheduler.secret import Secret
+
+LARGEST = 64 * 1024
+
+_REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
+_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
+
+
+class Unset(ValueError):
+    """A reference that leads nowhere."""
+
+
+class Vault:
+    """What references stand for. Without `environ` nothing is looked up, and every secret is empty."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None) -> None:
+        self._folder = folder
+        self._environ = environ
+
+    @property
+    def sealed(self) -> bool:
+        return self._environ is None
+
+    def fill(self, text: str) -> Secret:
+        """The text with its references filled in; what comes in is not read again. Raises Unset, or ValueError for a bad reference."""
+        if "${" in _REFERENCE.sub("", text):
+            raise ValueError("this holds a reference that is none; write ${NAME} or ${file:PATH}")
+        if self._environ is None:
+            return Secret("")
+        return Secret(_REFERENCE.sub(self._value, text))
+
+    def _value(self, found: re.Match[str]) -> str:
+        if name := found["name"]:
+            assert self._environ is not None
+            if value := self._environ.get(name):
+                return value
+            raise Unset(f"{name} is not set; set it in the environment or in the env_file")
+        path = self._folder / Path(found["file"]).expanduser()
+        try:
+            return _read(path).removesuffix("\n").removesuffix("\r")
+        except OSError as error:
+            raise Unset(f"{found['file']} cannot be read: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise Unset(f"{found['file']} is not UTF-8 text") from None
+
+
+def refers(text: str) -> bool:
+    """Whether a text holds a reference."""
+    return _REFERENCE.search(text) is not None
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """NAME=value lines; blank ones and those that begin with # are passed over, quotes around a value are taken off.
+
+    ValueError with one line that names no value: not there, readable by others, or a line that is none.
+    """
+    try:
+        mode = path.stat().st_mode
+        if mode & 0o077:
+            raise ValueError(f"{path} has mode {stat.S_IMODE(mode):04o}, others could read it; do: chmod 600 {path}")
+        lines = _read(path).splitlines()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
+    return dict(_pair(path, number, line) for number, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#")
+
+
+def _pair(path: Path, number: int, line: str) -> tuple[str, str]:
+    found = _LINE.fullmatch(line.strip())
+    if not found:
+        raise ValueError(f"line {number} of {path} is not NAME=value")
+    name, value = found.groups()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return name, value
+
+
+def _read(path: Path) -> str:
+    """A small regular file; a pipe would be waited for, a device never ends."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a regular file")
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(f"larger than {LARGEST // 1024} KiB")
+    return content.decode()

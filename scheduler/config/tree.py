@@ -1,0 +1,297 @@
+"""The file as plain data, in which every key and value remembers where it stands.
+
+Built from the C parser's events: the round-trip objects of the same library take ten times as long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from _ruamel_yaml import AliasEvent, CParser, MappingStartEvent, ScalarEvent, SequenceStartEvent
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import DocumentStartEvent, MappingEndEvent, SequenceEndEvent, StreamEndEvent
+
+from scheduler.config.complaint import NOWHERE, Complaints, Elsewhere, Place
+
+DEPTH = 64  # maps and lists inside each other; a config needs eight
+NODES = 5_000_000  # values once every alias is followed: 100,000 agents that share twenty keys are half of that
+
+Steps = Sequence[str | int]
+
+_ODD = re.compile(r"[-+]?(0[0-9_]+|0x[0-9a-fA-F_]+|0[ob][0-7_]+|[0-9][0-9_]*_[0-9_]*|[0-9][0-9_]*(:[0-5]?[0-9])+|[0-9]{19,})")
+_INT = re.compile(r"[-+]?[0-9]{1,18}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+class Map(dict[str, Any]):
+    """A map; `marks` says where each key and its value begin."""
+
+    __slots__ = ("marks",)
+
+    def __init__(self, items: dict[str, Any] | None = None, marks: dict[str, tuple[Place, Place]] | None = None) -> None:
+        super().__init__(items or {})
+        self.marks = marks or {}
+
+
+class Items(list[Any]):
+    """A list; `marks` says where each item begins."""
+
+    __slots__ = ("marks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[Place] = []
+
+
+class Odd(str):
+    """Text without quotes that other readers of YAML take for a number: 22:00, 022, 1_000."""
+
+    __slots__ = ()
+
+
+def read(text: str, complaints: Complaints, at: Elsewhere | None = None) -> Any:
+    """The one document in `text`: Map, Items, str, int, float, bool or None.
+
+    Faults go to `complaints`; after one of grammar, depth or size the rest is unread and the answer None. `at` is the place
+    to give to everything, for text that is not the file.
+    """
+    reader = _Reader(text, complaints, at)
+    try:
+        return reader.document()
+    except (YAMLError, UnicodeEncodeError) as error:
+        place, message = _explain(error, text)
+        complaints.fault(at or place, dotted(reader.path), message)
+    except _Hopeless:
+        pass
+    return None
+
+
+def locate(node: Any, steps: Steps, place: Place) -> tuple[Place, list[str | int]]:
+    """Where the value at `steps` stands, and the steps that the file has too; `place` is that of `node` itself.
+
+    Steps that the file does not have (a union's tag, the index of a single item written without its list) are passed over;
+    a last step that is missing is kept, at the place of what misses it.
+    """
+    known: list[str | int] = []
+    for index, step in enumerate(steps):
+        if isinstance(node, Map) and step in node:
+            key_at, value_at = node.marks[str(step)]
+            place = key_at if isinstance(node[str(step)], Map) else value_at
+            node = node[str(step)]
+        elif isinstance(node, Items) and isinstance(step, int):
+            place, node = node.marks[step], node[step]
+        elif index < len(steps) - 1 or not isinstance(node, Map | None):
+            continue
+        known.append(step)
+    return place, known
+
+
+def dotted(steps: Steps) -> str:
+    """The path as it is written: agents.ops.context[0]."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{shown_key(step)}" for step in steps)
+    return text.removeprefix(".")
+
+
+def shown_key(key: str) -> str:
+    """A key fit for a message: short and on one line."""
+    printable = key if key.isprintable() else ascii(key)[1:-1]
+    return printable if len(printable) <= 63 else f"{printable[:60]}..."
+
+
+class _Hopeless(Exception):  # noqa: N818 -- not an error to anybody: the complaint is already made
+    """Reading on would be of no use."""
+
+
+class _Reader:
+    def __init__(self, text: str, complaints: Complaints, at: Elsewhere | None) -> None:
+        self._next = CParser(text).get_event
+        self._complaints = complaints
+        self._at = at
+        self._nodes = 0
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._plain: dict[str, Any] = dict(_WORDS)
+        self.path: list[str | int] = []
+
+    def document(self) -> Any:
+        self._next()
+        event = self._next()
+        if isinstance(event, StreamEndEvent):
+            return None
+        node = self._node(self._next(), 0)
+        self._next()
+        after = self._next()
+        if isinstance(after, DocumentStartEvent):
+            self._fault(after.start_mark, "a second document begins here; a config is one document: remove the ---")
+        return node
+
+    def _node(self, event: Any, depth: int) -> Any:
+        kind = type(event)
+        if kind is AliasEvent:
+            return self._alias(event)
+        self._nodes += 1
+        before = self._nodes
+        if event.tag is not None:
+            self._fault(event.start_mark, "tags are not used here; remove the word that begins with !")
+        if kind is ScalarEvent:
+            node = self._scalar(event)
+        elif depth == DEPTH:
+            self._stop(event.start_mark, f"more than {DEPTH} maps and lists stand inside each other here")
+        elif kind is MappingStartEvent:
+            node = self._map(depth + 1)
+        else:
+            assert kind is SequenceStartEvent
+            node = self._items(depth + 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node, self._nodes - before + 1
+        return node
+
+    def _scalar(self, event: Any) -> Any:
+        text: str = event.value
+        if event.style:
+            return text
+        try:
+            return self._plain[text]
+        except KeyError:
+            return self._plain.setdefault(text, _resolve(text))
+
+    def _items(self, depth: int) -> Items:
+        items = Items()
+        while type(event := self._next()) is not SequenceEndEvent:
+            self.path.append(len(items))
+            items.marks.append(self._at or event.start_mark)
+            items.append(self._node(event, depth))
+            self.path.pop()
+        return items
+
+    def _map(self, depth: int) -> Map:
+        node = Map()
+        marks = node.marks
+        merges: list[tuple[Place, Any]] = []
+        path = self.path
+        while type(event := self._next()) is not MappingEndEvent:
+            key = self._key(event, depth)
+            path.append(key)
+            value_event = self._next()
+            value = self._node(value_event, depth)
+            if key == "<<" and not event.style:
+                merges.append((value_event.start_mark, value))
+            elif key in marks:
+                first = marks[key][0].line + 1
+                self._fault(event.start_mark, f"is given twice; the first is on line {first}" if not self._at else "is given twice")
+            elif key:
+                node[key] = value
+                marks[key] = (self._at, self._at) if self._at else (event.start_mark, value_event.start_mark)
+            path.pop()
+        for place, source in merges:
+            self._merge(node, place, source)
+        return node
+
+    def _key(self, event: Any, depth: int) -> str:
+        key = self._node(event, depth)
+        if type(key) is str and key:
+            return key
+        if isinstance(key, Map | Items) or key == "":
+            self._fault(event.start_mark, "a key must be a word")
+        else:
+            self._fault(event.start_mark, "this key does not read as text; put it in quotes")
+        return ""
+
+    def _merge(self, node: Map, place: Place, source: Any) -> None:
+        for part in source if isinstance(source, Items) else [source]:
+            if not isinstance(part, Map):
+                self._fault(place, "<< takes a map that has an anchor, as in <<: *name, or a list of them")
+                return
+            for key, value in part.items():
+                if key not in node:
+                    node[key] = value
+                    node.marks[key] = part.marks[key]
+
+    def _alias(self, event: Any) -> Any:
+        if event.anchor not in self._anchors:
+            self._fault(event.start_mark, "this alias names no anchor above it; if the star is text, put the text in quotes")
+            return None
+        node, size = self._anchors[event.anchor]
+        self._nodes += size
+        if self._nodes > NODES:
+            self._stop(event.start_mark, f"aliases make this file more than {NODES:,} values long")
+        return node
+
+    def _fault(self, place: Place, message: str) -> None:
+        self._complaints.fault(self._at or place, dotted(self.path), message)
+
+    def _stop(self, place: Place, message: str) -> None:
+        self._fault(place, message)
+        raise _Hopeless
+
+
+def _resolve(text: str) -> Any:
+    """What text without quotes means: numbers by YAML 1.2, and text that is a number to others marked as such."""
+    if text[0] not in "+-.0123456789":
+        return text
+    if _ODD.fullmatch(text):
+        return Odd(text)
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text.replace(".inf", "inf").replace(".nan", "nan")) if text[-1] not in "fFnN" else float(text.replace(".", ""))
+    return text
+
+
+def _explain(error: Exception, text: str) -> tuple[Place, str]:
+    if not isinstance(error, MarkedYAMLError):
+        return _unprintable(text)
+    problem, context = str(error.problem or ""), str(error.context or "")
+    here: Any = error.problem_mark or error.context_mark or NOWHERE
+    began: Any = error.context_mark or here
+    if problem.startswith("found character that cannot start"):
+        return here, _bad_start(text, here)
+    if "scanning an alias" in context:
+        return began, 'text that begins with * must stand in quotes: "*/5 * * * *"'
+    if problem.startswith("found unexpected ':'"):
+        return here, 'a colon is not expected inside brackets; put the text in quotes: "08:00"'
+    if "tab" in problem:
+        return here, "a tab cannot indent; use spaces"
+    if problem.startswith("found unexpected end of stream"):
+        return began, "a quote opens here that nothing closes"
+    if problem.startswith("found unknown escape"):
+        return here, r"a backslash means something else in double quotes; use single quotes, or write \\"
+    if problem.startswith("did not find expected ',' or") or "flow" in context:
+        return here, f"the bracket that opens on line {began.line + 1} is not closed here"
+    if problem.startswith("mapping values are not allowed"):
+        return here, "a colon is not expected here: put the text in quotes, or mend the indentation"
+    if problem.startswith("could not find expected ':'"):
+        return began, "this is no `key: value`; mind the blank after the colon"
+    if problem.startswith(("did not find expected key", "did not find expected '-'", "did not find expected <document start>")):
+        return here, "this does not fit what stands above it; mend the indentation, or put the text in quotes"
+    return here, f"this is not YAML: {problem}"
+
+
+def _bad_start(text: str, place: Place) -> str:
+    lines = text.split("\n", place.line + 1)
+    found = lines[place.line].lstrip("\ufeff")[place.column : place.column + 1]
+    if found == "\t":
+        return "a tab cannot indent; use spaces"
+    return f"text that begins with {found or 'this character'} must stand in quotes" + (': "@reboot"' if found == "@" else "")
+
+
+def _unprintable(text: str) -> tuple[Place, str]:
+    found = _UNPRINTABLE.search(text)
+    start = found.start() if found else 0
+    place = _At(text.count("\n", 0, start), start - text.rfind("\n", 0, start) - 1)
+    return place, f"the character U+{ord(text[start]):04X} may not stand in a config" if text else "the file is empty"
+
+
+class _At:
+    __slots__ = ("column", "line")
+
+    def __init__(self, line: int, column: int) -> None:
+        self.line = line
+        self.column = column
