@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
 from scheduler.cli import options
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
+from scheduler.config.load import Loaded
 from scheduler.settings import Settings
 
 
@@ -30,12 +30,19 @@ def check(name: str | None, path: Path, form: str) -> int:
         return _refuse(error, form)
     if name is not None:
         return _show_effective(path, name, form)
+    return _praise(path, loaded, form)
+
+
+def _praise(path: Path, loaded: Loaded, form: str) -> int:
     if form == "json":
-        click.echo(json.dumps({"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}))
+        found = {"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}
+        click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{path.name} is good: {_counted(loaded.settings)}")
+    click.echo(f"{path} is good: {_counted(loaded.settings)}")
+    for variable in loaded.overrides:
+        click.echo(f"overridden by {variable}")
     return 0
 
 

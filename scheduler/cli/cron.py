@@ -14,6 +14,7 @@ from cron.schedule import Schedule, ScheduleError, is_reboot, parse
 from scheduler.cli import names, options, times
 from scheduler.cli.door import open_door
 from scheduler.cli.follow import follow, mark
+from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import table
 from scheduler.config import zones
 from scheduler.outcome import Kind
@@ -62,11 +63,11 @@ def next(expression: str, timezone: str, after: str | None, count: int, form: st
 
 def _schedule(expression: str, timezone: str) -> Schedule:
     if is_reboot(expression):
-        raise click.UsageError("@reboot has no times: it fires once when the daemon starts")
+        raise Mistake("@reboot has no times: it fires once when the daemon starts")
     try:
         return parse(expression, zones.zone(timezone))
     except (ScheduleError, ValueError) as error:
-        raise click.UsageError(str(error)) from error
+        raise Mistake(str(error)) from error
 
 
 def _start(after: str | None, schedule: Schedule) -> datetime:
@@ -75,7 +76,7 @@ def _start(after: str | None, schedule: Schedule) -> datetime:
     try:
         return times.moment(after, schedule.zone)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        raise Mistake(str(error)) from error
 
 
 def _firings(schedule: Schedule, after: datetime) -> Iterator[datetime]:

@@ -58,9 +58,7 @@ def _examine(path: Path, state: Path | None) -> Iterator[Finding]:
     yield python(sys.version_info[:3])
     yield sqlite(sqlite3.sqlite_version_info)
     yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
-    yield _config(path)
-    if path.exists():
-        yield permissions(path)
+    yield from _config(path)
     where = reach.place(path, state)
     yield from _folder(where.database.parent)
     yield from _database(where)
@@ -85,28 +83,17 @@ def sqlite(found: tuple[int, ...]) -> Finding:
     return Finding("warn", "sqlite", f"{_dotted(found)} may corrupt a file whose log two programs fold in at once; {advice}")
 
 
-def permissions(path: Path) -> Finding:
-    """Whether others may change the config, which is code: what it says is run."""
-    found = path.stat()
-    mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
-    if found.st_mode & stat.S_IWOTH:
-        return Finding("bad", "config", f"{path} can be changed by everyone ({mode}); chmod o-w {path}")
-    if found.st_mode & stat.S_IWGRP:
-        return Finding("warn", "config", f"{path} can be changed by its group ({mode}); chmod g-w {path}")
-    if found.st_uid not in (os.geteuid(), 0):
-        return Finding("warn", "config", f"{path} belongs to user id {found.st_uid}, who can change what is run here")
-    return Finding("ok", "config", f"only its owner can change it ({mode})")
-
-
-def _config(path: Path) -> Finding:
+def _config(path: Path) -> Iterator[Finding]:
+    """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
     try:
         loaded = load.load(path, os.environ)
     except ConfigError as error:
         first, more = str(error.complaints[0]), len(error.complaints) - 1
-        return Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))
-    if loaded.warnings:
-        return Finding("warn", "config", f"{len(loaded.warnings)} warnings; `heartbeatd check` lists them")
-    return Finding("ok", "config", f"{path} is good")
+        yield Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))
+        return
+    for warning in loaded.warnings:
+        yield Finding("warn", "config", str(warning))
+    yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
 
 
 def _folder(folder: Path) -> Iterator[Finding]:
@@ -115,14 +102,18 @@ def _folder(folder: Path) -> Iterator[Finding]:
         return
     mode = stat.S_IMODE(folder.stat().st_mode)
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding("bad", "state", f"{folder} cannot be written as user id {os.geteuid()}; chown it, or set `state:` elsewhere")
+        yield Finding(
+            "bad", "state", f"{folder} cannot be written as user id {os.geteuid()}; chown it, or set `state:` elsewhere"
+        )
     elif mode & 0o077:
         yield Finding("warn", "state", f"others can look into {folder} (mode {mode:04o}); chmod 700 {folder}")
     else:
         yield Finding("ok", "state", f"{folder} is its owner's alone")
     remote = locks.filesystem_kind(folder)
     if remote:
-        yield Finding("bad", "state", f"{folder} lies on {remote}, where SQLite's locks cannot be trusted; set `state:` to a local disk")
+        yield Finding(
+            "bad", "state", f"{folder} lies on {remote}, where SQLite's locks cannot be trusted; set `state:` to a local disk"
+        )
 
 
 def _database(where: Place) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[2]
+ALONE = "install heartbeatd in an environment of its own, and run it from another folder"
 PACKAGES = ("scheduler", "heartbeat", "cron")
 
 
@@ -16,12 +17,9 @@ def stray_package(locate: Callable[[str], Path | None] | None = None) -> str | N
     for package in PACKAGES:
         found = locate(package)
         if found is None:
-            return f"the package {package}/ is missing beside {HOME / 'scheduler'}; install heartbeatd anew, in an environment of its own"
+            return f"the package {package}/ is missing beside {HOME / 'scheduler'}; {ALONE}"
         if found != HOME:
-            return (
-                f"the package {package}/ comes from {found}, not from {HOME} like the rest of heartbeatd: another library has the same"
-                " name; install heartbeatd in an environment of its own, and run it from another folder"
-            )
+            return f"the package {package}/ comes from {found}, not {HOME}: another library has its name; {ALONE}"
     return None
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import click
-
+from scheduler.cli.mistake import Mistake
 from scheduler.entry import Key
 from scheduler.outcome import Kind
 
@@ -13,20 +12,25 @@ KINDS = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
 WORDS = {kind: word for word, kind in KINDS.items()}
 
 
+def called(kind: str, name: str) -> str:
+    """An entry as people name it where its kind matters."""
+    return f"{WORDS[Kind(kind)]}/{name}"
+
+
 def choose(text: str, known: Callable[[Key], bool]) -> Key:
-    """The entry that `text` means among those known. Raises UsageError for none, and for two."""
+    """The entry that `text` means among those known. Raises Mistake for none, and for two."""
     word, slash, name = text.partition("/")
     kinds = list(KINDS.values())
     if slash:
         if word not in KINDS:
-            raise click.UsageError(f"{text!r} is neither agent/NAME nor cron/NAME")
+            raise Mistake(f"{text!r} is neither agent/NAME nor cron/NAME")
         kinds, text = [KINDS[word]], name
     found = [(kind, text) for kind in kinds if known((kind, text))]
     if len(found) > 1:
-        raise click.UsageError(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
+        raise Mistake(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
     if not found:
         what = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
-        raise click.UsageError(f"no {what} {text!r}; `heartbeatd status` lists them")
+        raise Mistake(f"no {what} {text!r}; `heartbeatd status` lists them")
     return found[0]
 
 
@@ -36,5 +40,5 @@ def only(kind: Kind, text: str, instead: str) -> str:
     if not slash:
         return text
     if KINDS.get(word) is not kind:
-        raise click.UsageError(f"{text!r} is not {WORDS[kind]}/NAME; {instead}")
+        raise Mistake(f"{text!r} is not {WORDS[kind]}/NAME; {instead}")
     return name

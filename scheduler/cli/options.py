@@ -43,5 +43,5 @@ def form(command: Decorated) -> Decorated:
     )(command)
 
 
-def _nearest(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path:
+def _nearest(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
     return value or ctx.find_root().params.get("config") or Path("config.yaml")

@@ -9,6 +9,7 @@ import click
 
 from scheduler.cli import names, options
 from scheduler.cli.door import Door, open_door
+from scheduler.cli.mistake import Mistake
 from scheduler.cli.times import Span, local, utc_now, zone_name
 from scheduler.entry import Key
 
@@ -42,10 +43,10 @@ def resume(name: str | None, everything: bool, path: Path) -> None:
 
 def _open(name: str | None, everything: bool, path: Path) -> tuple[Key | None, Door]:
     if (name is None) != everything:
-        raise click.UsageError("name an agent or a job, or say --all")
+        raise Mistake("name an agent or a job, or say --all")
     door = open_door(path)
     return (names.choose(name, door.knows) if name else None), door
 
 
 def _called(key: Key | None) -> str:
-    return f"{names.WORDS[key[0]]}/{key[1]}" if key else "all agents and jobs"
+    return names.called(*key) if key else "all agents and jobs"

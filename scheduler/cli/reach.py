@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from scheduler import locks
-from scheduler.config.load import peek_state
 from scheduler.store import reader
 
 
@@ -48,7 +47,11 @@ class Up:
 
 def place(path: Path, state: Path | None = None) -> Place:
     """The place that `--state` or the config at `path` names, however broken that config is."""
-    return Place(state or peek_state(path))
+    if state is not None:
+        return Place(state.absolute())
+    from scheduler.config.load import peek_state  # it brings the whole schema, which `--state` can do without
+
+    return Place(peek_state(path, os.environ))
 
 
 def running(where: Place) -> Up | None:

@@ -13,6 +13,7 @@ import click
 from scheduler import logs
 from scheduler.app import Daemon
 from scheduler.cli import options
+from scheduler.cli.mistake import Mistake
 from scheduler.cli.times import Span
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -21,8 +22,17 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.command()
 @click.option("--for", "duration", type=Span(), help="Stop in order after this time, as in 60s.")
 @click.option("--once", is_flag=True, help="Do what is due now, a new entry counting as due, then exit: 1 if a run failed.")
-@click.option("--log-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of the log on stderr.")
-@click.option("--log-level", "level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True, help="From which on.")
+@click.option(
+    "--log-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of the log on stderr."
+)
+@click.option(
+    "--log-level",
+    "level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="From which on.",
+)
 @options.config
 def run(duration: timedelta | None, once: bool, form: logs.Form, level: str, path: Path) -> int:
     """Run the daemon in the foreground.
@@ -30,7 +40,7 @@ def run(duration: timedelta | None, once: bool, form: logs.Form, level: str, pat
     SIGHUP reloads the config; SIGTERM or Ctrl-C lets what runs end, a second one stops at once.
     """
     if once and duration:
-        raise click.UsageError("--once ends by itself; leave --for away")
+        raise Mistake("--once ends by itself; leave --for away")
     os.umask(0o077)
     logs.set_up(sys.stderr, form=form, level=getattr(logging, level.upper()))
     daemon = Daemon(path, os.environ, listen=not once)

@@ -12,13 +12,14 @@ import click
 
 from scheduler import duequeue, history
 from scheduler.cli import names, options, reach
+from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
-from scheduler.cli.times import Moment, between, local, zone_name
+from scheduler.cli.times import Moment, between, local, short, utc_now, zone_name
 from scheduler.entry import Key
 from scheduler.outcome import Outcome
 
 OPEN = "running"  # what --outcome calls a run that has none yet
-HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "SLOTS", "TOOK")
+HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK")
 
 
 @click.command()
@@ -42,7 +43,8 @@ def runs(
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
-        click.echo(table(HEAD, [_row(run) for run in found]))
+        now = utc_now()
+        click.echo(table(HEAD, [_row(run, now) for run in found]))
         click.echo(f"times in {zone_name()}")
     else:
         click.echo("nothing has run yet" if name is None and not (since or until or outcome or reason) else "no such run")
@@ -58,7 +60,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
     with reach.reading(reach.place(path, state)) as db:
         found = history.one(db, run) if db else None
     if found is None:
-        raise click.UsageError(f"no run {run}; `heartbeatd runs` lists them")
+        raise Mistake(f"no run {run}; `heartbeatd runs` lists them")
     click.echo(json.dumps(found, indent=2) if form == "json" else _told(found))
 
 
@@ -66,34 +68,28 @@ def _key(db: sqlite3.Connection, name: str) -> Key:
     return names.choose(name, lambda key: duequeue.find(db, *key) is not None)
 
 
-def called(run: dict[str, Any]) -> str:
-    """A run's entry as people name it."""
-    return f"{'cron' if run['kind'] == 'cron' else 'agent'}/{run['name']}"
-
-
-def _row(run: dict[str, Any]) -> list[str]:
+def _row(run: dict[str, Any], now: datetime) -> list[str]:
     return [
         str(run["id"]),
-        called(run),
-        local(run["slot"]),
+        names.called(run["kind"], run["name"]),
+        short(run["slot"], now),
         run["trigger"],
-        run["outcome"] or run["state"],
+        (run["outcome"] or run["state"]) + (f" x{run['slots']}" if run["slots"] > 1 else ""),
         run["reason"] or run["suppression"] or "-",
-        str(run["slots"]),
         between(run["started_at"], run["finished_at"]),
     ]
 
 
 def _told(run: dict[str, Any]) -> str:
     lines = [f"{word:<10} {plain(value)}" for word, value in _facts(run) if value]
-    return "\n".join([*lines, *(f"\n{harmless(run['text'])}" for _ in "x" if run["text"])])
+    return "\n".join([*lines, "", harmless(run["text"])] if run["text"] else lines)
 
 
 def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
     """One fact a line; those that are empty are left out."""
     return [
         ("run", str(run["id"])),
-        ("entry", called(run)),
+        ("entry", names.called(run["kind"], run["name"])),
         ("slot", f"{local(run['slot'])} {zone_name()}"),
         ("slots", str(run["slots"]) if run["slots"] > 1 else ""),
         ("trigger", run["trigger"]),

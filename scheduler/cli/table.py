@@ -14,7 +14,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
     width = max(NARROWEST, width or shutil.get_terminal_size((80, 24)).columns)
     cells = [[plain(cell) for cell in row] for row in (head, *rows)]
     widths = _fitting([max(len(cell) for cell in column) for column in zip(*cells, strict=True)], width)
-    return "\n".join(GAP.join(_cut(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(
+        GAP.join(_cut(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True)).rstrip() for row in cells
+    )
 
 
 def plain(text: str) -> str:

@@ -25,6 +25,14 @@ def local(instant: str | datetime | None) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def short(instant: str | None, now: datetime) -> str:
+    """An instant as a table has it, in the host's zone: the time alone if it is today's, else the day and the minute."""
+    if instant is None:
+        return "-"
+    moment, today = datetime.fromisoformat(instant).astimezone(), now.astimezone().date()
+    return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%m-%d %H:%M}"
+
+
 def zone_name(localtime: Path = Path("/etc/localtime")) -> str:
     """What the host's zone is called: its IANA name where the host tells it, else the short name of its clock."""
     named = os.environ.get("TZ", "").removeprefix(":")

@@ -1,0 +1,91 @@
+"""`status`: whether the daemon is up, what is due, and how each entry last fared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scheduler.cli import options, reach
+from scheduler.cli.names import called
+from scheduler.cli.reach import Up
+from scheduler.cli.table import table
+from scheduler.cli.times import local, rough, short, utc_now, zone_name
+from scheduler.status import snapshot
+
+HEAD = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
+DOWNS = 3  # that people are told of; programs get them all
+
+
+@click.command()
+@options.config
+@options.state
+@options.form
+def status(path: Path, state: Path | None, form: str) -> None:
+    """Say what is due, what runs, and whether the daemon is up."""
+    where = reach.place(path, state)
+    up, now = reach.running(where), utc_now()
+    with reach.reading(where) as db:
+        seen = snapshot(db, now) if db else None
+    if form == "json":
+        click.echo(json.dumps(_as_data(seen, up), indent=2))
+        return
+    for line in (*_life(seen, up, now), *(_entries(seen, now) if seen else ())):
+        click.echo(line)
+
+
+def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
+    """The snapshot, with what only the lock can tell: whether the last life goes on."""
+    seen = seen or {"daemon": None, "downs": [], "config_hash": None, "entries": [], "queue": None, "outbox": []}
+    return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
+
+
+def _life(seen: dict[str, Any] | None, up: Up | None, now: datetime) -> Iterator[str]:
+    life = seen["daemon"] if seen else None
+    if up is not None:
+        since = f" since {local(up.started_at)} ({rough(now - up.started_at)})" if up.started_at else ""
+        yield f"daemon: running{since}, pid {up.pid or 'not known'}"
+    elif life is None:
+        yield "daemon: has never run; `heartbeatd run` starts it"
+    else:
+        since = life["ended_at"] or life["last_tick_at"]
+        span = rough(now - datetime.fromisoformat(since))
+        yield f"daemon: down since {local(since)} ({span}), {_how(life['ended_at'] is not None)}"
+    for down in (seen["downs"] if seen else [])[:DOWNS]:
+        span = rough(datetime.fromisoformat(down["until"]) - datetime.fromisoformat(down["since"]))
+        yield f"  was down {local(down['since'])} to {local(down['until'])} ({span}), {_how(down['clean'])}"
+
+
+def _how(clean: bool) -> str:
+    return "stopped in order" if clean else "ended unexpectedly"
+
+
+def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
+    queue = seen["queue"]
+    yield f"queue: {queue['due']} due, {queue['running']} running, {queue['retrying']} waiting for another attempt"
+    for box in seen["outbox"]:
+        since = f" since {local(box['oldest_at'])}" if box["oldest_at"] else ""
+        yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} given up"
+    for entry in seen["entries"]:
+        if entry["wakes_waiting"]:
+            yield f"wakes: {entry['wakes_waiting']} wait for {called(entry['kind'], entry['name'])}"
+    if seen["entries"]:
+        yield ""
+        yield table(HEAD, [_row(entry, now) for entry in seen["entries"]])
+    yield f"times in {zone_name()}"
+
+
+def _row(entry: dict[str, Any], now: datetime) -> list[str]:
+    last = entry["last_run"] or {}
+    return [
+        called(entry["kind"], entry["name"]),
+        entry["state"],
+        short(entry["next_due"] or entry["paused_until"], now),
+        last.get("outcome") or last.get("state") or "-",
+        last.get("reason") or last.get("suppression") or "-",
+        short(last.get("finished_at"), now),
+    ]
