@@ -18,23 +18,23 @@ from types import FrameType
 from scheduler import boots, delivery, orphans, plan
 from scheduler.boots import Boot
 from scheduler.config import load
-from scheduler.engine import LONGEST_SLEEP, Engine, Reading
-from scheduler.entry import Claim
-from scheduler.events import Event
-from scheduler.executor import LocalExecutor
-from scheduler.inbox import Inbox, Refused
 from scheduler.config.complaint import ConfigError
 from scheduler.delivery import Parcel
+from scheduler.engine import LONGEST_SLEEP, Engine, Reading
+from scheduler.entry import Claim
+from scheduler.events import Closed, Event
+from scheduler.executor import LocalExecutor
+from scheduler.inbox import Inbox, Refused
 from scheduler.journal import Journal
 from scheduler.locks import Lock, filesystem_kind, private_folder
 from scheduler.logs import event
 from scheduler.metrics import Metrics
-from scheduler.outcome import Ending
+from scheduler.outcome import FAILURES, Ending
 from scheduler.process import Children
 from scheduler.recovery import Survivors
 from scheduler.reload import Reloader
 from scheduler.settings import Settings
-from scheduler.store import Store, StoreError, Unavailable, reader
+from scheduler.store import Store, Unavailable, reader
 from scheduler.transports import Sent
 from scheduler.watch import Watch
 from scheduler.web.server import Server
@@ -60,6 +60,7 @@ class Daemon:
     """
 
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
+        self._watch = Watch(path, self._file_changed)  # made first: what changes from here on is a change
         loaded = load.load(path, environ)
         self.settings = loaded.settings
         for warning in loaded.warnings:
@@ -86,7 +87,6 @@ class Daemon:
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
         self.reloader = Reloader(lambda: load.load(path, environ), lambda: self.engine.plan, inbox, utc_now)
-        self._watch = Watch(path, self._file_changed)
         self._server = Server(self) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
@@ -106,8 +106,8 @@ class Daemon:
     def run_once(self) -> int:
         """Do what is due now, a new entry counting as due, with its retries, wakes and deliveries; 1 if a run failed."""
         self._begin(at_once=True)
-        started = utc_now()
-        self._loop(lambda: self._stops > 0 or self._nothing_left(started), None)
+        self.engine.tick(now())
+        self._loop(lambda: self._stops > 0 or self.engine.at_rest(utc_now()), None)
         self._stop()
         self._end()
         return 1 if self._failed_runs else 0
@@ -135,13 +135,6 @@ class Daemon:
             if wait > 0:
                 self._stirred.wait(wait)
 
-    def _nothing_left(self, started: datetime) -> bool:
-        """Whether all that was due when the round began, and what followed from it, is done."""
-        next_at = self.engine.idle_until(utc_now())
-        return self.engine.health.ticked_at is not None and (
-            next_at is None or (next_at > started and self.engine.only_slots_wait())
-        )
-
     def _stop(self) -> None:
         """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
         self.engine.stopping = True
@@ -161,11 +154,11 @@ class Daemon:
         self._lock.release()
         event(logging.INFO, "stopped")
 
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
         self._stirred.set()
 
-    def _on_hup(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def _on_hup(self, number: int, frame: FrameType | None) -> None:
         self._reload_wanted = True
         self._stirred.set()
 
@@ -185,7 +178,7 @@ class Daemon:
             return  # told in the log, in /metrics and in status
 
     def _hear(self, happened: Event) -> None:
-        self._failed_runs += _is_failure(happened)
+        self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES
 
 
 def _carry(claim: Claim, children: Children) -> Ending:

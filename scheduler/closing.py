@@ -74,7 +74,8 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None
         outbox.put(turn, claim, ending.message, channels)
     _end_wakes(turn, standing, claim, ending)
     _note(turn, standing, claim, ending)
-    if standing.state == "active" and not standing.paused:
+    if standing.state == "active" and not standing.paused and claim.owner == turn.owner:
+        # Slots that came while no daemon lived are not the run's fault: those are looked at as late ones.
         planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)

@@ -129,6 +129,11 @@ def everything(db: sqlite3.Connection) -> list[Standing]:
     return [_standing(row) for row in db.execute("select * from entry order by kind, name")]
 
 
+def after(db: sqlite3.Connection, last_id: int, limit: int) -> list[Standing]:
+    """The next entries in the order of their ids, for work that goes round."""
+    return [_standing(row) for row in db.execute("select * from entry where id > ? order by id limit ?", (last_id, limit))]
+
+
 def ahead_of(db: sqlite3.Connection, now: datetime) -> list[Standing]:
     """The entries whose slots were accounted for later than now: the clock has been set back."""
     return [_standing(row) for row in db.execute("select * from entry where settled_until > ?", (millis(now),))]

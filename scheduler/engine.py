@@ -29,6 +29,7 @@ RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STUCK = timedelta(seconds=10)  # how long an ended task may take to give its result before it is given up
 KEEP_HOUSE = timedelta(minutes=1)
+TRIM_AT_ONCE = 100  # entries
 LETTERS_AT_ONCE = 8
 CLAIMS_AT_ONCE = 500  # bounds a transaction
 
@@ -88,6 +89,7 @@ class Engine:
         self._awake_since: datetime | None = None
         self._ended: dict[int, tuple[Why, datetime]] = {}
         self._house_kept: datetime | None = None
+        self._trimmed = 0
 
     def begin(self, reading: Reading, boot: boots.Boot, survivors: recovery.Survivors, *, at_once: bool = False) -> None:
         """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
@@ -157,12 +159,12 @@ class Engine:
         for run_id in self._runs.inflight():
             self.end_run(run_id, "shutdown", now)
 
-    def idle_until(self, now: datetime) -> datetime | None:
-        """When the next thing wants to be done; None when nothing is planned or waited for."""
-        if self.busy():
-            return now
-        wishes = (duequeue.next_due(self.store.connection), outbox.next_due(self.store.connection))
-        return min((wish for wish in wishes if wish), default=None)
+    def at_rest(self, now: datetime) -> bool:
+        """Whether all that is due is done: no run or attempt is left, no wake wants to start one, no message waits to be tried."""
+        db = self.store.connection
+        next_at = duequeue.next_due(db)
+        due = next_at is not None and next_at <= now
+        return not (due or self.busy() or duequeue.open_runs(db) or wakes.impatient(db) or outbox.untried(db))
 
     def finish(self, reading: Reading) -> None:
         """End this life cleanly. Raises Unavailable."""
@@ -212,15 +214,19 @@ class Engine:
         return claims
 
     def _keep_house(self, turn: Turn) -> None:
-        """What is to be done now and then: the sign of life, old wakes, old rows."""
-        if self._house_kept is not None and turn.now - self._house_kept < KEEP_HOUSE and turn.now >= self._house_kept:
-            boots.tick(turn)
+        """What is to be done now and then: the sign of life, old wakes, old rows; a few entries at a time."""
+        boots.tick(turn)
+        if self._house_kept is not None and timedelta() <= turn.now - self._house_kept < KEEP_HOUSE:
             return
         self._house_kept = turn.now
-        boots.tick(turn)
         wakes.expire(turn)
+        outbox.forget(turn)
         kept = turn.plan.settings.history
-        history.prune(turn, kept.keep, kept.runs)
+        history.prune(turn, kept.keep)
+        some = duequeue.after(turn.db, self._trimmed, TRIM_AT_ONCE)
+        for standing in some:
+            history.trim(turn, standing, kept.runs)
+        self._trimmed = some[-1].id if some else 0
 
     def _next(self, turn: Turn) -> datetime:
         full = len(self._runs.inflight()) >= turn.limits.concurrency

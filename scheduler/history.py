@@ -127,24 +127,35 @@ def starts_by_wakes(db: sqlite3.Connection, kind: Kind, name: str, since: dateti
     return int(db.execute(query, (kind, name, millis(since))).fetchone()[0])
 
 
-def prune(turn: Turn, keep: timedelta, runs: int, batch: int = 500) -> int:
-    """Remove closed rows older than `keep` and all but the newest `runs` of an entry, at most `batch`; gives how many went.
+UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')"
+
+
+def prune(turn: Turn, keep: timedelta, batch: int = 500) -> None:
+    """Remove closed rows older than `keep`, the oldest first and at most `batch`, so that the lock stays short.
 
     Rows with a message that is still to be delivered stay.
     """
-    removed = turn.db.execute(
-        "delete from run where id in (select id from run where state = 'closed' and finished_at < ? and id not in"
-        " (select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')) limit ?)",
-        (millis(turn.now - keep), batch),
-    ).rowcount
-    if removed == 0:
-        removed = turn.db.execute(
-            "delete from run where id in (select id from (select id, state, row_number() over (partition by kind, name order by id desc) as"
-            " place from run) where place > ? and state = 'closed' limit ?)",
-            (runs, batch),
-        ).rowcount
-    turn.db.execute("delete from outbox where finished_at is not null and run_id not in (select id from run)")
-    return removed
+    query = (
+        f"select id from run where state = 'closed' and finished_at < ? and id not in ({UNFINISHED}) order by finished_at limit ?"  # noqa: S608
+    )
+    _remove(turn, turn.db.execute(query, (millis(turn.now - keep), batch)).fetchall())
+
+
+def trim(turn: Turn, standing: Standing, runs: int, batch: int = 500) -> None:
+    """Remove all but the newest `runs` closed rows of one entry, at most `batch`."""
+    key = (standing.kind, standing.name)
+    place = turn.db.execute(
+        "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
+    ).fetchone()
+    if place is not None:
+        query = f"select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and id not in ({UNFINISHED}) limit ?"  # noqa: S608
+        _remove(turn, turn.db.execute(query, (*key, place["id"], batch)).fetchall())
+
+
+def _remove(turn: Turn, rows: list[sqlite3.Row]) -> None:
+    ids = [(row["id"],) for row in rows]
+    turn.db.executemany("delete from outbox where run_id = ?", ids)
+    turn.db.executemany("delete from run where id = ?", ids)
 
 
 def page(

@@ -7,9 +7,7 @@ from functools import singledispatchmethod
 
 from scheduler.events import Adopted, Closed, Event, Recovered, Retried, Stale, Started, Told, WakeTold
 from scheduler.logs import event
-from scheduler.outcome import Delivery, Outcome, WakeResult
-
-BAD = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
+from scheduler.outcome import FAILURES, Delivery, Outcome, WakeResult
 
 
 class Journal:
@@ -93,4 +91,4 @@ class Journal:
 
 
 def _level(closed: Closed) -> int:
-    return logging.WARNING if closed.outcome in BAD else logging.INFO
+    return logging.WARNING if closed.outcome in FAILURES else logging.INFO

@@ -49,14 +49,14 @@ def not_told_yet(turn: Turn, entry: Entry, message: str) -> tuple[str, ...]:
 
 def _heard(turn: Turn, entry: Entry, channel: str, digest: str) -> bool:
     row = turn.db.execute(
-        "select first_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
+        "select until_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
         " where kind = ? and name = ? and channel = ? and hash = ?",
         (entry.kind, entry.name, channel, digest),
     ).fetchone()
     if row is None:
         return False
     pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN, Delivery.HELD)
-    return pending or moment(row["first_at"]) > turn.now - entry.dedup_window
+    return pending or moment(row["until_at"]) > turn.now
 
 
 def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> None:
@@ -75,8 +75,8 @@ def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> No
         ).fetchone()  # fmt: skip
         if row and entry.dedup_window:
             turn.db.execute(
-                "insert or replace into digest (kind, name, channel, hash, outbox_id, first_at) values (?, ?, ?, ?, ?, ?)",
-                (entry.kind, entry.name, channel, digest, row["id"], millis(turn.now)),
+                "insert or replace into digest (kind, name, channel, hash, outbox_id, until_at) values (?, ?, ?, ?, ?, ?)",
+                (entry.kind, entry.name, channel, digest, row["id"], millis(turn.now + entry.dedup_window)),
             )
 
 
@@ -101,10 +101,16 @@ def next_due(db: sqlite3.Connection) -> datetime | None:
     return optional(db.execute("select min(not_before) from outbox where state = 'pending'").fetchone()[0])
 
 
+def untried(db: sqlite3.Connection) -> bool:
+    """Whether any message still waits for its first attempt."""
+    return db.execute("select 1 from outbox where state = 'pending' and attempts = 0 limit 1").fetchone() is not None
+
+
 def delivered(turn: Turn, letter: Letter) -> None:
-    """The channel has taken it. From now on the window of its digest counts."""
+    """The channel has taken it, and the window of its text counts from now."""
     _end(turn, letter, Delivery.DELIVERED, None)
-    turn.db.execute("update digest set first_at = ? where outbox_id = ?", (millis(turn.now), letter.id))
+    waited = millis(turn.now) - millis(letter.created_at)
+    turn.db.execute("update digest set until_at = until_at + ? where outbox_id = ?", (waited, letter.id))
 
 
 def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) -> None:
@@ -137,6 +143,15 @@ def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool) -> None:
 def interrupted(db: sqlite3.Connection) -> list[Letter]:
     """The messages that an earlier life of the daemon was sending when it died."""
     return [_letter(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
+
+
+def forget(turn: Turn) -> None:
+    """Drop the digests whose window is over and whose message is no longer on its way."""
+    turn.db.execute(
+        "delete from digest where until_at < ? and outbox_id not in"
+        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))",
+        (millis(turn.now),),
+    )
 
 
 def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:

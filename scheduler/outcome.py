@@ -12,6 +12,7 @@ from heartbeat.runners import Failure
 from heartbeat.verdict import Suppression
 
 __all__ = [
+    "FAILURES",
     "SUCCESSES",
     "WOKEN",
     "Delivery",
@@ -94,6 +95,7 @@ class Delivery(StrEnum):
     NO_TARGET = "no_target"
 
 
+FAILURES = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
 SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
 
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot

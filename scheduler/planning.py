@@ -91,7 +91,7 @@ def replan(turn: Turn, standing: Standing) -> None:
     standing = duequeue.again(turn.db, standing)
     pace = standing.pace
     idle = standing.paused or standing.state != "active"
-    slot = None if idle else pace.next(max(standing.settled_until, turn.now - pace.offset))
+    slot = None if idle else pace.next(standing.settled_until)
     run = duequeue.open_run(turn.db, standing.kind, standing.name)
     due_at = run.not_before if run else _next_look(turn, standing, slot and slot + pace.offset)
     duequeue.change(turn, standing, slot=slot, due_at=due_at)

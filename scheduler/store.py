@@ -14,6 +14,10 @@ from sqlite_utils import Database, Migrations
 
 APPLICATION_ID = 0x48425444  # "HBTD": tells our file from anyone else's
 BUSY_MS = 1_000
+PASSING = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+})  # fmt: skip
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -78,17 +82,21 @@ class Store:
         self._same_file()
         try:
             self.connection.execute("begin immediate")
-        except sqlite3.OperationalError as error:
-            raise Unavailable(str(error)) from error
-        try:
             yield self.connection
             self.connection.execute("commit")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             self._roll_back()
-            raise Unavailable(str(error)) from error
+            raise self._named(error) from error
         except BaseException:
             self._roll_back()
             raise
+
+    def _named(self, error: sqlite3.DatabaseError) -> Exception:
+        """What an error of SQLite means for us; one that means that we are wrong stays itself."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in PASSING:
+            return Unavailable(str(error))
+        return StoreError(_damaged(self.path, str(error))) if code in DAMAGE else error
 
     def _roll_back(self) -> None:
         if self.connection.in_transaction:
@@ -266,6 +274,8 @@ create unique index run_open on run (kind, name) where state in ('running', 'wai
 
 create index run_of_entry on run (kind, name, id);
 
+create index run_finished on run (finished_at) where state = 'closed';
+
 create index run_started on run (kind, name, trigger, started_at);
 
 create table wake (
@@ -323,7 +333,7 @@ create table digest (
   channel text not null,
   hash text not null,
   outbox_id integer not null,
-  first_at integer not null,
+  until_at integer not null,        -- until then the same text is no news
   primary key (kind, name, channel, hash)
 ) strict, without rowid;
 

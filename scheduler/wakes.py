@@ -85,6 +85,11 @@ def next_start(db: sqlite3.Connection, kind: Kind, name: str) -> datetime | None
     return optional(db.execute(query, (kind, name)).fetchone()[0])
 
 
+def impatient(db: sqlite3.Connection) -> bool:
+    """Whether any waiting wake is going to start a run by itself."""
+    return db.execute("select 1 from wake where state = 'waiting' and due_at is not null limit 1").fetchone() is not None
+
+
 def starter(turn: Turn, kind: Kind, name: str) -> Wake | None:
     """The wake that starts a run now, if one does: the one that has waited longest."""
     row = turn.db.execute(

@@ -1,0 +1,35 @@
+# make: everything that a change must pass. make run: the daemon on the shipped config.yaml. make test: all tests.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: all run test unit lint types format clean
+
+all: format lint types unit
+
+run: .venv/ready
+	$(BIN)/heartbeatd run
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+unit: .venv/ready
+	$(BIN)/python -m pytest -m "not process"
+
+lint: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: .venv/ready
+	$(BIN)/ruff format
+
+types: .venv/ready
+	$(BIN)/mypy
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache dist

@@ -1,0 +1,24 @@
+"""What all tests share: the zone rules of the tzdata package, and a world to play in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import World
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """`play(yaml, **more)` gives a world; its database is closed afterwards."""
+    worlds: list[World] = []
+
+    def begin(yaml: str, **more: Any) -> World:
+        worlds.append(World(tmp_path, yaml, **more))
+        return worlds[-1]
+
+    yield begin
+    for world in worlds:
+        world.store.close()

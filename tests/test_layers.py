@@ -1,0 +1,106 @@
+"""The house keeps its directions: imports point down, and each library has one door."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parent.parent
+FILES = sorted(path for package in ("scheduler", "heartbeat", "cron") for path in (HOME / package).rglob("*.py"))
+
+DOORS = {
+    "croniter": {"cron/schedule.py"},
+    "_ruamel_yaml": {"scheduler/config/tree.py"},
+    "sqlite_utils": {"scheduler/store.py"},
+    "prometheus_client": {"scheduler/metrics.py", "scheduler/gauges.py"},
+    "httpcore2": {"scheduler/transports/webhook.py", "scheduler/transports/guard.py"},
+    "watchdog": {"scheduler/watch.py"},
+    "subprocess": {"scheduler/process.py"},
+    "fcntl": {"scheduler/locks.py", "scheduler/cli/reach.py"},
+}
+ROOMS = {"click": "scheduler/cli", "starlette": "scheduler/web", "uvicorn": "scheduler/web", "pydantic": "scheduler/config"}
+
+# Who may read the real clocks, by how they are asked: the app hands them on, and what waits in real time must measure it.
+CLOCKS = {
+    "scheduler/app.py",
+    "scheduler/process.py",
+    "scheduler/orphans.py",
+    "scheduler/watch.py",
+    "scheduler/logs.py",
+    "scheduler/transports/guard.py",
+    "scheduler/transports/webhook.py",
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(HOME))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_imports_only_what_its_room_may_know(path: Path) -> None:
+    package = name_of(path).split("/")[0]
+    known = {name.split(".")[0] for name in imports(path)}
+    foreign = {"heartbeat": {"scheduler", "cron"}, "cron": {"scheduler", "heartbeat"}, "scheduler": set()}[package]
+    assert not known & foreign
+    for library, doors in DOORS.items():
+        assert library not in known or name_of(path) in doors, f"{library} has another door: {doors}"
+    for library, room in ROOMS.items():
+        assert library not in known or name_of(path).startswith(room), f"{library} lives in {room}"
+
+
+def modules() -> dict[str, Path]:
+    return {name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in FILES}
+
+
+def test_no_import_leads_back_to_where_it_came_from() -> None:
+    known = modules()
+    graph = {module: {name for name in imports(path) if name in known and name != module} for module, path in known.items()}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path, module))
+        if module not in done:
+            for following in graph[module]:
+                visit(following, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_time_is_handed_in(path: Path) -> None:
+    text = path.read_text("utf-8")
+    reads = any(word in text for word in ("datetime.now(", "time.time(", "time.monotonic(", "datetime.utcnow(", "date.today("))
+    assert not reads or name_of(path) in CLOCKS or name_of(path).startswith("scheduler/cli/")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_begins_with_one_sentence(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    said = ast.get_docstring(tree)
+    assert said or not tree.body
+    assert not said or said.splitlines()[0].endswith(".")
+
+
+def test_sql_is_never_made_of_what_a_user_wrote() -> None:
+    """Statements are literals, or put together from literals in the two places that say why."""
+    made = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            is_execute = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("execute")
+            if is_execute and node.args and isinstance(node.args[0], ast.JoinedStr):
+                made.add(name_of(path))
+    assert made <= {"scheduler/duequeue.py", "scheduler/store.py"}

@@ -1,0 +1,324 @@
+"""Stories of failure: retries, crashes, hung runs, messages that do not arrive; nothing is lost and nothing is done twice."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from scheduler import duequeue
+from scheduler.process import Ended
+from scheduler.transports import Sent
+from test_story_slots import agent, job
+from world import Takes, World, at
+
+Play = Callable[..., World]
+
+ALARM = "ALERT: the disk is full"
+HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+
+
+def times(world: World) -> list[float]:
+    """Seconds between the starts of what was asked."""
+    return [(later.at - earlier.at).total_seconds() for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
+
+
+def test_a_failing_beat_is_tried_again_within_its_slot_with_growing_waits(play: Play) -> None:
+    world = play(agent(retries="3"))
+    world.scripts["ops"] = lambda asked: 1
+    world.run(minutes=5)
+    assert world.story() == ["03-02 08:00 interval failed exit"]
+    assert world.rows()[0]["attempt"] == 4
+    for wait, nominal in zip(times(world), (1, 2, 4), strict=True):
+        assert nominal * 0.75 <= wait <= nominal * 1.25
+
+
+def test_a_beat_that_succeeds_at_the_second_attempt_is_one_row(play: Play) -> None:
+    world = play(agent())
+    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "HEARTBEAT_OK"
+    world.run(minutes=5)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.rows()[0]["attempt"] == 2
+
+
+def test_a_kill_between_attempts_neither_loses_nor_adds_one(play: Play) -> None:
+    world = play(agent(retries="2"))
+    world.scripts["ops"] = lambda asked: 1
+    world.engine.tick(world.clock.read())
+    world.settle()
+    world.off(seconds=0)
+    world.run(minutes=5)
+    assert len(world.asked) == 3
+
+
+def test_a_job_is_not_repeated_unless_its_owner_says_so(play: Play) -> None:
+    world = play(job(every="1h"))
+    world.scripts["measure"] = lambda asked: 1
+    world.run(minutes=70)
+    assert len(world.asked) == 1
+
+
+def test_a_retry_never_crosses_into_closed_hours(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"08:00-22:00"', timeout="30m"), start="2026-03-02 21:00")
+    world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=59, seconds=59, milliseconds=900))
+    world.reload(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"))
+    world.run(hours=2)
+    row = world.rows()[0]
+    assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "no_time_left", 1)
+    assert "exit code 1" in row["error"]
+
+
+def test_a_retry_never_crosses_the_next_slot(play: Play) -> None:
+    world = play(agent(interval="10s", timeout="30s"))
+    world.scripts["ops"] = lambda asked: Takes(1, timedelta(seconds=9, milliseconds=500))
+    world.run(seconds=10)
+    assert world.story()[0] == "03-02 08:00 interval failed no_time_left"
+
+
+def test_a_hung_run_is_ended_at_its_timeout_and_told(play: Play) -> None:
+    world = play(job(every="1h", timeout="10m", deliver="log"))
+    world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
+    world.run(hours=1, minutes=11)
+    assert world.story() == ["03-02 09:00 every timeout timeout"]
+    assert "did not end within its timeout" in world.said[0][2]
+
+
+def test_a_runner_that_raises_is_a_failed_run_and_the_daemon_lives(play: Play) -> None:
+    world = play(agent() + job(every="10m"))
+    world.scripts["ops"] = lambda asked: SystemError("out of cheese")
+    world.run(minutes=31)
+    assert world.story("ops") == ["03-02 08:00 interval failed bad_answer", "03-02 08:30 interval failed bad_answer"]
+    assert "out of cheese" in world.rows("ops")[0]["error"]
+    assert len(world.rows("measure")) == 3
+
+
+def test_a_beat_cut_by_a_crash_runs_again_at_once_and_keeps_its_retries(play: Play) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=10)
+    world.off(seconds=5)
+    world.run(minutes=2)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert (len(world.asked), world.rows()[0]["attempt"]) == (2, 2)
+
+
+def test_a_beat_that_takes_the_daemon_down_each_time_is_given_up(play: Play) -> None:
+    world = play(agent(interval="1h"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    for _ in range(6):
+        world.run(seconds=10)
+        world.off(seconds=5)
+    world.run(minutes=2)
+    assert world.story()[0] == "03-02 08:00 interval abandoned crash_count"
+    assert len(world.asked) == 4
+    world.run(hours=1)
+    assert world.story()[-1] == "03-02 09:00 interval ok heartbeat_ok"
+
+
+def test_a_beat_whose_next_slot_has_come_is_not_repeated_after_a_crash(play: Play) -> None:
+    world = play(agent())
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=10)
+    world.off(minutes=40)
+    world.run(minutes=5)
+    assert world.story() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval skipped missed"]
+
+
+def test_the_slot_that_came_while_the_daemon_was_down_runs_within_its_grace(play: Play) -> None:
+    world = play(agent())
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=10)
+    world.off(minutes=33)
+    world.run(minutes=5)
+    assert world.story() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval ok heartbeat_ok"]
+
+
+def test_a_command_cut_by_a_crash_is_told_and_never_repeated_silently(play: Play) -> None:
+    world = play(job(every="1h", deliver="log") + agent(interval="1d").replace("agents", "agents"))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+    world.run(minutes=61)
+    world.off(seconds=5)
+    world.run(minutes=5)
+    assert world.story("measure") == ["03-02 09:00 every abandoned exit"]
+    assert "was cut short" in world.said[0][2]
+
+
+def test_a_command_that_outlived_the_daemon_says_so(play: Play) -> None:
+    world = play(job(every="1h"))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+    world.run(minutes=61)
+    run_id = world.rows()[0]["id"]
+    world.kill()
+    world.boot(survivors={f"life1/{run_id}": True})
+    world.run(minutes=1)
+    assert world.story() == ["03-02 09:00 every abandoned child_may_still_run"]
+
+
+def test_a_command_may_be_declared_safe_to_repeat(play: Play) -> None:
+    world = play(job(every="1h", rerun_after_crash="true"))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+    world.run(minutes=61)
+    world.off(seconds=5)
+    world.run(minutes=6)
+    assert world.story() == ["03-02 09:00 every ok"]
+
+
+def test_a_beat_cut_by_our_own_stop_is_due_again_and_costs_no_retry(play: Play) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=10)
+    world.engine.stopping = True
+    world.engine.cut_runs(world.clock.now)
+    world.engine.tick(world.clock.read())
+    world.stop()
+    world.boot()
+    world.run(minutes=2)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.rows()[0]["attempt"] == 1
+
+
+def test_a_result_that_comes_too_late_changes_nothing(play: Play) -> None:
+    world = play(agent())
+    world.scripts["ops"] = lambda asked: Takes(ALARM, timedelta(seconds=10))
+    world.run(seconds=5)
+    with world.store.transaction() as db:
+        db.execute("update run set fence = fence + 1")
+    world.run(minutes=1)
+    assert [event for event in world.events if type(event).__name__ == "Stale"]
+    assert world.said == []
+
+
+def test_the_database_refuses_a_second_open_run_of_one_agent(play: Play) -> None:
+    world = play(agent())
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=10))
+    world.run(seconds=5)
+    with pytest.raises(sqlite3.IntegrityError), world.store.transaction() as db:
+        db.execute("insert into run (kind, name, slot, trigger, state) values ('heartbeat', 'ops', 5, 'manual', 'running')")
+
+
+def test_while_the_database_is_locked_beats_wait_and_nothing_is_lost(play: Play) -> None:
+    world = play(agent(interval="1m"))
+    world.run(seconds=90)
+    other = sqlite3.connect(world.state, isolation_level=None)
+    other.execute("begin immediate")
+    world.store.connection.execute("pragma busy_timeout = 1")
+    for _ in range(20):
+        world.clock.forward(timedelta(seconds=1))
+        world.engine.tick(world.clock.read())
+    assert world.engine.health.problem is not None
+    other.execute("rollback")
+    world.run(minutes=1)
+    assert world.engine.health.problem is None
+    assert [line[:11] for line in world.story()] == [f"03-02 08:0{minute}" for minute in range(3)]
+
+
+def test_the_database_is_never_locked_while_an_agent_thinks(play: Play) -> None:
+    world = play(agent())
+
+    def look(asked: object) -> str:
+        assert not world.store.connection.in_transaction
+        return "HEARTBEAT_OK"
+
+    world.scripts["ops"] = look
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+
+
+def test_an_alarm_is_told_once_though_it_is_said_at_every_beat(play: Play) -> None:
+    world = play(agent())
+    world.scripts["ops"] = lambda asked: ALARM
+    world.run(hours=23)
+    assert [text for _, _, text in world.said] == [ALARM]
+    world.run(hours=3)
+    assert [text for _, _, text in world.said] == [ALARM, ALARM]  # the window of a day is over
+
+
+def test_a_message_is_kept_until_its_channel_takes_it_and_the_agent_is_asked_once(play: Play) -> None:
+    world = play(agent(interval="1d", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda asked: ALARM
+    world.sends = lambda parcel: Sent("retry" if world.clock.now < at("2026-03-02 08:45") else "delivered", "down", None)
+    world.run(hours=3)
+    assert [text for _, _, text in world.said] == [ALARM]
+    assert len(world.asked) == 1
+    assert world.rows()[0]["delivery"] == {"state": "delivered", "targets": [{"channel": "hook", "state": "delivered"}]}
+
+
+def test_a_message_nobody_takes_is_dead_after_a_day_and_may_be_said_again(play: Play) -> None:
+    world = play(agent(interval="12h", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda asked: ALARM
+    world.sends = lambda parcel: Sent("retry", "down", None)
+    world.run(hours=49)
+    states = [row["delivery"]["state"] for row in world.rows()]
+    assert states == ["dead", "none", "dead", "none", "pending"]
+
+
+def test_a_crash_after_the_answer_does_not_ask_again_and_the_message_still_goes_out(play: Play) -> None:
+    world = play(agent(interval="1d", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda asked: ALARM
+    world.sends = lambda parcel: Sent("retry", "down", None)
+    world.run(seconds=10)
+    world.off(minutes=3)
+    world.sends = lambda parcel: Sent("delivered", "", None)
+    world.run(minutes=10)
+    assert (len(world.asked), [text for _, _, text in world.said]) == (1, [ALARM])
+
+
+def test_a_crash_while_sending_is_uncertain_and_sent_again_under_the_same_key(play: Play) -> None:
+    world = play(agent(interval="1d", deliver="hook") + HOOK)
+    keys: list[str] = []
+    world.scripts["ops"] = lambda asked: ALARM
+
+    def send(parcel: object) -> Sent:
+        keys.append(parcel.letter.key)  # type: ignore[attr-defined]
+        return Sent("delivered", "", None)
+
+    world.sends = send
+    world.engine.tick(world.clock.read())
+    world.engine.tick(world.clock.read())  # booked, and on its way
+    assert world.store.connection.execute("select state from outbox").fetchone()[0] == "sending"
+    world.off(seconds=5)
+    world.run(minutes=10)
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+
+
+def test_a_channel_that_holds_what_is_uncertain_does_not_send_it_twice(play: Play) -> None:
+    world = play(agent(interval="1d", deliver="hook") + HOOK.replace("allow_private: true", "allow_private: true, uncertain: hold"))
+    world.scripts["ops"] = lambda asked: ALARM
+    sent: list[object] = []
+
+    def send(parcel: object) -> Sent:
+        sent.append(parcel)
+        return Sent("uncertain", "no answer", None)
+
+    world.sends = send
+    world.run(hours=5)
+    assert len(sent) == 1
+    assert world.rows()[0]["delivery"]["state"] == "held"
+
+
+def test_an_alert_that_must_not_be_shown_is_kept_and_not_sent(play: Play) -> None:
+    world = play(agent(show_alerts="false", show_ok="true"))
+    world.scripts["ops"] = lambda asked: ALARM
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval alert not_shown"]
+    assert world.rows()[0]["text"] == ALARM
+    assert world.said == []
+
+
+def test_a_flood_of_output_is_a_failure_with_its_reason(play: Play) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: Ended(0, b"x" * 65536, b"", truncated=True, timed_out=False, problem=None, ended_by=None)
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval failed bad_answer"]
+
+
+def test_one_entry_whose_planning_breaks_stops_nobody_else(play: Play) -> None:
+    world = play(agent() + job(every="10m"))
+    with world.store.transaction() as db:
+        db.execute("update entry set pace = '{\"schedule\": \"rubbish\", \"zone\": \"UTC\", \"offset\": 0}' where name = 'measure'")
+        db.execute("update entry set due_at = 0 where name = 'measure'")
+    world.run(minutes=31)
+    assert len(world.rows("ops")) == 2
+    assert duequeue.find(world.store.connection, "cron", "measure").due_at == at("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]

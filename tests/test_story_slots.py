@@ -1,0 +1,301 @@
+"""Stories of slots: when beats come, what becomes of those that do not, and that each has exactly one end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from world import Takes, World, at
+
+Play = Callable[..., World]
+
+OPS = """
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+"""
+
+
+def agent(**keys: str) -> str:
+    """The config of one agent `ops` with these heartbeat keys."""
+    words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | keys
+    heartbeat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f"agents:\n  ops:\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {{{heartbeat}}}\n"
+
+
+def job(**keys: str) -> str:
+    words = {"command": "measure"} | keys
+    return "cron:\n  measure: {" + ", ".join(f"{key}: {value}" for key, value in words.items()) + "}\n"
+
+
+def test_a_new_agent_beats_at_once_and_then_on_its_grid(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=65)
+    assert world.story() == [
+        "03-02 08:00 interval ok heartbeat_ok",
+        "03-02 08:30 interval ok heartbeat_ok",
+        "03-02 09:00 interval ok heartbeat_ok",
+    ]
+
+
+def test_a_stagger_shifts_the_whole_grid_and_is_the_same_after_every_restart(play: Play) -> None:
+    world = play(agent(stagger="50%"))
+    world.run(hours=2)
+    first = world.rows()[0]["slot"]
+    world.off(seconds=5)
+    world.run(hours=2)
+    slots = [row["slot"] for row in world.rows()]
+    assert "2026-03-02T08:00:00Z" < first < "2026-03-02T08:15:00Z"
+    assert [slot[14:] for slot in slots] == [first[14:], f"{int(first[14:16]) + 30}{first[16:]}"] * 4
+
+
+def test_reloading_every_five_minutes_does_not_starve_a_beat(play: Play) -> None:
+    world = play(OPS)
+    for _ in range(24):
+        world.run(minutes=5)
+        world.reload(OPS)
+    assert len(world.story()) == 5
+
+
+def test_hours_that_wrap_midnight_belong_to_the_day_they_start_on(play: Play) -> None:
+    hours = '{start: "22:00", end: "06:00", days: fri, timezone: UTC}'
+    world = play(agent(interval="1h", active_hours=hours), start="2026-03-06 20:00")  # a Friday
+    world.run(hours=36)
+    ran = [row["slot"][5:16] for row in world.rows() if row["outcome"] == "ok"]
+    assert ran == [f"03-06T{hour}:00" for hour in ("22", "23")] + [f"03-07T0{hour}:00" for hour in range(6)]
+
+
+def test_every_slot_outside_the_hours_is_told_by_one_row_for_the_whole_night(play: Play) -> None:
+    world = play(agent(active_hours='"08:00-22:00"'))
+    world.run(hours=25)
+    assert [line for line in world.story() if "skipped" in line] == ["03-02 22:00 interval skipped active_hours x20"]
+
+
+def test_a_daily_beat_anchored_at_night_beats_every_day(play: Play) -> None:
+    world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    world.run(days=5)
+    assert [line for line in world.story() if " ok " in line] == [f"03-0{day} 08:00 interval ok heartbeat_ok" for day in range(3, 8)]
+
+
+def test_half_hourly_beats_are_fifty_on_the_long_day_in_october(play: Play) -> None:
+    # Berlin's clocks go back on 25 October 2026; that local day lasts 25 hours.
+    world = play(agent(timezone="Europe/Berlin"), start="2026-10-24 22:00")
+    world.until("2026-10-25 22:59")
+    assert len(world.story()) == 50
+
+
+def test_a_restart_of_two_seconds_across_a_daily_slot_does_not_lose_it(play: Play) -> None:
+    world = play(agent(interval="1d"))
+    world.until("2026-03-03 07:59:59")
+    world.off(seconds=2)
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-03 08:00 interval ok heartbeat_ok"]
+
+
+def test_after_down_time_only_the_latest_slot_runs_and_the_others_are_one_row(play: Play) -> None:
+    world = play(job(schedule='"*/1 * * * *"', misfire="{grace: 2m}"), start="2026-03-02 08:00:30")
+    world.run(minutes=1)
+    world.off(minutes=112)
+    world.run(seconds=20)
+    assert world.story() == [
+        "03-02 08:01 schedule ok",
+        "03-02 08:02 schedule skipped missed x111",
+        "03-02 09:53 schedule ok",
+    ]
+
+
+def test_a_slot_older_than_the_grace_is_missed_and_says_so(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=1)
+    world.off(hours=1, minutes=15)
+    world.run(seconds=1)
+    assert world.story()[1:] == ["03-02 08:30 interval skipped missed x2"]
+
+
+def test_down_for_nine_hours_twenty_jobs_run_at_most_once_each(play: Play) -> None:
+    jobs = "".join(f'  job{number}: {{schedule: "*/5 * * * *", command: x}}\n' for number in range(20))
+    world = play("cron:\n" + jobs, start="2026-03-02 08:00:01")
+    world.run(minutes=6)
+    world.off(hours=9)
+    before = len(world.rows())
+    world.run(seconds=1)
+    after = world.rows()[before:]
+    assert Counter(row["outcome"] for row in after) == {"skipped": 20, "ok": 20}
+    assert {row["slots"] for row in after if row["outcome"] == "skipped"} == {107}
+
+
+def test_a_job_that_must_not_be_made_up_for_is_not(play: Play) -> None:
+    world = play(job(schedule='"*/5 * * * *"', misfire="{policy: skip}"), start="2026-03-02 08:00:01")
+    world.run(minutes=6)
+    world.off(hours=9)
+    world.run(seconds=1)
+    assert world.story()[1:] == ["03-02 08:10 schedule skipped missed x108"]
+
+
+def test_ten_years_down_is_one_row(play: Play) -> None:
+    world = play(OPS.replace("deliver: log", 'deliver: log, active_hours: "08:00-22:00"') + job(schedule='"* * * * *"'))
+    world.run(minutes=1)
+    world.off(days=3650)
+    world.run(seconds=1)
+    assert sum(row["slots"] for row in world.rows()) > 5_000_000
+    assert len(world.rows()) < 10
+
+
+def test_slots_that_come_during_a_run_are_told_once_by_their_number(play: Play) -> None:
+    world = play(job(every="10m", timeout="2h"))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=35))
+    world.run(minutes=90)
+    assert world.story()[:3] == [
+        "03-02 08:10 every ok",
+        "03-02 08:20 every skipped already_running x3",
+        "03-02 08:50 every ok",
+    ]
+
+
+def test_a_slow_agent_delays_nobody_else(play: Play) -> None:
+    names = [f"agent{number}" for number in range(6)]
+    beat = 'runner: {kind: command, argv: [a]}, heartbeat: {interval: 10m, stagger: 0s, checklist: "- look\\n", deliver: log}'
+    world = play("agents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in names))
+    world.scripts["agent0"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=4))
+    world.run(minutes=41)
+    starts = [asked.at for asked in world.asked if asked.name != "agent0"]
+    assert set(starts) == {at("2026-03-02 08:00") + timedelta(minutes=10 * count) for count in range(5)}
+    assert len(starts) == 25
+
+
+def test_a_full_house_starts_late_and_within_the_grace_rather_than_never(play: Play) -> None:
+    beat = 'runner: {kind: command, argv: [a]}, heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}'
+    world = play("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in "abc"))
+    for name in "abc":
+        world.scripts[name] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=2))
+    world.run(minutes=30)
+    assert [(asked.name, asked.at.minute) for asked in world.asked] == [("a", 0), ("b", 2), ("c", 4)]
+
+
+def test_a_pause_is_one_row_with_its_number_of_slots(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=10)
+    world.pause(None)
+    world.run(hours=3)
+    world.resume(None)
+    world.run(minutes=30)
+    assert world.story()[1:] == ["03-02 08:30 interval skipped paused x6", "03-02 11:30 interval ok heartbeat_ok"]
+
+
+def test_a_pause_with_an_end_ends_by_itself(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=10)
+    world.pause(("heartbeat", "ops"), at("2026-03-02 09:45"))
+    world.run(hours=2)
+    assert world.story()[1:] == ["03-02 08:30 interval skipped paused x3", "03-02 10:00 interval ok heartbeat_ok"]
+
+
+def test_a_disabled_agent_has_no_slots_and_comes_back_on_its_old_grid(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=10)
+    world.reload(agent(enabled="false"))
+    world.run(hours=3)
+    world.reload(OPS)
+    world.run(minutes=30)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
+
+
+def test_a_removed_agent_that_comes_back_keeps_its_history_and_bursts_not(play: Play) -> None:
+    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
+    world = play(OPS + other)
+    world.run(minutes=10)
+    world.reload("agents:\n" + other)
+    world.run(hours=3)
+    world.reload(OPS + other)
+    world.run(minutes=30)
+    assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
+
+
+def test_a_changed_interval_counts_from_the_last_beat_and_moves_nobody_else(play: Play) -> None:
+    two = OPS + OPS.replace("agents:\n", "").replace("ops:", "other:")
+    world = play(two)
+    world.run(minutes=40)
+    world.reload(two.replace("interval: 30m", "interval: 20m", 1))
+    world.run(minutes=31)
+    assert world.story("ops")[2:] == ["03-02 08:50 interval ok heartbeat_ok", "03-02 09:10 interval ok heartbeat_ok"]
+    assert world.story("other")[2:] == ["03-02 09:00 interval ok heartbeat_ok"]
+
+
+def test_slots_missed_under_the_old_config_while_the_daemon_was_down_are_told(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=10)
+    world.kill()
+    world.clock.forward(timedelta(hours=2))
+    world.config.write_text(agent(interval="1d"))
+    world.boot()
+    world.run(minutes=1)
+    assert world.story()[1:] == ["03-02 08:30 interval skipped missed x4"]
+
+
+@pytest.mark.parametrize("hours", [1, 24 * 3650])
+def test_when_the_clock_jumps_ahead_nothing_bursts(play: Play, hours: int) -> None:
+    world = play(OPS)
+    world.run(minutes=10)
+    world.clock.now += timedelta(hours=hours)
+    world.run(minutes=10)
+    assert len(world.asked) <= 2
+    assert world.engine.health.jumps == {"forward": 1, "backward": 0}
+
+
+@pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(minutes=47, seconds=13), timedelta(days=3)])
+def test_when_the_clock_goes_back_no_slot_runs_twice_and_no_beat_is_late(play: Play, back: timedelta) -> None:
+    world = play(OPS + job(schedule='"0 * * * *"'))
+    world.run(minutes=70)
+    world.clock.now -= back
+    begun = world.clock.steady
+    world.run(minutes=31)
+    beats = [asked for asked in world.asked if asked.name == "ops"]
+    assert len(beats) in (4, 5)
+    assert world.clock.steady - begun == 31 * 60
+    slots = [(row["name"], row["slot"]) for row in world.rows()]
+    assert len(slots) == len(set(slots))
+    assert len([asked for asked in world.asked if asked.name == "measure"]) == 2
+
+
+def test_a_clock_set_back_while_the_daemon_was_down_does_not_silence_an_agent(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=70)
+    world.kill()
+    world.clock.now -= timedelta(days=2)
+    world.boot()
+    world.run(minutes=31)
+    assert len(world.asked) == 4
+
+
+def test_a_suspended_machine_beats_soon_after_it_wakes(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=10)
+    world.clock.now += timedelta(hours=8)  # the steady clock stands still while a machine sleeps
+    world.run(minutes=25)
+    assert world.story()[1:] == [
+        "03-02 08:30 interval skipped missed x15",
+        "03-02 16:00 interval ok heartbeat_ok",
+        "03-02 16:30 interval ok heartbeat_ok",
+    ]
+
+
+def test_every_slot_has_exactly_one_end_whatever_happens(play: Play) -> None:
+    """Twelve hours of everything at once: the rows account for every slot of the grid, none twice."""
+    world = play(agent(interval="10m", active_hours='"09:00-17:00"'))
+    world.run(minutes=75)
+    world.pause(None)
+    world.run(minutes=42)
+    world.resume(None)
+    world.off(minutes=97)
+    world.scripts["ops"] = lambda asked: Takes("ALERT: slow", timedelta(minutes=4))
+    world.run(minutes=47)
+    world.wake("ops", "look")
+    world.off(minutes=3)
+    world.until("2026-03-02 20:05")
+    world.pause(None)
+    world.resume(None)
+    counted = sum(row["slots"] for row in world.rows() if row["trigger"] == "interval")
+    assert counted == 12 * 6 + 1

@@ -1,0 +1,220 @@
+"""Stories of wakes: kept, merged, spaced, and told to the agent when it may listen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from scheduler.inbox import Refused
+from test_story_slots import agent
+from world import Takes, World
+
+Play = Callable[..., World]
+
+LAZY = agent(interval="1d")
+BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
+
+
+def results(world: World) -> list[str]:
+    return [str(event.result) for event in world.events if type(event).__name__ == "WakeTold"]
+
+
+def test_cron_wakes_a_heartbeat_and_the_prompt_says_why(play: Play) -> None:
+    world = play(agent(interval="7h") + 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n')
+    world.scripts["backup"] = lambda asked: "copied 12 files"
+    world.until("2026-03-03 03:01")
+    woken = world.asked[-1]
+    assert world.story("ops")[-1] == "03-03 03:00 cron ok heartbeat_ok"
+    assert "By cron backup, outcome ok" in woken.stdin
+    assert "copied 12 files" in woken.stdin
+
+
+def test_a_job_that_fails_at_three_is_told_at_eight(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"08:00-22:00"') + BACKUP, start="2026-03-02 12:00")
+    world.scripts["backup"] = lambda asked: 1
+    world.until("2026-03-03 08:01")
+    assert world.story("ops")[-3:] == [
+        "03-03 03:00 cron skipped active_hours",
+        "03-03 04:00 interval skipped active_hours x4",
+        "03-03 08:00 interval ok heartbeat_ok",
+    ]
+    assert "By cron backup, outcome failed" in world.asked[-1].stdin
+
+
+def test_a_wake_outside_the_hours_writes_its_row_once(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    world.wake("ops", "look")
+    world.run(hours=8)
+    assert [line for line in world.story() if "api" in line] == ["03-02 23:00 api skipped active_hours"]
+
+
+@pytest.mark.parametrize(("wake_on", "code", "woken"), [("failure", 0, 0), ("failure", 1, 1), ("success", 0, 1), ("success", 1, 0)])
+def test_wake_on_decides_which_ends_wake(play: Play, wake_on: str, code: int, woken: int) -> None:
+    world = play(LAZY + BACKUP.replace("ops}", f"ops, wake_on: {wake_on}}}"))
+    world.scripts["backup"] = lambda asked: code or "done"
+    world.until("2026-03-03 03:01")
+    assert len([line for line in world.story("ops") if "cron" in line]) == woken
+
+
+def test_a_wake_during_a_run_starts_another_one_after_the_gap(play: Play) -> None:
+    world = play(LAZY)
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=20))
+    world.run(seconds=5)
+    world.wake("ops", "look")
+    world.run(minutes=2)
+    assert [(asked.at.minute, asked.at.second) for asked in world.asked] == [(0, 0), (0, 50)]
+
+
+def test_ten_thousand_wakes_are_one_run_and_one_that_waits(play: Play) -> None:
+    world = play(LAZY)
+    world.run(minutes=5)
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=10))
+    for number in range(10_000):
+        world.inbox.ask(_wake(f"message {number}"))
+    world.run(minutes=10)
+    assert world.story()[1:] == ["03-02 08:05 api ok heartbeat_ok"]
+    assert "10000 times, the last one" in world.asked[-1].stdin
+    assert "message 9999" in world.asked[-1].stdin
+
+
+def _wake(text: str, sender: str = "bot") -> object:
+    from scheduler.requests import WakeAgent
+    from scheduler.wake import Wake
+
+    return WakeAgent(Wake("ops", source="api", sender=sender, text=text))
+
+
+def test_at_most_twenty_senders_are_kept_apart(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
+    for number in range(50):
+        world.wake("ops", f"message {number}", sender=f"sender{number}")
+    world.run(hours=2)
+    assert world.asked[0].stdin.count("By api sender") == 20
+    assert "By api sender19, 31 times" in world.asked[0].stdin
+
+
+def test_more_starts_than_the_flood_limit_wait_for_the_slot(play: Play) -> None:
+    world = play("limits: {wake_flood: 3 per 10m, wake_gap: 1s}\n" + agent(interval="1h"))
+    world.run(minutes=1)
+    for _ in range(6):
+        world.wake("ops", "look")
+        world.run(seconds=30)
+    world.run(hours=1)
+    assert [line for line in world.story() if "api" in line] == [f"03-02 08:0{minute} api ok heartbeat_ok" for minute in (1, 1, 2)]
+    assert "By api bot" in world.asked[-1].stdin  # the slot at nine tells it
+
+
+def test_a_wake_that_arrives_with_the_slot_rides_with_it(play: Play) -> None:
+    world = play(agent(interval="1h"))
+    world.run(minutes=59, seconds=59)
+    world.clock.forward(timedelta(seconds=1))
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    assert world.story()[1:] == ["03-02 09:00 interval ok heartbeat_ok"]
+    assert "By api bot" in world.asked[-1].stdin
+    assert results(world) == ["joined"]
+
+
+def test_a_slot_right_after_a_woken_run_is_superseded(play: Play) -> None:
+    world = play(agent(interval="1h"))
+    world.run(minutes=59, seconds=50)
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    assert world.story()[1:] == ["03-02 08:59 api ok heartbeat_ok", "03-02 09:00 interval skipped superseded"]
+
+
+def test_a_wake_waits_while_its_agent_is_paused_and_is_heard_afterwards(play: Play) -> None:
+    world = play(agent(interval="1h"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    world.wake("ops", "look")
+    world.run(hours=1)
+    world.resume(("heartbeat", "ops"))
+    world.run(hours=1)
+    assert world.story()[1:] == [
+        "03-02 08:01 api skipped paused",
+        "03-02 09:00 interval skipped paused",
+        "03-02 10:00 interval ok heartbeat_ok",
+    ]
+    assert "By api bot" in world.asked[-1].stdin
+
+
+def test_a_wake_of_a_disabled_agent_says_so_and_ends(play: Play) -> None:
+    world = play(agent(enabled="false"))
+    world.wake("ops", "look")
+    world.run(hours=1)
+    world.reload(agent())
+    world.run(hours=1)
+    assert world.story()[0] == "03-02 08:00 api skipped disabled"
+    assert "By api bot" not in world.asked[-1].stdin
+
+
+def test_a_wake_survives_a_failed_run_and_a_crash(play: Play) -> None:
+    world = play(agent(interval="1h", retries="0"))
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda asked: 1
+    world.wake("ops", "look at the backup")
+    world.run(minutes=1)
+    world.off(minutes=5)
+    world.scripts.clear()
+    world.run(hours=1)
+    assert "look at the backup" in world.asked[-1].stdin
+    assert "By api bot" in world.asked[-1].stdin
+    world.run(hours=1)
+    assert "By api bot" not in world.asked[-1].stdin
+
+
+def test_a_wake_that_nobody_can_hear_expires_and_is_counted(play: Play) -> None:
+    world = play(agent(interval="1h"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    world.wake("ops", "look")
+    world.run(hours=25)
+    assert results(world)[-1] == "expired"
+
+
+def test_an_agent_cannot_wake_itself_from_within_its_own_run(play: Play) -> None:
+    world = play(LAZY)
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=5)
+    run_id = world.rows()[-1]["id"]
+    with pytest.raises(Refused, match="cannot wake itself"):
+        world.wake("ops", "again", cause=f"life1/{run_id}")
+    world.run(minutes=10)
+    assert len(world.asked) == 1
+    assert results(world) == ["rejected"]
+
+
+def test_a_wake_for_the_next_slot_starts_nothing_itself(play: Play) -> None:
+    world = play(agent(interval="1h") + BACKUP.replace("0 3", "20 8").replace("ops}", "ops, wake_mode: next}"))
+    world.run(minutes=70)
+    assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 09:00 interval ok heartbeat_ok"]
+    assert "By cron backup" in world.asked[-1].stdin
+
+
+def test_an_agent_without_an_interval_beats_only_when_woken(play: Play) -> None:
+    world = play(agent(interval="none"))
+    world.run(days=2)
+    world.wake("ops", "look")
+    world.run(hours=1)
+    assert world.story() == ["03-04 08:00 api ok heartbeat_ok"]
+
+
+def test_a_woken_agent_beats_though_its_checklist_is_missing(play: Play) -> None:
+    world = play(agent(checklist="HEARTBEAT.md"))
+    world.run(minutes=1)
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval skipped checklist_missing", "03-02 08:01 api ok heartbeat_ok"]
+
+
+def test_a_job_can_be_run_by_hand_but_not_beside_itself(play: Play) -> None:
+    world = play(LAZY + BACKUP)
+    world.scripts["backup"] = lambda asked: Takes("", timedelta(minutes=5))
+    world.run_job("backup")
+    world.run(minutes=1)
+    with pytest.raises(Refused, match="running already"):
+        world.run_job("backup")
+    world.run(minutes=10)
+    assert world.story("backup") == ["03-02 08:00 manual ok", "03-02 08:01 manual skipped already_running"]
