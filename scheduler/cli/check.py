@@ -9,8 +9,11 @@ from pathlib import Path
 import click
 
 from scheduler.cli import options
+from scheduler.cli.mistake import Mistake
+from scheduler.cli.table import table
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
+from scheduler.config.effective import effective
 from scheduler.config.load import Loaded
 from scheduler.settings import Settings
 
@@ -28,9 +31,19 @@ def check(name: str | None, path: Path, form: str) -> int:
         loaded = load.load(path, os.environ)
     except ConfigError as error:
         return _refuse(error, form)
-    if name is not None:
-        return _show_effective(path, name, form)
-    return _praise(path, loaded, form)
+    return _praise(path, loaded, form) if name is None else _show_effective(path, name, form)
+
+
+def _show_effective(path: Path, name: str, form: str) -> int:
+    try:
+        rows = effective(path, os.environ, name)
+    except LookupError as error:
+        raise Mistake(str(error)) from error
+    if form == "json":
+        click.echo(json.dumps([row._asdict() for row in rows], indent=2))
+    else:
+        click.echo(table(("KEY", "VALUE", "FROM"), rows))
+    return 0
 
 
 def _praise(path: Path, loaded: Loaded, form: str) -> int:

@@ -52,7 +52,7 @@ def daemon(where: Place, patience: float = PATIENCE) -> Online | None:
     """The running daemon; None if there is none. One that holds the lock is given a moment to open its door."""
     deadline = time.monotonic() + patience
     while up := reach.running(where):
-        found = Online.find(where)
+        found = Online.find(where, up)
         if found or time.monotonic() >= deadline:
             return found or _silent(where, up)
         time.sleep(PAUSE)

@@ -40,7 +40,7 @@ class Offline:
         return int(self._apply(RunJob(name, Trigger.MANUAL)))
 
     def pause(self, key: Key | None, span: timedelta | None) -> None:
-        self._apply(Pause(key, span and utc_now() + span))
+        self._apply(Pause(key, None if span is None else utc_now() + span))
 
     def resume(self, key: Key | None) -> None:
         self._apply(Resume(key))

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from scheduler import duequeue
-from scheduler.cli.reach import Place, reading
+from scheduler.cli.reach import Place, Up, reading
 from scheduler.config.fields import written
 from scheduler.entry import Key
 from scheduler.inbox import Refused
@@ -23,7 +23,6 @@ from scheduler.process import MARK
 
 PATIENCE = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
 KNOCK = 1.0  # seconds in which somebody must open the door
-TOKEN = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of the variable)
 
 
 class Online:
@@ -34,11 +33,17 @@ class Online:
         self._host, self._port, self._token = host, port, token
 
     @classmethod
-    def find(cls, where: Place) -> Self | None:
-        """The daemon that wrote its address at this place, if it listens; None if it does not yet, or no more."""
+    def find(cls, where: Place, up: Up) -> Self | None:
+        """The daemon that runs at this place, if it listens; None if it does not yet, or no more.
+
+        An address that another life left is none: somebody else may listen there by now.
+        """
         try:
-            url = urlsplit(json.loads(where.address.read_text("utf-8"))["url"])
+            said = json.loads(where.address.read_text("utf-8"))
+            url = urlsplit(said["url"])
             host, port = url.hostname or "", url.port or 80
+            if said["pid"] != up.pid:
+                return None
             socket.create_connection((host, port), KNOCK).close()
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -93,17 +98,12 @@ class Online:
 
 
 def _token(where: Place) -> str:
-    """The token that the daemon made for us; where the config names tokens of its own, one of those from the environment."""
     try:
         return where.token.read_text("utf-8").strip()
-    except FileNotFoundError:
-        pass
     except OSError as error:
-        raise click.ClickException(f"cannot read {where.token}: {error.strerror}") from error
-    token = os.environ.get(TOKEN)
-    if not token:
-        raise click.ClickException(f"the daemon has tokens of its own (server.tokens); put one that may do this into {TOKEN}")
-    return token
+        raise click.ClickException(
+            f"cannot read {where.token}: {error.strerror}; are you the user that runs the daemon?"
+        ) from error
 
 
 def _path(key: Key | None, verb: str) -> str:

@@ -25,13 +25,16 @@ def reload(dry: bool, path: Path) -> int:
         raise click.ClickException("no daemon runs; it reads the config when it starts (`heartbeatd check` looks at it now)")
     taken, answer = running.reload(dry=dry)
     for warning in answer.get("warnings", []):
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {_line(warning, path)}", err=True)
     for line in answer.get("lines", []):
         click.echo(line)
     for fault in answer.get("errors", []):
-        click.echo(str(_complaint(fault, path)), err=True)
+        click.echo(_line(fault, path), err=True)
     return 0 if taken else 2
 
 
-def _complaint(fault: dict[str, Any], path: Path) -> Complaint:
-    return Complaint(fault["line"], fault["column"], fault["path"], fault["message"], str(path))
+def _line(note: str | dict[str, Any], path: Path) -> str:
+    """A note of the daemon's, which may be one about a place in the file, as `check` would print it."""
+    if isinstance(note, str):
+        return note
+    return str(Complaint(note["line"], note["column"], note["path"], note["message"], str(path)))

@@ -12,7 +12,7 @@ import click
 
 from scheduler.cli import options, reach
 from scheduler.cli.names import called
-from scheduler.cli.reach import Up
+from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table
 from scheduler.cli.times import local, rough, short, utc_now, zone_name
 from scheduler.status import snapshot
@@ -34,7 +34,7 @@ def status(path: Path, state: Path | None, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(_as_data(seen, up), indent=2))
         return
-    for line in (*_life(seen, up, now), *(_entries(seen, now) if seen else ())):
+    for line in (*_life(seen, up, now, where), *(_entries(seen, now) if seen else ())):
         click.echo(line)
 
 
@@ -44,13 +44,13 @@ def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
     return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
 
-def _life(seen: dict[str, Any] | None, up: Up | None, now: datetime) -> Iterator[str]:
+def _life(seen: dict[str, Any] | None, up: Up | None, now: datetime, where: Place) -> Iterator[str]:
     life = seen["daemon"] if seen else None
     if up is not None:
         since = f" since {local(up.started_at)} ({rough(now - up.started_at)})" if up.started_at else ""
         yield f"daemon: running{since}, pid {up.pid or 'not known'}"
     elif life is None:
-        yield "daemon: has never run; `heartbeatd run` starts it"
+        yield f"daemon: has never run on {where.database}; `heartbeatd run` starts it"
     else:
         since = life["ended_at"] or life["last_tick_at"]
         span = rough(now - datetime.fromisoformat(since))

@@ -56,7 +56,7 @@ def rough(span: timedelta) -> str:
     return "".join(told[:2]) or "0s"
 
 
-class Span(click.ParamType):
+class Span(click.ParamType[timedelta]):
     """A length of time as the config writes it: 90s, 30m, 1h30m."""
 
     name = "duration"
@@ -70,7 +70,7 @@ class Span(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType[datetime]):
     """A time as `moment` reads it, in the host's zone."""
 
     name = "time"

@@ -1,0 +1,35 @@
+"""`init`: the first files of a new folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from scheduler.cli.mistake import Mistake
+from scheduler.config import skeleton
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+def init(folder: Path) -> None:
+    """Write a first config.yaml and its agent into a folder.
+
+    DIR is made if it is not there; files that are there already are never touched.
+    """
+    files = {folder / path: text for path, text in skeleton.files().items()}
+    for path in files:
+        if os.path.lexists(path):
+            raise Mistake(f"{path} is there already; nothing was written")
+    for path, text in files.items():
+        _write(path, text)
+        click.echo(f"wrote {path}")
+    click.echo(f"next: cd {folder}; heartbeatd check; heartbeatd run")
+
+
+def _write(path: Path, text: str) -> None:
+    """0644 at most: a config that others may write is refused."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w", encoding="utf-8") as file:
+        file.write(text)
