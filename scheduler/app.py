@@ -20,7 +20,7 @@ from scheduler.boots import Boot
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
 from scheduler.delivery import Parcel
-from scheduler.engine import LONGEST_SLEEP, Engine, Reading
+from scheduler.engine import Engine, Reading
 from scheduler.entry import Claim
 from scheduler.events import Closed, Event
 from scheduler.executor import LocalExecutor
@@ -39,6 +39,7 @@ from scheduler.transports import Sent
 from scheduler.watch import Watch
 from scheduler.web.server import Server
 
+LONGEST_SLEEP = 30.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
 
 
@@ -129,7 +130,7 @@ class Daemon:
             self._stirred.clear()
             again_at = self.engine.tick(now())
             self._start_reload()
-            wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP.total_seconds())
+            wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP)
             if until is not None:
                 wait = min(wait, until - time.monotonic())
             if wait > 0:

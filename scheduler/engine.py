@@ -24,7 +24,7 @@ from scheduler.store import Store, Unavailable
 from scheduler.transports import Sent
 from scheduler.turn import Turn
 
-LONGEST_SLEEP = timedelta(seconds=30)  # a suspended machine's monotonic clock stands still: never sleep far
+LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STUCK = timedelta(seconds=10)  # how long an ended task may take to give its result before it is given up
@@ -231,11 +231,11 @@ class Engine:
     def _next(self, turn: Turn) -> datetime:
         full = len(self._runs.inflight()) >= turn.limits.concurrency
         wishes = (None if full or self.stopping else duequeue.next_due(turn.db), outbox.next_due(turn.db))
-        return min((wish for wish in wishes if wish is not None), default=turn.now + LONGEST_SLEEP)
+        return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
 
     def _enforce_deadlines(self, now: datetime) -> datetime:
         """End what has run too long, give up what does not end; gives when to look again."""
-        again_at = now + LONGEST_SLEEP
+        again_at = now + LATEST
         for run_id, claim in self._runs.inflight().items():
             if run_id not in self._ended and claim.deadline <= now:
                 self.end_run(run_id, "timeout", now)

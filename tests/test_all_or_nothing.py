@@ -1,0 +1,105 @@
+"""What belongs together is written together: the daemon may die after any statement, and nobody else can take the same slot."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from scheduler import duequeue, opening, plan
+from scheduler.config.load import load
+from scheduler.store import Store
+from scheduler.turn import Turn
+from test_story_slots import agent
+from world import World, at
+
+ALARM = "ALERT: the disk is full"
+HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+WAKER = 'cron:\n  backup: {schedule: "0 9 * * *", command: b, wake_heartbeat: ops}\n'
+CONFIG = agent(interval="1d", deliver="hook") + HOOK + WAKER
+
+
+def die_at(folder: Path, statement: int) -> int:
+    """Play two hours in a child process that is gone after so many statements; its exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            world = World(folder, CONFIG)
+            world.scripts["ops"] = lambda asked: ALARM
+            seen = 0
+
+            def trace(text: str) -> None:
+                nonlocal seen
+                seen += 1
+                if seen == statement:
+                    os._exit(9)
+
+            world.store.connection.set_trace_callback(trace)
+            world.run(hours=2)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("step", range(0, 6))
+def test_a_death_after_any_statement_leaves_all_or_nothing_and_the_next_life_goes_on(tmp_path: Path, step: int) -> None:
+    codes = set()
+    for statement in range(20 + step, 180, 6):
+        folder = tmp_path / str(statement)
+        folder.mkdir()
+        codes.add(die_at(folder, statement))
+        with closing(sqlite3.connect(folder / "state" / "heartbeatd.db")) as db:
+            assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
+            told = db.execute("select count(*) from outbox join run on run.id = run_id where run.state <> 'closed'").fetchone()[0]
+            untold = db.execute(
+                "select count(*) from run where outcome = 'alert' and suppression is null and id not in (select run_id from outbox)"
+            ).fetchone()[0]
+            lost = db.execute(
+                "select count(*) from run where kind = 'cron' and outcome = 'ok' and not exists (select 1 from wake)"
+            ).fetchone()[0]
+        assert (told, untold, lost) == (0, 0, 0)
+        world = World(folder, CONFIG, start="2026-03-02 10:00")
+        world.scripts["ops"] = lambda asked: ALARM
+        world.run(hours=23)
+        rows = world.rows("ops")
+        assert sum(row["slots"] for row in rows if row["trigger"] == "interval") == 2
+        assert {row["slot"] for row in world.rows("backup")} >= {"2026-03-02T09:00:00Z"}
+        world.store.close()
+    assert 9 in codes
+
+
+def test_two_daemons_that_wrote_the_same_file_would_still_claim_each_slot_once(tmp_path: Path) -> None:
+    """The lock forbids it; the rows would not allow it either."""
+    names = [f"agent{number}" for number in range(250)]
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    world = World(tmp_path, "agents:\n" + "".join(f"  {name}: {beat}\n" for name in names))
+    world.store.close()
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        claimed = pool.starmap(_claim_all, [(tmp_path, f"owner{number}") for number in range(4)])
+    assert sorted(name for names in claimed for name in names) == sorted(names)
+    with closing(sqlite3.connect(world.state)) as db:
+        assert db.execute("select count(*), count(distinct name) from run").fetchone() == (250, 250)
+
+
+def _claim_all(folder: Path, owner: str) -> list[str]:
+    store = Store.open(folder / "state" / "heartbeatd.db")
+    store.connection.execute("pragma busy_timeout = 20000")
+    settings = load(folder / "config.yaml", {}).settings
+    claimed: list[str] = []
+    while True:
+        with store.transaction() as db:
+            turn = Turn(db, at("2026-03-02 08:00"), owner, plan.make(settings), at("2026-03-02 08:00"), random.Random(1))
+            due = duequeue.due(db, turn.now + timedelta(seconds=1), 5)
+            for standing in due:
+                claim = opening.start(turn, turn.plan.entries[(standing.kind, standing.name)], standing)
+                claimed += [claim.entry.name] if claim else []
+        if not due:
+            store.close()
+            return claimed

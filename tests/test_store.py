@@ -1,0 +1,175 @@
+"""The database file: private, checked, never touched when it is not sound, and written all or nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from scheduler.store import FIRST_SCHEMA, Store, StoreError, Unavailable, inspect, migrations, reader
+from sqlite_utils import Database
+
+
+@contextmanager
+def opened(path: Path, **how: bool) -> Iterator[Store]:
+    store = Store.open(path, **how)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def add_life(store: Store) -> None:
+    with store.transaction() as db:
+        db.execute("insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)")
+
+
+def lives(path: Path) -> int:
+    connection = reader(path)
+    try:
+        return int(connection.execute("select count(*) from boot").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_a_commit_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        assert store.connection.execute("pragma synchronous").fetchone()[0] == 2
+        assert store.connection.execute("pragma journal_mode").fetchone()[0] == "wal"
+
+
+def test_all_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with opened(tmp_path / "a.db") as store:
+            add_life(store)
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"a.db": 0o600, "a.db-wal": 0o600, "a.db-shm": 0o600}
+
+
+def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with opened(path) as store:
+        with pytest.raises(KeyError), store.transaction() as db:
+            db.execute("insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)")
+            raise KeyError("surprise")
+        add_life(store)
+    assert lives(path) == 1
+
+
+def test_a_locked_database_is_unavailable_and_a_mistake_of_ours_is_not(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        store.connection.execute("pragma busy_timeout = 1")
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("begin immediate")
+        with pytest.raises(Unavailable, match="locked"):
+            add_life(store)
+        other.close()
+        with pytest.raises(sqlite3.OperationalError, match="no such table"), store.transaction() as db:
+            db.execute("select * from nowhere")
+
+
+def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        pages = store.connection.execute("pragma page_count").fetchone()[0]
+        store.connection.execute(f"pragma max_page_count = {pages}")
+        with pytest.raises(Unavailable, match="full"), store.transaction() as db:
+            db.execute("create table big as select zeroblob(1000000) as hole")
+        store.connection.execute("pragma max_page_count = 1000000")
+        add_life(store)
+    assert lives(tmp_path / "a.db") == 1
+
+
+def test_a_database_that_was_replaced_under_the_daemon_is_not_written(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        add_life(store)
+        (tmp_path / "a.db").rename(tmp_path / "b.db")
+        with pytest.raises(Unavailable, match="gone"):
+            add_life(store)
+        (tmp_path / "a.db").write_bytes(b"")
+        with pytest.raises(Unavailable, match="replaced"):
+            add_life(store)
+
+
+def damaged(path: Path) -> bytes:
+    """A database with one page of rubbish in its middle."""
+    with opened(path) as store:
+        for _ in range(300):
+            add_life(store)
+    content = bytearray(path.read_bytes())
+    content[8192:12288] = b"\xff" * 4096
+    return bytes(content)
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough to be read as one" * 100, None])
+def test_a_file_that_is_not_sound_is_refused_and_not_touched(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "a.db"
+    content = damaged(path) if content is None else content
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"a\.db is not a sound database .* nothing was changed.*mv "):
+        Store.open(path, check=True)
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_beside_its_log_is_a_loss_and_not_a_new_database(tmp_path: Path) -> None:
+    (tmp_path / "a.db").touch()
+    (tmp_path / "a.db-wal").write_bytes(b"x" * 100)
+    with pytest.raises(StoreError, match="empty but its write-ahead log is not"):
+        Store.open(tmp_path / "a.db")
+
+
+def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    other = sqlite3.connect(path)
+    other.execute("create table theirs (x)")
+    other.commit()
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        Store.open(path)
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_a_newer_heartbeatd_is_refused_with_both_versions(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with opened(path) as store, store.transaction() as db:
+        db.execute("insert into _sqlite_migrations (migration_set, name, applied_at) values ('heartbeatd', 'm999_later', 'then')")
+    with pytest.raises(StoreError, match="m999_later.*m001_first_schema"):
+        Store.open(path)
+
+
+def test_the_schema_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
+        assert [each.name for each in migrations.applied(Database(store.connection))] == ["m001_first_schema"]
+    assert {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")} <= made
+
+
+def test_reading_needs_a_database_and_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="heartbeatd run makes it"):
+        reader(tmp_path / "a.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_cannot_write_and_leaves_the_log_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with opened(path) as store:
+        add_life(store)
+        size = path.with_name("a.db-wal").stat().st_size
+        connection = reader(path)
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            connection.execute("delete from boot")
+        connection.close()
+        assert path.with_name("a.db-wal").stat().st_size == size
+
+
+def test_a_sound_database_passes_inspection(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        add_life(store)
+        inspect(tmp_path / "a.db")
