@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 MASK = "***"
 
 
 class Secret:
-    """Wraps one secret text. Printing, formatting and comparing it to text never show it; pickling it is refused."""
+    """Wraps one secret text. Printing, formatting and pickling it never show it, and it equals no text."""
 
     __slots__ = ("_text",)
 
@@ -33,8 +33,8 @@ class Secret:
     def __hash__(self) -> int:
         return hash((Secret, self._text))
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled")
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return Secret, (MASK,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Secret:
         return self

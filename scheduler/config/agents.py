@@ -59,14 +59,20 @@ def silent_by_default(agent: models.Agent, frame: Frame) -> bool:
 def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
     interval = agent.heartbeat.interval
     if interval == "missing":
-        spot.fault("is missing; write interval: 30m, or interval: none for an agent that beats only when woken", "heartbeat", "interval")
+        spot.fault(
+            "is missing; write interval: 30m, or interval: none for an agent that beats only when woken", "heartbeat", "interval"
+        )
         return None
     assert not isinstance(interval, str)
     if not interval:
         return None
     if agent.runner and agent.runner.calls_model and interval < spot.frame.min_interval:
         least = written(spot.frame.min_interval)
-        spot.fault(f"{written(interval)} is below limits.min_interval; write {least} or more, or lower the limit", "heartbeat", "interval")
+        spot.fault(
+            f"{written(interval)} is below limits.min_interval; write {least} or more, or lower the limit",
+            "heartbeat",
+            "interval",
+        )
     return interval
 
 
@@ -112,7 +118,12 @@ def _hours(beat: models.Heartbeat, spot: Spot) -> Hours:
     zone = beat.timezone or spot.frame.zone
     for index, part in enumerate(beat.active_hours):
         if part.start == part.end:
-            spot.fault("start and end are the same; write two different times, or active_hours: always", "heartbeat", "active_hours", index)
+            spot.fault(
+                "start and end are the same; write two different times, or active_hours: always",
+                "heartbeat",
+                "active_hours",
+                index,
+            )
             return ALWAYS
         if part.start == 1440:
             spot.fault("24:00 cannot be a start; write 00:00", "heartbeat", "active_hours", index, "start")

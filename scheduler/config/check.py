@@ -24,7 +24,9 @@ _TO_WRITE = {
 }
 
 
-def check(model: type[PartT], node: Any, steps: tuple[str, ...], place: Place, complaints: Complaints, *, part: bool = False) -> PartT | None:
+def check(
+    model: type[PartT], node: Any, steps: tuple[str, ...], place: Place, complaints: Complaints, *, part: bool = False
+) -> PartT | None:
     """The part as a model; None when it has faults, which are noted. `part`: what is missing may come from elsewhere."""
     try:
         return model.model_validate(node)
@@ -35,9 +37,10 @@ def check(model: type[PartT], node: Any, steps: tuple[str, ...], place: Place, c
     return None
 
 
-def _note(model: type[Part], node: Any, steps: tuple[str, ...], place: Place, found: ErrorDetails, complaints: Complaints) -> None:
-    steps_inside = [step for step in found["loc"] if step != "[key]"]
-    at, known = tree.locate(node, steps_inside, place)
+def _note(
+    model: type[Part], node: Any, steps: tuple[str, ...], place: Place, found: ErrorDetails, complaints: Complaints
+) -> None:
+    at, known = tree.locate(node, found["loc"], place)
     complaint = _message(model, found)
     if found["type"] == "extra_forbidden":
         at = _key_place(node, known, at)

@@ -55,7 +55,7 @@ def text(value: object) -> str:
             raise ValueError("a text cannot hold the character U+0000")
         return value
     if isinstance(value, Odd | int | float):
-        raise ValueError(f"{shown(value)} does not read as text; put it in quotes".replace("'", ""))
+        raise ValueError(f"{str(value).lower()[:SHOWN]} does not read as text; put it in quotes")
     raise ValueError(f"a text is wanted here, not {_kind(value)}")
 
 
@@ -149,7 +149,7 @@ def minute(value: object) -> int:
     """A time of the day in minutes from midnight."""
     if isinstance(value, Odd):
         raise ValueError(f'a time stands in quotes, for others read this as a number: write "{value[:SHOWN]}"')
-    if isinstance(value, str) and len(value) <= SHOWN or type(value) is int:
+    if (isinstance(value, str) and len(value) <= SHOWN) or type(value) is int:
         return parse_time(value)
     raise ValueError(f'{shown(value)} is not a time; write "08:00"')
 

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from scheduler.config import tree
 from scheduler.config.complaint import Complaints, Place
 from scheduler.config.fields import suggest
+from scheduler.config.peek import from_folder
 from scheduler.config.secrets import Unset, Vault
 from scheduler.config.tree import Map
 from scheduler.secret import Secret
@@ -33,7 +34,7 @@ class Frame:
 
     def path(self, text: str) -> Path:
         """A path of the config: from its folder, or from home with ~/."""
-        return self.folder / (Path(text).expanduser() if text.startswith("~/") else text)
+        return from_folder(self.folder, text)
 
 
 @dataclass(frozen=True, slots=True)

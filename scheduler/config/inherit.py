@@ -17,7 +17,7 @@ def merge(base: Map, over: Map) -> Map:
     merged = Map({**base, **over}, {**base.marks, **over.marks})
     for key in base.keys() & over.keys():
         below, above = base[key], over[key]
-        if isinstance(below, Map) and (above is None or isinstance(above, Map) and _alike(below, above)):
+        if isinstance(below, Map) and (above is None or (isinstance(above, Map) and _alike(below, above))):
             merged[key] = merge(below, above or Map())
     return merged
 

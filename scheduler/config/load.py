@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,20 +16,17 @@ from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.config import agents, fields, inherit, jobs, models, overrides, server, tree
 from scheduler.config.check import check
-from scheduler.config.complaint import NOWHERE, Complaint, Complaints
+from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.models import schema
+from scheduler.config.peek import LARGEST, folder_of, from_folder, open_regular, peek_state
 from scheduler.config.secrets import Vault, read_env_file
 from scheduler.config.tree import Items, Map
 from scheduler.settings import Flood, History, Limits, Settings
 
 __all__ = ["Loaded", "Source", "load", "peek_state", "read", "schema"]
 
-LARGEST = 64 * 1024 * 1024  # bytes; 100,000 agents are about 30 MB
-STATE = "state/heartbeatd.db"
 RESERVED = ("log", "none", "last")  # words that `deliver` has for itself
-
-_STATE_LINE = re.compile(r"^state:[ \t]+(?P<quote>['\"]?)(?P<path>[^'\"#\n]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +75,23 @@ def read(path: Path, environ: Mapping[str, str], complaints: Complaints) -> Sour
     return Source(root, _agent_defaults(root), _map(root, "defaults", "cron"), _hash(content, environ))
 
 
-def peek_state(path: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Where the database is, as well as a config says it that may be broken or missing; the default place when it does not."""
-    said = (environ or {}).get(f"{overrides.PREFIX}state")
-    try:
-        with _open(path) as file:
-            found = _STATE_LINE.search(file.read(LARGEST).decode(errors="replace"))
-    except OSError:
-        found = None
-    text = said or (found["path"] if found else STATE)
-    return Path(os.path.abspath(path.parent / Path(text).expanduser()))  # noqa: PTH100 -- Path.absolute keeps the ..
-
-
 def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints) -> Settings | None:
     root = source.root
-    plain = {key: value for key, value in root.items() if key not in ("agents", "cron", "defaults") and not key.startswith("x-")}
-    config = check(models.Config, Map(plain, root.marks), (), NOWHERE, complaints) or models.Config()
+    config = _config(root, complaints)
     _check_defaults(root, complaints)
-    folder = Path(os.path.abspath(path)).parent  # noqa: PTH100
+    folder = folder_of(path)
     vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
     names = _entries(root, "agents", complaints)
     channels = ["log", *_entries(root, "channels", complaints)]
     frame = Frame(folder, config.timezone, config.limits.min_interval, names, channels, vault, complaints)
     heartbeats = _heartbeats(root, source.agent, frame)
-    found_jobs = _jobs(root, source.job, frame, {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names})
+    found_jobs = _jobs(
+        root, source.job, frame, {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names}
+    )
     if not names and not _entries(root, "cron", complaints):
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
-    used = {channel for entry in (*heartbeats.values(), *found_jobs.values()) if entry.enabled for channel in entry.deliver}
+    entries: list[Heartbeat | Job] = [*heartbeats.values(), *found_jobs.values()]
+    used = {channel for entry in entries if entry.enabled for channel in entry.deliver}
     return Settings(
         path=path,
         hash=source.hash,
@@ -118,6 +104,16 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         heartbeats=heartbeats,
         jobs=found_jobs,
     )
+
+
+def _config(root: Map, complaints: Complaints) -> models.Config:
+    """All but the entries. Of one with faults, what is right, so that what builds on it can be checked too."""
+    plain = {key: value for key, value in root.items() if key not in ("agents", "cron", "defaults") and not key.startswith("x-")}
+    if config := check(models.Config, Map(plain, root.marks), (), NOWHERE, complaints):
+        return config
+    parts = {key: Map({key: value}, root.marks) for key, value in plain.items()}
+    sound = [key for key, part in parts.items() if check(models.Config, part, (), NOWHERE, complaints)]
+    return models.Config.model_validate({key: plain[key] for key in sound})
 
 
 def _limits(part: models.Limits) -> Limits:
@@ -214,15 +210,28 @@ def _homes(root: Map) -> dict[tuple[int, int], str]:
 
 
 def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str]) -> None:
+    """Note the places of keys and of values that are no maps: a map begins where its first key does.
+
+    A place that is noted already has been reached by another alias, and all within it with it.
+    """
+    for step, at, value in _inside(node):
+        inner = [*steps, step]
+        place = (at.line, at.column)
+        if place in homes and isinstance(value, Map | Items):
+            continue
+        if isinstance(step, str) or not isinstance(value, Map):
+            homes.setdefault(place, tree.dotted(inner))
+        if isinstance(node, Map) and not isinstance(value, Map):
+            mark = node.marks[str(step)][1]
+            homes.setdefault((mark.line, mark.column), tree.dotted(inner))
+        _settle(value, inner, homes)
+
+
+def _inside(node: Any) -> Iterator[tuple[str | int, Place, Any]]:
     if isinstance(node, Map):
-        for key, value in node.items():
-            for mark in node.marks[key]:
-                homes.setdefault((mark.line, mark.column), tree.dotted([*steps, key]))
-            _settle(value, [*steps, key], homes)
+        yield from ((key, node.marks[key][0], value) for key, value in node.items())
     if isinstance(node, Items):
-        for index, value in enumerate(node):
-            homes.setdefault((node.marks[index].line, node.marks[index].column), tree.dotted([*steps, index]))
-            _settle(value, [*steps, index], homes)
+        yield from ((index, node.marks[index], value) for index, value in enumerate(node))
 
 
 def _with_env_file(
@@ -232,7 +241,7 @@ def _with_env_file(
     if environ is None or config.env_file is None:
         return environ
     try:
-        return {**read_env_file(folder / Path(config.env_file).expanduser()), **environ}
+        return {**read_env_file(from_folder(folder, config.env_file)), **environ}
     except ValueError as error:
         complaints.fault(root.marks["env_file"][1], "env_file", str(error))
     return environ
@@ -240,25 +249,18 @@ def _with_env_file(
 
 def _content(path: Path, complaints: Complaints) -> bytes:
     try:
-        with _open(path) as file:
+        with open_regular(path) as file:
             _check_owner(os.fstat(file.fileno()), path, complaints)
-            content: bytes = file.read(LARGEST + 1)
+            content = file.read(LARGEST + 1)
     except OSError as error:
-        complaints.fault(NOWHERE, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with")
+        complaints.fault(
+            NOWHERE, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with"
+        )
         content = b""
     if len(content) > LARGEST:
         complaints.fault(NOWHERE, "", f"is larger than {LARGEST // 1024**2} MiB")
     complaints.raise_if_any()
     return content
-
-
-def _open(path: Path) -> Any:
-    """The file, opened without waiting for the other end of a pipe."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError("not a regular file")
 
 
 def _check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> None:

@@ -44,7 +44,9 @@ def _text(parse: Callable[[Any], Any], called: str = "text", **schema: Any) -> F
 
 
 def _choice(words: Any) -> Form:
-    return Form(fields.one_of(*get_args(words)), {"enum": [*get_args(words)]}, " \\| ".join(f"`{word}`" for word in get_args(words)))
+    return Form(
+        fields.one_of(*get_args(words)), {"enum": [*get_args(words)]}, " \\| ".join(f"`{word}`" for word in get_args(words))
+    )
 
 
 def _whole(least: int, most: int) -> Form:
@@ -162,7 +164,9 @@ class HeartbeatMisfire(Part):
 
 class Dedup(Part):
     window: Duration = key(timedelta(hours=24), "For how long the same alert is not told again.", written="24h")
-    normalize: Annotated[Normalize, _choice(Normalize)] = key("text", "`numbers`: alerts that differ only in figures are the same.")
+    normalize: Annotated[Normalize, _choice(Normalize)] = key(
+        "text", "`numbers`: alerts that differ only in figures are the same."
+    )
 
 
 class Heartbeat(Part):
@@ -242,7 +246,9 @@ class Job(Part):
 
 class Token(Part):
     value: SecretText = needed("The token itself, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
-    may: Annotated[tuple[May, ...], _several(fields.rights, "list of `read`, `wake`, `operate`, `edit`")] = needed("What it allows.")
+    may: Annotated[tuple[May, ...], _several(fields.rights, "list of `read`, `wake`, `operate`, `edit`")] = needed(
+        "What it allows."
+    )
     agents: WordsOrNone = key(None, "The agents that it is good for.", else_="all")
 
 
@@ -256,7 +262,9 @@ class Server(Part):
 class Limits(Part):
     concurrency: Annotated[int, _whole(1, 1000)] = key(8, "How many runs at a time.")
     min_interval: SomeDuration = key(timedelta(minutes=5), "The shortest interval where the runner calls a model.", written="5m")
-    wake_gap: Duration = key(timedelta(seconds=30), "The shortest time between the end of a run and one that a wake starts.", written="30s")
+    wake_gap: Duration = key(
+        timedelta(seconds=30), "The shortest time between the end of a run and one that a wake starts.", written="30s"
+    )
     wake_flood: Annotated[tuple[int, timedelta], _text(fields.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
         (5, timedelta(minutes=10)), "How many runs of an agent wakes may start.", written="5 per 10m"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from scheduler.config.peek import from_folder, open_regular
 from scheduler.secret import Secret
 
 LARGEST = 64 * 1024
@@ -32,7 +32,10 @@ class Vault:
         return self._environ is None
 
     def fill(self, text: str) -> Secret:
-        """The text with its references filled in; what comes in is not read again. Raises Unset, or ValueError for a bad reference."""
+        """The text with its references filled in; what comes in is not read again.
+
+        Raises Unset for one that leads nowhere, ValueError for one that is none.
+        """
         if "${" in _REFERENCE.sub("", text):
             raise ValueError("this holds a reference that is none; write ${NAME} or ${file:PATH}")
         if self._environ is None:
@@ -45,9 +48,8 @@ class Vault:
             if value := self._environ.get(name):
                 return value
             raise Unset(f"{name} is not set; set it in the environment or in the env_file")
-        path = self._folder / Path(found["file"]).expanduser()
         try:
-            return _read(path).removesuffix("\n").removesuffix("\r")
+            return _read(from_folder(self._folder, found["file"])).removesuffix("\n").removesuffix("\r")
         except OSError as error:
             raise Unset(f"{found['file']} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
@@ -88,11 +90,10 @@ def _pair(path: Path, number: int, line: str) -> tuple[str, str]:
 
 def _read(path: Path) -> str:
     """A small regular file; a pipe would be waited for, a device never ends."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("not a regular file")
+    with open_regular(path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise OSError(f"larger than {LARGEST // 1024} KiB")
+    if b"\0" in content:
+        raise OSError("it holds the byte 0x00")
     return content.decode()

@@ -60,12 +60,14 @@ def _token(name: str, part: models.Token, spot: Spot) -> Token | None:
     if not spot.frame.vault.sealed:
         _check_token(name, value.reveal(), spot)
     if not refers(part.value):
-        spot.warn("this secret stands in the file itself; better refer to it with ${NAME} or ${file:PATH}", "tokens", name, "value")
+        spot.warn(
+            "this secret stands in the file itself; better refer to it with ${NAME} or ${file:PATH}", "tokens", name, "value"
+        )
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
 
 
 def _check_token(name: str, value: str, spot: Spot) -> None:
-    if len(value.encode()) < LEAST_BYTES:
+    if len(value.encode(errors="surrogateescape")) < LEAST_BYTES:
         spot.fault("this token is shorter than 16 bytes; make one with: openssl rand -hex 16", "tokens", name, "value")
     elif not all("!" <= character <= "~" for character in value):
         spot.fault("a token is sent in a header: ASCII letters, digits and signs only, no blanks", "tokens", name, "value")
@@ -74,6 +76,12 @@ def _check_token(name: str, value: str, spot: Spot) -> None:
 def _is_web_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and url.isprintable() and " " not in url
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (parts.port or 1) > 0
+            and url.isprintable()
+            and " " not in url
+        )
     except ValueError:
         return False

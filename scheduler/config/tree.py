@@ -9,9 +9,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from _ruamel_yaml import AliasEvent, CParser, MappingStartEvent, ScalarEvent, SequenceStartEvent
+from _ruamel_yaml import CParser
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import DocumentStartEvent, MappingEndEvent, SequenceEndEvent, StreamEndEvent
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
 
 from scheduler.config.complaint import NOWHERE, Complaints, Elsewhere, Place
 
@@ -88,7 +97,7 @@ def locate(node: Any, steps: Steps, place: Place) -> tuple[Place, list[str | int
             node = node[str(step)]
         elif isinstance(node, Items) and isinstance(step, int):
             place, node = node.marks[step], node[step]
-        elif index < len(steps) - 1 or not isinstance(node, Map | None):
+        elif isinstance(step, int) or index < len(steps) - 1 or not isinstance(node, Map | None):
             continue
         known.append(step)
     return place, known
@@ -106,8 +115,8 @@ def shown_key(key: str) -> str:
     return printable if len(printable) <= 63 else f"{printable[:60]}..."
 
 
-class _Hopeless(Exception):  # noqa: N818 -- not an error to anybody: the complaint is already made
-    """Reading on would be of no use."""
+class _Hopeless(Exception):
+    """Reading on would be of no use; the complaint is made."""
 
 
 class _Reader:
@@ -185,7 +194,9 @@ class _Reader:
                 merges.append((value_event.start_mark, value))
             elif key in marks:
                 first = marks[key][0].line + 1
-                self._fault(event.start_mark, f"is given twice; the first is on line {first}" if not self._at else "is given twice")
+                self._fault(
+                    event.start_mark, f"is given twice; the first is on line {first}" if not self._at else "is given twice"
+                )
             elif key:
                 node[key] = value
                 marks[key] = (self._at, self._at) if self._at else (event.start_mark, value_event.start_mark)
@@ -241,7 +252,7 @@ def _resolve(text: str) -> Any:
     if _INT.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
-        return float(text.replace(".inf", "inf").replace(".nan", "nan")) if text[-1] not in "fFnN" else float(text.replace(".", ""))
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     return text
 
 
