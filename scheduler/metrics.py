@@ -1,0 +1,227 @@
+"""Metrics: every name on the metrics page, and which event moves which counter."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import singledispatchmethod
+from itertools import chain, islice, product
+
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
+
+from scheduler import gauges, possible
+from scheduler.engine import Health
+from scheduler.events import Adopted, Closed, Event, Recovered, Retried, Stale, Started, Told, WakeTold
+from scheduler.gauges import Key, one
+from scheduler.outcome import Kind, Outcome, WakeResult
+from scheduler.possible import Possible
+from scheduler.reload import Standing
+from scheduler.series import Family
+from scheduler.settings import Settings
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+SECONDS_OF_A_RUN = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+SECONDS_LATE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 600, 3600)
+DELIVERIES = ("delivered", "retried", "uncertain", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What the daemon is like at the moment of a scrape, beside what its database says.
+
+    `running` is the number of runs in progress by kind; a kind that is left out has none.
+    """
+
+    health: Health
+    standing: Standing
+    running: Mapping[str, int]
+    at: datetime
+
+
+class Metrics:
+    """Hears what happened and keeps the counters; the rest is read at each scrape.
+
+    Counters start at 0 with the process. Those of a declared entry are there from the start, for all that its config makes
+    possible, and go when it goes; the entries beyond `server.metrics_entries` have none. `version` and `tzdata` are those of
+    heartbeatd and of its zone rules.
+    """
+
+    def __init__(self, settings: Settings, *, version: str, tzdata: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call] # they double the counters, and a restart shows in the count itself
+        registry = CollectorRegistry()
+        self._registry = registry
+        self._duration = Histogram(
+            "heartbeatd_run_duration_seconds", "How long runs took.", ["kind"], registry=registry, buckets=SECONDS_OF_A_RUN
+        )
+        self._lateness = Histogram(
+            "heartbeatd_dispatch_lateness_seconds",
+            "How long after its due time a slot was started.",
+            ["kind"],
+            registry=registry,
+            buckets=SECONDS_LATE,
+        )
+        self._runs = _counter("runs_total", "Runs, by how they ended.", "kind", "name", "trigger", "outcome")
+        self._suppressions = _counter("suppressions_total", "Runs of which nobody was told, and why.", "kind", "name", "reason")
+        self._skips = _counter("skips_total", "Slots that were not run, and why.", "kind", "name", "reason")
+        self._retries = _counter("retries_total", "Attempts that failed and were planned anew.", "kind", "name")
+        self._seconds = _counter("run_seconds_total", "Time spent in runs.", "kind", "name")
+        self._wakes = _counter("wakes_total", "Wakes, by what became of them.", "name", "source", "result")
+        self._deliveries = _counter("deliveries_total", "Messages, by what became of them.", "channel", "result")
+        self._recovered = _counter("orphans_recovered_total", "Runs that an earlier life of the daemon left open.", "kind")
+        self._stale = _counter("stale_results_total", "Results that came for a run that was no longer theirs.")
+        self._stale.put(0)
+        self._build = Family(
+            "gauge", "heartbeatd_build_info", "Which heartbeatd this is, by which zone rules.", ("version", "tzdata")
+        )
+        self._build.put(1, version, tzdata)
+        self._settings = settings
+        self._shown: frozenset[Key] = frozenset()
+        for kind in Kind:
+            self._duration.labels(kind.value)
+            self._lateness.labels(kind.value)
+            self._recovered.put(0, kind.value)
+        self._adopt(settings)
+
+    def hear(self, happened: Event) -> None:
+        """Count one event; called after its commit, by one thread."""
+        self._count(happened)
+
+    def render(self, db: sqlite3.Connection | None, now: Now) -> bytes:
+        """The metrics page. `db` is a connection that only reads; without it what it knows is left out. Raises sqlite3.Error."""
+        families = chain(self._counters(), self._process(now), self._stored(db, now.at) if db is not None else ())
+        return generate_latest(self._registry) + "".join(chain.from_iterable(family.lines() for family in families)).encode()
+
+    def _counters(self) -> tuple[Family, ...]:
+        entries = (self._runs, self._suppressions, self._skips, self._retries, self._seconds, self._wakes)
+        return (*entries, self._deliveries, self._recovered, self._stale)
+
+    def _process(self, now: Now) -> Iterator[Family]:
+        running = Family("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
+        for kind in Kind:
+            running.put(now.running.get(kind, 0), kind.value)
+        yield running
+        jumps = _counter("clock_jumps_total", "Times that the wall clock was set, by direction.", "direction")
+        for direction, count in now.health.jumps.items():
+            jumps.put(count, direction)
+        yield jumps
+        busy = _counter("db_busy_total", "Times that the database could not be written.")
+        busy.put(now.health.busy)
+        yield busy
+        ticked = now.health.ticked_at
+        yield one(
+            "heartbeatd_last_tick_timestamp_seconds",
+            "When the engine last went round.",
+            None if ticked is None else ticked.timestamp(),
+        )
+        yield one(
+            "heartbeatd_config_last_reload_successful", "0 while a config that was refused waits.", int(now.standing.successful)
+        )
+        yield one(
+            "heartbeatd_config_last_reload_success_timestamp_seconds",
+            "When the config in force was taken.",
+            now.standing.succeeded_at.timestamp(),
+        )
+        yield self._build
+        yield from gauges.of_settings(self._settings, self._shown)
+
+    def _stored(self, db: sqlite3.Connection, at: datetime) -> Iterator[Family]:
+        yield from gauges.of_entries(db, self._shown)
+        yield from gauges.of_wakes(db, [name for kind, name in self._shown if kind == Kind.HEARTBEAT])
+        yield from gauges.of_outbox(db, self._settings.channels)
+        yield from gauges.of_queue(db, at)
+        yield from gauges.of_files(self._settings.state)
+
+    @singledispatchmethod
+    def _count(self, happened: Event) -> None:
+        raise TypeError(f"no counter for {happened!r}")
+
+    @_count.register
+    def _(self, closed: Closed) -> None:
+        took = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
+        if took is not None and closed.outcome is not Outcome.SKIPPED:
+            self._duration.labels(closed.kind.value).observe(took)
+        if (closed.kind, closed.name) not in self._shown:
+            return
+        key = (closed.kind.value, closed.name)
+        if closed.outcome is Outcome.SKIPPED:
+            self._skips.grow(*key, str(closed.reason), by=closed.slots)
+            return
+        self._runs.grow(*key, closed.trigger.value, closed.outcome.value)
+        self._seconds.grow(*key, by=took or 0)
+        if closed.suppression is not None:
+            self._suppressions.grow(*key, str(closed.suppression))
+
+    @_count.register
+    def _(self, started: Started) -> None:
+        if started.attempt == 1:
+            self._lateness.labels(started.kind.value).observe(max(0.0, started.late))
+
+    @_count.register
+    def _(self, retried: Retried) -> None:
+        if (retried.kind, retried.name) in self._shown:
+            self._retries.grow(retried.kind.value, retried.name)
+
+    @_count.register
+    def _(self, wake: WakeTold) -> None:
+        if (Kind.HEARTBEAT, wake.name) in self._shown:
+            self._wakes.grow(wake.name, str(wake.source), wake.result.value)
+
+    @_count.register
+    def _(self, told: Told) -> None:
+        result = "retried" if told.retried else str(told.state)
+        if told.channel in self._settings.channels and result in DELIVERIES:
+            self._deliveries.grow(told.channel, result)
+
+    @_count.register
+    def _(self, recovered: Recovered) -> None:
+        self._recovered.grow(recovered.kind.value)
+
+    @_count.register
+    def _(self, stale: Stale) -> None:
+        self._stale.grow()
+
+    @_count.register
+    def _(self, adopted: Adopted) -> None:
+        self._adopt(adopted.settings)
+
+    def _adopt(self, settings: Settings) -> None:
+        """Make the counters that the settings call for, and let go of those whose entry or channel is gone."""
+        shown = dict(islice(_possible(settings), settings.server.metrics_entries))
+        self._settings, self._shown = settings, frozenset(shown)
+        for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
+            family.keep(lambda labels: labels[:2] in shown)
+        self._wakes.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
+        self._deliveries.keep(lambda labels: labels[0] in settings.channels)
+        for key, what in shown.items():
+            self._declare(key, what)
+        for channel, result in product(settings.channels, DELIVERIES):
+            self._deliveries.grow(channel, result, by=0)
+
+    def _declare(self, key: Key, what: Possible) -> None:
+        _, name = key
+        for trigger, outcome in product(what.triggers, what.outcomes):
+            self._runs.grow(*key, trigger.value, outcome.value, by=0)
+        for suppression in what.suppressions:
+            self._suppressions.grow(*key, suppression.value, by=0)
+        for skip in what.skips:
+            self._skips.grow(*key, skip.value, by=0)
+        for source, result in product(what.sources, WakeResult):
+            self._wakes.grow(name, source.value, result.value, by=0)
+        self._retries.grow(*key, by=0)
+        self._seconds.grow(*key, by=0)
+
+
+def _counter(name: str, told: str, *labels: str) -> Family:
+    return Family("counter", f"heartbeatd_{name}", told, labels)
+
+
+def _possible(settings: Settings) -> Iterator[tuple[Key, Possible]]:
+    """What every declared entry can come to, in the order of the file."""
+    woken = {name for job in settings.jobs.values() for name in job.wake_heartbeat}
+    for beat in settings.heartbeats.values():
+        yield (Kind.HEARTBEAT.value, beat.name), possible.of_heartbeat(beat, woken_by_jobs=beat.name in woken)
+    for job in settings.jobs.values():
+        yield (Kind.CRON.value, job.name), possible.of_job(job)

@@ -1,0 +1,153 @@
+"""Asking: what the interface has the engine do."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from scheduler.config import fields
+from scheduler.entry import Key
+from scheduler.inbox import Request
+from scheduler.outcome import Kind, Trigger
+from scheduler.reload import Reloaded
+from scheduler.requests import Pause, Resume, RunJob, WakeAgent
+from scheduler.wake import Wake
+from scheduler.web.call import Call, instant
+from scheduler.web.problem import Problem, bad
+from scheduler.web.reading import check_reach
+
+ANSWER_WITHIN = 15.0  # seconds
+
+
+async def wake(call: Call) -> dict[str, int]:
+    """Wake an agent, with a text for it."""
+    call.only("text")
+    name, text = call.path["name"], call.body.get("text", "")
+    check_reach(call, Kind.HEARTBEAT, name)
+    if not isinstance(text, str):
+        raise bad("text: write a text in quotes")
+    source, sender = _source(call)
+    asked = WakeAgent(Wake(name, source=source, sender=sender, text=text), cause=call.headers.get("x-heartbeatd-run"))
+    return {"wake": await _ask(call, asked)}
+
+
+async def run_job(call: Call) -> dict[str, int]:
+    """Run a cron job now."""
+    call.only()
+    check_reach(call, Kind.CRON, call.path["name"])
+    source, _ = _source(call)
+    return {"wake": await _ask(call, RunJob(call.path["name"], source))}
+
+
+async def pause_agent(call: Call) -> dict[str, Any]:
+    """Pause one agent."""
+    return await _pause(call, (Kind.HEARTBEAT, call.path["name"]))
+
+
+async def pause_job(call: Call) -> dict[str, Any]:
+    """Pause one cron job."""
+    return await _pause(call, (Kind.CRON, call.path["name"]))
+
+
+async def pause_all(call: Call) -> dict[str, Any]:
+    """Pause everything."""
+    return await _pause(call, None)
+
+
+async def resume_agent(call: Call) -> dict[str, Any]:
+    """Resume one agent."""
+    return await _resume(call, (Kind.HEARTBEAT, call.path["name"]))
+
+
+async def resume_job(call: Call) -> dict[str, Any]:
+    """Resume one cron job."""
+    return await _resume(call, (Kind.CRON, call.path["name"]))
+
+
+async def resume_all(call: Call) -> dict[str, Any]:
+    """Resume everything."""
+    return await _resume(call, None)
+
+
+async def reload(call: Call) -> dict[str, Any]:
+    """Take the config up as it is now, or only say what that would change."""
+    call.only("dry_run")
+    _check_all(call)
+    dry = call.body.get("dry_run", False)
+    if not isinstance(dry, bool):
+        raise bad("dry_run: write true or false")
+    return _told(await run_in_threadpool(call.reach.reload, dry=dry))
+
+
+def _told(reloaded: Reloaded) -> dict[str, Any]:
+    diff = reloaded.diff
+    return {
+        "added": list(diff.added),
+        "removed": list(diff.removed),
+        "changed": {name: list(keys) for name, keys in (diff.changed or {}).items()},
+        "unchanged": diff.unchanged,
+        "lines": diff.lines(),
+        "warnings": list(reloaded.warnings),
+    }
+
+
+async def _pause(call: Call, key: Key | None) -> dict[str, Any]:
+    call.only("for", "until")
+    _check_key(call, key)
+    until = _until(call)
+    return {"paused": await _ask(call, Pause(key, until))}
+
+
+async def _resume(call: Call, key: Key | None) -> dict[str, Any]:
+    call.only()
+    _check_key(call, key)
+    return {"resumed": await _ask(call, Resume(key))}
+
+
+def _until(call: Call) -> datetime | None:
+    """When a pause ends: after a time, at a time, or (None) when somebody ends it."""
+    now = call.reach.clock()
+    if "for" in call.body and "until" in call.body:
+        raise bad("write either for or until")
+    if "for" in call.body:
+        try:
+            return now + fields.some_duration(call.body["for"])
+        except ValueError as error:
+            raise bad(f"for: {error}") from error
+    if "until" not in call.body:
+        return None
+    until = instant("until", call.body["until"])
+    if until <= now:
+        raise bad("until: that time is over")
+    return until
+
+
+def _check_key(call: Call, key: Key | None) -> None:
+    if key is None:
+        _check_all(call)
+    else:
+        check_reach(call, *key)
+
+
+def _check_all(call: Call) -> None:
+    if call.caller.agents is not None:
+        raise Problem(403, "forbidden", f"the token {call.caller.name!r} is only for some agents, and this concerns all")
+
+
+def _source(call: Call) -> tuple[Trigger, str]:
+    """Where a wake comes from. Only our own command line may say that somebody sits at it."""
+    if call.caller.local and call.headers.get("x-heartbeatd-source") == "cli":
+        return Trigger.MANUAL, "cli"
+    return Trigger.API, call.caller.name
+
+
+async def _ask(call: Call, request: Request) -> Any:
+    """The engine's answer. The request is not taken back when the answer is late: the engine may be at it."""
+    answer = asyncio.wrap_future(call.reach.ask(request))
+    done, _ = await asyncio.wait([answer], timeout=ANSWER_WITHIN)  # unlike wait_for, this cancels nothing
+    if not done:
+        raise Problem(503, "no_answer", "the database cannot be written just now; this will be done once it can be")
+    return answer.result()

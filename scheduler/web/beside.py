@@ -1,0 +1,62 @@
+"""The two files that the HTTP interface leaves beside the database, for its owner's eyes only: the token and the address."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import stat
+from datetime import datetime
+from pathlib import Path
+
+from scheduler.history import iso
+from scheduler.secret import Secret
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
+
+
+def local_token(state: Path) -> Secret:
+    """The token of this machine's owner, kept over restarts; made anew where there is none or others could have read it.
+
+    It is there also when the config declares tokens: whoever can read it can read and write the database itself.
+    """
+    path = state.with_name("token")
+    text = _kept(path)
+    if text is None:
+        text = secrets.token_urlsafe(32)
+        _write(path, text)
+    return Secret(text)
+
+
+def _kept(path: Path) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        text = file.read(64).decode("ascii", "replace").strip() if private else ""
+    return text if _TOKEN.fullmatch(text) else None
+
+
+def write_address(state: Path, url: str, started_at: datetime) -> None:
+    """Say where this daemon listens."""
+    _write(state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso(started_at)}))
+
+
+def remove_address(state: Path) -> None:
+    """Nobody listens any more."""
+    state.with_name("daemon.json").unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """Written whole or not at all, 0600 whatever the umask."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        os.fchmod(fd, 0o600)
+        file.write(text + "\n")
+    draft.replace(path)

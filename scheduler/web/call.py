@@ -1,0 +1,96 @@
+"""A call: one request as the endpoints see it, its body and query read and checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from scheduler.settings import May
+from scheduler.web.callers import Caller
+from scheduler.web.gate import unknown_caller
+from scheduler.web.problem import Problem, bad
+from scheduler.web.reach import Reach
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Who asks, for what. `path` holds the variable parts of the path, `body` the JSON object that was sent."""
+
+    reach: Reach
+    caller: Caller
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Headers
+    body: Mapping[str, Any]
+
+    def only(self, *known: str) -> None:
+        """Raises Problem when the query or the body has a key that is none of these."""
+        for key in (*self.query, *self.body):
+            if key not in known:
+                raise bad(f"{key!r} is not known here; {', '.join(known) or 'nothing'} is")
+
+
+def answering(reach: Reach, may: May, answer: Callable[[Call], Any]) -> Endpoint:
+    """An endpoint that reads, for a caller who may; `answer` runs in a thread of its own and gives plain data."""
+
+    async def endpoint(request: Request) -> Response:
+        call = Call(reach, _caller(request, may), request.path_params, request.query_params, request.headers, {})
+        return JSONResponse(await run_in_threadpool(answer, call))
+
+    return endpoint
+
+
+def doing(reach: Reach, may: May, do: Callable[[Call], Awaitable[Any]]) -> Endpoint:
+    """An endpoint that changes something, for a caller who may."""
+
+    async def endpoint(request: Request) -> Response:
+        caller = _caller(request, may)
+        call = Call(reach, caller, request.path_params, request.query_params, request.headers, await _body(request))
+        return JSONResponse(await do(call))
+
+    return endpoint
+
+
+def instant(key: str, value: object) -> datetime:
+    """A time that was sent under `key`. Raises Problem unless it has its zone."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if found is not None and found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise bad(f"{key}: write a time with its zone, as in 2027-03-28T01:00:00Z")
+
+
+def _caller(request: Request, may: May) -> Caller:
+    caller: Caller | None = request.scope["caller"]
+    if caller is None:
+        raise unknown_caller()
+    if may not in caller.may:
+        raise Problem(403, "forbidden", f"the token {caller.name!r} may not {may}; add it to server.tokens.{caller.name}.may")
+    return caller
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    """The JSON object in the body; an empty body is an empty object."""
+    try:
+        sent = await request.body()
+    except ClientDisconnect as error:
+        raise bad("the request ended before its body did") from error
+    try:
+        body = json.loads(sent) if sent.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise bad("the body is not JSON") from error
+    if not isinstance(body, dict):
+        raise bad("the body has to be a JSON object")
+    return body

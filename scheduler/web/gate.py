@@ -1,0 +1,141 @@
+"""The gate: which requests are let in at all, whatever they ask for.
+
+A page in the user's browser can send requests to loopback; it cannot choose their Host, hide their Origin, send JSON without
+being asked about first, or know a token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scheduler.secret import Secret
+from scheduler.settings import Settings
+from scheduler.web import callers
+from scheduler.web.problem import Problem, said
+
+MOST_HEADERS = 8 * 1024  # bytes, the request line among them
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+ANYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (what is listened on, not a name to be called by)
+
+HARDENING = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+
+
+class Gate:
+    """Refuses what is not meant for us, finds out who calls, and hardens every answer."""
+
+    def __init__(self, app: ASGIApp, settings: Callable[[], Settings], port: int, token: Secret) -> None:
+        self._app = app
+        self._settings = settings
+        self._port = port
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hardened = _hardened(send)
+        try:
+            self._admit(scope)
+        except Problem as problem:
+            headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else None
+            await said(problem, headers)(scope, receive, hardened)
+            return
+        await self._app(scope, receive, hardened)
+
+    def _admit(self, scope: Scope) -> None:
+        """Raises Problem; otherwise the scope holds the caller, None where no good token was shown."""
+        server = self._settings().server
+        hosts = frozenset(_names(server.host, server.hosts, self._port))
+        _check_host(scope, hosts)
+        _check_size(scope)
+        caller = callers.find(_values(scope, b"authorization"), self._token, server.tokens)
+        if scope["method"] not in SAFE:
+            _check_origin(scope, hosts)
+            _check_type(scope)
+            if caller is None:
+                raise unknown_caller()
+        scope["caller"] = caller
+
+
+def unknown_caller() -> Problem:
+    """Whoever asks has to show a token first."""
+    return Problem(401, "unauthorized", "send `Authorization: Bearer TOKEN`; one is in the file `token` beside the database")
+
+
+def _names(host: str, hosts: tuple[str, ...], port: int) -> Iterator[str]:
+    """What a Host header may hold. A name given with a port stands as it is, as behind a proxy."""
+    own = () if host in ANYWHERE else (f"[{host}]" if ":" in host else host,)
+    for name in (*LOOPBACK, *own):
+        yield f"{name}:{port}".lower()
+        if port == 80:
+            yield name.lower()
+    for name in hosts:
+        yield name.lower()
+        yield f"{name}:{port}".lower()
+
+
+def _check_host(scope: Scope, hosts: frozenset[str]) -> None:
+    """RFC 9110, 7.4: a request for a host that is not ours is misdirected."""
+    if not scope["raw_path"].startswith(b"/"):
+        raise Problem(421, "host", "send a path as the request's target, not a whole address")
+    said_hosts = _values(scope, b"host")
+    if len(said_hosts) != 1:
+        raise Problem(421, "host", "send one Host header")
+    host = said_hosts[0].decode("latin-1")
+    if host.lower() in hosts:
+        return
+    if not _HOST.fullmatch(host):
+        raise Problem(421, "host", "the Host header holds no host name")
+    raise Problem(
+        421,
+        "host",
+        f'{host!r} is not a name of this server; if it is meant to be, add to config.yaml: server: {{hosts: ["{host}"]}}',
+    )
+
+
+def _check_size(scope: Scope) -> None:
+    size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > MOST_HEADERS:
+        raise Problem(431, "headers_too_large", f"the headers are larger than {MOST_HEADERS} bytes")
+
+
+def _check_origin(scope: Scope, hosts: frozenset[str]) -> None:
+    """Browsers say where a request comes from, and scripts cannot hide it; other programs say nothing."""
+    origins = [urlsplit(origin.decode("latin-1")) for origin in _values(scope, b"origin")]
+    foreign = any(origin.scheme not in ("http", "https") or origin.netloc.lower() not in hosts for origin in origins)
+    if foreign or any(site not in (b"same-origin", b"none") for site in _values(scope, b"sec-fetch-site")):
+        raise Problem(403, "cross_site", "this request comes from the page of another site")
+
+
+def _check_type(scope: Scope) -> None:
+    """A form cannot be sent as JSON: only a script can, and a browser asks us first, in vain."""
+    types = _values(scope, b"content-type")
+    empty = not _values(scope, b"transfer-encoding") and all(length == b"0" for length in _values(scope, b"content-length"))
+    if not types and empty:
+        return
+    if [each.partition(b";")[0].strip().lower() for each in types] != [b"application/json"]:
+        raise Problem(415, "not_json", "send a JSON body with `Content-Type: application/json`")
+
+
+def _values(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key == name]
+
+
+def _hardened(send: Send) -> Send:
+    async def harden(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *HARDENING]
+        await send(message)
+
+    return harden

@@ -1,0 +1,68 @@
+"""Patience: how long one client may take to send its request and to take its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds from a request's first byte to its last, and from there to the end of the answer; a reload may take half a minute."""
+
+    request: float = 10.0
+    answer: float = 60.0
+
+
+class PatientConfig(uvicorn.Config):
+    """uvicorn's settings, and what it has no word for."""
+
+    def __init__(self, app: ASGIApp, patience: Patience, most_connections: int, **others: Any) -> None:
+        super().__init__(app, **others)
+        self.patience = patience
+        self.most_connections = most_connections
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn waits for ever for the rest of a request; this one hangs up."""
+
+    config: PatientConfig
+    _hang_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.config.most_connections:
+            transport.abort()
+            return
+        self._allow(self.config.patience.request)
+
+    def data_received(self, data: bytes) -> None:
+        if self._hang_up is None:
+            self._allow(self.config.patience.request)
+        waiting = not self._is_whole()
+        super().data_received(data)
+        if waiting and self._is_whole():
+            self._allow(self.config.patience.answer)
+
+    def on_response_complete(self) -> None:
+        if self._is_whole():
+            self._allow(None)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._allow(None)
+        super().connection_lost(exc)
+
+    def _is_whole(self) -> bool:
+        """Whether the request at hand has been received to its end."""
+        return self.cycle is not None and not self.cycle.more_body
+
+    def _allow(self, seconds: float | None) -> None:
+        if self._hang_up is not None:
+            self._hang_up.cancel()
+        self._hang_up = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)

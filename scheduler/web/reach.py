@@ -1,0 +1,41 @@
+"""Reach: all that the HTTP interface can do with the daemon, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from scheduler.engine import Health
+from scheduler.inbox import Request
+from scheduler.metrics import Metrics
+from scheduler.reload import Reloaded, Standing
+from scheduler.settings import Settings
+
+
+class Reload(Protocol):
+    """Takes the config file as it is now, or says what would change. Raises ConfigError or Refused."""
+
+    def __call__(self, *, dry: bool) -> Reloaded: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Callables answer at once and from any thread, except `reload`, which waits for the engine.
+
+    `settings` gives the config in force and `health` how the engine does; `running` counts the runs in progress by kind;
+    `state` is the database, beside which the token and the address are written.
+    """
+
+    settings: Callable[[], Settings]
+    ask: Callable[[Request], Future[Any]]
+    reload: Reload
+    reload_standing: Callable[[], Standing]
+    metrics: Metrics
+    health: Health
+    running: Callable[[], Mapping[str, int]]
+    clock: Callable[[], datetime]
+    state: Path

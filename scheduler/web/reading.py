@@ -1,0 +1,126 @@
+"""Reading: what the interface tells of the daemon's state, from the database and without touching it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from scheduler import history, status
+from scheduler.outcome import Kind
+from scheduler.store import reader
+from scheduler.web.call import Call, instant
+from scheduler.web.problem import Problem, bad, not_found
+from scheduler.web.reach import Reach
+
+MOST_RUNS = 1000
+KINDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind.CRON}
+LARGEST_ID = 18  # digits, so that it is an integer for SQLite too
+
+
+@contextmanager
+def reading(reach: Reach) -> Iterator[sqlite3.Connection]:
+    """A connection that only reads, and sees one state of the database throughout. Raises StoreError."""
+    db = reader(reach.state)
+    try:
+        db.execute("begin")
+        yield db
+    finally:
+        db.close()
+
+
+def overview(call: Call) -> dict[str, Any]:
+    """Everything at a glance, as far as the caller's agents go."""
+    call.only()
+    with reading(call.reach) as db:
+        told = status.snapshot(db, call.reach.clock())
+    told["config_hash"] = call.reach.settings().hash
+    told["entries"] = _reached(call, told["entries"])
+    return told
+
+
+def agents(call: Call) -> dict[str, Any]:
+    """Every agent."""
+    call.only()
+    with reading(call.reach) as db:
+        return {"agents": _reached(call, status.entries(db, Kind.HEARTBEAT))}
+
+
+def jobs(call: Call) -> dict[str, Any]:
+    """Every cron job."""
+    call.only()
+    with reading(call.reach) as db:
+        return {"cron": _reached(call, status.entries(db, Kind.CRON))}
+
+
+def agent(call: Call) -> dict[str, Any]:
+    """One agent."""
+    call.only()
+    name = call.path["name"]
+    check_reach(call, Kind.HEARTBEAT, name)
+    with reading(call.reach) as db:
+        found = status.entry(db, Kind.HEARTBEAT, name)
+    if found is None:
+        raise not_found(f"agent {name!r}")
+    return found
+
+
+def runs(call: Call) -> dict[str, Any]:
+    """Runs, the newest first. A token for some agents has to name one of them."""
+    call.only("kind", "name", "since", "until", "outcome", "reason", "limit")
+    kind, name = _kind(call.query.get("kind")), call.query.get("name")
+    if call.caller.agents is not None:
+        kind = Kind.HEARTBEAT
+        check_reach(call, kind, name or "")
+    bounds = {key: instant(key, call.query[key]) for key in ("since", "until") if key in call.query}
+    words = {key: call.query[key] for key in ("outcome", "reason") if key in call.query}
+    with reading(call.reach) as db:
+        return {"runs": history.page(db, kind, name, **bounds, **words, limit=_limit(call.query.get("limit", "20")))}
+
+
+def run(call: Call) -> dict[str, Any]:
+    """One run."""
+    call.only()
+    return _one(call, "run", history.one)
+
+
+def wake(call: Call) -> dict[str, Any]:
+    """Where a wake stands."""
+    call.only()
+    return _one(call, "wake", status.wake)
+
+
+def check_reach(call: Call, kind: Kind, name: str) -> None:
+    """Raises Problem when the caller's token is not good for this entry."""
+    if not call.caller.reaches(kind, name):
+        allowed = ", ".join(sorted(call.caller.agents or ()))
+        raise Problem(403, "forbidden", f"the token {call.caller.name!r} is only for the agents {allowed}")
+
+
+def _one(call: Call, what: str, find: Callable[[sqlite3.Connection, int], dict[str, Any] | None]) -> dict[str, Any]:
+    number = call.path["id"]
+    if not (number.isascii() and number.isdigit() and len(number) <= LARGEST_ID):
+        raise not_found(f"{what} of this number")
+    with reading(call.reach) as db:
+        found = find(db, int(number))
+    if found is None:
+        raise not_found(f"{what} {number}")
+    check_reach(call, Kind(found["kind"]), found["name"])
+    return found
+
+
+def _reached(call: Call, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in entries if call.caller.reaches(Kind(each["kind"]), each["name"])]
+
+
+def _kind(word: str | None) -> Kind | None:
+    if word is not None and word not in KINDS:
+        raise bad("kind: write agent or cron")
+    return KINDS[word] if word is not None else None
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= LARGEST_ID and 1 <= int(text) <= MOST_RUNS):
+        raise bad(f"limit: write a number from 1 to {MOST_RUNS}")
+    return int(text)

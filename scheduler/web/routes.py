@@ -1,0 +1,47 @@
+"""Routes: every path of the interface, its method, and what a token must be good for to use it."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from scheduler.web import asking, health, reading
+from scheduler.web.call import answering, doing
+from scheduler.web.problem import HANDLERS
+from scheduler.web.reach import Reach
+
+LARGEST_BODY = 64 * 1024  # bytes
+
+
+def application(reach: Reach) -> Starlette:
+    """The interface without its gate."""
+    return Starlette(routes=_routes(reach), exception_handlers=HANDLERS, max_body_size=LARGEST_BODY)
+
+
+def _routes(reach: Reach) -> list[Route]:
+    probes = {"/metrics": health.metrics, "/healthz": health.alive, "/readyz": health.ready}
+    reads = {
+        "/api/v1/status": reading.overview,
+        "/api/v1/agents": reading.agents,
+        "/api/v1/agents/{name}": reading.agent,
+        "/api/v1/cron": reading.jobs,
+        "/api/v1/runs": reading.runs,
+        "/api/v1/runs/{id}": reading.run,
+        "/api/v1/wakes/{id}": reading.wake,
+    }
+    operations = {
+        "/-/reload": asking.reload,
+        "/api/v1/cron/{name}/run": asking.run_job,
+        "/api/v1/agents/{name}/pause": asking.pause_agent,
+        "/api/v1/agents/{name}/resume": asking.resume_agent,
+        "/api/v1/cron/{name}/pause": asking.pause_job,
+        "/api/v1/cron/{name}/resume": asking.resume_job,
+        "/api/v1/pause": asking.pause_all,
+        "/api/v1/resume": asking.resume_all,
+    }
+    return [
+        *(Route(path, make(reach), methods=["GET"]) for path, make in probes.items()),
+        *(Route(path, answering(reach, "read", answer), methods=["GET"]) for path, answer in reads.items()),
+        *(Route(path, doing(reach, "operate", do), methods=["POST"]) for path, do in operations.items()),
+        Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake), methods=["POST"]),
+    ]
