@@ -110,12 +110,8 @@ class Metrics:
         busy = _counter("db_busy_total", "Times that the database could not be written.")
         busy.put(now.health.busy)
         yield busy
-        ticked = now.health.ticked_at
-        yield one(
-            "heartbeatd_last_tick_timestamp_seconds",
-            "When the engine last went round.",
-            None if ticked is None else ticked.timestamp(),
-        )
+        ticked = None if now.health.ticked_at is None else now.health.ticked_at.timestamp()
+        yield one("heartbeatd_last_tick_timestamp_seconds", "When the engine last went round.", ticked)
         yield one(
             "heartbeatd_config_last_reload_successful", "0 while a config that was refused waits.", int(now.standing.successful)
         )

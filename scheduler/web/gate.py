@@ -97,11 +97,8 @@ def _check_host(scope: Scope, hosts: frozenset[str]) -> None:
         return
     if not _HOST.fullmatch(host):
         raise Problem(421, "host", "the Host header holds no host name")
-    raise Problem(
-        421,
-        "host",
-        f'{host!r} is not a name of this server; if it is meant to be, add to config.yaml: server: {{hosts: ["{host}"]}}',
-    )
+    line = f'server: {{hosts: ["{host}"]}}'
+    raise Problem(421, "host", f"{host!r} is not a name of this server; if it is meant to be, add to config.yaml: {line}")
 
 
 def _check_size(scope: Scope) -> None:

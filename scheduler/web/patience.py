@@ -13,7 +13,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds from a request's first byte to its last, and from there to the end of the answer; a reload may take half a minute."""
+    """Seconds from a request's first byte to its last, and from there to the end of the answer.
+
+    A reload may take half a minute.
+    """
 
     request: float = 10.0
     answer: float = 60.0
@@ -44,15 +47,17 @@ class PatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._hang_up is None:
             self._allow(self.config.patience.request)
-        waiting = not self._is_whole()
         super().data_received(data)
-        if waiting and self._is_whole():
+        if self._is_whole() and not self.cycle.response_complete:
             self._allow(self.config.patience.answer)
 
     def on_response_complete(self) -> None:
+        answered = self.cycle
         if self._is_whole():
             self._allow(None)
         super().on_response_complete()
+        if self.cycle is not answered:  # the next request had been sent ahead
+            self._allow(self.config.patience.answer if self._is_whole() else self.config.patience.request)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._allow(None)

@@ -44,17 +44,17 @@ def said(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResp
     return JSONResponse({"error": {"code": problem.code, "message": problem.message}}, problem.status, headers)
 
 
-def _problem(request: Request, error: Exception) -> JSONResponse:
+def _problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
     return said(error)
 
 
-def _refused(request: Request, error: Exception) -> JSONResponse:
+def _refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Refused)
     return said(Problem(STATUS.get(error.code, 409), error.code, str(error)))
 
 
-def _config_refused(request: Request, error: Exception) -> JSONResponse:
+def _config_refused(_: Request, error: Exception) -> JSONResponse:
     """In the same form in which the command line prints it."""
     assert isinstance(error, ConfigError)
     body: dict[str, Any] = {
@@ -65,7 +65,7 @@ def _config_refused(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, 422)
 
 
-def _unreadable(request: Request, error: Exception) -> JSONResponse:
+def _unreadable(_: Request, error: Exception) -> JSONResponse:
     return said(Problem(503, "database", str(error)))
 
 

@@ -73,10 +73,10 @@ def runs(call: Call) -> dict[str, Any]:
     if call.caller.agents is not None:
         kind = Kind.HEARTBEAT
         check_reach(call, kind, name or "")
-    bounds = {key: instant(key, call.query[key]) for key in ("since", "until") if key in call.query}
-    words = {key: call.query[key] for key in ("outcome", "reason") if key in call.query}
+    since, until = (instant(key, call.query[key]) if key in call.query else None for key in ("since", "until"))
+    limit = _limit(call.query.get("limit", "20"))
     with reading(call.reach) as db:
-        return {"runs": history.page(db, kind, name, **bounds, **words, limit=_limit(call.query.get("limit", "20")))}
+        return {"runs": history.page(db, kind, name, since, until, call.query.get("outcome"), call.query.get("reason"), limit)}
 
 
 def run(call: Call) -> dict[str, Any]:
