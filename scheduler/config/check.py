@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from scheduler.config import tree
 from scheduler.config.complaint import Complaints, Place
-from scheduler.config.fields import suggest
+from scheduler.config.fields import Inside, suggest
 from scheduler.config.models import Part
 
 PartT = TypeVar("PartT", bound=Part)
@@ -40,7 +40,9 @@ def check(
 def _note(
     model: type[Part], node: Any, steps: tuple[str, ...], place: Place, found: ErrorDetails, complaints: Complaints
 ) -> None:
-    at, known = tree.locate(node, found["loc"], place)
+    error = found["ctx"]["error"] if found["type"] == "value_error" else None
+    steps_inside = (*found["loc"], *(error.steps if isinstance(error, Inside) else ()))
+    at, known = tree.locate(node, steps_inside, place)
     complaint = _message(model, found)
     if found["type"] == "extra_forbidden":
         at = _key_place(node, known, at)

@@ -66,9 +66,15 @@ class Complaints:
         self._source = source
         self._faults: dict[tuple[int, int, str], Complaint] = {}
         self._warnings: dict[tuple[int, int, str], Complaint] = {}
+        self._spoilt: set[tuple[int, int]] = set()
         self.homes: Mapping[tuple[int, int], str] = {}
 
-    def fault(self, place: Place, path: str, message: str) -> None:
+    def fault(self, place: Place, path: str, message: str, *, spoils: bool = False) -> None:
+        """Note a fault. One that `spoils` its place leaves nothing there that more could be said of."""
+        if (place.line, place.column) in self._spoilt:
+            return
+        if spoils and place.line >= 0:
+            self._spoilt.add((place.line, place.column))
         self._note(self._faults, place, path, message)
 
     def warn(self, place: Place, path: str, message: str) -> None:

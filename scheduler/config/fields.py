@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 from heartbeat.hours import parse_days, parse_time
@@ -19,6 +19,7 @@ from scheduler.config.tree import Odd
 from scheduler.settings import May
 
 Share = float | timedelta
+Parsed = TypeVar("Parsed")
 
 LONGEST = timedelta(days=3660)  # ten years
 SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
@@ -30,6 +31,25 @@ _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Inside(ValueError):
+    """A fault of one part of a value; `steps` lead to the part."""
+
+    def __init__(self, message: str, *steps: str | int) -> None:
+        super().__init__(message)
+        self.steps = steps
+
+
+def each(parse: Callable[[object], Parsed], values: list[Any]) -> list[Parsed]:
+    """Every item parsed; a fault names the item."""
+    found = []
+    for index, value in enumerate(values):
+        try:
+            found.append(parse(value))
+        except ValueError as error:
+            raise Inside(str(error), index) from None
+    return found
 
 
 def shown(value: object) -> str:
@@ -159,7 +179,7 @@ def windows(value: object) -> object:
     if value == "always":
         return []
     if isinstance(value, list):
-        return [_window(part) for part in value]
+        return each(_window, value)
     return [_window(value)]
 
 
@@ -174,10 +194,11 @@ def _window(value: object) -> object:
 
 def days(value: object) -> frozenset[int]:
     """Days of the week, 0 = Monday."""
-    for part in value if isinstance(value, list) else [value]:
-        if not isinstance(part, str) or len(part) > SHOWN:
-            raise ValueError(f"{shown(part)} is not a day; write mon-fri or [mon, wed]")
-    return _days(tuple(value) if isinstance(value, list) else (str(value),))
+    if not isinstance(value, list):
+        return _day(value)
+    if not value:
+        raise ValueError("no day is named; write mon-fri or [mon, wed], or leave the key out for every day")
+    return frozenset[int]().union(*each(_day, value))
 
 
 def zone(value: object) -> ZoneInfo:
@@ -201,16 +222,16 @@ def names(value: object) -> tuple[str, ...]:
         return (some_text(value),)
     if not isinstance(value, list):
         raise ValueError(f"a name or a list of names is wanted here, not {_kind(value)}")
-    found = tuple(some_text(part) for part in value)
-    if len(set(found)) < len(found):
-        raise ValueError(f"{shown(next(word for word in found if found.count(word) > 1))} is named twice")
+    found = tuple(each(some_text, value))
+    for index, word in enumerate(found):
+        if word in found[:index]:
+            raise Inside(f"{shown(word)} is named twice", index)
     return found
 
 
 def rights(value: object) -> tuple[str, ...]:
     """What a token may do; at least one thing."""
-    parse = one_of(*get_args(May))
-    found = tuple(parse(word) for word in names(value))
+    found = tuple(each(one_of(*get_args(May)), list(names(value))))
     if not found:
         raise ValueError("a token without a right is of no use; write [read, wake]")
     return found
@@ -225,7 +246,7 @@ def argv(value: object) -> tuple[str, ...]:
     """A program with its arguments."""
     if not isinstance(value, list):
         raise ValueError(f"a list is wanted here, not {_kind(value)}; write [program, argument]")
-    words = tuple(text(part) for part in value)
+    words = tuple(each(text, value))
     if not words or not words[0]:
         raise ValueError("no program is named; write [program, argument]")
     return words
@@ -244,10 +265,9 @@ def environment(value: object) -> tuple[tuple[str, str], ...]:
         raise ValueError(f"a map is wanted here, not {_kind(value)}; write {{NAME: value}}")
     for key, held in value.items():
         if not _VARIABLE.fullmatch(key):
-            raise ValueError(f"{shown(key)} is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first")
-        if type(held) is not str:
-            raise ValueError(f"the value of {shown(key)} does not read as text; put it in quotes")
-        text(held)
+            raise Inside("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", key)
+        if type(held) is not str or "\0" in held:
+            raise Inside("this does not read as text; put it in quotes", key)
     return tuple(value.items())
 
 
@@ -270,7 +290,7 @@ def checklist(value: object) -> str:
 
 def files(value: object) -> tuple[str, ...]:
     """Names of files inside the workspace."""
-    return tuple(inside(part) for part in names(value))
+    return tuple(each(inside, list(names(value))))
 
 
 def secret(value: object) -> str:
@@ -307,9 +327,10 @@ def _nearest(text: str) -> str:
     return "90s, 30m or 1h30m"
 
 
-@lru_cache(maxsize=512)
-def _days(parts: tuple[str, ...]) -> frozenset[int]:
-    return parse_days(parts)
+def _day(value: object) -> frozenset[int]:
+    if not isinstance(value, str) or len(value) > SHOWN:
+        raise ValueError(f"{shown(value)} is not a day; write mon-fri or [mon, wed]")
+    return parse_days(value)
 
 
 def _either(words: tuple[str, ...]) -> str:
@@ -318,7 +339,7 @@ def _either(words: tuple[str, ...]) -> str:
 
 def _kind(value: object) -> str:
     if value is None:
-        return "nothing"
+        return "an empty value"
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, dict):

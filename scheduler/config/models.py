@@ -302,9 +302,9 @@ class Config(Part):
     limits: Limits = key(Limits(), "Bounds for all entries.", written={})
     channels: dict[str, Webhook] = key({}, "Where messages go. `log` is built in.", written={})
     history: History = key(History(), "How long runs are remembered.", written={})
-    defaults: Defaults = key(Defaults(), "What entries inherit: maps merge key by key, all else is replaced.", written={})
     agents: dict[str, Agent] = key({}, "Agents by name.", written={})
     cron: dict[str, Job] = key({}, "Jobs by name.", written={})
+    defaults: Defaults = key(Defaults(), "What entries inherit: maps merge key by key, all else is replaced.", written={})
 
 
 def schema() -> dict[str, Any]:

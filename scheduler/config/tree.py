@@ -227,7 +227,8 @@ class _Reader:
 
     def _alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
-            self._fault(event.start_mark, "this alias names no anchor above it; if the star is text, put the text in quotes")
+            message = "this alias names no anchor above it; if the star is text, put the text in quotes"
+            self._complaints.fault(self._at or event.start_mark, dotted(self.path), message, spoils=True)
             return None
         node, size = self._anchors[event.anchor]
         self._nodes += size

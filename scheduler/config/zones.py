@@ -32,9 +32,11 @@ def _shown(name: str) -> str:
 
 
 def _advice(name: str) -> str:
-    wanted = name.casefold().replace(" ", "_")
+    wanted = name.casefold().replace(" ", "_") or "?"
     for known in sorted(_names()):
         if wanted in (known.casefold(), known.casefold().rpartition("/")[2]):
             return f"did you mean {known}?"
-    close = get_close_matches(name, _names(), n=1) if len(name) <= 40 else []
+        if known.casefold().startswith(f"{wanted}/"):
+            return f"name a place in it too, like {known}"
+    close = get_close_matches(name, _names(), n=1) if 4 < len(name) <= 40 else []
     return f"did you mean {close[0]}?" if close else "write a name of the IANA list, like Europe/Berlin or UTC"

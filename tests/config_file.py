@@ -1,0 +1,56 @@
+"""Config files for tests: one that is right, and what the loader says of others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from scheduler.config.complaint import ConfigError
+from scheduler.config.load import Loaded, load
+
+TOKEN = "0123456789abcdef-canary"
+ENVIRON = {"TOKEN": TOKEN}
+
+RIGHT = """\
+timezone: Europe/Berlin
+server: {listen: "127.0.0.1:7857", tokens: {bot: {value: "${TOKEN}", may: [read, wake], agents: [ops]}}}
+limits: {concurrency: 8, wake_flood: 5 per 10m}
+channels:
+  hook: {kind: webhook, url: "https://example.org/x"}
+defaults:
+  agent:
+    runner: {kind: command, argv: [cat]}
+agents:
+  ops:
+    workspace: agents/ops
+    context: [SOUL.md]
+    heartbeat:
+      interval: 30m
+      active_hours: {start: "08:00", end: "22:00"}
+      retries: 2
+cron:
+  nightly:
+    schedule: "0 3 * * *"
+    command: ./backup.sh
+    wake_heartbeat: ops
+"""
+
+SMALL = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log}}}\n"
+
+
+def read(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> Loaded:
+    """What the loader makes of a file with this text, read as `config.yaml` from its own folder."""
+    file = folder / "config.yaml"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    file.chmod(0o644)
+    return load(file, environ)
+
+
+def complaints(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> list[str]:
+    """The lines in which the loader refuses such a file, without the folder; none when it takes it."""
+    try:
+        read(folder, text, environ)
+    except ConfigError as error:
+        return str(error).replace(f"{folder}{os.sep}", "").splitlines()
+    return []
