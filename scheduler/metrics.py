@@ -152,7 +152,7 @@ class Metrics:
 
     @_count.register
     def _(self, started: Started) -> None:
-        if started.attempt == 1:
+        if started.late is not None:
             self._lateness.labels(started.kind.value).observe(max(0.0, started.late))
 
     @_count.register

@@ -12,7 +12,7 @@ from scheduler.history import iso
 from scheduler.outcome import Kind
 from scheduler.store import millis
 
-# Each entry with its newest row, found by index, and the number of its waiting wakes.
+# Each entry with its newest row, found by index, and the number of its waiting wakes. A kind or name of null means any.
 ENTRIES = """
 select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
@@ -20,7 +20,8 @@ select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as la
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
-where entry.state <> 'removed'
+where entry.state <> 'removed' and (?1 is null or entry.kind = ?1) and (?2 is null or entry.name = ?2)
+order by entry.kind desc, entry.name
 """
 
 
@@ -41,19 +42,9 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
     }
 
 
-def entries(db: sqlite3.Connection, kind: Kind | None = None) -> list[dict[str, Any]]:
-    """Every entry, or those of one kind, in the order of their names."""
-    if kind is None:
-        rows = db.execute(f"{ENTRIES} order by entry.kind desc, entry.name")
-    else:
-        rows = db.execute(f"{ENTRIES} and entry.kind = ? order by entry.name", (kind,))
-    return [_entry(row) for row in rows]
-
-
-def entry(db: sqlite3.Connection, kind: Kind, name: str) -> dict[str, Any] | None:
-    """One entry; None when there is none of that name."""
-    row = db.execute(f"{ENTRIES} and entry.kind = ? and entry.name = ?", (kind, name)).fetchone()
-    return _entry(row) if row else None
+def entries(db: sqlite3.Connection, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
+    """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
+    return [_entry(row) for row in db.execute(ENTRIES, (kind, name))]
 
 
 def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:

@@ -60,10 +60,10 @@ def agent(call: Call) -> dict[str, Any]:
     name = call.path["name"]
     check_reach(call, Kind.HEARTBEAT, name)
     with reading(call.reach) as db:
-        found = status.entry(db, Kind.HEARTBEAT, name)
-    if found is None:
+        found = status.entries(db, Kind.HEARTBEAT, name)
+    if not found:
         raise not_found(f"agent {name!r}")
-    return found
+    return found[0]
 
 
 def runs(call: Call) -> dict[str, Any]:

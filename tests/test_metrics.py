@@ -1,0 +1,396 @@
+"""The metrics page: what is there from the start, what moves with what happens, and what goes with its entry."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from world import Takes, World, at
+
+from scheduler.engine import Health
+from scheduler.events import Recovered, Stale
+from scheduler.inbox import Refused
+from scheduler.metrics import Metrics, Now
+from scheduler.outcome import Kind
+from scheduler.reload import Standing
+from scheduler.series import Family
+from scheduler.store import reader
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+AGENT = """
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 1}
+"""
+BOTH = (
+    AGENT
+    + """
+cron:
+  measure: {every: 1h, command: "measure", wake_heartbeat: ops}
+"""
+)
+
+
+class Page:
+    """A world's metrics page, read as Prometheus reads it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.metrics = Metrics(world.engine.plan.settings, version="1.2.3", tzdata="2026a")
+        self.standing = Standing(successful=True, succeeded_at=world.clock.now)
+        self.running: dict[str, int] = {}
+        self._heard = len(world.events)
+
+    def text(self) -> str:
+        for happened in self._world.events[self._heard :]:
+            self.metrics.hear(happened)
+        self._heard = len(self._world.events)
+        now = Now(self._world.engine.health, self.standing, self.running, self._world.clock.now)
+        db = reader(self._world.state)
+        try:
+            return self.metrics.render(db, now).decode()
+        finally:
+            db.close()
+
+    def series(self, prefix: str = "") -> dict[str, float]:
+        """Values by `name{label values}`, the leading heartbeatd_ left out."""
+        samples = [sample for family in text_string_to_metric_families(self.text()) for sample in family.samples]
+        named = {(sample.name.removeprefix("heartbeatd_"), tuple(sample.labels.items())): sample.value for sample in samples}
+        assert len(named) == len(samples)
+        return {
+            name + ("{" + ",".join(value for _, value in sorted(labels)) + "}" if labels else ""): value
+            for (name, labels), value in named.items()
+            if name.startswith(prefix)
+        }
+
+
+def agent(**keys: str) -> str:
+    words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | keys
+    heartbeat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f"agents:\n  ops:\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {{{heartbeat}}}\n"
+
+
+def words(series: dict[str, float]) -> set[str]:
+    """The last of each series' labels in the order of their names that is not the kind or the name."""
+    return {name.rstrip("}").split(",")[-1] for name in series}
+
+
+def test_prometheus_has_nothing_to_say_against_the_page(play: Play) -> None:
+    if not (promtool := shutil.which("promtool")):
+        pytest.skip("promtool is not installed")
+    world = play(BOTH)
+    page = Page(world)
+    world.run(minutes=90)
+    checked = subprocess.run([promtool, "check", "metrics"], input=page.text(), capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(play: Play) -> None:
+    page = Page(play(BOTH))
+    counters = {name: value for name, value in page.series().items() if "_total" in name or name.startswith("run_duration")}
+    assert set(counters.values()) == {0}
+    for name in (
+        "runs_total{heartbeat,ops,ok,interval}",
+        "runs_total{heartbeat,ops,failed,cron}",
+        "runs_total{cron,measure,timeout,every}",
+        "suppressions_total{heartbeat,ops,heartbeat_ok}",
+        "skips_total{heartbeat,ops,missed}",
+        "retries_total{cron,measure}",
+        "wakes_total{ops,expired,cron}",
+        "deliveries_total{log,dead}",
+        "orphans_recovered_total{heartbeat}",
+        "stale_results_total",
+        "clock_jumps_total{backward}",
+        "db_busy_total",
+        "run_duration_seconds_count{cron}",
+    ):
+        assert name in counters
+
+
+def test_a_time_that_is_not_known_yet_is_absent(play: Play) -> None:
+    world = play(AGENT)
+    page = Page(world)
+    before = page.series()
+    for name in ("last_run", "last_success", "outbox_oldest"):
+        assert not [series for series in before if series.startswith(f"{name}_timestamp")]
+    world.run(minutes=1)
+    after = page.series()
+    assert after["last_run_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:00").timestamp()
+    assert after["last_success_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:00").timestamp()
+    assert after["next_due_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:30").timestamp()
+    assert "oldest_due_timestamp_seconds" not in after
+    assert not [series for series in after if series.startswith("outbox_oldest")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "reasons"),
+    [
+        ({}, {"paused", "missed", "already_running", "superseded", "checklist_empty"}),
+        ({"on_empty": "run"}, {"paused", "missed", "already_running", "superseded"}),
+        ({"interval": "none", "on_empty": "run"}, {"paused"}),
+        ({"enabled": "false"}, {"disabled"}),
+        ({"on_empty": "run", "interval": "none", "active_hours": '"08:00-20:00"'}, {"paused", "active_hours"}),
+        (
+            {"on_empty": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
+            {"paused", "checklist_missing", "checklist_unreadable", "checklist_too_large"},
+        ),
+        (
+            {"on_empty": "run", "on_missing": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
+            {"paused", "checklist_unreadable", "checklist_too_large"},
+        ),
+        ({"on_empty": "run", "interval": "none", "show_alerts": "false"}, {"paused", "not_shown"}),
+    ],
+)
+def test_only_the_reasons_that_the_config_makes_possible_are_shown(play: Play, keys: dict[str, str], reasons: set[str]) -> None:
+    assert words(Page(play(agent(**keys))).series("skips_total")) == reasons
+
+
+@pytest.mark.parametrize(
+    ("keys", "reasons"),
+    [
+        ({}, {"heartbeat_ok", "short_remainder", "empty", "duplicate"}),
+        ({"ok_match": "exact"}, {"heartbeat_ok", "empty", "duplicate"}),
+        ({"deliver": "none"}, {"heartbeat_ok", "short_remainder", "empty"}),
+        ({"show_ok": "true"}, {"duplicate"}),
+        ({"show_ok": "true", "show_alerts": "false"}, {"duplicate", "not_shown"}),
+    ],
+)
+def test_only_the_suppressions_that_the_config_makes_possible_are_shown(
+    play: Play, keys: dict[str, str], reasons: set[str]
+) -> None:
+    assert words(Page(play(agent(**keys))).series("suppressions_total")) == reasons
+
+
+def test_wakes_come_from_cron_only_where_a_job_wakes(play: Play) -> None:
+    assert words(Page(play(AGENT)).series("wakes_total")) == {"manual", "api"}
+    assert words(Page(play(AGENT)).series("runs_total")) == {"interval", "manual", "api"}
+
+
+def test_a_job_that_wakes_an_agent_makes_cron_a_source_of_its_runs(play: Play) -> None:
+    series = Page(play(BOTH)).series()
+    assert "wakes_total{ops,started,cron}" in series
+    assert "runs_total{heartbeat,ops,ok,cron}" in series
+
+
+def test_counters_follow_the_rows(play: Play) -> None:
+    """One beat is quiet, one speaks, one fails twice; then four slots pass without a daemon, and the last is made up for."""
+    answers = iter(["HEARTBEAT_OK", "The disk is full.", 3, 3, "HEARTBEAT_OK", "HEARTBEAT_OK"])
+    world = play(AGENT, scripts={"ops": lambda asked: next(answers)})
+    page = Page(world)
+    world.run(minutes=65)
+    world.off(minutes=120)
+    world.run(minutes=1)
+    series = page.series()
+    assert series["runs_total{heartbeat,ops,ok,interval}"] == sum(row["outcome"] == "ok" for row in world.rows())
+    assert series["runs_total{heartbeat,ops,alert,interval}"] == 1
+    assert series["runs_total{heartbeat,ops,failed,interval}"] == 1
+    assert series["suppressions_total{heartbeat,ops,heartbeat_ok}"] == 2
+    assert series["retries_total{heartbeat,ops}"] == 1
+    assert series["skips_total{heartbeat,ops,missed}"] == sum(row["slots"] for row in world.rows(outcome="skipped")) == 3
+    assert series["deliveries_total{log,delivered}"] == 1
+    assert series["run_duration_seconds_count{heartbeat}"] == 4
+    assert not [name for name in series if "skipped" in name]
+
+
+def test_what_people_look_at_survives_a_restart(play: Play) -> None:
+    world = play(AGENT, scripts={"ops": lambda asked: 3})
+    world.run(minutes=65)
+    world.off(seconds=10)
+    series = Page(world).series()
+    assert series["consecutive_failures{heartbeat,ops}"] == 3
+    assert series["last_run_timestamp_seconds{heartbeat,ops}"] > at("2026-03-02 09:00").timestamp()
+    assert series["entry_created_timestamp_seconds{heartbeat,ops}"] == at("2026-03-02 08:00").timestamp()
+    assert series["runs_total{heartbeat,ops,failed,interval}"] == 0
+
+
+def test_an_alert_shows_until_a_quiet_beat(play: Play) -> None:
+    answers = iter(["The disk is full.", "HEARTBEAT_OK", "HEARTBEAT_OK"])
+    world = play(AGENT, scripts={"ops": lambda asked: next(answers)})
+    page = Page(world)
+    world.run(minutes=1)
+    assert page.series()["alerting{heartbeat,ops}"] == 1
+    world.run(minutes=60)
+    assert page.series()["alerting{heartbeat,ops}"] == 0
+    assert page.series()["consecutive_quiet{heartbeat,ops}"] == 2
+
+
+@pytest.mark.parametrize("state", ["active", "paused", "disabled"])
+def test_an_entry_is_in_one_state(play: Play, state: str) -> None:
+    world = play(agent(enabled="false") if state == "disabled" else AGENT)
+    if state == "paused":
+        world.pause((Kind.HEARTBEAT, "ops"))
+    shown = Page(world).series("entry_state")
+    assert [name for name, value in shown.items() if value] == [f"entry_state{{heartbeat,ops,{state}}}"]
+    assert len(shown) == 3
+
+
+def test_a_paused_entry_is_due_never(play: Play) -> None:
+    world = play(AGENT)
+    world.pause((Kind.HEARTBEAT, "ops"), at("2026-03-02 12:00"))
+    assert not Page(world).series("next_due")
+
+
+def test_counters_go_when_their_entry_goes_and_come_when_it_comes(play: Play) -> None:
+    world = play(BOTH)
+    page = Page(world)
+    world.run(minutes=61)
+    assert page.series()["runs_total{cron,measure,ok,every}"] == 1
+    world.reload(AGENT)
+    assert not [name for name in page.series() if "measure" in name]
+    assert page.series()["runs_total{heartbeat,ops,ok,interval}"] == 3
+    world.reload(BOTH)
+    assert page.series()["runs_total{cron,measure,ok,every}"] == 0
+
+
+def test_a_reason_that_nobody_foresaw_is_counted_all_the_same(play: Play) -> None:
+    """A reload disables the agent in the moment in which a slot of it has passed."""
+    world = play(AGENT)
+    page = Page(world)
+    world.run(minutes=1)
+    world.clock.forward(timedelta(minutes=29, seconds=30))
+    world.reload(agent(enabled="false"))
+    assert page.series()["skips_total{heartbeat,ops,disabled}"] == 1
+
+
+def test_entries_beyond_the_limit_have_no_series_and_are_counted(play: Play) -> None:
+    world = play("server: {metrics_entries: 1}\n" + BOTH)
+    page = Page(world)
+    world.run(minutes=61)
+    series = page.series()
+    assert series["entries_without_series"] == 1
+    assert not [name for name in series if "measure" in name]
+    assert series["run_duration_seconds_count{cron}"] == 1
+
+
+def test_ten_thousand_different_errors_make_no_new_series(play: Play) -> None:
+    count = 0
+
+    def fail(asked: object) -> str:
+        nonlocal count
+        count += 1
+        raise RuntimeError(f'error {count} "with quotes" and\nlines')
+
+    world = play(AGENT, scripts={"ops": fail})
+    page = Page(world)
+    before = set(page.series())
+    world.run(hours=10)
+    assert count > 10
+    assert {name.split("_timestamp")[0] for name in set(page.series()) - before} == {"last_run", "last_tick"}
+
+
+def test_wakes_wait_and_are_counted_by_what_becomes_of_them(play: Play) -> None:
+    world = play(agent(interval="none"))
+    page = Page(world)
+    world.pause((Kind.HEARTBEAT, "ops"))
+    world.wake("ops", "look")
+    world.settle()
+    series = page.series()
+    assert series["wakes_pending{ops}"] == 1
+    assert series["wakes_total{ops,started,api}"] == 1
+    assert series["wakes_total{ops,deferred,api}"] == 1
+    assert series["skips_total{heartbeat,ops,paused}"] == 1
+
+
+def test_a_wake_from_within_its_own_run_is_counted_as_rejected(play: Play) -> None:
+    world = play(AGENT, scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))})
+    page = Page(world)
+    world.engine.tick(world.clock.read())
+    with pytest.raises(Refused):
+        world.wake("ops", cause="life1/1")
+    assert page.series()["wakes_total{ops,rejected,api}"] == 1
+
+
+def test_what_is_still_to_be_delivered_is_shown_by_channel(play: Play) -> None:
+    hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\n'
+    world = play(
+        hook + agent(deliver="hook"),
+        scripts={"ops": lambda asked: "The disk is full."},
+        sends=lambda parcel: Sent("retry", "no route", None),
+    )
+    page = Page(world)
+    world.run(seconds=30)
+    series = page.series()
+    assert series["outbox_pending{hook}"] == 1
+    assert series["outbox_dead{hook}"] == 0
+    assert series["outbox_oldest_timestamp_seconds{hook}"] == at("2026-03-02 08:00").timestamp()
+    assert series["deliveries_total{hook,retried}"] == 1
+
+
+def test_the_process_tells_of_itself(play: Play) -> None:
+    world = play(BOTH)
+    page = Page(world)
+    page.running = {"heartbeat": 2}
+    page.standing = Standing(successful=False, succeeded_at=at("2026-03-02 07:00"), problem="no")
+    world.run(minutes=1)
+    series = page.series()
+    assert series["build_info{2026a,1.2.3}"] == 1
+    assert (series["running{heartbeat}"], series["running{cron}"]) == (2, 0)
+    assert series["concurrency_limit"] == world.engine.plan.settings.limits.concurrency
+    assert series["config_last_reload_successful"] == 0
+    assert series["config_last_reload_success_timestamp_seconds"] == at("2026-03-02 07:00").timestamp()
+    assert series["config_hash"] == int(world.engine.plan.settings.hash[:12], 16)
+    assert series["last_tick_timestamp_seconds"] == world.clock.now.timestamp()
+    assert series["interval_seconds{heartbeat,ops}"] == 1800
+    assert series["interval_seconds{cron,measure}"] == 3600
+    assert series["db_bytes{db}"] == world.state.stat().st_size
+    assert series["db_bytes{wal}"] > 0
+
+
+def test_what_is_due_is_shown_with_its_age(play: Play) -> None:
+    world = play(AGENT)
+    world.clock.forward(timedelta(minutes=5))
+    series = Page(world).series()
+    assert series["due_entries"] == 1
+    assert series["oldest_due_timestamp_seconds"] == at("2026-03-02 08:00").timestamp()
+
+
+def test_recovered_runs_and_stale_results_are_counted(play: Play) -> None:
+    page = Page(play(AGENT))
+    page.metrics.hear(Recovered(1, Kind.CRON, "measure", again=False))
+    page.metrics.hear(Stale(1, Kind.HEARTBEAT, "ops"))
+    assert page.series()["orphans_recovered_total{cron}"] == 1
+    assert page.series()["stale_results_total"] == 1
+
+
+def test_without_a_database_the_counters_are_still_there(play: Play) -> None:
+    world = play(AGENT)
+    page = Page(world)
+    now = Now(Health(), page.standing, {}, world.clock.now)
+    text = page.metrics.render(None, now).decode()
+    assert "heartbeatd_runs_total{" in text
+    assert "heartbeatd_next_due" not in text
+    assert "heartbeatd_last_tick" not in text
+
+
+def test_a_label_cannot_break_out_of_its_quotes() -> None:
+    family = Family("gauge", "x", "Help.", ("name",))
+    value = 'ops"} 1\nevil_metric \\'
+    family.put(1, value)
+    (parsed,) = text_string_to_metric_families("".join(family.lines()))
+    assert [(sample.name, sample.labels, sample.value) for sample in parsed.samples] == [("x", {"name": value}, 1)]
+
+
+def test_a_family_without_series_is_not_written() -> None:
+    assert list(Family("counter", "x_total", "Help.").lines()) == []
+
+
+def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, play: Play) -> None:
+    """The goal is a quarter of a second; the bound is loose, for the machine may be busy."""
+    names = "\n".join(f"  a{number}: {{}}" for number in range(1000))
+    world = play(
+        "defaults: {agent: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}}\nagents:\n" + names
+    )
+    page = Page(world)
+    began = time.process_time()
+    text = page.text()
+    assert time.process_time() - began < 1.0
+    assert text.count("\n") > 49_000
