@@ -12,6 +12,7 @@ import click
 
 from cron.schedule import Schedule, ScheduleError, is_reboot, parse
 from scheduler.cli import names, options, times
+from scheduler.cli.arguments import moment
 from scheduler.cli.door import open_door
 from scheduler.cli.follow import follow, mark
 from scheduler.cli.mistake import Mistake
@@ -74,7 +75,7 @@ def _start(after: str | None, schedule: Schedule) -> datetime:
     if after is None:
         return times.utc_now()
     try:
-        return times.moment(after, schedule.zone)
+        return moment(after, schedule.zone)
     except ValueError as error:
         raise Mistake(str(error)) from error
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from scheduler.cli import names, options
+from scheduler.cli.arguments import Span
 from scheduler.cli.door import Door, open_door
 from scheduler.cli.mistake import Mistake
-from scheduler.cli.times import Span, local, utc_now, zone_name
+from scheduler.cli.times import local, utc_now, zone_name
 from scheduler.entry import Key
 
 

@@ -13,8 +13,8 @@ import click
 from scheduler import logs
 from scheduler.app import Daemon
 from scheduler.cli import options
+from scheduler.cli.arguments import Span
 from scheduler.cli.mistake import Mistake
-from scheduler.cli.times import Span
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -12,9 +12,10 @@ import click
 
 from scheduler import duequeue, history
 from scheduler.cli import names, options, reach
+from scheduler.cli.arguments import Moment
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
-from scheduler.cli.times import Moment, between, local, short, utc_now, zone_name
+from scheduler.cli.times import between, local, short, utc_now, zone_name
 from scheduler.entry import Key
 from scheduler.outcome import Outcome
 
@@ -26,7 +27,7 @@ HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK")
 @click.argument("name", required=False)
 @click.option("--since", type=Moment(), help="Slots from this time on: 2026-11-20T03:00, or 2h for the last two hours.")
 @click.option("--until", type=Moment(), help="Slots before this time.")
-@click.option("--outcome", type=click.Choice([*Outcome, OPEN]), help="Only those that ended so.")
+@click.option("--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), OPEN]), help="Only those that ended so.")
 @click.option("--reason", help="Only those with this reason, as in active_hours.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
 @options.config
@@ -47,7 +48,7 @@ def runs(
         click.echo(table(HEAD, [_row(run, now) for run in found]))
         click.echo(f"times in {zone_name()}")
     else:
-        click.echo("nothing has run yet" if name is None and not (since or until or outcome or reason) else "no such run")
+        click.echo("nothing has run yet" if name is None and not (since or until or outcome or reason) else "no run matches")
 
 
 @click.command()
@@ -56,7 +57,10 @@ def runs(
 @options.state
 @options.form
 def show(run: int, path: Path, state: Path | None, form: str) -> None:
-    """Show everything about one run: RUN is its number, as `heartbeatd runs` lists it."""
+    """Show everything about one run.
+
+    RUN is its number, as `heartbeatd runs` lists it.
+    """
     with reach.reading(reach.place(path, state)) as db:
         found = history.one(db, run) if db else None
     if found is None:

@@ -1,15 +1,10 @@
-"""Times on the command line: people write and read the host's local time, programs get UTC."""
+"""Times as people read them: to the second, in the host's zone, which is named beside them."""
 
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
-
-import click
-
-from scheduler.config.fields import some_duration
 
 
 def utc_now() -> datetime:
@@ -54,46 +49,3 @@ def rough(span: timedelta) -> str:
     parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
     told = [f"{number}{unit}" for number, unit in parts if number]
     return "".join(told[:2]) or "0s"
-
-
-class Span(click.ParamType[timedelta]):
-    """A length of time as the config writes it: 90s, 30m, 1h30m."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        try:
-            return some_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Moment(click.ParamType[datetime]):
-    """A time as `moment` reads it, in the host's zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            return moment(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-def moment(text: str, zone: tzinfo | None = None) -> datetime:
-    """The instant, in UTC, of `2026-11-20` or `2026-11-20T03:00` (in `zone`, else the host's) or with an offset or Z; `2h` is two
-    hours ago. Raises ValueError with one line."""
-    try:
-        return utc_now() - some_duration(text)
-    except ValueError:
-        pass
-    try:
-        said = datetime.fromisoformat(text)
-        return (said if said.tzinfo or zone is None else said.replace(tzinfo=zone)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, or 2h for two hours ago"
-        raise ValueError(f"{text!r} is not a time; {wanted}") from None

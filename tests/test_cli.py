@@ -1,0 +1,120 @@
+"""The command line as a whole: its table of contents, its exit codes, and errors in one line."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from scheduler.cli import guard
+from scheduler.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "watchdog", "prometheus_client")
+
+
+def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_of_contents_says_what_the_command_says_of_itself(name: str) -> None:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.get_short_help_str(200) == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"Usage: heartbeatd {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nap"], "heartbeatd: No such command 'nap'; see `heartbeatd --help`"),
+        (["runs", "--format", "xml"], "'xml' is not one of 'text', 'json'"),
+        (
+            ["runs", "--since", "soon"],
+            "'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, or 2h for two hours ago",
+        ),
+        (["pause", "ops", "--for", "2"], "2 has no unit; write 2s or 2m"),
+        (["pause"], "heartbeatd: name an agent or a job, or say --all"),
+        (["resume", "ops", "--all"], "heartbeatd: name an agent or a job, or say --all"),
+        (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),
+        (["cron", "run", "agent/ops"], "heartbeatd: 'agent/ops' is not cron/NAME; `heartbeatd wake` wakes agents"),
+        (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; leave --for away"),
+    ],
+)
+def test_a_wrong_use_is_one_line_on_stderr_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.startswith("heartbeatd: ")
+    assert err.count("\n") == 1
+
+
+def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    heartbeatd = f"{sys.executable} -m scheduler"
+    shell = f"{heartbeatd} schema | head -c 1 >/dev/null"
+    ended = subprocess.run(["/bin/sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.stderr == ""
+
+
+def test_help_imports_no_part_of_the_daemon() -> None:
+    ended = python(
+        "-c", f"import sys; from scheduler.cli.main import main; main(['--help']); print({_loaded('scheduler.store', *HEAVY)})"
+    )
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", ["status", "runs", "show 1"])
+def test_a_reading_command_imports_no_library_of_the_daemons(command: str, tmp_path: Path) -> None:
+    arguments = [*command.split(), "--state", str(tmp_path / "none.db")]
+    ended = python("-c", f"import sys; from scheduler.cli.main import main; main({arguments!r}); print({_loaded(*HEAVY)})")
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def _loaded(*names: str) -> str:
+    return f"[name for name in {names!r} if name in sys.modules]"
+
+
+def test_packages_of_ours_are_found_beside_each_other() -> None:
+    assert guard.stray_package() is None
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"heartbeat": Path("/usr/lib/other")}, "the package heartbeat/ comes from /usr/lib/other, not"),
+        ({"cron": None}, "the package cron/ is missing beside"),
+    ],
+)
+def test_a_package_from_elsewhere_is_told_of(found: dict[str, Path | None], said: str) -> None:
+    told = guard.stray_package(lambda package: found.get(package, guard.HOME))
+    assert told is not None
+    assert said in told
+
+
+def test_a_package_from_elsewhere_stops_the_start_with_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "cron").mkdir()
+    (tmp_path / "cron" / "__init__.py").touch()
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from scheduler.__main__ import main; sys.exit(main())"
+    ended = python("-c", code, cwd=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"heartbeatd: the package cron/ comes from {tmp_path}, not {ROOT}")
+    assert ended.stderr.count("\n") == 1

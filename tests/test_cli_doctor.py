@@ -1,0 +1,115 @@
+"""`doctor`: one line for each thing looked at, and exit code 1 if one of them is bad."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduler.cli import doctor
+from scheduler.cli.main import main
+from scheduler.store import Store
+
+CONFIG = """\
+state: state/heartbeatd.db
+agents:
+  ops:
+    runner: {kind: command, argv: [cat]}
+    heartbeat: {interval: 30m, deliver: log}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    path.chmod(0o644)
+    return path
+
+
+def found(config: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> set[tuple[str, str]]:
+    assert main(["doctor", "-c", str(config), "--format", "json"]) == code
+    return {(finding["what"], finding["level"]) for finding in json.loads(capsys.readouterr().out)}
+
+
+def make_database(config: Path) -> Path:
+    state = config.parent / "state"
+    state.mkdir(mode=0o700)
+    Store.open(state / "heartbeatd.db").close()
+    return state
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        ((3, 40, 1), "warn"),
+        ((3, 44, 5), "warn"),
+        ((3, 44, 6), "ok"),
+        ((3, 45, 0), "warn"),
+        ((3, 50, 6), "warn"),
+        ((3, 50, 7), "ok"),
+        ((3, 51, 0), "warn"),
+        ((3, 51, 2), "warn"),
+        ((3, 51, 3), "ok"),
+        ((3, 52, 0), "ok"),
+        ((3, 6, 23), "ok"),
+    ],
+)
+def test_a_sqlite_that_can_lose_its_log_is_warned_of(version: tuple[int, ...], level: str) -> None:
+    assert doctor.sqlite(version).level == level
+
+
+@pytest.mark.parametrize(("version", "level"), [((3, 10, 4), "bad"), ((3, 11, 0), "ok"), ((3, 14, 0), "ok")])
+def test_an_old_python_is_bad(version: tuple[int, ...], level: str) -> None:
+    assert doctor.python(version).level == level
+
+
+def test_a_fresh_folder_is_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    looked_at = found(config, capsys)
+    assert {("config", "ok"), ("state", "ok"), ("database", "ok"), ("daemon", "warn"), ("tzdata", "ok")} <= looked_at
+    assert not (config.parent / "state").exists()
+
+
+def test_a_sound_database_is_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_database(config)
+    assert {("database", "ok"), ("state", "ok")} <= found(config, capsys)
+
+
+def test_a_damaged_database_is_bad(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = make_database(config) / "heartbeatd.db"
+    database.write_bytes(b"x" * 4096)
+    assert ("database", "bad") in found(config, capsys, code=1)
+    assert database.read_bytes() == b"x" * 4096
+
+
+def test_a_folder_that_others_can_enter_is_warned_of(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_database(config).chmod(0o755)
+    assert ("state", "warn") in found(config, capsys)
+
+
+def test_a_config_that_everybody_can_change_is_bad(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.chmod(0o666)
+    assert ("config", "bad") in found(config, capsys, code=1)
+
+
+def test_a_broken_config_is_bad_and_the_rest_is_looked_at_all_the_same(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_database(config)
+    config.write_text("state: state/heartbeatd.db\nagents: {ops: {heartbeat: {interval: soon}}}\n")
+    assert {("config", "bad"), ("database", "ok")} <= found(config, capsys, code=1)
+
+
+def test_messages_that_were_given_up_are_warned_of(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(make_database(config) / "heartbeatd.db")
+    with store.transaction() as db:
+        db.execute(
+            "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before, created_at)"
+            " values ('k', 'phone', 1, 'cron', 'x', 'every', 1, 1, 1, 't', 't', 'dead', 1, 1)"
+        )
+    store.close()
+    assert ("outbox", "warn") in found(config, capsys)
+
+
+def test_people_get_one_line_for_each(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "-c", str(config)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.split()[0] in ("ok", "warn", "bad") for line in lines)
+    assert "warn  daemon    not running; `heartbeatd run` starts it" in lines

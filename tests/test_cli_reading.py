@@ -1,0 +1,276 @@
+"""`status`, `runs` and `show` read the database alone: with the daemon down, with the config broken, and for programs too."""
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler import boots, duequeue
+from scheduler.boots import Boot
+from scheduler.cli.main import main
+from scheduler.cli.table import harmless, table
+from scheduler.cli.times import between, local, rough, short, zone_name
+from scheduler.locks import Lock
+from scheduler.outcome import Kind
+from scheduler.store import Store, millis
+from scheduler.turn import Turn
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "heartbeatd.db"
+
+
+@pytest.fixture
+def store(state: Path) -> Iterator[Store]:
+    """A database with an agent `ops`, and a job and an agent `both`."""
+    store = Store.open(state)
+    with store.transaction() as db:
+        turn = _turn(db, NOON)
+        for kind, name in ((Kind.HEARTBEAT, "ops"), (Kind.HEARTBEAT, "both"), (Kind.CRON, "both")):
+            duequeue.add(turn, kind, name, "active", "{}", NOON, NOON)
+    yield store
+    store.close()
+
+
+def _turn(db: Any, now: datetime, owner: str = "me") -> Turn:
+    """A turn with no more of a plan than a boot row needs."""
+    plan: Any = SimpleNamespace(settings=SimpleNamespace(hash="c0ffee"))
+    return Turn(db, now, owner, plan, now, random.Random())
+
+
+def add_run(
+    store: Store, slot: datetime, outcome: str = "ok", *, kind: str = "heartbeat", name: str = "ops", **columns: Any
+) -> int:
+    """A closed run that took a second."""
+    row = {
+        "kind": kind, "name": name, "slot": millis(slot), "trigger": "interval", "state": "closed", "outcome": outcome,
+        "started_at": millis(slot), "finished_at": millis(slot) + 1000, "config_hash": "c0ffee", **columns,
+    }  # fmt: skip
+    marks = ", ".join(f":{column}" for column in row)
+    with store.transaction() as db:
+        return int(db.execute(f"insert into run ({', '.join(row)}) values ({marks}) returning id", row).fetchone()[0])
+
+
+def listed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) -> Any:
+    assert main([*arguments, "--state", str(state), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def printed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) -> list[str]:
+    assert main([*arguments, "--state", str(state)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_runs_come_newest_first(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for minute in range(3):
+        add_run(store, NOON + minute * MINUTE)
+    assert [run["id"] for run in listed(capsys, state, "runs")] == [3, 2, 1]
+    assert [run["slot"] for run in listed(capsys, state, "runs", "--limit", "1")] == ["2026-11-20T12:02:00Z"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["ops"], [3, 2, 1]),
+        (["agent/ops"], [3, 2, 1]),
+        (["cron/both"], [4]),
+        (["agent/both"], []),
+        (["--outcome", "failed"], [4, 2]),
+        (["--reason", "active_hours"], [3]),
+        (["--since", "2026-11-20T12:01:00Z"], [4, 3, 2]),
+        (["--since", "2026-11-20T12:01:00Z", "--until", "2026-11-20T12:02:00Z"], [2]),
+        (["ops", "--outcome", "failed"], [2]),
+    ],
+)
+def test_runs_can_be_narrowed_down(
+    arguments: list[str], found: list[int], store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(store, NOON)
+    add_run(store, NOON + MINUTE, "failed", reason="exit")
+    add_run(store, NOON + 2 * MINUTE, "skipped", reason="active_hours", slots=12)
+    add_run(store, NOON + 3 * MINUTE, "failed", kind="cron", name="both")
+    assert [run["id"] for run in listed(capsys, state, "runs", *arguments)] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("both", "there are an agent and a cron job 'both'; write agent/both or cron/both"),
+        ("nobody", "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
+        ("cron/ops", "no cron job 'ops'; `heartbeatd status` lists them"),
+        ("job/ops", "'job/ops' is neither agent/NAME nor cron/NAME"),
+    ],
+)
+def test_a_name_must_mean_one_entry(name: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", name, "--state", str(state)]) == 2
+    assert capsys.readouterr().err == f"heartbeatd: {said}\n"
+
+
+def test_a_table_of_runs_fits_eighty_columns(
+    store: Store, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    add_run(store, NOON, "skipped", name="a" * 63, reason="checklist_unreadable", slots=12)
+    lines = printed(capsys, state, "runs")
+    assert lines[0].split() == ["RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK"]
+    assert "skipped x12" in lines[1]
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == f"times in {zone_name()}"
+
+
+def test_an_empty_history_is_no_error(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, state, "runs") == ["nothing has run yet"]
+    assert printed(capsys, state, "runs", "ops", "--since", "2h") == ["no run matches"]
+
+
+def test_a_database_that_is_not_there_is_an_empty_history(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed(capsys, state, "runs") == []
+    assert not state.exists()
+
+
+def test_a_foreign_database_is_named_and_exit_code_1(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state.write_bytes(b"something else" * 100)
+    assert main(["runs", "--state", str(state)]) == 1
+    assert capsys.readouterr().err.startswith(f"heartbeatd: {state} is not a sound database")
+
+
+def test_a_broken_config_still_tells_where_the_database_is(
+    store: Store, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(store, NOON)
+    (tmp_path / "config.yaml").write_text("state: heartbeatd.db\nagents: [[[\n")
+    assert main(["runs", "-c", str(tmp_path / "config.yaml"), "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_a_run_is_shown_whole_and_cannot_drive_the_terminal(
+    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(store, NOON, "alert", text="disk full\n\x1b]0;owned\x07", prompt_parts='{"checklist": 12}', error="a\nb", exit_code=0)
+    lines = printed(capsys, state, "show", "1")
+    assert "entry      agent/ops" in lines
+    assert "outcome    alert" in lines
+    assert "prompt     checklist 12" in lines
+    assert "error      a b" in lines
+    assert lines[-2:] == ["disk full", "\\x1b]0;owned\\x07"]
+
+
+def test_a_run_for_programs_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(store, NOON)
+    documented = {
+        "id", "kind", "name", "slot", "slots", "trigger", "outcome", "reason", "suppression", "attempt", "started_at",
+        "finished_at", "model_requested", "model_used", "tokens", "cost_usd", "prompt_parts", "text", "error", "delivery",
+        "config_hash",
+    }  # fmt: skip
+    assert documented <= listed(capsys, state, "show", "1").keys()
+
+
+def test_a_run_that_is_not_there_is_told_of(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "7", "--state", str(state)]) == 2
+    assert capsys.readouterr().err == "heartbeatd: no run 7; `heartbeatd runs` lists them\n"
+
+
+def live(store: Store, instance: str, begin: datetime, end: datetime | None) -> None:
+    """A life of the daemon; `end` None for one that was killed."""
+    with store.transaction() as db:
+        boots.begin(_turn(db, begin, instance), Boot(instance, 4711, "0.1.0", "2026.1"))
+        if end:
+            boots.end(_turn(db, end, instance))
+
+
+def test_status_says_when_the_daemon_was_down(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live(store, "one", NOON, NOON + 10 * MINUTE)
+    live(store, "two", NOON + 15 * MINUTE, None)
+    live(store, "three", NOON + 20 * MINUTE, NOON + 30 * MINUTE)
+    lines = printed(capsys, state, "status")
+    assert lines[0].startswith(f"daemon: down since {local(NOON + 30 * MINUTE)} (")
+    assert lines[0].endswith("), stopped in order")
+    assert lines[1:3] == [
+        f"  was down {local(NOON + 15 * MINUTE)} to {local(NOON + 20 * MINUTE)} (5m), ended unexpectedly",
+        f"  was down {local(NOON + 10 * MINUTE)} to {local(NOON + 15 * MINUTE)} (5m), stopped in order",
+    ]
+
+
+def test_status_calls_it_running_while_its_lock_is_held(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live(store, "one", NOON, None)
+    lock = state.with_name("heartbeatd.db.lock")
+    with Lock.take(lock, started_at=NOON, instance="one") as held:
+        assert printed(capsys, state, "status")[0].startswith(f"daemon: running since {local(NOON)} (")
+        held.release()
+        assert printed(capsys, state, "status")[0].startswith("daemon: down since")
+    assert Lock.take(lock, started_at=NOON, instance="two")
+
+
+def test_status_for_programs_says_whether_it_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live(store, "one", NOON, NOON + MINUTE)
+    told = listed(capsys, state, "status")
+    assert told["daemon"]["running"] is False
+    assert told["daemon"]["ended_at"] == "2026-11-20T12:01:00Z"
+    assert [entry["name"] for entry in told["entries"]] == ["both", "ops", "both"]
+
+
+def test_status_lists_each_entry_with_its_last_run(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(store, NOON, "skipped", reason="checklist_empty")
+    rows = [line.split() for line in printed(capsys, state, "status")]
+    assert next(row for row in rows if row[:1] == ["agent/ops"])[1:5] == ["active", "-", "skipped", "checklist_empty"]
+
+
+def test_status_before_the_first_start_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, state, "status") == [f"daemon: has never run on {state}; `heartbeatd run` starts it"]
+    assert listed(capsys, state, "status")["daemon"] == {"running": False, "pid": None}
+
+
+def test_a_table_is_aligned_and_cut_where_it_is_widest() -> None:
+    rows = [("1", "short"), ("22", "x" * 60)]
+    assert table(("N", "WHAT"), rows, width=40).splitlines() == ["N   WHAT", "1   short", "22  " + "x" * 35 + "…"]
+
+
+def test_a_table_keeps_every_line_to_itself() -> None:
+    assert table(("A",), [("one\ntwo\x1b",)]).splitlines() == ["A", "one two"]
+
+
+def test_text_of_others_keeps_its_lines_and_loses_its_escapes() -> None:
+    assert harmless("a\n\tb\x1b[2J\u202e") == "a\n\tb\\x1b[2J\\x202e"
+
+
+@pytest.mark.parametrize(
+    ("span", "said"),
+    [
+        (timedelta(), "0s"),
+        (timedelta(seconds=59), "59s"),
+        (timedelta(hours=1), "1h"),
+        (timedelta(days=3, hours=4, minutes=5), "3d4h"),
+    ],
+)
+def test_lengths_of_time_are_rough(span: timedelta, said: str) -> None:
+    assert rough(span) == said
+
+
+def test_todays_times_are_short() -> None:
+    here = NOON.astimezone()
+    assert short("2026-11-20T12:00:00Z", NOON) == f"{here:%H:%M:%S}"
+    assert short("2026-11-18T12:00:00Z", NOON) == f"{here - timedelta(days=2):%m-%d %H:%M}"
+    assert short(None, NOON) == "-"
+
+
+def test_what_has_not_ended_took_no_time_yet() -> None:
+    assert between("2026-11-20T12:00:00Z", None) == "-"
+    assert between("2026-11-20T12:00:00Z", "2026-11-20T12:00:01.500Z") == "1.5s"
+
+
+def test_the_hosts_zone_has_the_name_of_its_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TZ", raising=False)
+    link = tmp_path / "localtime"
+    link.symlink_to("/usr/share/zoneinfo/Europe/Berlin")
+    assert zone_name(link) == "Europe/Berlin"
+    monkeypatch.setenv("TZ", ":Asia/Tokyo")
+    assert zone_name(link) == "Asia/Tokyo"

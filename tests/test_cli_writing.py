@@ -1,0 +1,356 @@
+"""`wake`, `pause`, `resume` and `cron run` with the daemon down (the database is written) and up (the daemon is asked)."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from scheduler import duequeue
+from scheduler.cli import door
+from scheduler.cli.main import main
+from scheduler.cli.reach import Place
+from scheduler.locks import Lock
+from scheduler.outcome import Kind
+from scheduler.store import Store, reader
+
+START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
+CONFIG = """\
+state: state/heartbeatd.db
+agents:
+  ops:
+    runner: {kind: command, argv: [cat]}
+    heartbeat: {interval: 30m, deliver: log}
+  both:
+    runner: {kind: command, argv: [cat]}
+    heartbeat: {interval: 30m, deliver: log}
+cron:
+  both: {every: 1h, command: "true"}
+  tick: {every: 1h, command: "true"}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    path.chmod(0o644)
+    return path
+
+
+@pytest.fixture
+def place(config: Path) -> Place:
+    return Place(config.parent / "state" / "heartbeatd.db")
+
+
+def call(config: Path, *arguments: str) -> int:
+    return main(["-c", str(config), *arguments])
+
+
+def read(place: Place, query: str) -> list[dict[str, Any]]:
+    db = reader(place.database)
+    try:
+        return [dict(row) for row in db.execute(query)]
+    finally:
+        db.close()
+
+
+def standing(place: Place, kind: Kind, name: str) -> duequeue.Standing:
+    db = reader(place.database)
+    try:
+        found = duequeue.find(db, kind, name)
+    finally:
+        db.close()
+    assert found is not None
+    return found
+
+
+def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "wake", "ops", "--text", "look here") == 0
+    assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\n"
+    waiting = read(place, "select name, source, sender, text, state from wake")
+    assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
+
+
+def test_a_wake_takes_the_agents_form_of_the_name(config: Path, place: Place) -> None:
+    assert call(config, "wake", "agent/both") == 0
+    assert read(place, "select kind, name from wake") == [{"kind": "heartbeat", "name": "both"}]
+
+
+def test_a_wake_of_nobody_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "wake", "nobody") == 2
+    assert capsys.readouterr().err == "heartbeatd: no agent 'nobody' in config.yaml; `heartbeatd status` lists them\n"
+
+
+def test_a_wake_that_nobody_can_answer_is_not_waited_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "wake", "ops", "--wait") == 1
+    assert capsys.readouterr().err == "heartbeatd: no daemon runs; wake 1 is kept for its next start\n"
+
+
+def test_a_job_can_be_asked_for_with_the_daemon_down(config: Path, place: Place) -> None:
+    assert call(config, "cron", "run", "tick") == 0
+    assert read(place, "select kind, name, source from wake") == [{"kind": "cron", "name": "tick", "source": "manual"}]
+
+
+def test_a_pause_lasts_as_long_as_it_was_said(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "pause", "ops", "--for", "2h") == 0
+    assert capsys.readouterr().out.startswith("agent/ops paused until 2")
+    ends = standing(place, Kind.HEARTBEAT, "ops").pause_ends
+    assert ends is not None
+    assert abs(ends - datetime.now(UTC) - timedelta(hours=2)) < timedelta(minutes=1)
+    assert call(config, "resume", "ops") == 0
+    assert not standing(place, Kind.HEARTBEAT, "ops").paused
+
+
+def test_all_are_paused_until_all_are_resumed(config: Path, place: Place) -> None:
+    assert call(config, "pause", "--all") == 0
+    assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 4}]
+    assert call(config, "resume", "--all") == 0
+    assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 0}]
+
+
+def test_a_name_of_two_must_say_which(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "pause", "both") == 2
+    assert "write agent/both or cron/both" in capsys.readouterr().err
+    assert call(config, "pause", "cron/both") == 0
+
+
+def test_a_broken_config_is_told_before_anything_is_written(
+    config: Path, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text("agents: {ops: {heartbeat: {interval: soon}}}")
+    assert call(config, "wake", "ops") == 2
+    assert f"{config}:1:38: agents.ops.heartbeat.interval: 'soon' is not a duration" in capsys.readouterr().err
+    assert not place.database.exists()
+
+
+def test_a_reload_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "reload") == 1
+    assert capsys.readouterr().err.startswith("heartbeatd: no daemon runs")
+
+
+class Daemon:
+    """Stands for a running daemon: holds the lock, has its address written, keeps what it was asked, answers as told."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.headers: dict[str, str] = {}
+        self.answers: dict[str, tuple[int, object]] = {}
+        self._lock = Lock.take(place.lock, started_at=START, instance="other")
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def write_address(self, pid: int | None = None) -> None:
+        url = f"http://127.0.0.1:{self._server.server_port}"
+        self.place.address.write_text(json.dumps({"url": url, "pid": os.getpid() if pid is None else pid}))
+        self.place.token.write_text("s3cret\n")
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._lock.release()
+
+    def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        self.asked.append((path, body))
+        self.headers = headers
+        return self.answers.get(path, (202, {}))
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        daemon = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status, answer = daemon.answer(self.path, body, dict(self.headers))
+                said = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        return Handler
+
+
+@pytest.fixture
+def daemon(config: Path, place: Place) -> Iterator[Daemon]:
+    call(config, "resume", "--all")
+    daemon = Daemon(place)
+    daemon.write_address()
+    yield daemon
+    daemon.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "body"),
+    [
+        (["pause", "ops", "--for", "1h30m"], "/api/v1/agents/ops/pause", {"for": "1h30m"}),
+        (["pause", "tick"], "/api/v1/cron/tick/pause", {}),
+        (["pause", "--all", "--for", "2h"], "/api/v1/pause", {"for": "2h"}),
+        (["resume", "cron/both"], "/api/v1/cron/both/resume", {}),
+        (["resume", "--all"], "/api/v1/resume", {}),
+    ],
+)
+def test_a_running_daemon_is_asked_to_pause_and_resume(
+    arguments: list[str], path: str, body: dict[str, Any], config: Path, daemon: Daemon
+) -> None:
+    assert call(config, *arguments) == 0
+    assert daemon.asked == [(path, body)]
+
+
+def test_a_running_daemon_is_asked_to_wake(
+    config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEARTBEATD_RUN", "abc/7")
+    daemon.answers["/api/v1/agents/ops/wake"] = (202, {"wake": 41})
+    assert call(config, "wake", "ops", "--text", "hi") == 0
+    assert capsys.readouterr().out == "wake 41 of agent/ops is in the queue\n"
+    assert daemon.asked == [("/api/v1/agents/ops/wake", {"text": "hi"})]
+    assert daemon.headers["Authorization"] == "Bearer s3cret"
+    assert daemon.headers["X-Heartbeatd-Source"] == "cli"
+    assert daemon.headers["X-Heartbeatd-Run"] == "abc/7"
+    assert daemon.headers["Content-Type"] == "application/json"
+
+
+def test_a_running_daemon_is_asked_to_run_a_job(config: Path, daemon: Daemon) -> None:
+    daemon.answers["/api/v1/cron/tick/run"] = (202, {"wake": 41})
+    assert call(config, "cron", "run", "cron/tick") == 0
+    assert daemon.asked == [("/api/v1/cron/tick/run", {})]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "code", "said"),
+    [
+        (404, {"error": {"code": "not_found", "message": "no agent 'ops'"}}, 2, "heartbeatd: no agent 'ops'\n"),
+        (409, {"error": {"code": "own_run", "message": "cannot wake itself"}}, 1, "heartbeatd: cannot wake itself\n"),
+        (500, b"oops", 1, "heartbeatd: the daemon answered with HTTP status 500, and no reason\n"),
+    ],
+)
+def test_a_refusal_of_the_daemon_is_one_line(
+    status: int, answer: object, code: int, said: str, config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    daemon.answers["/api/v1/agents/ops/wake"] = (status, answer)
+    assert call(config, "wake", "ops") == code
+    assert capsys.readouterr().err == said
+
+
+def test_with_the_daemon_up_a_broken_config_does_not_matter(config: Path, daemon: Daemon) -> None:
+    config.write_text("state: state/heartbeatd.db\nagents: [")
+    assert call(config, "pause", "ops") == 0
+
+
+def test_a_reload_prints_what_changed(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    lines = ["added agent/new", "changed agent/ops: interval"]
+    daemon.answers["/-/reload"] = (200, {"lines": lines, "warnings": ["state: changed"]})
+    assert call(config, "reload", "--dry-run") == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == lines
+    assert err == "warning: state: changed\n"
+    assert daemon.asked == [("/-/reload", {"dry_run": True})]
+
+
+def test_a_refused_reload_prints_the_faults_as_check_does(
+    config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    fault = {"line": 3, "column": 5, "path": "agents.ops", "message": "is missing"}
+    daemon.answers["/-/reload"] = (422, {"ok": False, "errors": [fault], "warnings": [fault]})
+    monkeypatch.chdir(config.parent)
+    assert main(["reload"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: config.yaml:3:5: agents.ops: is missing",
+        "config.yaml:3:5: agents.ops: is missing",
+    ]
+    assert daemon.asked == [("/-/reload", {"dry_run": False})]
+
+
+def test_an_address_that_another_life_left_is_not_believed(daemon: Daemon) -> None:
+    daemon.write_address(pid=1)
+    with pytest.raises(click.ClickException, match="cannot be reached"):
+        door.daemon(daemon.place, patience=0)
+    assert daemon.asked == []
+
+
+def test_a_daemon_that_has_not_opened_its_door_is_told_of(daemon: Daemon) -> None:
+    daemon.place.address.unlink()
+    with pytest.raises(click.ClickException, match=f"pid {os.getpid()} holds"):
+        door.daemon(daemon.place, patience=0)
+
+
+def test_a_token_that_cannot_be_read_is_told_of(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    daemon.place.token.unlink()
+    assert call(config, "wake", "ops") == 1
+    assert "are you the user that runs the daemon?" in capsys.readouterr().err
+
+
+class Waking(Daemon):
+    """A daemon that carries each wake out at once, with an outcome that was set before."""
+
+    outcome = ("ok", None, "all is well")
+
+    def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        outcome, reason, text = self.outcome
+        store = Store.open(self.place.database)
+        try:
+            with store.transaction() as db:
+                run = db.execute(
+                    "insert into run (kind, name, slot, trigger, state, outcome, reason, text)"
+                    " values ('heartbeat', 'ops', 1, 'manual', 'closed', ?, ?, ?)"
+                    " returning id",
+                    (outcome, reason, text),
+                ).fetchone()[0]
+                db.execute(
+                    "insert into wake (name, kind, source, sender, text, created_at, updated_at, state, run_id)"
+                    " values ('ops', 'heartbeat', 'manual', 'cli', '', 1, 1, 'ended', ?)",
+                    (run,),
+                )
+                wake = db.execute("select max(id) from wake").fetchone()[0]
+        finally:
+            store.close()
+        return 202, {"wake": wake}
+
+
+@pytest.fixture
+def waking(config: Path, place: Place) -> Iterator[Waking]:
+    call(config, "resume", "--all")
+    daemon = Waking(place)
+    daemon.write_address()
+    yield daemon
+    daemon.close()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "said"),
+    [
+        (("ok", None, "all is well"), 0, "run 1: ok\nall is well\n"),
+        (("alert", None, "disk \x1bfull"), 0, "run 1: alert\ndisk \\x1bfull\n"),
+        (("failed", "exit", None), 1, "run 1: failed (exit)\n"),
+        (("skipped", "active_hours", None), 1, "run 1: skipped (active_hours)\n"),
+    ],
+)
+def test_a_wake_that_is_waited_for_tells_how_it_went(
+    outcome: tuple[str, str | None, str | None],
+    code: int,
+    said: str,
+    config: Path,
+    waking: Waking,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    capsys.readouterr()
+    waking.outcome = outcome
+    assert call(config, "wake", "ops", "--wait") == code
+    assert capsys.readouterr().out == said
