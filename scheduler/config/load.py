@@ -65,9 +65,8 @@ def load(path: Path, environ: Mapping[str, str], *, resolve: bool = True) -> Loa
 def read(path: Path, environ: Mapping[str, str], complaints: Complaints) -> Source:
     """The file with its overrides. Raises ConfigError when it cannot be read as YAML."""
     content = _content(path, complaints)
-    root = tree.read(_text(content, complaints), complaints)
+    root = _root(_text(content, complaints), complaints)
     if not isinstance(root, Map):
-        complaints.raise_if_any()
         complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
         complaints.raise_if_any()
     root = overrides.apply(root, environ, complaints)
@@ -104,6 +103,14 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         heartbeats=heartbeats,
         jobs=found_jobs,
     )
+
+
+def _root(text: str, complaints: Complaints) -> Any:
+    try:
+        return tree.read(text, complaints)
+    except tree.Unreadable:
+        complaints.raise_if_any()
+        raise
 
 
 def _config(root: Map, complaints: Complaints) -> models.Config:

@@ -28,7 +28,10 @@ def apply(root: Map, environ: Mapping[str, str], complaints: Complaints) -> Map:
         if not all(steps):
             complaints.fault(place, "", f"this is not a path; write {PREFIX}defaults__heartbeat__interval")
             continue
-        value = tree.read(text, complaints, place)
+        try:
+            value = tree.read(text, complaints, place)
+        except tree.Unreadable:
+            continue
         root = _put(root, steps, value, place, complaints)
     return root
 

@@ -66,11 +66,15 @@ class Odd(str):
     __slots__ = ()
 
 
+class Unreadable(Exception):
+    """What is wrong is noted already, and nothing can be made of the text."""
+
+
 def read(text: str, complaints: Complaints, at: Elsewhere | None = None) -> Any:
     """The one document in `text`: Map, Items, str, int, float, bool or None.
 
-    Faults go to `complaints`; after one of grammar, depth or size the rest is unread and the answer None. `at` is the place
-    to give to everything, for text that is not the file.
+    Faults go to `complaints`; one of grammar, depth or size leaves the rest unread and raises Unreadable. `at` is the place to
+    give to everything, for text that is not the file.
     """
     reader = _Reader(text, complaints, at)
     try:
@@ -78,9 +82,7 @@ def read(text: str, complaints: Complaints, at: Elsewhere | None = None) -> Any:
     except (YAMLError, UnicodeEncodeError) as error:
         place, message = _explain(error, text)
         complaints.fault(at or place, dotted(reader.path), message)
-    except _Hopeless:
-        pass
-    return None
+        raise Unreadable from None
 
 
 def locate(node: Any, steps: Steps, place: Place) -> tuple[Place, list[str | int]]:
@@ -113,10 +115,6 @@ def shown_key(key: str) -> str:
     """A key fit for a message: short and on one line."""
     printable = key if key.isprintable() else ascii(key)[1:-1]
     return printable if len(printable) <= 63 else f"{printable[:60]}..."
-
-
-class _Hopeless(Exception):
-    """Reading on would be of no use; the complaint is made."""
 
 
 class _Reader:
@@ -241,7 +239,7 @@ class _Reader:
 
     def _stop(self, place: Place, message: str) -> None:
         self._fault(place, message)
-        raise _Hopeless
+        raise Unreadable
 
 
 def _resolve(text: str) -> Any:
@@ -275,7 +273,9 @@ def _explain(error: Exception, text: str) -> tuple[Place, str]:
         return began, "a quote opens here that nothing closes"
     if problem.startswith("found unknown escape"):
         return here, r"a backslash means something else in double quotes; use single quotes, or write \\"
-    if problem.startswith("did not find expected ',' or") or "flow" in context:
+    if problem.startswith("did not find expected node content"):
+        return here, "a value is missing here, or a bracket that closes"
+    if problem.startswith("did not find expected ',' or"):
         return here, f"the bracket that opens on line {began.line + 1} is not closed here"
     if problem.startswith("mapping values are not allowed"):
         return here, "a colon is not expected here: put the text in quotes, or mend the indentation"

@@ -1,0 +1,210 @@
+# ruff: noqa: E501 -- a line that is told is not broken
+"""Every fault of a config is one line: where it stands, what is wrong, what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from config_file import ENVIRON, RIGHT, complaints
+
+from scheduler.config.complaint import Complaint, ConfigError
+from scheduler.config.load import load
+
+# fmt: off
+FAULTS = [
+    # what stands in the right file, what stands there instead, and the line that says so
+    ('30m', 'soon', "config.yaml:14:17: agents.ops.heartbeat.interval: 'soon' is not a duration; write 90s, 30m or 1h30m"),
+    ('30m', '30', 'config.yaml:14:17: agents.ops.heartbeat.interval: 30 has no unit; write 30s or 30m'),
+    ('30m', '1.5h', "config.yaml:14:17: agents.ops.heartbeat.interval: '1.5h' is not a duration; write 90s, 30m or 1h30m"),
+    ('30m', '30 minutes', "config.yaml:14:17: agents.ops.heartbeat.interval: '30 minutes' is not a duration; write 30m"),
+    ('30m', "'30'", "config.yaml:14:17: agents.ops.heartbeat.interval: '30' is not a duration; write 30s or 30m"),
+    ('30m', 'yes', "config.yaml:14:17: agents.ops.heartbeat.interval: 'yes' is not a duration; write 90s, 30m or 1h30m"),
+    ('30m', 'true', 'config.yaml:14:17: agents.ops.heartbeat.interval: true is not a duration; write 90s, 30m or 1h30m'),
+    ('30m', '', 'config.yaml:14:16: agents.ops.heartbeat.interval: an empty value is not a duration; write 90s, 30m or 1h30m'),
+    ('30m', '[30m]', 'config.yaml:14:17: agents.ops.heartbeat.interval: a list is not a duration; write 90s, 30m or 1h30m'),
+    ('30m', '9999d', "config.yaml:14:17: agents.ops.heartbeat.interval: '9999d' is more than ten years"),
+    ('      interval: 30m\n', '', 'config.yaml:13:5: agents.ops.heartbeat.interval: is missing; write interval: 30m, or interval: none for an agent that beats only when woken'),
+    ('interval', 'intervall', 'config.yaml:14:7: agents.ops.heartbeat.intervall: unknown key; did you mean interval?'),
+    ('  heartbeat:\n', '  hartbeat:\n', 'config.yaml:13:5: agents.ops.hartbeat: unknown key; did you mean heartbeat?'),
+    ('wake_heartbeat: ops', 'wakeheartbeat: ops', 'config.yaml:21:5: cron.nightly.wakeheartbeat: unknown key; did you mean wake_heartbeat?'),
+    ('\ncron:', '\ncrons:', 'config.yaml:17:1: crons: unknown key; did you mean cron?'),
+    ('retries: 2', 'retries: 11', 'config.yaml:16:16: agents.ops.heartbeat.retries: 11 is out of bounds; write a number from 0 to 10'),
+    ('retries: 2', "retries: '2'", "config.yaml:16:16: agents.ops.heartbeat.retries: '2' is not a whole number; write one from 0 to 10"),
+    ('retries: 2', 'retries: 02', "config.yaml:16:16: agents.ops.heartbeat.retries: '02' is not a whole number; write one from 0 to 10"),
+    ('retries: 2', 'retries: 2.0', 'config.yaml:16:16: agents.ops.heartbeat.retries: 2.0 is not a whole number; write one from 0 to 10'),
+    ('retries: 2', 'retries: 2\n      retries: 3', 'config.yaml:17:7: agents.ops.heartbeat.retries: is given twice; the first is on line 16'),
+    ('retries: 2', 'show_ok: yes', "config.yaml:16:16: agents.ops.heartbeat.show_ok: 'yes' is not true or false; write true or false"),
+    ('retries: 2', 'ok_match: edge', "config.yaml:16:17: agents.ops.heartbeat.ok_match: 'edge' is not known here; write edges, anywhere or exact"),
+    ('retries: 2', 'stagger: 110%', 'config.yaml:16:16: agents.ops.heartbeat.stagger: 110% is more than the whole; write 0% to 100%'),
+    ('retries: 2', 'stagger: lots', "config.yaml:16:16: agents.ops.heartbeat.stagger: 'lots' is neither a percentage nor a duration; write 10% or 90s"),
+    ('retries: 2', 'stagger: 2h', 'config.yaml:16:16: agents.ops.heartbeat.stagger: 2h is more than the interval of 30m'),
+    ('retries: 2', 'timeout: 0s', "config.yaml:16:16: agents.ops.heartbeat.timeout: '0s' is no time at all; write 90s, 30m or 1h30m"),
+    ('retries: 2', 'deliver: hok', "config.yaml:16:16: agents.ops.heartbeat.deliver: 'hok' is no channel of this file; did you mean hook?"),
+    ('retries: 2', 'deliver: [log, log]', "config.yaml:16:22: agents.ops.heartbeat.deliver[1]: 'log' is named twice"),
+    ('retries: 2', 'checklist: ../x', "config.yaml:16:18: agents.ops.heartbeat.checklist: '../x' lies outside the workspace; name a file inside it"),
+    ('retries: 2', 'checklist: /etc/passwd', "config.yaml:16:18: agents.ops.heartbeat.checklist: '/etc/passwd' lies outside the workspace; name a file inside it"),
+    ('retries: 2', 'dedup: 24h', 'config.yaml:16:14: agents.ops.heartbeat.dedup: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('retries: 2', 'prompt: 5', 'config.yaml:16:15: agents.ops.heartbeat.prompt: 5 does not read as text; put it in quotes'),
+    ('retries: 2', 'model: 022', 'config.yaml:16:14: agents.ops.heartbeat.model: 022 does not read as text; put it in quotes'),
+    ('retries: 2', 'misfire: {grace: -1s}', "config.yaml:16:24: agents.ops.heartbeat.misfire.grace: '-1s' is not a duration; write 90s, 30m or 1h30m"),
+    ('"08:00"', '08:00x', 'config.yaml:15:31: agents.ops.heartbeat.active_hours.start: a colon is not expected inside brackets; put the text in quotes: "08:00"'),
+    ('{start: "08:00", end: "22:00"}', '\n        start: 08:00\n        end: "22:00"', 'config.yaml:16:16: agents.ops.heartbeat.active_hours.start: a time stands in quotes, for others read this as a number: write "08:00"'),
+    ('"08:00"', '"8:00"', 'config.yaml:15:29: agents.ops.heartbeat.active_hours.start: \'8:00\' is not a time; write "08:00", two digits each, from "00:00" to "24:00"'),
+    ('"08:00"', '480', 'config.yaml:15:29: agents.ops.heartbeat.active_hours.start: 480 is a number, not a time; write "08:00" in quotes'),
+    ('"08:00"', '"22:00"', 'config.yaml:15:7: agents.ops.heartbeat.active_hours: start and end are the same; write two different times, or active_hours: always'),
+    ('"08:00"', '"24:00"', 'config.yaml:15:29: agents.ops.heartbeat.active_hours.start: 24:00 cannot be a start; write 00:00'),
+    ('end: "22:00"', 'days: mon', 'config.yaml:15:7: agents.ops.heartbeat.active_hours.end: is missing; write end: "22:00"'),
+    ('end: "22:00"', 'end: "22:00", days: [mon, tuesday]', "config.yaml:15:64: agents.ops.heartbeat.active_hours.days[1]: 'tuesday' is not a day; write mon, tue, wed, thu, fri, sat or sun, or a range like mon-fri"),
+    ('end: "22:00"', 'end: "22:00", timezone: Berlin', "config.yaml:15:62: agents.ops.heartbeat.active_hours.timezone: 'Berlin' is not a time zone; did you mean Europe/Berlin?"),
+    ('{start: "08:00", end: "22:00"}', 'daytime', 'config.yaml:15:21: agents.ops.heartbeat.active_hours: \'daytime\' is not a window; write "08:00-22:00" or {start: "08:00", end: "22:00"}'),
+    ('{start: "08:00", end: "22:00"}', '["08:00-12:00", "14:00-1800"]', 'config.yaml:15:37: agents.ops.heartbeat.active_hours[1]: \'1800\' is not a time; write "08:00", two digits each, from "00:00" to "24:00"'),
+    ('[SOUL.md]', '[SOUL.md, ../../secret]', "config.yaml:12:24: agents.ops.context[1]: '../../secret' lies outside the workspace; name a file inside it"),
+    ('[SOUL.md]', '[SOUL.md, 5]', 'config.yaml:12:24: agents.ops.context[1]: 5 does not read as text; put it in quotes'),
+    ('[cat]', 'cat', 'config.yaml:8:35: defaults.agent.runner.argv: a list is wanted here, not a text; write [program, argument]'),
+    ('[cat]', '[]', 'config.yaml:8:35: defaults.agent.runner.argv: no program is named; write [program, argument]'),
+    ('[cat]', '[cat, 5]', 'config.yaml:8:41: defaults.agent.runner.argv[1]: 5 does not read as text; put it in quotes'),
+    (', argv: [cat]', '', 'config.yaml:8:5: defaults.agent.runner: is missing; write argv: [program, argument]'),
+    ('kind: command', 'kind: anthropic', 'config.yaml:8:20: defaults.agent.runner.kind: is of no known kind; write command'),
+    ('    runner: {kind: command, argv: [cat]}\n', '', 'config.yaml:9:3: agents.ops.runner: is missing; write runner: {kind: command, argv: [program, argument]}, the only kind so far'),
+    ('argv: [cat]', 'argv: [cat], env: {A: 5}', 'config.yaml:8:51: defaults.agent.runner.env.A: this does not read as text; put it in quotes'),
+    ('argv: [cat]', 'argv: [cat], env: {A-B: x}', 'config.yaml:8:53: defaults.agent.runner.env.A-B: this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first'),
+    ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE}"}', 'config.yaml:8:51: defaults.agent.runner.env.A: NOPE is not set; set it in the environment or in the env_file'),
+    ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE:-x}"}', 'config.yaml:8:51: defaults.agent.runner.env.A: this holds a reference that is none; write ${NAME} or ${file:PATH}'),
+    ('argv: [cat]', 'argv: [cat], env: {A: "${file:none.txt}"}', 'config.yaml:8:51: defaults.agent.runner.env.A: none.txt cannot be read: No such file or directory'),
+    ('argv: [cat]', 'argv: [cat], env: [A=b]', 'config.yaml:8:47: defaults.agent.runner.env: a map is wanted here, not a list; write {NAME: value}'),
+    ('agents/ops\n', '~\n', 'config.yaml:11:16: agents.ops.workspace: a text is wanted here, not an empty value'),
+    ('agents/ops\n', '5\n', 'config.yaml:11:16: agents.ops.workspace: 5 does not read as text; put it in quotes'),
+    ('Europe/Berlin', 'Europe', "config.yaml:1:11: timezone: 'Europe' is not a time zone; name a place in it too, like Europe/Amsterdam"),
+    ('Europe/Berlin', 'Europe/Berln', "config.yaml:1:11: timezone: 'Europe/Berln' is not a time zone; did you mean Europe/Berlin?"),
+    ('Europe/Berlin', 'berlin', "config.yaml:1:11: timezone: 'berlin' is not a time zone; did you mean Europe/Berlin?"),
+    ('Europe/Berlin', "''", "config.yaml:1:11: timezone: '' is not a time zone; write a name of the IANA list, like Europe/Berlin or UTC"),
+    ('Europe/Berlin', 'CEST', "config.yaml:1:11: timezone: 'CEST' is not a time zone; write a name of the IANA list, like Europe/Berlin or UTC"),
+    ('127.0.0.1:7857', '7857', 'config.yaml:2:18: server.listen: this is not an address with a port; write "127.0.0.1:7857"'),
+    ('127.0.0.1:7857', '127.0.0.1:99999', 'config.yaml:2:18: server.listen: this is not an address with a port; write "127.0.0.1:7857"'),
+    ('"127.0.0.1:7857", tokens: {bot: {value: "${TOKEN}", may: [read, wake], agents: [ops]}}', '"0.0.0.0:7857"', 'config.yaml:2:18: server.listen: 0.0.0.0 can be reached from other machines; declare server.tokens, or listen on 127.0.0.1:7857'),
+    ('${TOKEN}', '${SHORT}', 'config.yaml:2:58: server.tokens.bot.value: this token is shorter than 16 bytes; make one with: openssl rand -hex 16'),
+    ('${TOKEN}', '${BLANKS}', 'config.yaml:2:58: server.tokens.bot.value: a token is sent in a header: ASCII letters, digits and signs only, no blanks'),
+    ('${TOKEN}', '${NOPE}', 'config.yaml:2:58: server.tokens.bot.value: NOPE is not set; set it in the environment or in the env_file'),
+    ('[read, wake]', '[read, write]', "config.yaml:2:82: server.tokens.bot.may[1]: 'write' is not known here; write read, wake, operate or edit"),
+    ('[read, wake]', '[]', 'config.yaml:2:75: server.tokens.bot.may: a token without a right is of no use; write [read, wake]'),
+    (', may: [read, wake]', '', 'config.yaml:2:45: server.tokens.bot.may: is missing; write may: [read, wake]'),
+    ('agents: [ops]', 'agents: [opps]', "config.yaml:2:98: server.tokens.bot.agents[0]: 'opps' is no agent of this file; did you mean ops?"),
+    ('concurrency: 8', 'concurrency: 0', 'config.yaml:3:23: limits.concurrency: 0 is out of bounds; write a number from 1 to 1000'),
+    ('5 per 10m', '5 in 10m', "config.yaml:3:38: limits.wake_flood: '5 in 10m' is not a rate; write 5 per 10m"),
+    ('5 per 10m', '0 per 10m', "config.yaml:3:38: limits.wake_flood: '0 per 10m' is not a rate; write 5 per 10m"),
+    ('  hook:', '  log:', 'config.yaml:5:3: channels.log: log has a meaning of its own in deliver:; use another name'),
+    ('  hook:', '  none:', 'config.yaml:5:3: channels.none: none has a meaning of its own in deliver:; use another name'),
+    ('{kind: webhook, url: "https://example.org/x"}', 'tgram://1/2', 'config.yaml:5:9: channels.hook: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('https://example.org/x', 'ftp://example.org/x', 'config.yaml:5:30: channels.hook.url: this is not the address of a webhook; write http:// or https:// with a host'),
+    ('https://example.org/x', 'https://', 'config.yaml:5:30: channels.hook.url: this is not the address of a webhook; write http:// or https:// with a host'),
+    (', url: "https://example.org/x"', '', 'config.yaml:5:3: channels.hook.url: is missing; write url: "https://..."'),
+    ('webhook', 'telegram', 'config.yaml:5:16: channels.hook.kind: is of no known kind; write webhook'),
+    ('"0 3 * * *"', '0 3 30 2 *', 'config.yaml:19:15: cron.nightly.schedule: day-of-month 30 never comes in month 2; write L for the last day of the month'),
+    ('"0 3 * * *"', '"0 25 * * *"', "config.yaml:19:15: cron.nightly.schedule: hour '25' is out of range; write 0 to 23"),
+    ('"0 3 * * *"', '*/5 * * * *', 'config.yaml:19:15: cron.nightly.schedule: text that begins with * must stand in quotes: "*/5 * * * *"'),
+    ('"0 3 * * *"', '@reboot', 'config.yaml:19:15: cron.nightly.schedule: text that begins with @ must stand in quotes: "@reboot"'),
+    ('"0 3 * * *"', '* * * * *', 'config.yaml:19:15: cron.nightly.schedule: text that begins with * must stand in quotes: "*/5 * * * *"'),
+    ('"0 3 * * *"', '%x', 'config.yaml:19:15: cron.nightly.schedule: text that begins with % must stand in quotes'),
+    ('    schedule: "0 3 * * *"\n', '', 'config.yaml:18:3: cron.nightly: nothing says when; write schedule: "0 3 * * *" or every: 6h'),
+    ('"0 3 * * *"', '"0 3 * * *"\n    every: 6h', 'config.yaml:20:12: cron.nightly.every: schedule and every exclude each other; keep one of them'),
+    ('    command: ./backup.sh\n    wake_heartbeat: ops\n', '', 'config.yaml:18:3: cron.nightly: nothing says what to do; write command: ./script.sh or wake_heartbeat: AGENT'),
+    ('./backup.sh', '[]', 'config.yaml:20:14: cron.nightly.command: no program is named; write [program, argument]'),
+    ('./backup.sh', "''", 'config.yaml:20:14: cron.nightly.command: the text is empty; write one or remove the key'),
+    ('wake_heartbeat: ops', 'wake_heartbeat: opps', "config.yaml:21:21: cron.nightly.wake_heartbeat: 'opps' is no agent of this file; did you mean ops?"),
+    ('wake_heartbeat: ops', 'wake_heartbeat: ops\n    wake_on: fail', "config.yaml:22:14: cron.nightly.wake_on: 'fail' is not known here; write always, success or failure"),
+    ('wake_heartbeat: ops', 'deliver: [hook, phone]', "config.yaml:21:21: cron.nightly.deliver[1]: 'phone' is no channel of this file"),
+    ('wake_heartbeat: ops', 'timezone: Mars/Base', "config.yaml:21:15: cron.nightly.timezone: 'Mars/Base' is not a time zone; write a name of the IANA list, like Europe/Berlin or UTC"),
+    ('timezone: Europe/Berlin', 'timezone: !!str UTC', 'config.yaml:1:11: timezone: tags are not used here; remove the word that begins with !'),
+    ('timezone: Europe/Berlin', 'timezone: *zone', 'config.yaml:1:11: timezone: this alias names no anchor above it; if the star is text, put the text in quotes'),
+    ('timezone: Europe/Berlin', '\tzone: x', 'config.yaml:1:1: a tab cannot indent; use spaces'),
+    ('timezone: Europe/Berlin', "timezone: 'UTC", 'config.yaml:1:11: timezone: a quote opens here that nothing closes'),
+    ('timezone: Europe/Berlin', 'timezone: a: b', 'config.yaml:1:12: a colon is not expected here: put the text in quotes, or mend the indentation'),
+    ('timezone: Europe/Berlin', '1: b', 'config.yaml:1:1: this key does not read as text; put it in quotes'),
+    ('timezone: Europe/Berlin', '[a]: b', 'config.yaml:1:1: a key must be a word'),
+    ('timezone: Europe/Berlin', '<<: [a]', 'config.yaml:1:5: << takes a map that has an anchor, as in <<: *name, or a list of them'),
+    ('timezone: Europe/Berlin', 'timezone UTC', 'config.yaml:2:7: a colon is not expected here: put the text in quotes, or mend the indentation'),
+    ('timezone: Europe/Berlin', 'timezone: "a\\0"', "config.yaml:1:11: timezone: 'a\\x00' is not a time zone; write a name of the IANA list, like Europe/Berlin or UTC"),
+    ('timezone: Europe/Berlin', 'state: "a\\0"', 'config.yaml:1:8: state: a text cannot hold the character U+0000'),
+    ('timezone: Europe/Berlin', 'timezone: [UTC', 'config.yaml:2:7: timezone: the bracket that opens on line 1 is not closed here'),
+    ('timezone: Europe/Berlin', 'env_file: none.env', 'config.yaml:1:11: env_file: none.env cannot be read: No such file or directory'),
+    ('timezone: Europe/Berlin', 'state: [a]', 'config.yaml:1:8: state: a text is wanted here, not a list'),
+    ('timezone: Europe/Berlin', 'providers: {a: {api_key: k}}', 'config.yaml:1:1: providers: unknown key'),
+]
+# fmt: on
+
+
+def test_the_file_that_the_faults_are_put_into_is_right(tmp_path: Path) -> None:
+    assert complaints(tmp_path, RIGHT) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][:24]!r}" for number, row in enumerate(FAULTS)]
+)
+def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123"}
+    assert right in RIGHT
+    assert complaints(tmp_path, RIGHT.replace(right, wrong, 1), environ) == [line]
+
+
+FIVE = """\
+timezone: Europe/Berln
+defaults:
+  heartbeat: {retries: 11}
+agents:
+  ops:
+    runner: {kind: command, argv: [cat]}
+    heartbeat:
+      interval: soon
+      deliverr: log
+  other:
+    runner: {kind: command, argv: [cat]}
+    heartbeat: {interval: 30m}
+cron:
+  nightly: {schedule: "0 25 * * *", command: x}
+"""
+
+
+def test_five_faults_are_five_lines_in_the_order_of_the_file(tmp_path: Path) -> None:
+    assert complaints(tmp_path, FIVE) == [
+        "config.yaml:1:11: timezone: 'Europe/Berln' is not a time zone; did you mean Europe/Berlin?",
+        "config.yaml:3:24: defaults.heartbeat.retries: 11 is out of bounds; write a number from 0 to 10",
+        "config.yaml:8:17: agents.ops.heartbeat.interval: 'soon' is not a duration; write 90s, 30m or 1h30m",
+        "config.yaml:9:7: agents.ops.heartbeat.deliverr: unknown key; did you mean deliver?",
+        "config.yaml:14:23: cron.nightly.schedule: hour '25' is out of range; write 0 to 23",
+    ]
+
+
+def test_a_name_that_is_wrong_is_missed_where_it_is_used(tmp_path: Path) -> None:
+    paths = [line.split(": ")[1] for line in complaints(tmp_path, RIGHT.replace("  ops:", "  .ops:"))]
+    assert paths == ["server.tokens.bot.agents[0]", "agents..ops", "cron.nightly.wake_heartbeat"]
+
+
+def test_a_fault_in_json_has_its_line_column_path_and_message(tmp_path: Path) -> None:
+    complaint = Complaint(3, 24, "limits.concurrency", "0 is out of bounds")
+    assert complaint.as_json() == {"line": 3, "column": 24, "path": "limits.concurrency", "message": "0 is out of bounds"}
+    assert str(ConfigError([complaint])) == "config.yaml:3:24: limits.concurrency: 0 is out of bounds"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n\n", "# nothing\n", "---\n", "null\n", "{}\n", "x-a: 1\n", "- a\n", "word\n", "agents:\n", "agents: {}\ncron: {}\n"],
+)
+def test_a_file_without_entries_is_refused(tmp_path: Path, text: str) -> None:
+    (line,) = complaints(tmp_path, text)
+    assert "the file holds no keys" in line or "there is nothing to do" in line
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file or directory"):
+        load(tmp_path / "none.yaml", {})
+
+
+def test_every_prefix_of_a_file_of_100_agents_loads_or_is_refused(tmp_path: Path) -> None:
+    agent = "  agent-{n}:\n    runner: {{kind: command, argv: [cat]}}\n    heartbeat: {{interval: 30m, deliver: log}}\n"
+    text = "agents:\n" + "".join(agent.format(n=number) for number in range(100))
+    for end in range(0, len(text), 7):
+        lines = complaints(tmp_path, text[:end])
+        assert all(line.startswith("config.yaml:") for line in lines)
+    assert complaints(tmp_path, text) == []
+    assert complaints(tmp_path, text[:1]) != []

@@ -1,0 +1,320 @@
+# ruff: noqa: E501 -- the lines of a file are not broken
+"""What the settings hold for what the file says: defaults, inheritance, anchors, overrides."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from config_file import ENVIRON, RIGHT, SMALL, complaints, read
+
+from heartbeat.cadence import stagger_of
+from heartbeat.spec import Heartbeat
+from scheduler.config import skeleton
+from scheduler.config.load import load
+from scheduler.config.peek import peek_state
+
+BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"
+
+
+def beat(folder: Path, keys: str) -> Heartbeat:
+    return read(folder, BEAT % keys).settings.heartbeats["ops"]
+
+
+def test_the_smallest_heartbeat_has_the_documented_defaults(tmp_path: Path) -> None:
+    settings = read(tmp_path, SMALL).settings
+    ops = settings.heartbeats["ops"]
+    assert (ops.interval, ops.retries, ops.timeout, ops.ack_max_chars) == (timedelta(minutes=30), 2, timedelta(minutes=5), 5)
+    assert (ops.checklist, ops.on_missing, ops.on_empty, ops.ok_match) == ("HEARTBEAT.md", "skip", "skip", "edges")
+    assert (ops.show_ok, ops.show_alerts, ops.light_context, ops.enabled) == (False, True, False, True)
+    assert (ops.dedup_window, ops.dedup_normalize) == (timedelta(hours=24), "text")
+    assert ops.workspace == tmp_path / "agents/ops"
+    assert ops.grace == timedelta(minutes=10)
+    assert ops.stagger == stagger_of("ops", timedelta(minutes=3))
+    assert settings.state == tmp_path / "state/heartbeatd.db"
+    assert (settings.server.host, settings.server.port, settings.limits.wake_flood.count) == ("127.0.0.1", 7857, 5)
+
+
+def test_a_job_has_the_documented_defaults(tmp_path: Path) -> None:
+    job = read(tmp_path, RIGHT).settings.jobs["nightly"]
+    assert (job.timeout, job.retries, job.stagger, job.grace) == (timedelta(minutes=10), 0, timedelta(0), timedelta(hours=1))
+    assert (job.command, job.shell, job.stdin, job.deliver) == ("./backup.sh", "/bin/sh", "", ())
+    assert (job.workdir, job.misfire, job.wake_on, job.wake_mode) == (tmp_path, "latest", "always", "now")
+    assert job.schedule is not None
+    assert job.schedule.next(datetime(2026, 1, 1, 12, tzinfo=UTC)) == datetime(2026, 1, 2, 2, tzinfo=UTC)  # 03:00 in Berlin
+
+
+@pytest.mark.parametrize(
+    ("keys", "attribute", "value"),
+    [
+        ("misfire: {grace: 2m}", "grace", timedelta(minutes=2)),
+        ("misfire: {grace: 0s}", "grace", timedelta(0)),
+        ("stagger: 0", "stagger", timedelta(0)),
+        ("stagger: 20m", "stagger", stagger_of("ops", timedelta(minutes=20))),
+        ("stagger: 50%", "stagger", stagger_of("ops", timedelta(minutes=15))),
+        ('checklist: "a\\nb"', "checklist", "a\nb"),
+        ("enabled: false", "enabled", False),
+        ("model: m", "model", "m"),
+        ("dedup: {normalize: numbers}", "dedup_normalize", "numbers"),
+    ],
+)
+def test_a_key_becomes_a_value(tmp_path: Path, keys: str, attribute: str, value: object) -> None:
+    assert getattr(beat(tmp_path, keys), attribute) == value
+
+
+@pytest.mark.parametrize(
+    ("interval", "enabled", "expected"), [("none", True, None), ("0m", False, None), ("1h30m", True, timedelta(minutes=90))]
+)
+def test_an_interval_may_be_none_or_switched_off(
+    tmp_path: Path, interval: str, enabled: bool, expected: timedelta | None
+) -> None:
+    ops = read(tmp_path, SMALL.replace("30m", interval)).settings.heartbeats["ops"]
+    assert (ops.enabled, ops.interval) == (enabled, expected)
+
+
+@pytest.mark.parametrize(
+    ("keys", "zone", "windows"),
+    [
+        ("active_hours: always", "UTC", ""),
+        ('active_hours: "08:00-22:00"', "UTC", "08:00-22:00 mon,tue,wed,thu,fri,sat,sun UTC"),
+        ("active_hours: '08:00-22:00', timezone: Asia/Tokyo", "Asia/Tokyo", "08:00-22:00 mon,tue,wed,thu,fri,sat,sun Asia/Tokyo"),
+        ('active_hours: {start: "22:00", end: "06:00", days: fri-mon}', "UTC", "22:00-06:00 mon,fri,sat,sun UTC"),
+        (
+            'active_hours: {start: "08:00", end: "09:00", days: [mon], timezone: Asia/Tokyo}',
+            "Asia/Tokyo",
+            "08:00-09:00 mon Asia/Tokyo",
+        ),
+        (
+            'active_hours: [{start: "08:00", end: "09:00", days: mon, timezone: Asia/Tokyo}, {start: "12:00", end: "13:00", days: mon}]',
+            "UTC",
+            "08:00-09:00 mon Asia/Tokyo; 12:00-13:00 mon UTC",
+        ),
+    ],
+)
+def test_active_hours_have_several_forms_and_one_zone(tmp_path: Path, keys: str, zone: str, windows: str) -> None:
+    ops = beat(tmp_path, keys)
+    assert ops.zone.key == zone
+    assert ops.hours.key() == (windows or "always")
+
+
+DEFAULTS = """\
+defaults:
+  agent: {runner: {kind: command, argv: [cat]}, model: cheap}
+  heartbeat: {interval: 1h, deliver: log, active_hours: {start: "08:00", end: "10:00"}, dedup: {window: 2h}}
+  cron: {every: 6h, misfire: {grace: 5m}}
+agents:
+  bare:
+  own: {heartbeat: {interval: 2h, active_hours: {days: mon}, dedup: {normalize: numbers}}}
+  always: {model: dear, heartbeat: {active_hours: always, deliver: none}}
+  silent: {heartbeat: {deliver: []}}
+cron:
+  a: {command: x}
+  b: {command: x, schedule: "@daily", misfire: {policy: skip}}
+"""
+
+
+def test_maps_merge_at_every_depth_and_all_else_is_replaced(tmp_path: Path) -> None:
+    beats = read(tmp_path, DEFAULTS).settings.heartbeats
+    assert (beats["bare"].interval, beats["bare"].model) == (timedelta(hours=1), "cheap")
+    assert (beats["own"].interval, beats["own"].hours.key()) == (timedelta(hours=2), "08:00-10:00 mon UTC")
+    assert (beats["own"].dedup_window, beats["own"].dedup_normalize) == (timedelta(hours=2), "numbers")
+
+
+def test_an_entry_undoes_a_default_with_a_word(tmp_path: Path) -> None:
+    beats = read(tmp_path, DEFAULTS).settings.heartbeats
+    assert (beats["always"].hours.always, beats["always"].deliver, beats["always"].model) == (True, (), "dear")
+    assert beats["silent"].deliver == ()
+
+
+def test_a_schedule_of_its_own_undoes_an_inherited_interval(tmp_path: Path) -> None:
+    jobs = read(tmp_path, DEFAULTS).settings.jobs
+    assert (jobs["a"].every, jobs["a"].schedule, jobs["a"].grace) == (timedelta(hours=6), None, timedelta(minutes=5))
+    assert jobs["b"].every is None
+    assert jobs["b"].schedule is not None
+    assert (jobs["b"].misfire, jobs["b"].grace) == ("skip", timedelta(minutes=5))
+
+
+def test_a_fault_in_a_default_is_told_once_however_many_inherit_it(tmp_path: Path) -> None:
+    text = DEFAULTS.replace("window: 2h", "window: 2x")
+    column = text.splitlines()[2].index("2x") + 1
+    assert complaints(tmp_path, text) == [
+        f"config.yaml:3:{column}: defaults.heartbeat.dedup.window: '2x' is not a duration; write 90s, 30m or 1h30m"
+    ]
+
+
+def test_what_only_the_whole_shows_is_told_at_the_default_too(tmp_path: Path) -> None:
+    assert complaints(tmp_path, DEFAULTS.replace("deliver: log", "deliver: phone")) == [
+        "config.yaml:3:38: defaults.heartbeat.deliver: 'phone' is no channel of this file"
+    ]
+
+
+def test_a_default_that_nobody_takes_is_checked_too(tmp_path: Path) -> None:
+    assert complaints(tmp_path, SMALL + "defaults: {cron: {evry: 5m}}\n") == [
+        "config.yaml:2:19: defaults.cron.evry: unknown key; did you mean every?"
+    ]
+
+
+ANCHORS = """\
+x-base: &base {interval: 30m, retries: 3, deliver: log}
+x-late: &late {interval: 2h}
+x-run: &run {kind: command, argv: [cat]}
+agents:
+  one: {runner: *run, heartbeat: *base}
+  two: {runner: *run, heartbeat: {<<: *base, retries: 1}}
+  three: {runner: *run, heartbeat: {<<: [*late, *base]}}
+"""
+
+
+def test_anchors_aliases_and_merges_work(tmp_path: Path) -> None:
+    beats = read(tmp_path, ANCHORS).settings.heartbeats
+    assert [(name, beat.interval, beat.retries) for name, beat in beats.items()] == [
+        ("one", timedelta(minutes=30), 3),
+        ("two", timedelta(minutes=30), 1),
+        ("three", timedelta(hours=2), 3),
+    ]
+
+
+def test_a_fault_behind_a_merge_points_at_the_merged_line(tmp_path: Path) -> None:
+    assert complaints(tmp_path, ANCHORS.replace("interval: 2h", "interval: 2")) == [
+        "config.yaml:2:26: agents.three.heartbeat.interval: 2 has no unit; write 2s or 2m"
+    ]
+
+
+def test_an_override_sets_a_value_by_its_path_and_is_named(tmp_path: Path) -> None:
+    loaded = read(
+        tmp_path, SMALL, {"HEARTBEATD_SET__agents__ops__heartbeat__interval": "10m", "HEARTBEATD_SET__timezone": "Asia/Tokyo"}
+    )
+    assert loaded.settings.heartbeats["ops"].interval == timedelta(minutes=10)
+    assert loaded.settings.zone.key == "Asia/Tokyo"
+    assert loaded.overrides == ("HEARTBEATD_SET__agents__ops__heartbeat__interval", "HEARTBEATD_SET__timezone")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("limits__concurrency", "many", "limits.concurrency: 'many' is not a whole number; write one from 1 to 1000"),
+        ("limits__speed", "5", "limits.speed: unknown key"),
+        ("timezone__x", "5", "timezone: is not a map, so that nothing inside it can be set"),
+        ("state", "[", "a value is missing here, or a bracket that closes"),
+        ("", "5", "this is not a path; write HEARTBEATD_SET__defaults__heartbeat__interval"),
+    ],
+)
+def test_a_fault_in_an_override_names_the_variable(tmp_path: Path, variable: str, value: str, line: str) -> None:
+    name = f"HEARTBEATD_SET__{variable}"
+    (found,) = complaints(tmp_path, "timezone: UTC\n" + SMALL, {name: value})
+    assert found.startswith("config.yaml: ")
+    assert found.endswith(f"({name})")
+    assert line in found
+
+
+def test_the_hash_is_of_the_file_and_the_overrides_alone(tmp_path: Path) -> None:
+    first = read(tmp_path, SMALL).settings.hash
+    assert read(tmp_path, SMALL, {"OTHER": "x"}).settings.hash == first
+    assert read(tmp_path, SMALL + "# more\n").settings.hash != first
+    assert read(tmp_path, SMALL, {"HEARTBEATD_SET__timezone": "UTC"}).settings.hash != first
+
+
+@pytest.mark.parametrize(
+    ("channels", "deliver", "warned"),
+    [
+        ("{}", ("log",), True),
+        ("{a: {kind: webhook, url: 'http://a'}}", ("a",), False),
+        ("{a: {kind: webhook, url: 'http://a'}, b: {kind: webhook, url: 'http://b'}}", ("log",), True),
+    ],
+)
+def test_messages_go_to_the_only_channel_or_to_the_log_with_a_warning(
+    tmp_path: Path, channels: str, deliver: tuple[str, ...], warned: bool
+) -> None:
+    loaded = read(tmp_path, SMALL.replace(", deliver: log", "") + f"channels: {channels}\n")
+    assert loaded.settings.heartbeats["ops"].deliver == deliver
+    assert [warning.path for warning in loaded.warnings] == (["agents"] if warned else [])
+
+
+def test_waking_a_disabled_heartbeat_is_a_warning(tmp_path: Path) -> None:
+    text = (BEAT % "enabled: false") + "cron: {a: {every: 1h, wake_heartbeat: ops}}\n"
+    (warning,) = read(tmp_path, text).warnings
+    assert str(warning).endswith(
+        "config.yaml:2:39: cron.a.wake_heartbeat: the heartbeat of ops is disabled, so that it will not wake"
+    )
+
+
+def test_reboot_is_a_trigger_and_an_argv_stays_a_list(tmp_path: Path) -> None:
+    job = read(tmp_path, 'cron: {a: {schedule: "@reboot", command: [echo, "${HOME}"]}}\n').settings.jobs["a"]
+    assert (job.reboot, job.schedule, job.command) == (True, None, ("echo", "${HOME}"))
+
+
+def test_a_config_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    read(tmp_path, SMALL)
+    file = tmp_path / "config.yaml"
+    file.chmod(0o666)
+    with pytest.raises(Exception, match="everybody may write this file"):
+        load(file, {})
+
+
+def test_a_config_that_its_group_may_write_is_a_warning(tmp_path: Path) -> None:
+    read(tmp_path, SMALL)
+    file = tmp_path / "config.yaml"
+    file.chmod(0o664)
+    assert "its group may write" in str(load(file, {}).warnings[0])
+
+
+def test_a_pipe_is_no_config_and_nothing_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.yaml", 0o600)
+    with pytest.raises(Exception, match="not a regular file"):
+        load(tmp_path / "config.yaml", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("state: db/x.db\n", "db/x.db"),
+        ('state: "db/x.db" # here\nagents: [', "db/x.db"),
+        ("agents: [\nstate: 'a b.db'\r\n", "a b.db"),
+        ("agents:\n  state: no.db\n", "state/heartbeatd.db"),
+        ("", "state/heartbeatd.db"),
+    ],
+)
+def test_the_database_is_found_in_a_broken_config_too(tmp_path: Path, text: str, state: str) -> None:
+    (tmp_path / "config.yaml").write_text(text, newline="")
+    assert peek_state(tmp_path / "config.yaml") == tmp_path / state
+
+
+def test_the_database_is_found_without_a_config(tmp_path: Path) -> None:
+    assert peek_state(tmp_path / "none.yaml") == tmp_path / "state/heartbeatd.db"
+    assert peek_state(tmp_path / "none.yaml", {"HEARTBEATD_SET__state": "x.db"}) == tmp_path / "x.db"
+
+
+def test_what_init_writes_is_right_and_without_a_warning(tmp_path: Path) -> None:
+    for path, text in skeleton.files("helper").items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    loaded = read(tmp_path, (tmp_path / "config.yaml").read_text(), {})
+    assert loaded.warnings == ()
+    assert (loaded.settings.heartbeats["helper"].workspace / "HEARTBEAT.md").is_file()
+    assert stat.S_IMODE((tmp_path / "config.yaml").stat().st_mode) == 0o644
+
+
+def test_equal_values_are_shared_between_agents(tmp_path: Path) -> None:
+    agents = "".join(f"  a{number}: {{heartbeat: {{active_hours: '08:00-22:00'}}}}\n" for number in range(3))
+    text = (
+        "defaults: {agent: {runner: {kind: command, argv: [cat]}}, heartbeat: {interval: 1h, deliver: log}}\nagents:\n" + agents
+    )
+    first, second, _ = read(tmp_path, text).settings.heartbeats.values()
+    assert first.hours is second.hours
+    assert first.runner is second.runner
+    assert first.zone is second.zone
+
+
+def test_two_thousand_agents_take_less_than_a_millisecond_each(tmp_path: Path) -> None:
+    agent = (
+        "  agent-{n}:\n    workspace: agents/a{n}\n    model: m\n    runner: {{kind: command, argv: [cat]}}\n    heartbeat:\n"
+        '      interval: 30m\n      active_hours: "08:00-22:00"\n      retries: 3\n      deliver: log\n'
+    )
+    text = "agents:\n" + "".join(agent.format(n=number) for number in range(2000))
+    began = time.process_time()
+    assert len(read(tmp_path, text, ENVIRON).settings.heartbeats) == 2000
+    assert time.process_time() - began < 2

@@ -1,0 +1,62 @@
+"""The reference in docs/ and the schema say what the models say; `check --effective` says where a value comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from config_file import RIGHT, read
+
+from scheduler.config.effective import effective
+from scheduler.config.load import schema
+from scheduler.config.reference import reference
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+
+
+def test_the_reference_in_docs_is_the_one_that_is_generated() -> None:
+    assert PAGE.read_text() == reference(), "do: python -m scheduler.config.reference > docs/reference.md"
+
+
+def test_every_key_has_words_of_its_own() -> None:
+    definitions = schema()["$defs"].values()
+    texts = [form["description"] for model in definitions for form in model["properties"].values()]
+    assert len(texts) > 60
+    assert all(text.endswith(".") for text in texts)
+
+
+def test_the_schema_shows_defaults_as_they_are_written() -> None:
+    beat = json.loads(json.dumps(schema()))["$defs"]["Heartbeat"]
+    assert beat["additionalProperties"] is False
+    assert (beat["properties"]["timeout"]["default"], beat["properties"]["stagger"]["default"]) == ("5m", "10%")
+    assert beat["properties"]["ok_match"]["enum"] == ["edges", "anywhere", "exact"]
+    assert "default" not in beat["properties"]["interval"]
+
+
+def test_the_schema_lets_keys_of_the_users_own_stand_at_the_top() -> None:
+    assert schema()["patternProperties"] == {"^x-": {}}
+
+
+def test_effective_values_say_where_they_come_from(tmp_path: Path) -> None:
+    read(tmp_path, RIGHT)
+    environ = {"HEARTBEATD_SET__agents__ops__model": "m"}
+    rows = {row.key: (row.value, row.origin) for row in effective(tmp_path / "config.yaml", environ, "ops")}
+    assert rows["heartbeat.interval"] == ("30m", "config.yaml:14")
+    assert rows["runner.argv"] == ("[cat]", "defaults.agent.runner.argv config.yaml:8")
+    assert rows["model"] == ("m", "environment HEARTBEATD_SET__agents__ops__model")
+    assert rows["heartbeat.timeout"] == ("5m", "built in")
+    assert rows["heartbeat.timezone"] == ("Europe/Berlin", "built in")
+    assert rows["heartbeat.deliver"] == ("[hook]", "built in")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("opps", "opps is neither an agent nor a job; did you mean ops?"), ("both", "write agent/both or cron/both")],
+)
+def test_a_name_that_does_not_lead_to_one_entry_is_told(tmp_path: Path, name: str, problem: str) -> None:
+    both = "  both: {heartbeat: {interval: 1h}}\ncron:\n  both: {every: 1h, command: x}\n"
+    read(tmp_path, RIGHT.replace("cron:\n", both))
+    with pytest.raises(LookupError, match=problem):
+        effective(tmp_path / "config.yaml", {}, name)
+    assert effective(tmp_path / "config.yaml", {}, "cron/both")[0].key == "enabled"

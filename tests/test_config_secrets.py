@@ -1,0 +1,154 @@
+# ruff: noqa: E501 -- the lines of a file are not broken
+"""Secrets: where references are filled in, and that their values are seen nowhere."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from config_file import RIGHT, SMALL, TOKEN, complaints, read
+
+from scheduler.config.complaint import ConfigError
+from scheduler.config.effective import effective
+from scheduler.config.load import load
+from scheduler.secret import Secret
+
+CANARY = "canary-5f1c-do-not-print"
+WITH_SECRETS = """\
+server: {tokens: {bot: {value: "${CANARY}", may: read}}}
+channels: {hook: {kind: webhook, url: "https://example.org/${CANARY}"}}
+agents:
+  ops: {runner: {kind: command, argv: [echo, "${CANARY}"], env: {KEY: "a ${CANARY} b"}}, heartbeat: {interval: 30m, prompt: "${CANARY}"}}
+cron:
+  job: {every: 1h, command: 'echo "${CANARY}"', env: {KEY: "${file:key.txt}"}, wake_text: "${CANARY}"}
+"""
+
+
+def reveal(value: object) -> str:
+    assert isinstance(value, Secret)
+    return value.reveal()
+
+
+def test_references_are_filled_in_where_secrets_belong_and_only_there(tmp_path: Path) -> None:
+    (tmp_path / "key.txt").write_text("from a file\n")
+    settings = read(tmp_path, WITH_SECRETS, {"CANARY": CANARY}).settings
+    ops, job = settings.heartbeats["ops"], settings.jobs["job"]
+    assert reveal(settings.server.tokens[0].value) == CANARY
+    assert reveal(settings.channels["hook"].url) == f"https://example.org/{CANARY}"
+    assert reveal(ops.runner.env["KEY"]) == f"a {CANARY} b"
+    assert reveal(job.env["KEY"]) == "from a file"
+    assert (ops.runner.argv[1], ops.prompt, job.command, job.wake_text) == (
+        "${CANARY}",
+        "${CANARY}",
+        'echo "${CANARY}"',
+        "${CANARY}",
+    )
+
+
+def test_what_a_reference_brings_in_is_not_read_again(tmp_path: Path) -> None:
+    settings = read(tmp_path, RIGHT, {"TOKEN": "${HOME}${HOME}${HOME}"}).settings
+    assert reveal(settings.server.tokens[0].value) == "${HOME}${HOME}${HOME}"
+
+
+def test_no_secret_shows_in_settings_warnings_or_effective_values(tmp_path: Path) -> None:
+    (tmp_path / "key.txt").write_text(CANARY)
+    loaded = read(tmp_path, WITH_SECRETS, {"CANARY": CANARY})
+    rows = [*effective(tmp_path / "config.yaml", {"CANARY": CANARY}, "ops"), *effective(tmp_path / "config.yaml", {}, "job")]
+    assert CANARY not in f"{loaded} {loaded!r} {rows}"
+    assert ("env", "{KEY: ***}") in [row[:2] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        'server: {tokens: {bot: {value: "%s", may: reed}}}',
+        'server: {tokens: {bot: {valeu: "%s", may: read}}}',
+        "server: {tokens: {bot: %s}}",
+        "server: {tokens: %s}",
+        'channels: {hook: {kind: webhook, url: "ftp://%s"}}',
+        "channels: {hook: 'tgram://%s'}",
+        "channels: {hook: {kind: webhook, url: [%s]}}",
+        "cron: {a: {every: 1h, command: x, env: {A: [%s]}}}",
+        "cron: {a: {every: 1h, command: x, env: ['A=%s']}}",
+        "cron: {a: {every: 1h, command: x, env: {A: '%s${'}}}",
+        "providers: {anthropic: {api_key: %s}}",
+        "x-a: '%s",
+        "x-a: {%s: 1, b",
+    ],
+)
+def test_no_secret_shows_in_a_complaint(tmp_path: Path, wrong: str) -> None:
+    lines = complaints(tmp_path, f"{SMALL}{wrong % CANARY}\n")
+    assert lines
+    assert CANARY not in "\n".join(lines)
+
+
+def test_a_secret_of_a_channel_that_nothing_enabled_uses_is_a_warning(tmp_path: Path) -> None:
+    text = SMALL + 'channels: {hook: {kind: webhook, url: "${NOPE}"}}\n'
+    loaded = read(tmp_path, text)
+    assert [warning.path for warning in loaded.warnings] == ["channels.hook.url"]
+    assert loaded.settings.channels["hook"].url is None
+    assert complaints(tmp_path, text.replace("deliver: log", "deliver: hook")) == [
+        "config.yaml:2:39: channels.hook.url: NOPE is not set; set it in the environment or in the env_file"
+    ]
+
+
+def test_a_secret_of_a_disabled_job_is_a_warning(tmp_path: Path) -> None:
+    text = 'cron: {a: {enabled: false, every: 1h, command: x, env: {A: "${NOPE}", B: "b"}}}\n'
+    loaded = read(tmp_path, text)
+    assert [warning.path for warning in loaded.warnings] == ["cron.a.env.A"]
+    assert list(loaded.settings.jobs["a"].env) == ["B"]
+
+
+def test_reading_commands_need_no_secret(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        read(tmp_path, RIGHT, {})
+    settings = load(tmp_path / "config.yaml", {}, resolve=False).settings
+    assert reveal(settings.server.tokens[0].value) == ""
+
+
+def test_the_env_file_is_read_first_and_the_environment_wins(tmp_path: Path) -> None:
+    env_file = tmp_path / ".env"
+    env_file.write_text("# secrets\n\nexport TOKEN='from the env_file'\nOTHER=x\n")
+    env_file.chmod(0o600)
+    text = f"env_file: .env\n{RIGHT}".replace("${TOKEN}", "${TOKEN}${OTHER}${OTHER}")
+    text = text.replace("value: ", "value: ").replace("https://example.org/x", "https://example.org/${TOKEN}")
+    with pytest.raises(ConfigError, match="not the address of a webhook"):
+        read(tmp_path, text, {})
+    settings = read(tmp_path, text, {"TOKEN": TOKEN}).settings
+    assert reveal(settings.server.tokens[0].value) == f"{TOKEN}xx"
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "problem"),
+    [
+        ("A=b\n", 0o644, "has mode 0644, others could read it; do: chmod 600"),
+        (f"A=b\n{CANARY}\n", 0o600, "line 2 of .env is not NAME=value"),
+    ],
+)
+def test_an_env_file_that_is_wrong_is_refused_without_its_text(tmp_path: Path, content: str, mode: int, problem: str) -> None:
+    (tmp_path / ".env").write_text(content)
+    (tmp_path / ".env").chmod(mode)
+    (line,) = complaints(tmp_path, f"env_file: .env\n{SMALL}")
+    assert line.startswith("config.yaml:1:11: env_file: ")
+    assert problem in line
+    assert CANARY not in line
+
+
+def test_a_token_in_the_file_itself_is_a_warning(tmp_path: Path) -> None:
+    (warning,) = read(tmp_path, RIGHT.replace("${TOKEN}", CANARY)).warnings
+    assert warning.path == "server.tokens.bot.value"
+    assert CANARY not in str(warning)
+
+
+def test_a_secret_shows_itself_to_nobody(tmp_path: Path) -> None:
+    secret = Secret(CANARY)
+    assert {repr(secret), str(secret), f"{secret}", f"{secret!r:>3}", json.dumps({"a": secret}, default=str)} == {
+        "***",
+        '{"a": "***"}',
+    }
+    assert pickle.loads(pickle.dumps(secret)).reveal() == "***"
+    assert CANARY.encode() not in pickle.dumps(secret)
+    assert copy.deepcopy(secret) == secret != CANARY
