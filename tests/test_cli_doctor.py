@@ -101,7 +101,8 @@ def test_messages_that_were_given_up_are_warned_of(config: Path, capsys: pytest.
     store = Store.open(make_database(config) / "heartbeatd.db")
     with store.transaction() as db:
         db.execute(
-            "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before, created_at)"
+            "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state,"
+            " not_before, created_at)"
             " values ('k', 'phone', 1, 'cron', 'x', 'every', 1, 1, 1, 't', 't', 'dead', 1, 1)"
         )
     store.close()

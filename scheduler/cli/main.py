@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from scheduler import __version__
+
 
 class Contents(click.Group):
     """A group whose commands are imported only when they are called: `--help` costs the table of contents alone."""
@@ -59,7 +61,7 @@ commands.params.append(
         help="The config file.",
     )
 )
-click.version_option(package_name="heartbeatd", message="%(prog)s %(version)s")(commands)
+click.version_option(__version__, message="%(prog)s %(version)s")(commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

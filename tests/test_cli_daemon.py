@@ -1,0 +1,144 @@
+"""The command line beside a real daemon: the same words with it up, and what it says when it has gone."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[1]
+CONFIG = """\
+state: state/h.db
+server: {listen: "127.0.0.1:0"}
+limits: {shutdown_grace: 1s, wake_gap: 0s}
+agents:
+  ops:
+    runner: {kind: command, argv: [echo, "disk is full"]}
+    heartbeat: {interval: 1h, checklist: "- look\\n", deliver: log}
+  slow:
+    runner: {kind: command, argv: [sleep, "60"]}
+    heartbeat: {interval: none, checklist: "- look\\n", deliver: log}
+cron:
+  tick: {every: 1h, command: "echo done"}
+  broken: {every: 1h, command: "exit 3", deliver: log}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    path.chmod(0o644)
+    return path
+
+
+def command(config: Path, *arguments: str) -> list[str]:
+    """`cd` is not needed: the config's folder is where everything lies."""
+    return [sys.executable, "-m", "scheduler", *arguments, "-c", str(config)]
+
+
+def call(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(config, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def daemon(config: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command(config, "run"), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if " started " in line:
+                break
+        yield process
+        process.kill()
+
+
+def stop(daemon: subprocess.Popen[str]) -> int:
+    daemon.send_signal(signal.SIGTERM)
+    return daemon.wait(30)
+
+
+def test_a_wake_is_answered_by_the_daemon(config: Path, daemon: subprocess.Popen[str]) -> None:
+    woken = call(config, "wake", "ops", "--text", "hello", "--wait")
+    assert (woken.returncode, woken.stderr) == (0, "")
+    assert woken.stdout.splitlines()[0].endswith(": alert")
+    assert "disk is full" in woken.stdout
+    runs = json.loads(call(config, "runs", "ops", "--format", "json").stdout)
+    assert [(run["trigger"], run["outcome"]) for run in runs] == [("manual", "alert")]
+
+
+def test_a_job_is_run_by_the_daemon(config: Path, daemon: subprocess.Popen[str]) -> None:
+    ran = call(config, "cron", "run", "tick", "--wait")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "done" in ran.stdout
+    failed = call(config, "cron", "run", "broken", "--wait")
+    assert failed.returncode == 1
+    assert "failed (exit)" in failed.stdout
+
+
+def test_a_paused_agent_refuses_a_wake(config: Path, daemon: subprocess.Popen[str]) -> None:
+    assert call(config, "pause", "ops").returncode == 0
+    refused = call(config, "wake", "ops", "--wait")
+    assert refused.returncode == 1
+    assert refused.stdout.splitlines()[0].endswith(": skipped (paused)")
+
+
+def test_a_reload_is_taken_or_refused(config: Path, daemon: subprocess.Popen[str]) -> None:
+    config.write_text(CONFIG.replace("interval: 1h", "interval: 2h"))
+    dry = call(config, "reload", "--dry-run")
+    assert dry.returncode == 0
+    assert dry.stdout.startswith("changed agent/ops: interval")
+    config.write_text(CONFIG.replace("interval: 1h", "interval: soon"))
+    refused = call(config, "reload")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"{config}:7:27: agents.ops.heartbeat.interval: 'soon' is not a duration")
+
+
+def test_a_second_daemon_is_refused_with_the_pid_of_the_first(config: Path, daemon: subprocess.Popen[str]) -> None:
+    second = call(config, "run", "--for", "1s")
+    assert second.returncode == 1
+    assert f"pid {daemon.pid}" in second.stderr.splitlines()[-1]
+    assert "Traceback" not in second.stderr
+
+
+def test_status_knows_whether_the_daemon_is_there(config: Path, daemon: subprocess.Popen[str]) -> None:
+    up = json.loads(call(config, "status", "--format", "json").stdout)["daemon"]
+    assert (up["running"], up["pid"]) == (True, daemon.pid)
+    assert stop(daemon) == 0
+    down = call(config, "status").stdout.splitlines()[0]
+    assert down.startswith("daemon: down since ")
+    assert down.endswith("stopped in order")
+
+
+def test_an_interrupted_wait_ends_with_130(config: Path, daemon: subprocess.Popen[str]) -> None:
+    with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=ROOT, stderr=subprocess.PIPE, text=True) as waiting:
+        while not json.loads(call(config, "status", "--format", "json").stdout)["queue"]["running"]:
+            pass
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(10) == 130
+        assert waiting.stderr is not None
+        assert "Traceback" not in waiting.stderr.read()
+
+
+def test_a_wake_that_is_waited_for_ends_with_its_daemon(config: Path, daemon: subprocess.Popen[str]) -> None:
+    with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=ROOT, stderr=subprocess.PIPE, text=True) as waiting:
+        while not json.loads(call(config, "status", "--format", "json").stdout)["queue"]["running"]:
+            pass
+        daemon.kill()
+        assert waiting.wait(10) == 1
+        assert waiting.stderr is not None
+        assert "no daemon runs" in waiting.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "code"), [("  tick: {every: 1h, command: 'true'}\n", 0), ("  tick: {every: 1h, command: 'false'}\n", 1)]
+)
+def test_one_round_ends_with_1_if_a_run_failed(jobs: str, code: int, config: Path) -> None:
+    config.write_text(CONFIG[: CONFIG.index("agents:")] + "cron:\n" + jobs)
+    assert call(config, "run", "--once").returncode == code
+    runs = json.loads(call(config, "runs", "tick", "--format", "json").stdout)
+    assert [run["outcome"] for run in runs] == ["failed" if code else "ok"]
