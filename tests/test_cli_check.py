@@ -147,6 +147,12 @@ def test_init_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture
     assert Path(path).read_text() == "mine"
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(tmp_path, GOOD)
+    assert main(["init", f"{path}/new"]) == 1
+    assert capsys.readouterr().err == f"heartbeatd: {path}/new: Not a directory\n"
+
+
 def test_what_init_writes_nobody_else_can_change(tmp_path: Path, no_umask: None) -> None:
     main(["init", str(tmp_path / "new")])
     assert (tmp_path / "new" / "config.yaml").stat().st_mode & 0o777 == 0o644

@@ -28,5 +28,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
             return f"heartbeatd: the database could not be written: {error}; nothing was changed", 1
         case sqlite3.Error():
             return f"heartbeatd: the database could not be read: {error}; `heartbeatd doctor` looks closer", 1
+        case OSError():
+            return f"heartbeatd: {error.filename or 'the system says'}: {error.strerror or error}", 1
         case _:
             return None
