@@ -28,6 +28,46 @@ class CommandRunner:
 
 
 @dataclass(frozen=True, slots=True)
+class Provider:
+    """Whom a model is asked at. `api_key` may be an opaque secret or None, as for a server of one's own; no `base_url`: the kind's own."""
+
+    name: str
+    kind: Literal["anthropic", "openai"]
+    api_key: object | None
+    base_url: object | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRunner:
+    """Ask a model directly, in one turn and without tools."""
+
+    provider: Provider
+    max_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRunner:
+    """Ask the agent behind a URL: the run as JSON in a POST, the answer in its response, or later (202).
+
+    `headers` may hold opaque secrets. Private addresses are allowed: agents live beside the daemon.
+    """
+
+    url: object
+    headers: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRunner:
+    """Ask a callable, named `package.module:function`; in a child process unless `in_process`."""
+
+    call: str
+    in_process: bool
+
+
+Runner = CommandRunner | ModelRunner | HttpRunner | PythonRunner
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One agent's heartbeat as declared.
 

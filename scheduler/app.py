@@ -9,13 +9,14 @@ import secrets
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
-from scheduler import boots, delivery, orphans, plan
+from scheduler import __version__, boots, delivery, orphans, plan
 from scheduler.boots import Boot
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
@@ -26,7 +27,7 @@ from scheduler.events import Closed, Event
 from scheduler.executor import LocalExecutor
 from scheduler.inbox import Inbox, Refused
 from scheduler.journal import Journal
-from scheduler.locks import Lock, filesystem_kind, private_folder
+from scheduler.locks import Lock, Taken, filesystem_kind, private_folder
 from scheduler.logs import event
 from scheduler.metrics import Metrics
 from scheduler.outcome import FAILURES, Ending
@@ -37,15 +38,18 @@ from scheduler.settings import Settings
 from scheduler.store import Store, Unavailable, reader
 from scheduler.transports import Sent
 from scheduler.watch import Watch
+from scheduler.web.reach import Reach
 from scheduler.web.server import Server
 
 LONGEST_SLEEP = 30.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
+A_MOMENT = 0.3  # seconds
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
-    return datetime.now(UTC)
+    """The wall clock, in whole milliseconds as all times are kept."""
+    now = datetime.now(UTC)
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
 
 def now() -> Reading:
@@ -76,7 +80,7 @@ class Daemon:
         inbox = Inbox(self._stirred.set)
         self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(_carry, _mark, self._stirred.set, "run")
         letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, _no_mark, self._stirred.set, "deliver")
-        self.metrics = Metrics(self.settings)
+        self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
             plan.make(self.settings),
@@ -88,7 +92,7 @@ class Daemon:
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
         self.reloader = Reloader(lambda: load.load(path, environ), lambda: self.engine.plan, inbox, utc_now)
-        self._server = Server(self) if listen else None
+        self._server = Server(self._reach()) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
         """Run until told to stop, or for `duration`; gives the exit code."""
@@ -113,35 +117,53 @@ class Daemon:
         self._end()
         return 1 if self._failed_runs else 0
 
-    def stir(self) -> None:
-        """Have the engine take its next turn at once."""
-        self._stirred.set()
+    def _reach(self) -> Reach:
+        return Reach(
+            settings=lambda: self.engine.plan.settings,
+            ask=self.engine.inbox.ask,
+            reload=self.reloader.reload,
+            reload_standing=lambda: self.reloader.standing,
+            metrics=self.metrics,
+            health=self.engine.health,
+            running=self._running,
+            clock=utc_now,
+            state=self.settings.state,
+        )
+
+    def _running(self) -> Mapping[str, int]:
+        return Counter(claim.entry.kind.value for claim in self.runs.inflight().values())
 
     def _begin(self, *, at_once: bool) -> None:
         for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
             signal.signal(number, handler)
         survivors = _end_orphans(self.store)
-        boot = Boot(self.instance, os.getpid(), version("heartbeatd"), version("tzdata"))
+        boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.begin(now(), boot, survivors, at_once=at_once)
         event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=len(self.engine.plan.entries))
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
+        """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""
         while not over():
             self._stirred.clear()
             again_at = self.engine.tick(now())
             self._start_reload()
-            wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP)
-            if until is not None:
-                wait = min(wait, until - time.monotonic())
-            if wait > 0:
-                self._stirred.wait(wait)
+            if not over():
+                self._sleep(again_at, until)
+
+    def _sleep(self, again_at: datetime, until: float | None) -> None:
+        """Sleep until the next turn is due, or something stirs."""
+        wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP)
+        if until is not None:
+            wait = min(wait, until - time.monotonic())
+        if wait > 0:
+            self._stirred.wait(wait)
 
     def _stop(self) -> None:
         """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
         self.engine.stopping = True
-        told = self._stops
+        hurry = 2 if self._stops else 1  # which signal means "at once"
         grace = time.monotonic() + self.engine.plan.settings.limits.shutdown_grace.total_seconds()
-        self._loop(lambda: not self.engine.busy() or self._stops > max(told, 1) or time.monotonic() >= grace, grace)
+        self._loop(lambda: not self.engine.busy() or self._stops >= hurry or time.monotonic() >= grace, grace)
         self.engine.cut_runs(utc_now())
         cut = time.monotonic() + CUT_TAKES
         self._loop(lambda: not self.engine.busy() or time.monotonic() >= cut, cut)
@@ -206,7 +228,11 @@ def _take_lock(settings: Settings, instance: str) -> Lock:
     if remote:
         event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted")
     lock = settings.state.with_name(settings.state.name + ".lock")
-    return Lock.take(lock, started_at=utc_now(), instance=instance)
+    try:
+        return Lock.take(lock, started_at=utc_now(), instance=instance)
+    except Taken:
+        time.sleep(A_MOMENT)  # a command that writes for an absent daemon holds it for a moment too
+        return Lock.take(lock, started_at=utc_now(), instance=instance)
 
 
 def _open_store(path: Path) -> Store:

@@ -30,7 +30,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An attempt was claimed; `late` is how long after its due time, in seconds."""
+    """An attempt was claimed; `late` is how long after its slot came due, in seconds, None where no slot started it."""
 
     run_id: int
     kind: Kind
@@ -38,7 +38,7 @@ class Started:
     slot: datetime
     trigger: Trigger
     attempt: int
-    late: float
+    late: float | None
 
 
 @dataclass(frozen=True, slots=True)

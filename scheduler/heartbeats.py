@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -91,6 +92,8 @@ def beat(spec: Heartbeat, claim: Claim, start: Start) -> Ending:
     facts = _facts(spec, claim, situation)
     prompt = compose(facts, spec)
     run = Run(spec.name, prompt.text, spec.model, spec.workspace, spec.timeout, {**meta(facts, spec), **_about(claim)})
+    with suppress(OSError):  # where it cannot be made, the program says so better
+        spec.workspace.mkdir(parents=True, exist_ok=True)
     answer = command.ask(run, spec.runner, start)
     return _failed(answer, prompt) if answer.failure is not None else _judged(spec, answer, prompt)
 

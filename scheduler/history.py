@@ -168,7 +168,7 @@ def page(
         "name = ?": name,
         "slot >= ?": since and millis(since),
         "slot < ?": until and millis(until),
-        "coalesce(outcome, 'running') = ?": outcome,
+        "case state when 'closed' then outcome else state end = ?": outcome,
         "reason = ?": reason,
     }
     used = {text: value for text, value in filters.items() if value is not None}

@@ -38,7 +38,7 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, slot: datetime | None, 
     run_id, fence, trigger, nominal = opened
     taken = wakes.take(turn, standing.kind, standing.name, run_id, None if slot is not None else waker)
     planning.replan(turn, standing)
-    late = (turn.now - (nominal + standing.pace.offset)).total_seconds() if slot is not None else 0.0
+    late = (turn.now - (nominal + standing.pace.offset)).total_seconds() if slot is not None else None
     return _tell(turn, _made(turn, entry, standing, run_id, fence, nominal, trigger, 1, 0, taken), late)
 
 
@@ -75,7 +75,7 @@ def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Cla
     fence, attempt = again
     held = wakes.taken_by(turn.db, run.run_id)
     claim = _made(turn, entry, standing, run.run_id, fence, run.slot, run.trigger, attempt, run.crashes, held)
-    return _tell(turn, claim, 0.0)
+    return _tell(turn, claim, None)
 
 
 def still_in_time(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> bool:
@@ -112,7 +112,7 @@ def _made(
     )
 
 
-def _tell(turn: Turn, claim: Claim, late: float) -> Claim:
+def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:
     entry = claim.entry
     turn.tell(Started(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger, claim.attempt, late))
     return claim

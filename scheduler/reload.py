@@ -80,8 +80,10 @@ class Reloader:
         # Above this line everything may fail and nothing is touched; below it nothing fails but the database being away.
         adopted = self._adopt(new)
         self.standing = Standing(successful=True, succeeded_at=self._clock())
-        for line in (*adopted.lines(), *(f"warning: {warning}" for warning in warnings)):
+        for line in adopted.lines():
             event(logging.INFO, "reload", change=line)
+        for warning in warnings:
+            event(logging.WARNING, "config", problem=warning)
         return Reloaded(adopted, warnings)
 
     def _adopt(self, new: Plan) -> Diff:

@@ -66,7 +66,7 @@ class Pause:
                 planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else Skip.MISSED)
             duequeue.pause(turn, standing, self.until)
             planning.replan(turn, standing)
-        return [f"{standing.kind}/{standing.name}" for standing in chosen]
+        return [_full_name(standing) for standing in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Resume:
         for standing in paused:
             planning.resume(turn, standing, turn.now)
             planning.replan(turn, standing)
-        return [f"{standing.kind}/{standing.name}" for standing in paused]
+        return [_full_name(standing) for standing in paused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,11 @@ class Adopt:
         syncing.sync(turn)
         turn.tell(Adopted(self.plan.settings))
         return change
+
+
+def _full_name(standing: Standing) -> str:
+    """The name as people write it where an agent and a job bear the same one."""
+    return f"{'agent' if standing.kind is Kind.HEARTBEAT else 'cron'}/{standing.name}"
 
 
 def _declared(turn: Turn, kind: Kind, name: str) -> Standing:

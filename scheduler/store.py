@@ -66,7 +66,7 @@ class Store:
             connection = _connect(path)
             _migrate(path, connection)
         except sqlite3.DatabaseError as error:
-            raise StoreError(_damaged(path, str(error))) from error
+            raise _unusable(path, error) from error
         return cls(path, connection)
 
     def close(self) -> None:
@@ -93,10 +93,9 @@ class Store:
 
     def _named(self, error: sqlite3.DatabaseError) -> Exception:
         """What an error of SQLite means for us; one that means that we are wrong stays itself."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in PASSING:
+        if _code(error) in PASSING:
             return Unavailable(str(error))
-        return StoreError(_damaged(self.path, str(error))) if code in DAMAGE else error
+        return StoreError(_damaged(self.path, str(error))) if _code(error) in DAMAGE else error
 
     def _roll_back(self) -> None:
         if self.connection.in_transaction:
@@ -124,7 +123,7 @@ def reader(path: Path) -> sqlite3.Connection:
         _refuse_foreign(path, connection)
         _refuse_newer(path, Database(connection))
     except sqlite3.DatabaseError as error:
-        raise StoreError(_damaged(path, str(error))) from error
+        raise _unusable(path, error) from error
     return connection
 
 
@@ -196,6 +195,16 @@ def _refuse_newer(path: Path, database: Database) -> None:
         raise StoreError(
             f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); upgrade heartbeatd"
         )
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; the ones that only detail it lie above the low byte."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
+    """Only what SQLite calls damage is damage: a file that is locked or may not be read is sound as far as we know."""
+    return StoreError(_damaged(path, str(error)) if _code(error) in DAMAGE else f"cannot use {path} just now: {error}")
 
 
 def _damaged(path: Path, finding: str) -> str:

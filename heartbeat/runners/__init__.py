@@ -44,11 +44,21 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a model call took, by kind; `input` does not count what came from the cache or was written to it."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What came back: the `text`, or a `failure` with its `error` in words.
 
     `transient` says that asking again may help; `retry_after` how long the other side wants to be left alone; `model_used`
-    which model answered, where that is known.
+    which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
     """
 
     text: str = ""
@@ -57,3 +67,6 @@ class Answer:
     transient: bool = False
     model_used: str | None = None
     retry_after: timedelta | None = None
+    tokens: Tokens | None = None
+    cost_usd: float | None = None
+    later: bool = False

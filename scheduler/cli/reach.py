@@ -49,7 +49,7 @@ def place(path: Path, state: Path | None = None) -> Place:
     """The place that `--state` or the config at `path` names, however broken that config is."""
     if state is not None:
         return Place(state.absolute())
-    from scheduler.config.load import peek_state  # it brings the whole schema, which `--state` can do without
+    from scheduler.config.peek import peek_state
 
     return Place(peek_state(path, os.environ))
 

@@ -41,7 +41,6 @@ def run(duration: timedelta | None, once: bool, form: logs.Form, level: str, pat
     """
     if once and duration:
         raise Mistake("--once ends by itself; leave --for away")
-    os.umask(0o077)
     logs.set_up(sys.stderr, form=form, level=getattr(logging, level.upper()))
     daemon = Daemon(path, os.environ, listen=not once)
     return daemon.run_once() if once else daemon.run(duration=duration)

@@ -1,0 +1,199 @@
+"""A daemon to talk to: the real interface on a loopback port over a world whose engine turns whenever it is asked for something."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from world import World
+
+from scheduler.config.load import load
+from scheduler.inbox import Request
+from scheduler.metrics import Metrics
+from scheduler.reload import Reloader
+from scheduler.web.patience import Patience
+from scheduler.web.reach import Reach
+from scheduler.web.server import Server
+
+TEXT = "the disk /srv is full"
+
+CONFIG = """
+server: {listen: "127.0.0.1:0", hosts: [beat.example, "proxy.example:8443"], tokens: {
+  reader: {value: "reader-token-with-enough-bits-in-it", may: [read]},
+  waker: {value: "waker-token-with-enough-bits-in-it-1", may: [wake], agents: [ops]},
+  opsman: {value: "opsman-token-with-enough-bits-in-it", may: [read, wake, operate], agents: [ops]},
+  chief: {value: "chief-token-with-enough-bits-in-it-1", may: [read, wake, operate]}}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+  web:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+cron:
+  measure: {every: 6h, command: measure}
+"""
+TOKENS = {
+    "reader": "reader-token-with-enough-bits-in-it",
+    "waker": "waker-token-with-enough-bits-in-it-1",
+    "opsman": "opsman-token-with-enough-bits-in-it",
+    "chief": "chief-token-with-enough-bits-in-it-1",
+}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The word of the problem."""
+        return str(self.data["error"]["code"])
+
+
+class Living:
+    """`with Living(folder) as daemon: daemon.get(...)`. The world lives in one thread, as the engine does."""
+
+    def __init__(self, folder: Path, yaml: str = CONFIG, patience: Patience | None = None) -> None:
+        self.config = folder / "config.yaml"
+        self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._engine = threading.Thread(target=self._live)
+        self._engine.start()
+        self.world: World = self.do(lambda: World(folder, yaml, scripts={"ops": lambda asked: TEXT}))
+        self.do(self.world.settle)
+        self.metrics = Metrics(self.settings, version="1.2.3", tzdata="2026a")
+        self.reloader = Reloader(
+            lambda: load(self.config, {}), lambda: self.world.engine.plan, _Inbox(self.ask), lambda: self.now
+        )  # type: ignore[arg-type]
+        self.reach = Reach(
+            settings=lambda: self.settings,
+            ask=self.ask,
+            reload=self.reloader.reload,
+            reload_standing=lambda: self.reloader.standing,
+            metrics=self.metrics,
+            health=self.world.engine.health,
+            running=lambda: {"heartbeat": 1},
+            clock=lambda: self.now,
+            state=self.world.state,
+        )
+        self.server = Server(self.reach, patience or Patience())
+
+    def __enter__(self) -> Self:
+        self.server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop()
+        self.do(self.world.kill)
+        self._jobs.put(None)
+        self._engine.join()
+
+    @property
+    def now(self) -> Any:
+        return self.world.clock.now
+
+    @property
+    def settings(self) -> Any:
+        return self.world.engine.plan.settings
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.server.url).port
+        assert port is not None
+        return port
+
+    @property
+    def token(self) -> str:
+        return self.world.state.with_name("token").read_text().strip()
+
+    def do(self, job: Callable[[], Any]) -> Any:
+        """Do something in the engine's thread."""
+        future: Future[Any] = Future()
+        self._jobs.put(lambda: _into(future, job))
+        return future.result(timeout=20)
+
+    def ask(self, request: Request) -> Future[Any]:
+        future = self.world.inbox.ask(request)
+        self._jobs.put(self.world.settle)
+        return future
+
+    def rows(self) -> dict[str, int]:
+        """How many rows every table has."""
+        return self.do(self._rows)
+
+    def _rows(self) -> dict[str, int]:
+        db = self.world.store.connection
+        tables = ("entry", "run", "wake", "outbox", "boot")
+        counts = {table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
+        return counts | {"paused": db.execute("select count(*) from entry where paused_until is not null").fetchone()[0]}
+
+    def send(
+        self, method: str, path: str, body: Any = None, token: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """One request, sent when the engine has come to rest. A body that is no text or bytes goes as JSON."""
+        self.do(lambda: None)
+        content = body if isinstance(body, str | bytes | None) else json.dumps(body)
+        given = {"Host": f"127.0.0.1:{self.port}"}
+        if body is not None and content is not body:
+            given["Content-Type"] = "application/json"
+        if token is not None:
+            given["Authorization"] = f"Bearer {token}"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(method, path, content, given | dict(headers or {}))
+            response = connection.getresponse()
+            return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, token: str | None = None, **headers: str) -> Reply:
+        return self.send("GET", path, token=token, headers=headers)
+
+    def post(self, path: str, body: Any = None, token: str | None = None, **headers: str) -> Reply:
+        return self.send("POST", path, body, token, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def raw(self, request: bytes) -> bytes:
+        """All that comes back for these bytes until the server hangs up."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(request)
+            return b"".join(iter(lambda: _received(connection), b""))
+
+    def _live(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+class _Inbox:
+    def __init__(self, ask: Callable[[Request], Future[Any]]) -> None:
+        self.ask = ask
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+def _into(future: Future[Any], job: Callable[[], Any]) -> None:
+    try:
+        future.set_result(job())
+    except BaseException as error:
+        future.set_exception(error)

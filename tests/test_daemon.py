@@ -1,0 +1,297 @@
+"""A real daemon as its users have it: started, reloaded, woken, killed, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from calendar import timegm
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+PATIENCE = 20.0  # seconds before a test says that what it waits for does not come
+
+AGENT = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
+    heartbeat: {{interval: {interval}, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+JOB = "cron:\n  tick: {{every: 1s, command: {command}}}\n"
+
+
+def config(script: str = "cat >/dev/null; echo HEARTBEAT_OK", interval: str = "1h", job: str | None = None) -> str:
+    return AGENT.format(script=script, interval=interval) + (JOB.format(command=job) if job else "")
+
+
+class Daemon:
+    """A `heartbeatd run` in a folder of its own."""
+
+    def __init__(self, folder: Path, yaml: str) -> None:
+        self.folder = folder
+        self.config = folder / "config.yaml"
+        self.log: list[str] = []
+        self.config.write_text(yaml, "utf-8")
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command("run"), cwd=self.folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        self.expect(" started ")
+
+    def expect(self, pattern: str) -> str:
+        """The next log line that holds the pattern."""
+        assert self.process.stderr is not None
+        deadline = time.monotonic() + PATIENCE
+        rest = b""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.process.stderr, selectors.EVENT_READ)
+            while time.monotonic() < deadline:
+                if not ready.select(deadline - time.monotonic()):
+                    break
+                chunk = os.read(self.process.stderr.fileno(), 65536)
+                if not chunk:
+                    break
+                *lines, rest = (rest + chunk).split(b"\n")
+                self.log += [line.decode() for line in lines]
+                found = [line.decode() for line in lines if re.search(pattern, line.decode())]
+                if found:
+                    return found[0]
+        raise AssertionError(f"no line with {pattern!r} in:\n" + "\n".join(self.log[-30:]))
+
+    def until(self, question: Callable[[], Any]) -> Any:
+        """The first answer that is not empty."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            answer = question()
+            if answer:
+                return answer
+            time.sleep(0.02)  # what is asked for lies in another process
+        raise AssertionError("\n".join(self.log[-30:]))
+
+    def do(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self._command(*arguments), cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.do(*arguments, "--format", "json").stdout)
+
+    def runs(self, *arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.json("runs", "--limit", "10000", *arguments)
+        return found
+
+    def metrics(self) -> str:
+        from urllib.request import urlopen
+
+        url = json.loads((self.folder / "state" / "daemon.json").read_text())["url"]
+        with urlopen(f"{url}/metrics", timeout=10) as page:
+            return str(page.read().decode())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._wait()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self._wait()
+
+    def _wait(self) -> int:
+        code = self.process.wait(PATIENCE)
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), True)
+        self.log += self.process.stderr.read().decode().splitlines()
+        self.process.stderr.close()
+        return code
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "scheduler", "-c", str(self.config), *arguments]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    begun: list[Daemon] = []
+
+    def begin(yaml: str) -> Daemon:
+        begun.append(Daemon(tmp_path, yaml))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        if each.process.poll() is None:
+            each.kill()
+
+
+Begin = Callable[..., Daemon]
+
+
+def test_a_saved_config_is_taken_up_and_only_what_changed_moves(daemon: Begin) -> None:
+    it = daemon(config(job="'true'"))
+    it.config.write_text(config(interval="2h", job="'true'"))
+    assert "change=\"changed agent/ops: interval" in it.expect("reload ")
+    assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
+
+
+def test_a_broken_config_is_refused_with_its_place_and_the_beats_go_on(daemon: Begin) -> None:
+    it = daemon(config(job="'true'"))
+    it.config.write_text(config(interval="soon", job="'true'"))
+    line = it.expect("reload_refused")
+    assert "config.yaml:6:27: agents.ops.heartbeat.interval: 'soon' is not a duration; write 90s, 30m or 1h30m" in line
+    assert "heartbeatd_config_last_reload_successful 0" in it.metrics()
+    before = len(it.runs("tick"))
+    it.until(lambda: len(it.runs("tick")) > before)
+    it.config.write_text(config(interval="3h", job="'true'"))
+    it.expect("reload change=")
+    assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
+
+
+def test_sighup_command_and_file_take_the_same_path(daemon: Begin) -> None:
+    it = daemon(config())
+    it.process.send_signal(signal.SIGHUP)
+    assert "nothing changed" in it.expect("reload change=")
+    assert "nothing changed" in it.do("reload").stdout
+    it.config.write_text(config() + "cron: {")
+    it.expect("reload_refused")
+    refused = it.do("reload")
+    assert refused.returncode == 2
+    assert re.search(r"config\.yaml:\d+:\d+:", refused.stderr)
+
+
+def test_a_wake_by_hand_is_followed_to_its_end(daemon: Begin) -> None:
+    it = daemon(config(script="grep -q 'the mail queue' && echo 'ALERT: mail is stuck' || echo HEARTBEAT_OK"))
+    it.expect("run id=")
+    woken = it.do("wake", "ops", "--text", "look at the mail queue", "--wait")
+    assert woken.returncode == 0, woken.stderr
+    assert "ALERT: mail is stuck" in woken.stdout
+    assert it.runs("ops")[0]["trigger"] == "manual"
+    it.expect("said .*ALERT: mail is stuck")
+
+
+def test_pause_and_resume_reach_the_running_daemon(daemon: Begin) -> None:
+    it = daemon(config(job="'true'"))
+    it.until(lambda: it.runs("tick"))
+    assert it.do("pause", "tick").returncode == 0
+    assert [entry["state"] for entry in it.json("status")["entries"] if entry["name"] == "tick"] == ["paused"]
+    assert it.do("resume", "--all").returncode == 0
+    it.until(lambda: it.runs("tick", "--reason", "paused") or it.runs("tick"))
+
+
+def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: Begin) -> None:
+    it = daemon(config())
+    second = it.do("run", "--for", "1s")
+    assert second.returncode == 1
+    assert f"pid {it.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_killed_again_and_again_nothing_is_lost_and_nothing_runs_twice(daemon: Begin) -> None:
+    """The job appends to a file: what it did is compared with what the rows say of it."""
+    it = daemon(config(job="'echo $HEARTBEATD_RUN >> done.txt'"))
+    for _ in range(4):
+        it.until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
+        it.kill()
+        it.start()
+    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) % 3 == 2)
+    it.stop()
+    rows = it.runs("tick")
+    slots = [(row["trigger"], row["slot"]) for row in rows]
+    assert len(slots) == len(set(slots))
+    first, last = (timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in (rows[-1], max(rows, key=lambda row: row["slot"])))
+    assert sum(row["slots"] for row in rows) >= last - first + 1
+    did = Counter((it.folder / "done.txt").read_text().split())
+    assert set(did.values()) == {1}
+    assert len(did) >= len([row for row in rows if row["outcome"] == "ok"])
+    assert "down" in it.do("status").stdout
+
+
+def test_a_command_that_outlives_a_killed_daemon_is_ended_at_the_next_start(daemon: Begin) -> None:
+    it = daemon(config(job="'echo $$ >> pids.txt; exec sleep 600'"))
+    pids = it.folder / "pids.txt"
+    it.until(pids.exists)
+    it.kill()
+    child = int(pids.read_text().split()[0])
+    assert Path(f"/proc/{child}").exists()
+    it.start()
+    assert not _lives(child)
+    row = it.until(lambda: it.runs("tick", "--outcome", "abandoned"))[0]
+    assert row["reason"] == "exit"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_stop_lets_what_runs_end_and_leaves_in_order(daemon: Begin) -> None:
+    it = daemon(config(job="'touch begun; read line < gate; echo done'"))
+    os.mkfifo(it.folder / "gate")
+    it.until((it.folder / "begun").exists)
+    it.process.send_signal(signal.SIGTERM)
+    (it.folder / "gate").write_text("go\n")
+    assert it._wait() == 0
+    assert it.runs("tick")[0]["outcome"] == "ok"
+    assert not (it.folder / "state" / "daemon.json").exists()
+
+
+def test_the_second_signal_stops_at_once(daemon: Begin) -> None:
+    it = daemon(config(job="'touch begun; exec sleep 600'"))
+    it.until((it.folder / "begun").exists)
+    it.process.send_signal(signal.SIGINT)
+    it.process.send_signal(signal.SIGTERM)
+    assert it._wait() == 0
+    assert it.runs("tick")[0]["outcome"] == "abandoned"
+
+
+def test_one_round_does_what_is_due_and_says_by_its_exit_code_how_it_went(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config(job="'exit 3'"))
+    once = subprocess.run(
+        [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--once"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert once.returncode == 1, once.stderr
+    assert "name=ops" in once.stderr
+    assert "name=tick" in once.stderr
+    path.write_text(config())
+    again = subprocess.run(
+        [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--once"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_damaged_database_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config())
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "h.db").write_bytes(b"this was a shopping list" * 1000)
+    run = subprocess.run(
+        [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--for", "1s"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 1
+    assert "h.db is not a sound database" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert (tmp_path / "state" / "h.db").read_bytes() == b"this was a shopping list" * 1000
+
+
+def test_while_the_daemon_is_down_the_command_line_writes_for_it(daemon: Begin) -> None:
+    it = daemon(config(script="grep -q 'left a note' && echo 'ALERT: read' || echo HEARTBEAT_OK"))
+    it.expect("run id=")
+    it.stop()
+    assert it.do("wake", "ops", "--text", "left a note").returncode == 0
+    assert it.do("pause", "ops").returncode == 0
+    assert it.do("resume", "ops").returncode == 0
+    it.start()
+    it.expect("said .*ALERT: read")
