@@ -1,4 +1,4 @@
-"""A daemon to talk to: the real interface on a loopback port over a world whose engine turns whenever it is asked for something."""
+"""A daemon to talk to: the real interface on a loopback port, over a world whose engine turns whenever it is asked."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Living:
     def __init__(self, folder: Path, yaml: str = CONFIG, patience: Patience | None = None) -> None:
         self.config = folder / "config.yaml"
         self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._engine = threading.Thread(target=self._live)
+        self._engine = threading.Thread(target=self._live, daemon=True)
         self._engine.start()
         self.world: World = self.do(lambda: World(folder, yaml, scripts={"ops": lambda asked: TEXT}))
         self.do(self.world.settle)
@@ -195,5 +195,5 @@ def _received(connection: socket.socket) -> bytes:
 def _into(future: Future[Any], job: Callable[[], Any]) -> None:
     try:
         future.set_result(job())
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 (whatever it is belongs to whoever asked)
         future.set_exception(error)

@@ -19,8 +19,6 @@ from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
 
-ANSWER_WITHIN = 15.0  # seconds
-
 
 async def wake(call: Call) -> dict[str, int]:
     """Wake an agent, with a text for it."""
@@ -147,7 +145,7 @@ def _source(call: Call) -> tuple[Trigger, str]:
 async def _ask(call: Call, request: Request) -> Any:
     """The engine's answer. The request is not taken back when the answer is late: the engine may be at it."""
     answer = asyncio.wrap_future(call.reach.ask(request))
-    done, _ = await asyncio.wait([answer], timeout=ANSWER_WITHIN)  # unlike wait_for, this cancels nothing
+    done, _ = await asyncio.wait([answer], timeout=call.reach.answer_within)  # unlike wait_for, this cancels nothing
     if not done:
         raise Problem(503, "no_answer", "the database cannot be written just now; this will be done once it can be")
     return answer.result()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,8 +47,7 @@ class Gate:
         try:
             self._admit(scope)
         except Problem as problem:
-            headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else None
-            await said(problem, headers)(scope, receive, hardened)
+            await said(problem)(scope, receive, hardened)
             return
         await self._app(scope, receive, hardened)
 
@@ -109,8 +107,8 @@ def _check_size(scope: Scope) -> None:
 
 def _check_origin(scope: Scope, hosts: frozenset[str]) -> None:
     """Browsers say where a request comes from, and scripts cannot hide it; other programs say nothing."""
-    origins = [urlsplit(origin.decode("latin-1")) for origin in _values(scope, b"origin")]
-    foreign = any(origin.scheme not in ("http", "https") or origin.netloc.lower() not in hosts for origin in origins)
+    ours = {f"{scheme}://{host}".encode() for scheme in ("http", "https") for host in hosts}
+    foreign = any(origin.lower() not in ours for origin in _values(scope, b"origin"))
     if foreign or any(site not in (b"same-origin", b"none") for site in _values(scope, b"sec-fetch-site")):
         raise Problem(403, "cross_site", "this request comes from the page of another site")
 

@@ -54,7 +54,8 @@ class PatientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         answered = self.cycle
         if self._is_whole():
-            self._allow(None)
+            # Written is not taken: the end of the answer may still lie with us.
+            self._allow(self.config.patience.answer if self.transport.get_write_buffer_size() else None)
         super().on_response_complete()
         if self.cycle is not answered:  # the next request had been sent ahead
             self._allow(self.config.patience.answer if self._is_whole() else self.config.patience.request)

@@ -40,7 +40,8 @@ def not_found(what: str) -> Problem:
 
 
 def said(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The problem as an answer."""
+    """The problem as an answer; RFC 9110, 11.6.1: a 401 names the scheme."""
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else headers
     return JSONResponse({"error": {"code": problem.code, "message": problem.message}}, problem.status, headers)
 
 

@@ -27,7 +27,8 @@ class Reach:
     """Callables answer at once and from any thread, except `reload`, which waits for the engine.
 
     `settings` gives the config in force and `health` how the engine does; `running` counts the runs in progress by kind;
-    `state` is the database, beside which the token and the address are written.
+    `state` is the database, beside which the token and the address are written. A request that the engine has not answered
+    within `answer_within` seconds is told so.
     """
 
     settings: Callable[[], Settings]
@@ -39,3 +40,4 @@ class Reach:
     running: Callable[[], Mapping[str, int]]
     clock: Callable[[], datetime]
     state: Path
+    answer_within: float = 15.0

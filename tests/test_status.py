@@ -1,0 +1,203 @@
+"""Status: what the database alone can say of the daemon and its entries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from world import Takes, World, at
+
+from scheduler import status
+from scheduler.outcome import Kind
+from scheduler.store import Store, reader
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+CONFIG = """
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+  quiet:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {enabled: false, interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+cron:
+  measure: {every: 1h, command: measure}
+"""
+
+
+def snapshot(world: World) -> dict[str, Any]:
+    db = reader(world.state)
+    try:
+        told = status.snapshot(db, world.clock.now)
+    finally:
+        db.close()
+    assert json.loads(json.dumps(told)) == told
+    return told
+
+
+def entry(world: World, name: str) -> dict[str, Any]:
+    return next(entry for entry in snapshot(world)["entries"] if entry["name"] == name)
+
+
+def test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run(play: Play) -> None:
+    world = play(CONFIG, scripts={"ops": lambda asked: "The disk is full."})
+    world.run(minutes=5)
+    assert entry(world, "ops") == {
+        "kind": "heartbeat",
+        "name": "ops",
+        "state": "active",
+        "paused_until": None,
+        "next_slot": "2026-03-02T08:30:00Z",
+        "next_due": "2026-03-02T08:30:00Z",
+        "last_run": {
+            "id": 1,
+            "slot": "2026-03-02T08:00:00Z",
+            "slots": 1,
+            "trigger": "interval",
+            "state": "closed",
+            "outcome": "alert",
+            "reason": None,
+            "suppression": None,
+            "started_at": "2026-03-02T08:00:00Z",
+            "finished_at": "2026-03-02T08:00:00Z",
+            "error": None,
+        },
+        "last_success_at": "2026-03-02T08:00:00Z",
+        "consecutive_failures": 0,
+        "consecutive_quiet": 0,
+        "alerting": True,
+        "wakes_waiting": 0,
+    }
+
+
+def test_an_entry_that_never_ran_has_no_last_run(play: Play) -> None:
+    world = play(CONFIG)
+    assert entry(world, "quiet")["last_run"] is None
+    assert (entry(world, "quiet")["state"], entry(world, "quiet")["next_due"]) == ("disabled", None)
+
+
+def test_agents_come_before_jobs_in_the_order_of_their_names(play: Play) -> None:
+    assert [entry["name"] for entry in snapshot(play(CONFIG))["entries"]] == ["ops", "quiet", "measure"]
+
+
+def test_the_last_run_is_the_newest_row_also_when_it_is_a_skip(play: Play) -> None:
+    world = play(CONFIG)
+    world.run(minutes=5)
+    world.off(hours=3, minutes=15)
+    world.run(minutes=1)
+    last = entry(world, "ops")["last_run"]
+    assert (last["outcome"], last["reason"], last["slots"]) == ("skipped", "missed", 6)
+
+
+def test_a_run_in_progress_has_no_outcome_yet(play: Play) -> None:
+    world = play(CONFIG, scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=2))})
+    world.run(minutes=1)
+    last = entry(world, "ops")["last_run"]
+    assert (last["state"], last["outcome"]) == ("running", None)
+    assert snapshot(world)["queue"]["running"] == 1
+
+
+def test_a_run_that_waits_for_another_attempt_says_so(play: Play) -> None:
+    world = play(CONFIG, scripts={"ops": lambda asked: 3})
+    world.engine.tick(world.clock.read())
+    world.engine.tick(world.clock.read())
+    assert snapshot(world)["queue"]["retrying"] == 1
+    last = entry(world, "ops")["last_run"]
+    assert (last["state"], last["outcome"], last["reason"]) == ("waiting", None, "exit")
+
+
+@pytest.mark.parametrize("until", [None, "2026-03-02 12:00"])
+def test_a_pause_is_told_with_its_end(play: Play, until: str | None) -> None:
+    world = play(CONFIG)
+    world.pause((Kind.HEARTBEAT, "ops"), at(until) if until else None)
+    told = entry(world, "ops")
+    assert (told["state"], told["next_due"]) == ("paused", None)
+    assert told["paused_until"] == ("2026-03-02T12:00:00Z" if until else None)
+
+
+def test_the_queue_is_told_in_numbers(play: Play) -> None:
+    world = play(CONFIG)
+    world.pause((Kind.CRON, "measure"))
+    numbers = {"entries": 3, "active": 1, "paused": 1, "disabled": 1, "due": 0, "running": 1, "retrying": 0}
+    assert snapshot(world)["queue"] == numbers
+
+
+def test_an_entry_that_was_removed_is_told_no_more(play: Play) -> None:
+    world = play(CONFIG)
+    world.reload(CONFIG[: CONFIG.index("cron:")])
+    assert [entry["name"] for entry in snapshot(world)["entries"]] == ["ops", "quiet"]
+
+
+def test_waiting_wakes_are_counted(play: Play) -> None:
+    world = play(CONFIG)
+    world.run(minutes=1)
+    world.pause((Kind.HEARTBEAT, "ops"))
+    world.wake("ops", "one", sender="a")
+    world.wake("ops", "two", sender="b")
+    world.settle()
+    assert entry(world, "ops")["wakes_waiting"] == 2
+
+
+def test_the_last_life_and_the_times_without_one_are_told(play: Play) -> None:
+    world = play(CONFIG)
+    world.run(minutes=5)
+    world.stop()
+    world.clock.forward(timedelta(minutes=10))
+    world.boot()
+    world.run(minutes=1)
+    world.off(minutes=20)
+    told = snapshot(world)
+    assert told["daemon"] == {
+        "pid": 4003,
+        "version": "0",
+        "tzdata": "0",
+        "started_at": "2026-03-02T08:36:00Z",
+        "last_tick_at": "2026-03-02T08:36:00Z",
+        "ended_at": None,
+    }
+    assert [(down["until"], down["clean"]) for down in told["downs"]] == [
+        ("2026-03-02T08:36:00Z", False),
+        ("2026-03-02T08:15:00Z", True),
+    ]
+    assert told["downs"][1]["since"] == "2026-03-02T08:05:00Z"
+    assert told["config_hash"] == world.engine.plan.settings.hash
+
+
+def test_what_is_still_to_be_delivered_is_told_by_channel(play: Play) -> None:
+    hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\n'
+    world = play(
+        hook + CONFIG.replace("deliver: log", "deliver: hook"),
+        scripts={"ops": lambda asked: "The disk is full."},
+        sends=lambda parcel: Sent("retry", "no route", None),
+    )
+    world.run(seconds=10)
+    assert snapshot(world)["outbox"] == [{"channel": "hook", "pending": 1, "dead": 0, "oldest_at": "2026-03-02T08:00:00Z"}]
+
+
+def test_a_channel_with_nothing_left_is_not_told(play: Play) -> None:
+    world = play(CONFIG, scripts={"ops": lambda asked: "The disk is full."})
+    world.run(minutes=1)
+    assert snapshot(world)["outbox"] == []
+
+
+def test_a_database_that_no_daemon_has_used_yet_says_so(tmp_path: Any) -> None:
+    store = Store.open(tmp_path / "new.db")
+    told = status.snapshot(store.connection, at("2026-03-02 08:00"))
+    store.close()
+    assert (told["daemon"], told["config_hash"], told["entries"], told["downs"]) == (None, None, [], [])
+
+
+def test_a_wake_is_told_with_the_run_that_heard_it(play: Play) -> None:
+    world = play(CONFIG)
+    world.run(minutes=5)
+    wake = world.wake("ops", "look")
+    world.settle()
+    told = status.wake(world.store.connection, wake)
+    assert told is not None
+    assert (told["state"], told["run"]["trigger"], told["run"]["outcome"]) == ("ended", "api", "ok")
+    assert status.wake(world.store.connection, wake + 1) is None

@@ -1,0 +1,368 @@
+"""The interface: what can be read, what can be asked for, and how it is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from living import CONFIG, TEXT, TOKENS, Living
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler.outcome import Kind
+
+CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Living]:
+    with Living(tmp_path) as living:
+        yield living
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    """A daemon that tests only read."""
+    with Living(tmp_path_factory.mktemp("still")) as living:
+        yield living
+
+
+def test_status_tells_of_every_entry(still: Living) -> None:
+    told = still.get("/api/v1/status", READER).data
+    assert [(entry["kind"], entry["name"], entry["state"]) for entry in told["entries"]] == [
+        ("heartbeat", "ops", "active"),
+        ("heartbeat", "web", "active"),
+        ("cron", "measure", "active"),
+    ]
+    assert told["config_hash"] == still.settings.hash
+
+
+def test_agents_and_jobs_are_listed_apart(still: Living) -> None:
+    assert [agent["name"] for agent in still.get("/api/v1/agents", READER).data["agents"]] == ["ops", "web"]
+    assert [job["name"] for job in still.get("/api/v1/cron", READER).data["cron"]] == ["measure"]
+
+
+def test_one_agent_can_be_asked_for(still: Living) -> None:
+    agent = still.get("/api/v1/agents/ops", READER).data
+    assert (agent["name"], agent["last_run"]["outcome"]) == ("ops", "alert")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/v1/agents/nobody", "/api/v1/runs/999", "/api/v1/runs/x", "/api/v1/runs/" + "9" * 5000, "/api/v1/wakes/7", "/nothing"],
+)
+def test_what_is_not_there_is_404(still: Living, path: str) -> None:
+    reply = still.get(path, READER)
+    assert (reply.status, reply.code) == (404, "not_found")
+
+
+def test_runs_are_given_newest_first(still: Living) -> None:
+    runs = still.get("/api/v1/runs", READER).data["runs"]
+    assert [run["id"] for run in runs] == sorted((run["id"] for run in runs), reverse=True)
+    assert {run["name"] for run in runs} == {"ops", "web"}
+    assert still.get(f"/api/v1/runs/{runs[0]['id']}", READER).data == runs[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("kind=agent&name=web", ["web"]),
+        ("kind=cron", []),
+        ("outcome=alert", ["ops"]),
+        ("reason=missed", []),
+        ("limit=1", ["web"]),
+        ("since=2026-03-02T08:00:00Z&name=ops", ["ops"]),
+        ("since=2026-03-02T09:00:00%2B01:00&until=2026-03-02T08:00:01Z&name=ops", ["ops"]),
+        ("until=2026-03-02T08:00:00Z", []),
+    ],
+)
+def test_runs_can_be_narrowed(still: Living, query: str, names: list[str]) -> None:
+    assert [run["name"] for run in still.get(f"/api/v1/runs?{query}", READER).data["runs"]] == names
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=1001",
+        "limit=many",
+        "limit=" + "9" * 5000,
+        "kind=agents",
+        "since=yesterday",
+        "until=2026-03-02T08:00",
+        "nme=ops",
+    ],
+)
+def test_a_query_that_makes_no_sense_is_refused(still: Living, query: str) -> None:
+    reply = still.get(f"/api/v1/runs?{query}", READER)
+    assert (reply.status, reply.code) == (400, "bad_request")
+
+
+def test_metrics_need_no_token_and_hold_no_text(still: Living) -> None:
+    reply = still.get("/metrics")
+    assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    names = {family.name for family in text_string_to_metric_families(reply.body.decode())}
+    assert {"heartbeatd_runs", "heartbeatd_next_due_timestamp_seconds", "heartbeatd_build_info"} <= names
+    assert TEXT not in reply.body.decode()
+
+
+def test_health_is_told_without_a_token(still: Living) -> None:
+    assert [still.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+def test_a_wake_can_be_followed_to_its_run(daemon: Living) -> None:
+    wake = daemon.post("/api/v1/agents/web/wake", {"text": "look again"}, CHIEF).data["wake"]
+    told = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data
+    assert (told["state"], told["source"], told["name"], told["run"]["outcome"]) == ("ended", "api", "web", "ok")
+    assert "look again" in daemon.world.asked[-1].stdin
+
+
+def wakes(daemon: Living) -> list[tuple[Any, ...]]:
+    query = "select kind, name, source, sender, text from wake order by id"
+    return daemon.do(lambda: [tuple(row) for row in daemon.world.store.connection.execute(query)])
+
+
+def test_a_wake_bears_the_name_of_its_token(daemon: Living) -> None:
+    daemon.post("/api/v1/agents/ops/wake", {"text": "hear"}, WAKER)
+    assert wakes(daemon) == [("heartbeat", "ops", "api", "waker", "hear")]
+
+
+def test_our_own_command_line_wakes_by_hand(daemon: Living) -> None:
+    daemon.post("/api/v1/agents/ops/wake", token=daemon.token, X_Heartbeatd_Source="cli")
+    daemon.post("/api/v1/cron/measure/run", token=daemon.token, X_Heartbeatd_Source="cli")
+    assert [wake[:4] for wake in wakes(daemon)] == [
+        ("heartbeat", "ops", "manual", "cli"),
+        ("cron", "measure", "manual", "manual"),
+    ]
+
+
+def test_no_other_token_may_call_itself_the_command_line(daemon: Living) -> None:
+    daemon.post("/api/v1/agents/ops/wake", token=CHIEF, X_Heartbeatd_Source="cli")
+    assert [wake[2:4] for wake in wakes(daemon)] == [("api", "chief")]
+
+
+def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: Living) -> None:
+    row = "insert into run (kind, name, slot, trigger, state, owner) values ('heartbeat', 'web', 1, 'api', 'running', 'x')"
+    run = daemon.do(lambda: daemon.world.store.connection.execute(row).lastrowid)
+    reply = daemon.post("/api/v1/agents/web/wake", token=CHIEF, X_Heartbeatd_Run=f"x/{run}")
+    assert (reply.status, reply.code) == (409, "own_run")
+
+
+def test_a_job_runs_when_it_is_asked_to(daemon: Living) -> None:
+    wake = daemon.post("/api/v1/cron/measure/run", {}, CHIEF).data["wake"]
+    run = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data["run"]
+    assert (run["kind"], run["trigger"], run["outcome"]) == ("cron", "api", "ok")
+
+
+@pytest.mark.parametrize("path", ["agents/nobody/wake", "agents/nobody/pause", "cron/nothing/run", "cron/nothing/resume"])
+def test_a_name_that_is_not_declared_is_404(still: Living, path: str) -> None:
+    reply = still.post(f"/api/v1/{path}", {}, CHIEF)
+    assert (reply.status, reply.code) == (404, "not_found")
+
+
+def state(daemon: Living, name: str) -> tuple[str, str | None]:
+    entries = daemon.get("/api/v1/status", CHIEF).data["entries"]
+    return next((entry["state"], entry["paused_until"]) for entry in entries if entry["name"] == name)
+
+
+@pytest.mark.parametrize(
+    ("body", "until"),
+    [
+        (None, None),
+        ({}, None),
+        ({"for": "2h"}, "2026-03-02T10:00:00Z"),
+        ({"until": "2026-03-02T12:00:00+01:00"}, "2026-03-02T11:00:00Z"),
+    ],
+)
+def test_an_agent_is_paused_for_a_time_or_until_resumed(daemon: Living, body: Any, until: str | None) -> None:
+    assert daemon.post("/api/v1/agents/ops/pause", body, CHIEF).data == {"paused": ["heartbeat/ops"]}
+    assert state(daemon, "ops") == ("paused", until)
+    assert daemon.post("/api/v1/agents/ops/resume", None, CHIEF).data == {"resumed": ["heartbeat/ops"]}
+    assert state(daemon, "ops") == ("active", None)
+
+
+def test_everything_is_paused_and_resumed_at_once(daemon: Living) -> None:
+    everything = ["cron/measure", "heartbeat/ops", "heartbeat/web"]
+    assert sorted(daemon.post("/api/v1/pause", {"for": "1h"}, CHIEF).data["paused"]) == everything
+    assert sorted(daemon.post("/api/v1/resume", {}, CHIEF).data["resumed"]) == everything
+
+
+def test_a_job_is_paused_and_resumed(daemon: Living) -> None:
+    assert daemon.post("/api/v1/cron/measure/pause", {}, CHIEF).data == {"paused": ["cron/measure"]}
+    assert daemon.post("/api/v1/cron/measure/resume", {}, CHIEF).data == {"resumed": ["cron/measure"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("agents/ops/wake", {"text": 7}, "text: "),
+        ("agents/ops/wake", {"txt": "x"}, "'txt' is not known here"),
+        ("agents/ops/wake", [], "JSON object"),
+        ("agents/ops/pause", {"for": "soon"}, "for: 'soon' is not a duration; write 90s, 30m or 1h30m"),
+        ("agents/ops/pause", {"for": "0s"}, "for: "),
+        ("agents/ops/pause", {"for": ["2h"]}, "for: "),
+        ("agents/ops/pause", {"for": "2h", "until": "2027-01-01T00:00:00Z"}, "either"),
+        ("agents/ops/pause", {"until": "2027-01-01"}, "until: write a time with its zone"),
+        ("agents/ops/pause", {"until": 7}, "until: "),
+        ("agents/ops/pause", {"until": "2026-03-02T07:59:00Z"}, "until: that time is over"),
+        ("agents/ops/pause", {"until": "0001-01-01T00:00:00+23:59"}, "until: "),
+        ("agents/ops/resume", {"for": "2h"}, "not known"),
+        ("cron/measure/run", {"text": "x"}, "not known"),
+    ],
+)
+def test_a_body_that_makes_no_sense_is_refused_with_what_to_write(still: Living, path: str, body: Any, message: str) -> None:
+    reply = still.post(f"/api/v1/{path}", body, CHIEF)
+    assert (reply.status, reply.code) == (400, "bad_request")
+    assert message in reply.data["error"]["message"]
+
+
+@pytest.mark.parametrize("body", ["{", "nul", "[" * 50_000, b"\xff\xfe{}", '{"text": "x"'])
+def test_a_body_that_is_not_json_is_refused(still: Living, body: str | bytes) -> None:
+    reply = still.post("/api/v1/agents/ops/wake", body, CHIEF, Content_Type="application/json")
+    assert (reply.status, reply.code) == (400, "bad_request")
+
+
+def test_a_text_of_odd_characters_is_kept_as_it_can_be(daemon: Living) -> None:
+    assert (
+        daemon.post("/api/v1/agents/ops/wake", '{"text": "a\\ud800b\\u0000c"}', CHIEF, Content_Type="application/json").status
+        == 200
+    )
+    assert [wake[4] for wake in wakes(daemon)] == ["a?b\0c"]
+
+
+def test_many_wakes_of_one_sender_are_one_row_and_a_count(daemon: Living) -> None:
+    daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
+    before = daemon.rows()["wake"]
+    for _ in range(300):
+        daemon.post("/api/v1/agents/ops/wake", {"text": "again"}, CHIEF)
+    assert daemon.rows()["wake"] - before <= 2
+
+
+def test_a_reload_answers_with_what_it_changed(daemon: Living) -> None:
+    daemon.config.write_text(CONFIG.replace("every: 6h", "every: 5h").replace("  web:\n", "  site:\n"))
+    reply = daemon.post("/-/reload", {}, CHIEF)
+    assert reply.data["added"] == ["agent/site"]
+    assert reply.data["removed"] == ["agent/web"]
+    assert "every" in reply.data["changed"]["cron/measure"]
+    assert reply.data["unchanged"] == 1
+    assert "removed agent/web" in reply.data["lines"]
+    assert state(daemon, "site") == ("active", None)
+
+
+def test_a_dry_run_changes_nothing(daemon: Living) -> None:
+    daemon.config.write_text(CONFIG.replace("every: 6h", "every: 5h"))
+    before = daemon.settings.hash
+    assert "cron/measure" in daemon.post("/-/reload", {"dry_run": True}, CHIEF).data["changed"]
+    assert daemon.settings.hash == before
+
+
+def test_a_wrong_config_is_refused_with_its_faults_and_the_old_one_stays(daemon: Living) -> None:
+    before = daemon.settings.hash
+    daemon.config.write_text(CONFIG.replace("interval: 30m", "interval: soon", 1))
+    reply = daemon.post("/-/reload", None, CHIEF)
+    assert reply.status == 422
+    assert reply.data["ok"] is False
+    (fault,) = reply.data["errors"]
+    assert fault["path"] == "agents.ops.heartbeat.interval"
+    assert fault["line"] == CONFIG[: CONFIG.index("interval")].count("\n") + 1
+    assert daemon.settings.hash == before
+    assert "heartbeatd_config_last_reload_successful 0" in daemon.get("/metrics").body.decode()
+
+
+@pytest.mark.parametrize("body", [{"dry_run": "yes"}, {"dry-run": True}])
+def test_a_reload_is_not_guessed_at(still: Living, body: Any) -> None:
+    assert still.post("/-/reload", body, CHIEF).status == 400
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "path"),
+    [
+        (READER, "POST", "/api/v1/agents/ops/wake"),
+        (READER, "POST", "/api/v1/pause"),
+        (READER, "POST", "/-/reload"),
+        (WAKER, "GET", "/api/v1/status"),
+        (WAKER, "POST", "/api/v1/agents/ops/pause"),
+        (WAKER, "POST", "/api/v1/agents/web/wake"),
+        (OPSMAN, "POST", "/api/v1/agents/web/pause"),
+        (OPSMAN, "POST", "/api/v1/cron/measure/run"),
+        (OPSMAN, "POST", "/api/v1/cron/measure/pause"),
+        (OPSMAN, "POST", "/api/v1/pause"),
+        (OPSMAN, "POST", "/api/v1/resume"),
+        (OPSMAN, "POST", "/-/reload"),
+        (OPSMAN, "GET", "/api/v1/agents/web"),
+        (OPSMAN, "GET", "/api/v1/runs"),
+        (OPSMAN, "GET", "/api/v1/runs?name=web"),
+    ],
+)
+def test_a_token_reaches_no_further_than_it_may(still: Living, token: str, method: str, path: str) -> None:
+    before = still.rows()
+    reply = still.send(method, path, token=token)
+    assert (reply.status, reply.code) == (403, "forbidden")
+    assert still.rows() == before
+
+
+def test_a_token_for_some_agents_sees_only_them(still: Living) -> None:
+    assert [entry["name"] for entry in still.get("/api/v1/status", OPSMAN).data["entries"]] == ["ops"]
+    assert [agent["name"] for agent in still.get("/api/v1/agents", OPSMAN).data["agents"]] == ["ops"]
+    assert still.get("/api/v1/cron", OPSMAN).data["cron"] == []
+    assert {run["name"] for run in still.get("/api/v1/runs?name=ops", OPSMAN).data["runs"]} == {"ops"}
+    runs = still.get("/api/v1/runs", READER).data["runs"]
+    seen = {run["name"]: still.get(f"/api/v1/runs/{run['id']}", OPSMAN).status for run in runs}
+    assert seen == {"ops": 200, "web": 403}
+
+
+def test_a_token_is_taken_back_by_a_reload(daemon: Living) -> None:
+    assert daemon.get("/api/v1/status", READER).status == 200
+    daemon.config.write_text(CONFIG.replace(READER, "another-token-with-enough-bits-in-it"))
+    daemon.post("/-/reload", {}, CHIEF)
+    assert daemon.get("/api/v1/status", READER).status == 401
+
+
+def test_readiness_says_what_is_wrong(daemon: Living) -> None:
+    daemon.reach.health.problem = "database is locked"
+    reply = daemon.get("/readyz")
+    assert (reply.status, reply.data["error"]["message"]) == (503, "database is locked")
+    assert daemon.get("/healthz").status == 200
+
+
+def test_an_engine_that_stands_still_is_neither_alive_nor_ready(daemon: Living) -> None:
+    daemon.world.clock.now += timedelta(seconds=90)
+    assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
+    daemon.world.clock.now += timedelta(seconds=1)
+    assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [503, 503]
+
+
+def test_a_daemon_that_has_not_gone_round_yet_is_alive_but_not_ready(daemon: Living) -> None:
+    daemon.reach.health.ticked_at = None
+    assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 503]
+
+
+def test_a_database_that_is_gone_is_told_and_the_counters_stay(daemon: Living) -> None:
+    daemon.world.state.rename(daemon.world.state.with_name("aside"))
+    reply = daemon.get("/api/v1/status", READER)
+    assert (reply.status, reply.code) == (503, "database")
+    assert "heartbeatd_runs_total{" in daemon.get("/metrics").body.decode()
+
+
+def test_reading_neither_waits_for_a_writer_nor_keeps_one_waiting(daemon: Living) -> None:
+    daemon.do(lambda: daemon.world.store.connection.execute("begin immediate"))
+    assert daemon.get("/api/v1/status", READER).status == 200
+    assert daemon.get("/metrics").status == 200
+    daemon.do(lambda: daemon.world.store.connection.execute("rollback"))
+
+
+def test_reading_cannot_write(daemon: Living) -> None:
+    from scheduler.web.reading import reading
+
+    with reading(daemon.reach) as db, pytest.raises(sqlite3.OperationalError):
+        db.execute("delete from run")
+
+
+def test_no_answer_holds_a_token(still: Living) -> None:
+    paths = ("/metrics", "/readyz", "/api/v1/status", "/api/v1/agents/ops", "/api/v1/runs")
+    said = b"".join(still.get(path, still.token).body for path in paths)
+    assert Kind.HEARTBEAT.encode() in said
+    assert not [token for token in (*TOKENS.values(), still.token) if token.encode() in said]

@@ -1,0 +1,322 @@
+"""The gate: no page, form, foreign name or missing token gets anything done, on any route, by any method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from living import TOKENS, Living
+
+from scheduler.secret import Secret
+from scheduler.settings import Token
+from scheduler.web import callers
+from scheduler.web.routes import _routes
+
+CHIEF = TOKENS["chief"]
+UNSAFE = ("POST", "PUT", "PATCH", "DELETE", "BREW")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    with Living(tmp_path_factory.mktemp("gate")) as living:
+        yield living
+
+
+def paths(daemon: Living) -> list[str]:
+    """Every route, its variable parts filled with what is there."""
+    return [route.path.replace("{name}", "ops").replace("{id}", "1") for route in _routes(daemon.reach)]
+
+
+def test_nothing_is_changed_without_a_token_on_any_route_by_any_method(daemon: Living) -> None:
+    before = daemon.rows()
+    for path in (*paths(daemon), "/nothing"):
+        for method in UNSAFE:
+            for headers in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": f"Basic {CHIEF}"},
+                {"Authorization": "Bearer"},
+            ):
+                reply = daemon.send(method, path, None, headers=headers)
+                assert (reply.status, reply.code) == (401, "unauthorized"), (method, path, headers)
+    assert daemon.rows() == before
+
+
+def test_nothing_is_changed_by_get_or_head_on_any_route(daemon: Living) -> None:
+    before = daemon.rows()
+    for path in paths(daemon):
+        assert daemon.send("GET", path, token=CHIEF).status in (200, 404, 405), path
+        assert daemon.send("HEAD", path, token=CHIEF).status in (200, 404, 405), path
+    assert daemon.rows() == before
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/agents/ops/wake", "/api/v1/cron/measure/run", "/api/v1/pause", "/api/v1/agents/ops/pause", "/-/reload"]
+)
+def test_get_on_what_is_posted_to_is_405(daemon: Living, path: str) -> None:
+    reply = daemon.get(path)
+    assert (reply.status, reply.code) == (405, "method_not_allowed")
+
+
+def test_everything_under_the_api_needs_a_token_to_be_read(daemon: Living) -> None:
+    for path in ("status", "agents", "agents/ops", "cron", "runs", "runs/1", "wakes/1"):
+        reply = daemon.get(f"/api/v1/{path}")
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+
+
+def test_two_authorizations_are_none(daemon: Living) -> None:
+    request = f"GET /api/v1/status HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nConnection: close\r\n"
+    one = f"Authorization: Bearer {CHIEF}\r\n"
+    assert b" 200 " in daemon.raw(f"{request}{one}\r\n".encode())[:20]
+    assert b" 401 " in daemon.raw(f"{request}{one}{one}\r\n".encode())[:20]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
+def test_loopback_names_are_ours_with_the_port(daemon: Living, host: str) -> None:
+    assert daemon.get("/metrics", Host=host.format(port=daemon.port)).status == 200
+
+
+@pytest.mark.parametrize("host", ["beat.example", "beat.example:{port}", "proxy.example:8443"])
+def test_configured_names_are_ours(daemon: Living, host: str) -> None:
+    assert daemon.get("/metrics", Host=host.format(port=daemon.port)).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "127.0.0.1.evil.example:{port}",
+        "127.0.0.1", "localhost", "localhost:1", "localhost.:{port}", "127.0.0.1:{port}.evil.example", "user@127.0.0.1:{port}",
+        "127.1:{port}", "2130706433:{port}", "0.0.0.0:{port}", "beat.example:1", "proxy.example", "xbeat.example",
+        "127.0.0.1:{port},evil.example", "",
+    ],
+)  # fmt: skip
+def test_other_names_are_refused_on_every_route(daemon: Living, host: str) -> None:
+    name = host.format(port=daemon.port)
+    for path in (*paths(daemon), "/nothing"):
+        for method in ("GET", "POST"):
+            reply = daemon.send(method, path, token=CHIEF, headers={"Host": name})
+            assert (reply.status, reply.code) == (421, "host"), (method, path)
+
+
+def test_a_refused_name_is_answered_with_the_line_to_add(daemon: Living) -> None:
+    message = daemon.get("/metrics", Host="pi.local:7857").data["error"]["message"]
+    assert 'server: {hosts: ["pi.local:7857"]}' in message
+
+
+def test_what_is_no_name_is_not_repeated(daemon: Living) -> None:
+    assert "script" not in daemon.get("/metrics", Host="<script>").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        ("GET /metrics HTTP/1.1\r\n", 400),
+        ("GET /metrics HTTP/1.0\r\n", 421),
+        ("GET /metrics HTTP/1.1\r\nHost: localhost:{port}\r\nHost: evil.example\r\n", 400),
+        ("GET /metrics HTTP/1.0\r\nHost: localhost:{port}\r\nHost: evil.example\r\n", 400),
+        ("GET http://evil.example/metrics HTTP/1.1\r\nHost: localhost:{port}\r\n", 421),
+        ("GET http://localhost:{port}/metrics HTTP/1.1\r\nHost: localhost:{port}\r\n", 421),
+        ("OPTIONS * HTTP/1.1\r\nHost: localhost:{port}\r\n", 421),
+    ],
+)
+def test_a_request_that_names_no_host_or_two_is_refused(daemon: Living, request_head: str, status: int) -> None:
+    answer = daemon.raw(request_head.format(port=daemon.port).encode() + b"Connection: close\r\n\r\n")
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://localhost:1"},
+        {"Origin": "http://localhost"},
+        {"Origin": "http://[broken"},
+        {"Origin": "http://evil.example@localhost:{port}"},
+        {"Origin": "file://localhost:{port}"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": ""},
+        {"Origin": "http://localhost:{port}", "Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_the_page_of_another_site_is_refused_though_it_has_a_token(daemon: Living, headers: dict[str, str]) -> None:
+    before = daemon.rows()
+    given = {name: value.format(port=daemon.port) for name, value in headers.items()}
+    for path in paths(daemon):
+        reply = daemon.send("POST", path, {}, CHIEF, given)
+        assert (reply.status, reply.code) == (403, "cross_site"), path
+    assert daemon.rows() == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://localhost:{port}"},
+        {"Origin": "https://proxy.example:8443"},
+        {"Origin": "https://beat.example"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_our_own_page_is_let_in(daemon: Living, headers: dict[str, str]) -> None:
+    given = {name: value.format(port=daemon.port) for name, value in headers.items()}
+    assert daemon.send("POST", "/api/v1/resume", {}, CHIEF, given).status == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/x-www-form-urlencoded", "text=x"),
+        ("multipart/form-data; boundary=x", "--x--"),
+        ("text/plain", '{"text": "x"}'),
+        ("application/jsonp", "{}"),
+        ("", "{}"),
+        (None, "{}"),
+        ("text/plain", ""),
+    ],
+)
+def test_a_form_is_refused_though_it_has_a_token(daemon: Living, kind: str | None, body: str) -> None:
+    before = daemon.rows()
+    for path in ("/api/v1/agents/ops/wake", "/api/v1/pause", "/-/reload"):
+        reply = daemon.send("POST", path, body, CHIEF, {} if kind is None else {"Content-Type": kind})
+        assert (reply.status, reply.code) == (415, "not_json")
+    assert daemon.rows() == before
+
+
+def test_json_may_name_its_charset(daemon: Living) -> None:
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    assert daemon.send("POST", "/api/v1/resume", "{}", CHIEF, headers).status == 200
+
+
+def test_two_content_types_are_refused(daemon: Living) -> None:
+    head = (
+        f"POST /api/v1/pause HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\nConnection: close\r\n"
+    )
+    kinds = "Content-Type: application/json\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}"
+    assert b" 415 " in daemon.raw((head + kinds).encode())[:20]
+
+
+def test_no_origin_is_ever_allowed_to_read(daemon: Living) -> None:
+    origin = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    for path in paths(daemon):
+        for method in ("OPTIONS", "GET"):
+            reply = daemon.send(method, path, token=CHIEF, headers=origin)
+            assert not [name for name in reply.headers if name.startswith("access-control")], path
+    assert daemon.send("OPTIONS", "/api/v1/agents/ops/wake", headers=origin).status == 405
+
+
+def test_every_answer_is_hardened_and_says_nothing_of_the_server(daemon: Living) -> None:
+    for method, path in (("GET", "/metrics"), ("GET", "/nothing"), ("POST", "/api/v1/pause"), ("GET", "/api/v1/status")):
+        headers = daemon.send(method, path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert not headers.keys() & {"server", "date", "set-cookie"}
+
+
+@pytest.mark.parametrize("size", [64 * 1024 + 1, 1_000_000])
+def test_a_large_body_is_refused(daemon: Living, size: int) -> None:
+    before = daemon.rows()
+    body = b'{"text": "' + b"x" * (size - 12) + b'"}'
+    reply = daemon.send("POST", "/api/v1/agents/ops/wake", body, CHIEF, {"Content-Type": "application/json"})
+    assert (reply.status, daemon.rows()) == (413, before)
+
+
+def test_a_large_body_in_pieces_is_refused(daemon: Living) -> None:
+    head = (
+        f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    )
+    piece = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
+    assert b" 413 " in daemon.raw(head.encode() + piece * 5)[:20]
+
+
+def test_a_body_of_the_largest_size_is_read(daemon: Living) -> None:
+    body = "{}" + " " * (64 * 1024 - 2)
+    assert daemon.send("POST", "/api/v1/resume", body, CHIEF, {"Content-Type": "application/json"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "answers"),
+    [
+        ("X-Long: " + "x" * 9000, (b" 400 ", b" 431 ")),
+        ("X-Long: " + "x" * 200_000, (b" 400 ", b" 431 ")),
+        ("X-Fine: " + "x" * 4000, (b" 200 ",)),
+    ],
+)
+def test_large_headers_are_refused(daemon: Living, header: str, answers: tuple[bytes, ...]) -> None:
+    answer = daemon.raw(
+        f"GET /healthz HTTP/1.1\r\nHost: localhost:{daemon.port}\r\n{header}\r\nConnection: close\r\n\r\n".encode()
+    )
+    assert any(status in answer[:20] for status in answers) or (answer == b"" and len(header) > 100_000)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"GET / HTTP/x\r\n\r\n", b"\r\n\r\n\r\nx y\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0 \r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\nBad Header: 1\r\n\r\n",
+        b"POST /api/v1/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /api/v1/pause HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_nonsense_is_answered_with_400_and_no_traceback(
+    daemon: Living, nonsense: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = daemon.raw(nonsense)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Traceback" not in answer
+    assert not caplog.records
+
+
+def test_a_body_that_breaks_off_into_nonsense_is_refused_quietly(daemon: Living, caplog: pytest.LogCaptureFixture) -> None:
+    before = daemon.rows()
+    head = (
+        f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    assert b" 400 " in daemon.raw(head.encode() + b"2\r\n{}\r\nzz\r\n")[:20]
+    assert daemon.rows() == before
+    assert not caplog.records
+
+
+def test_a_websocket_is_not_spoken_here(daemon: Living) -> None:
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version": "13",
+    }
+    assert daemon.send("GET", "/api/v1/status", headers=upgrade).status == 401
+
+
+LOCAL = Secret("l" * 43)
+DECLARED = (Token("bot", Secret("b" * 30), frozenset({"read"}), frozenset({"ops"})),)
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        (b"Bearer " + b"l" * 43, "local"),
+        (b"bearer " + b"b" * 30, "bot"),
+        (b"Bearer " + b"b" * 29, None),
+        (b"Bearer " + b"b" * 31, None),
+        (b"Bearer \xff\xfe", None),
+        (b"Token " + b"l" * 43, None),
+        (b"l" * 43, None),
+        (b"", None),
+    ],
+)
+def test_a_caller_is_known_by_the_whole_token(header: bytes, name: str | None) -> None:
+    found = callers.find([header], LOCAL, DECLARED)
+    assert (found.name if found else None) == name
+
+
+def test_only_the_local_token_is_local_whatever_others_are_called() -> None:
+    impostor = (Token("local", Secret("i" * 30), frozenset({"read"}), None),)
+    found = callers.find([b"Bearer " + b"i" * 30], LOCAL, impostor)
+    assert found is not None
+    assert (found.name, found.local, found.may) == ("local", False, frozenset({"read"}))

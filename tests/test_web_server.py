@@ -1,0 +1,285 @@
+"""The server: where it listens, what it leaves beside the database, and how it bears slow and many clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import stat
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from living import CONFIG, TOKENS, Living
+
+from scheduler.web import beside
+from scheduler.web.patience import Patience
+from scheduler.web.server import CannotListen, Server, _url
+
+SHORT = Patience(request=0.4, answer=0.8)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
+    with Living(tmp_path) as daemon:
+        listening = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
+        addresses = [
+            line.split()[1] for line in listening if line.split()[1].endswith(f":{daemon.port:04X}") and line.split()[3] == "0A"
+        ]
+        assert addresses == [f"0100007F:{daemon.port:04X}"]
+
+
+def test_address_and_token_lie_beside_the_database_for_its_owner_alone(tmp_path: Path) -> None:
+    daemon = Living(tmp_path)
+    before = os.umask(0)
+    with daemon:
+        os.umask(before)
+        address = daemon.world.state.with_name("daemon.json")
+        said = json.loads(address.read_text())
+        assert said == {"pid": os.getpid(), "url": f"http://127.0.0.1:{daemon.port}", "started_at": "2026-03-02T08:00:00Z"}
+        assert (mode(address), mode(address.with_name("token"))) == (0o600, 0o600)
+    assert not address.exists()
+    assert address.with_name("token").exists()
+
+
+def test_the_local_token_may_do_everything_though_others_are_declared(tmp_path: Path) -> None:
+    with Living(tmp_path) as daemon:
+        assert daemon.get("/api/v1/status", daemon.token).status == 200
+        assert daemon.post("/api/v1/pause", {}, daemon.token).status == 200
+        assert daemon.post("/-/reload", {}, daemon.token).status == 200
+
+
+def test_the_token_is_kept_over_restarts(tmp_path: Path) -> None:
+    state = tmp_path / "heartbeatd.db"
+    token = beside.local_token(state)
+    assert len(token.reveal()) == 43  # 256 bits
+    assert beside.local_token(state) == token
+
+
+@pytest.mark.parametrize("damage", ["readable", "short", "link", "folder"])
+def test_a_token_that_is_not_ours_alone_is_made_anew(tmp_path: Path, damage: str) -> None:
+    state, path = tmp_path / "heartbeatd.db", tmp_path / "token"
+    token = beside.local_token(state)
+    if damage == "readable":
+        path.chmod(0o640)
+    elif damage == "short":
+        path.write_text("short")
+    elif damage == "link":
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        path.unlink()
+        os.mkfifo(path, 0o600)
+    fresh = beside.local_token(state)
+    assert fresh != token
+    assert (mode(path), path.is_symlink()) == (0o600, False)
+    assert beside.local_token(state) == fresh
+
+
+def test_an_address_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, ExitStack() as stack:
+        port = other.getsockname()[1]
+        daemon = Living(tmp_path, CONFIG.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+        stack.callback(daemon.__exit__)
+        with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}.*in use.*server: \{{listen:"):
+            daemon.server.start()
+        assert not daemon.world.state.with_name("daemon.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("::1", "http://[::1]:80"),
+        ("pi.local", "http://pi.local:80"),
+    ],
+)
+def test_the_address_is_one_that_this_machine_can_reach(host: str, url: str) -> None:
+    assert _url(host, 80) == url
+
+
+def test_a_server_that_was_stopped_can_be_started_again(tmp_path: Path) -> None:
+    with Living(tmp_path) as daemon:
+        daemon.server.stop()
+        daemon.server.stop()
+        daemon.server = Server(daemon.reach)
+        daemon.server.start()
+        assert daemon.get("/healthz").status == 200
+
+
+def test_it_does_nothing_while_nobody_asks(tmp_path: Path) -> None:
+    """uvicorn by itself wakes up ten times a second: that is what must not be there."""
+    with Living(tmp_path) as daemon:
+        assert daemon.get("/healthz").status == 200
+        began = _switches("heartbeatd-web")
+        time.sleep(0.5)
+        assert _switches("heartbeatd-web") - began <= 2
+
+
+def _switches(name: str) -> int:
+    """How often the thread of this name has been waited for and woken."""
+    for task in Path("/proc/self/task").iterdir():
+        if _python_name(int(task.name)) == name:
+            lines = (task / "status").read_text().splitlines()
+            return int(next(line.split()[1] for line in lines if line.startswith("voluntary_ctxt_switches")))
+    raise AssertionError(f"no thread {name}")
+
+
+def _python_name(native_id: int) -> str | None:
+    return next((thread.name for thread in threading.enumerate() if thread.native_id == native_id), None)
+
+
+def hung_up(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection without an answer."""
+    connection.settimeout(10)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"G",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        (
+            b"POST /api/v1/pause HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
+            b'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"for": '
+        ),
+    ],
+)
+def test_who_does_not_send_the_whole_request_in_time_is_hung_up_on(tmp_path: Path, beginning: bytes) -> None:
+    with Living(tmp_path, patience=SHORT) as daemon:
+        request = beginning.replace(b"{port}", str(daemon.port).encode()).replace(b"{token}", daemon.token.encode())
+        with socket.create_connection(("127.0.0.1", daemon.port)) as slow:
+            slow.sendall(request)
+            assert hung_up(slow)
+
+
+def test_one_byte_at_a_time_does_not_buy_more_time(tmp_path: Path) -> None:
+    with Living(tmp_path, patience=SHORT) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() - began < 5:
+                slow.sendall(b"x")
+                select.select([slow], [], [], 0.05)
+        assert time.monotonic() - began < 2
+
+
+def test_an_answer_that_nobody_takes_is_not_kept_for_ever(tmp_path: Path) -> None:
+    agents = "".join(
+        f"  a{number}: {{heartbeat: {{interval: 1h, deliver: log}}, runner: {{kind: command, argv: [a]}}}}\n"
+        for number in range(400)
+    )
+    with Living(tmp_path, "server: {listen: '127.0.0.1:0'}\nagents:\n" + agents, patience=SHORT) as daemon:
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            slow.connect(("127.0.0.1", daemon.port))
+            for _ in range(8):
+                slow.sendall(f"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n".encode())
+            poll = select.poll()
+            poll.register(slow, select.POLLHUP)
+            assert poll.poll(10_000), "the server still keeps the answer"
+        assert daemon.get("/healthz").status == 200
+
+
+def test_two_hundred_slow_clients_keep_nobody_waiting(tmp_path: Path) -> None:
+    with Living(tmp_path) as daemon, ExitStack() as stack:
+        for _ in range(200):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
+            slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+        began = time.monotonic()
+        assert daemon.get("/metrics").status == 200
+        assert time.monotonic() - began < 1
+
+
+def test_too_many_connections_are_told_to_come_back(tmp_path: Path) -> None:
+    with Living(tmp_path, patience=SHORT) as daemon:
+        with ExitStack() as stack:
+            for _ in range(256):
+                stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
+            assert daemon.get("/healthz").status == 503
+        assert any(daemon.get("/healthz").status == 200 for _ in range(1000))
+
+
+def test_several_requests_share_a_connection(tmp_path: Path) -> None:
+    with Living(tmp_path, patience=SHORT) as daemon:
+        one = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n"
+        last = one.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
+        assert daemon.raw((one * 4 + last).encode()).count(b" 200 OK") == 5
+
+
+def test_a_request_sent_ahead_but_not_to_its_end_is_hung_up_on(tmp_path: Path) -> None:
+    with Living(tmp_path, patience=SHORT) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
+        whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n"
+        begun = f"POST /api/v1/pause HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\nAuthorization: Bearer {daemon.token}\r\n"
+        slow.sendall((whole + begun + "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{").encode())
+        slow.settimeout(10)
+        try:
+            answer = b"".join(iter(lambda: slow.recv(4096), b""))
+        except ConnectionResetError:
+            answer = b""
+        assert b" 400 " not in answer
+
+
+def test_stopping_does_not_wait_for_a_client_that_keeps_its_connection(tmp_path: Path) -> None:
+    with Living(tmp_path) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as idle:
+        idle.sendall(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n".encode())
+        assert idle.recv(10)
+        began = time.monotonic()
+        daemon.server.stop()
+        assert time.monotonic() - began < 2
+
+
+def test_an_engine_that_does_not_answer_is_waited_for_only_so_long(tmp_path: Path) -> None:
+    with Living(tmp_path) as daemon:
+        daemon.server.stop()
+        daemon.server = Server(replace(daemon.reach, ask=lambda _: Future(), answer_within=0.1))
+        daemon.server.start()
+        reply = daemon.post("/api/v1/resume", {}, daemon.token)
+    assert (reply.status, reply.code) == (503, "no_answer")
+
+
+def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path) -> None:
+    """The daemon stops while somebody still waits: the engine's future must not be cancelled under its hands."""
+    waiting: Future[Any] = Future()
+    asked: Future[None] = Future()
+
+    def ask(_: object) -> Future[Any]:
+        asked.set_result(None)
+        return waiting
+
+    with Living(tmp_path) as daemon:
+        other = Server(replace(daemon.reach, ask=ask))
+        other.start()
+        port = int(other.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            head = f"POST /api/v1/resume HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\n\r\n"
+            client.sendall(head.encode())
+            asked.result(timeout=10)
+            other.stop()
+        assert not waiting.cancelled()
+        waiting.set_result([])
+
+
+def test_the_address_file_is_written_whole(tmp_path: Path) -> None:
+    state = tmp_path / "heartbeatd.db"
+    beside.write_address(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
+    assert [path.name for path in tmp_path.iterdir()] == ["daemon.json"]
+    beside.remove_address(state)
+    beside.remove_address(state)
+    assert not list(tmp_path.iterdir())
