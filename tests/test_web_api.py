@@ -145,7 +145,10 @@ def test_no_other_token_may_call_itself_the_command_line(daemon: Living) -> None
 
 
 def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: Living) -> None:
-    row = "insert into run (kind, name, slot, trigger, state, owner) values ('heartbeat', 'web', 1, 'api', 'running', 'x')"
+    row = (
+        "insert into run (kind, name, slot, trigger, state, owner, started_at)"
+        " values ('heartbeat', 'web', 1, 'api', 'running', 'x', 1)"
+    )
     run = daemon.do(lambda: daemon.world.store.connection.execute(row).lastrowid)
     reply = daemon.post("/api/v1/agents/web/wake", token=CHIEF, X_Heartbeatd_Run=f"x/{run}")
     assert (reply.status, reply.code) == (409, "own_run")
@@ -178,14 +181,14 @@ def state(daemon: Living, name: str) -> tuple[str, str | None]:
     ],
 )
 def test_an_agent_is_paused_for_a_time_or_until_resumed(daemon: Living, body: Any, until: str | None) -> None:
-    assert daemon.post("/api/v1/agents/ops/pause", body, CHIEF).data == {"paused": ["heartbeat/ops"]}
+    assert daemon.post("/api/v1/agents/ops/pause", body, CHIEF).data == {"paused": ["agent/ops"]}
     assert state(daemon, "ops") == ("paused", until)
-    assert daemon.post("/api/v1/agents/ops/resume", None, CHIEF).data == {"resumed": ["heartbeat/ops"]}
+    assert daemon.post("/api/v1/agents/ops/resume", None, CHIEF).data == {"resumed": ["agent/ops"]}
     assert state(daemon, "ops") == ("active", None)
 
 
 def test_everything_is_paused_and_resumed_at_once(daemon: Living) -> None:
-    everything = ["cron/measure", "heartbeat/ops", "heartbeat/web"]
+    everything = ["agent/ops", "agent/web", "cron/measure"]
     assert sorted(daemon.post("/api/v1/pause", {"for": "1h"}, CHIEF).data["paused"]) == everything
     assert sorted(daemon.post("/api/v1/resume", {}, CHIEF).data["resumed"]) == everything
 
