@@ -16,7 +16,8 @@ DOORS = {
     "_ruamel_yaml": {"scheduler/config/tree.py"},
     "sqlite_utils": {"scheduler/store.py"},
     "prometheus_client": {"scheduler/metrics.py", "scheduler/gauges.py"},
-    "httpcore2": {"scheduler/transports/webhook.py", "scheduler/transports/guard.py"},
+    "httpcore2": {"scheduler/transports/post.py", "scheduler/transports/guard.py"},
+    "apprise": {"scheduler/transports/apprise.py"},
     "watchdog": {"scheduler/watch.py"},
     "subprocess": {"scheduler/process.py"},
     "fcntl": {"scheduler/locks.py", "scheduler/cli/reach.py"},
@@ -31,7 +32,6 @@ CLOCKS = {
     "scheduler/watch.py",
     "scheduler/logs.py",
     "scheduler/transports/guard.py",
-    "scheduler/transports/webhook.py",
 }
 
 

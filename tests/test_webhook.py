@@ -15,7 +15,8 @@ import pytest
 
 from scheduler.transports import Message, Sent, State, split
 from scheduler.transports.guard import is_public
-from scheduler.transports.webhook import retry_after, send
+from scheduler.transports.post import Wire, retry_after
+from scheduler.transports.webhook import send
 
 MESSAGE = Message(
     key="k-1",
@@ -106,7 +107,7 @@ def start() -> Iterator[Start]:
 
 
 def post(url: str, **more: Any) -> Sent:
-    return send(url, MESSAGE, **({"allow_private": True} | more))
+    return send(url, MESSAGE, Wire(**({"allow_private": True} | more)))
 
 
 class Resolver:
@@ -523,8 +524,9 @@ class TlsServer:
         ("list:\n  one", 8, ["list:", "  one"]),
         ("one two\n \n\nthree", 9, ["one two", "three"]),
         ("東京東京東京", 4, ["東京東京", "東京"]),
-        ("🙂🙂🙂", 2, ["🙂🙂", "🙂"]),
-        ("a b", 1, ["a", "b"]),
+        ("🙂🙂🙂", 4, ["🙂🙂", "🙂"]),
+        ("🙂🙂🙂", 3, ["🙂", "🙂", "🙂"]),
+        ("a b", 2, ["a", "b"]),
         ("x" + " " * 50 + "y", 10, ["x", "y"]),
     ],
 )
@@ -539,9 +541,9 @@ def test_no_part_is_too_long_and_no_word_is_lost() -> None:
     assert " ".join(parts).split() == text.split()
 
 
-def test_a_part_holds_at_least_one_character() -> None:
-    with pytest.raises(ValueError, match="at least one character, not 0"):
-        split("x", 0)
+def test_a_part_holds_at_least_one_sign_of_any_size() -> None:
+    with pytest.raises(ValueError, match="at least two units, not 1"):
+        split("x", 1)
 
 
 # Self-signed, for localhost and 127.0.0.1; it guards nothing.

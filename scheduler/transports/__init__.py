@@ -41,27 +41,38 @@ class Sent:
 
 
 def split(text: str, limit: int) -> list[str]:
-    """`text` in parts of at most `limit` code points, cut between paragraphs, else lines, else words; at least one part.
+    """`text` in parts of at most `limit` UTF-16 units, cut between paragraphs, else lines, else words; at least one part.
 
-    The blanks or line breaks at a cut are dropped, the indentation of a line is kept. A word longer than half the limit may
-    be cut in two. ValueError if `limit` is below 1.
+    Of all counts in use that is the strictest: a sign beyond U+FFFF counts twice. The blanks or line breaks at a cut are
+    dropped, the indentation of a line is kept. A word longer than half the limit may be cut in two. ValueError if `limit` is
+    below 2.
     """
-    if limit < 1:
-        raise ValueError(f"a part holds at least one character, not {limit}")
+    if limit < 2:
+        raise ValueError(f"a part holds at least two units, not {limit}")
     parts = []
     rest = text.strip()
-    while len(rest) > limit:
-        cut = _border(rest, limit)
+    while (fitting := _fitting(rest, limit)) < len(rest):
+        cut = _border(rest, fitting)
         parts.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip("\n") if rest[cut] == "\n" else rest[cut:].lstrip(" ")
     parts.append(rest)
     return [part for part in parts if part.strip()] or [""]
 
 
-def _border(text: str, limit: int) -> int:
+def _fitting(text: str, limit: int) -> int:
+    """How many code points of the text fit."""
+    units = 0
+    for index, sign in enumerate(text):
+        units += 2 if sign > "\uffff" else 1
+        if units > limit:
+            return index
+    return len(text)
+
+
+def _border(text: str, fitting: int) -> int:
     """Where to cut: the strongest border in the latter half of what fits, so that parts do not become crumbs."""
     for border in BORDERS:
-        cut = text.rfind(border, limit // 2, limit + len(border))
+        cut = text.rfind(border, fitting // 2, fitting + len(border))
         if cut > 0:
             return cut
-    return limit
+    return fitting

@@ -2,216 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import socket
-from base64 import b64encode
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from functools import cache
-from http import HTTPStatus
-from importlib.metadata import PackageNotFoundError, version
-from ipaddress import IPv6Address
-from ssl import SSLContext
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from dataclasses import asdict
+from datetime import UTC
+from typing import Any
 
-import httpcore2
-
-from scheduler.transports import Message, Sent, State
-from scheduler.transports.guard import Guard, Refused, Resolve
-
-CONNECT = 10.0  # seconds, name and TLS included
-TOTAL = 30.0
-READ_MAX = 64 * 1024  # bytes of an answer's body
-LONGEST_WAIT = 10 * 365 * 24 * 3600  # seconds; a Retry-After beyond it is as good as this
-
-MALFORMED = "the URL is not one that can be posted to; write http(s)://host[:port]/path"
-PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
-
-FAILURES = (
-    httpcore2.TimeoutException,
-    httpcore2.NetworkError,
-    httpcore2.ProtocolError,
-)
+from scheduler.transports import Message, Sent
+from scheduler.transports.post import Wire, judge, post
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A URL taken apart. `host` is all of it that an error may name."""
+def send(url: str, message: Message, wire: Wire) -> Sent:
+    """Post `message` to `url` once, as `post` does.
 
-    scheme: str
-    host: str
-    port: int | None
-    path: str
-    login: str | None
-
-
-def send(
-    url: str,
-    message: Message,
-    *,
-    allow_private: bool,
-    resolve: Resolve = socket.getaddrinfo,
-    connect: float = CONNECT,
-    total: float = TOTAL,
-    tls: SSLContext | None = None,
-) -> Sent:
-    """Post `message` to `url` once, following no redirect; blocks for at most `total` seconds and raises nothing of the network.
-
-    Only http and https; addresses that are not public need `allow_private`. `tls` replaces the system's trust in
-    certificates. The receiver can tell a repeat by the Idempotency-Key header, which is the message's key.
+    The receiver can tell a repeat by the Idempotency-Key header, which is the message's key.
     """
-    try:
-        target = _take_apart(url)
-    except ValueError as error:
-        return Sent("dead", str(error), None)
-    guard = Guard(allow_private=allow_private, resolve=resolve, connect=connect, total=total)
-    try:
-        with (
-            httpcore2.ConnectionPool(ssl_context=tls or _trust(), network_backend=guard) as pool,
-            pool.stream("POST", _address(target), headers=_headers(target, message), content=_body(message)) as answer,
-        ):
-            _swallow(answer)
-            return _judge(answer.status, _legible(answer.headers), target.host)
-    except Refused as refusal:
-        return Sent("dead", str(refusal), None)
-    except FAILURES as failure:
-        return _failed(failure, target.host, sent=guard.sent)
+    answer = post(url, _content(message), wire, {"Idempotency-Key": message.key})
+    return answer if isinstance(answer, Sent) else judge(answer)
 
 
-def _take_apart(url: str) -> _Target:
-    """The URL's parts; a ValueError that shows none of them if it is not a URL that can be posted to."""
-    try:
-        parts = urlsplit(url)
-        host = _host(parts)
-        port = parts.port
-    except ValueError:
-        raise ValueError(MALFORMED) from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise ValueError(MALFORMED)
-    path = quote(parts.path or "/", safe=PATH_SAFE) + (f"?{quote(parts.query, safe=PATH_SAFE)}" if parts.query else "")
-    return _Target(parts.scheme, host, port, path, _login(parts))
-
-
-def _host(parts: SplitResult) -> str:
-    """The host as it is resolved: other scripts in their ASCII spelling, an IPv6 address without brackets."""
-    host = parts.hostname or ""
-    if ":" in host:
-        return str(IPv6Address(host))
-    return host.encode("idna").decode("ascii")
-
-
-def _login(parts: SplitResult) -> str | None:
-    if parts.username is None:
-        return None
-    return f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-
-
-def _address(target: _Target) -> httpcore2.URL:
-    return httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
-
-
-def _headers(target: _Target, message: Message) -> list[tuple[str, str]]:
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    headers = [
-        ("Host", f"{host}:{target.port}" if target.port else host),
-        ("User-Agent", f"heartbeatd/{_version()}"),
-        ("Content-Type", "application/json"),
-        ("Idempotency-Key", message.key),
-        ("Connection", "close"),
-    ]
-    if target.login is not None:
-        headers.append(("Authorization", "Basic " + b64encode(target.login.encode()).decode()))
-    return headers
-
-
-def _body(message: Message) -> bytes:
+def _content(message: Message) -> dict[str, Any]:
     slot = message.slot.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return json.dumps(asdict(message) | {"slot": slot}).encode()
-
-
-def _swallow(answer: httpcore2.Response) -> None:
-    """Read the body as far as manners ask, so that the receiver need not see a broken pipe; the status has said all."""
-    read = 0
-    try:
-        for chunk in answer.iter_stream():
-            read += len(chunk)
-            if read >= READ_MAX:
-                return
-    except FAILURES:
-        return
-
-
-def _legible(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
-
-
-def _judge(status: int, headers: dict[str, str], host: str) -> Sent:
-    if 200 <= status < 300:
-        return Sent("delivered", "", None)
-    said = f"{host} answered {status} {_phrase(status)}".rstrip()
-    if status in (408, 429) or 500 <= status < 600:
-        return Sent("retry", said, retry_after(headers))
-    if 300 <= status < 400:
-        return Sent("dead", f"{said}: redirects are not followed; write the URL it leads to", None)
-    return Sent("dead", said, None)
-
-
-def _phrase(status: int) -> str:
-    """Our own words for a status: the receiver's could hold anything."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
-def retry_after(headers: Mapping[str, str]) -> timedelta | None:
-    """How long the receiver asks us to wait, by its Retry-After header (names in lower case), never negative.
-
-    Seconds, or an HTTP date that is compared with the receiver's own Date, so that nobody's clock need be right. None if
-    there is none or it makes no sense.
-    """
-    text = headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdigit():
-        return timedelta(seconds=min(int(text[:12]), LONGEST_WAIT))
-    until, now = _date(text), _date(headers.get("date", ""))
-    if until is None or now is None:
-        return None
-    return min(max(until - now, timedelta(0)), timedelta(seconds=LONGEST_WAIT))
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _failed(failure: Exception, host: str, *, sent: bool) -> Sent:
-    """What a failure means: before the first byte it is surely not there, after it nobody knows.
-
-    The wording is ours once the other side has spoken: what it said may repeat the URL.
-    """
-    state: State = "uncertain" if sent else "retry"
-    if not sent:
-        return Sent(state, f"no connection to {host}: {failure}", None)
-    if isinstance(failure, httpcore2.TimeoutException):
-        return Sent(state, f"{host} did not answer in time", None)
-    if isinstance(failure, httpcore2.NetworkError):
-        return Sent(state, f"{host} broke the connection", None)
-    return Sent(state, f"{host} ended without a proper HTTP answer", None)
-
-
-@cache
-def _trust() -> SSLContext:
-    return httpcore2.default_ssl_context()
-
-
-@cache
-def _version() -> str:
-    try:
-        return version("heartbeatd")
-    except PackageNotFoundError:  # run from a checkout
-        return "dev"
+    return asdict(message) | {"slot": slot}
