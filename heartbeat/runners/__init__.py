@@ -33,7 +33,11 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One question to one agent. `model` None leaves the choice to the agent; `meta` is plain data, fit for JSON."""
+    """One question to one agent.
+
+    `model` None leaves the choice to the agent; `meta` is plain data, fit for JSON. `messages` is what was said before the
+    prompt, oldest first, as (role, text) with the roles `user` and `assistant`.
+    """
 
     agent: str
     prompt: str
@@ -41,6 +45,7 @@ class Run:
     workspace: Path
     timeout: timedelta
     meta: Mapping[str, object]
+    messages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class Answer:
 
     `transient` says that asking again may help; `retry_after` how long the other side wants to be left alone; `model_used`
     which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
+    `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered.
     """
 
     text: str = ""
@@ -70,3 +76,4 @@ class Answer:
     tokens: Tokens | None = None
     cost_usd: float | None = None
     later: bool = False
+    tools_ignored: int = 0

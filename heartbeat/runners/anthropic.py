@@ -1,0 +1,154 @@
+"""Ask a model of Anthropic, or of a server that speaks its Messages API, in one turn and without tools.
+
+The one door of the SDK. Key and address come from the config alone: whatever the SDK would read from its environment
+variables or profile files is given or taken away here. Its import takes about a second, so it is made when first needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from heartbeat import decision
+from heartbeat.decision import Decision
+from heartbeat.runners import Answer, Failure, Run, Tokens, data, model
+from heartbeat.runners.trouble import Reply, Trouble, json_object, refusal
+from heartbeat.runners.veil import Veil, parts_of, reveal
+from heartbeat.runners.wire import post
+from heartbeat.spec import ModelRunner
+
+BASE_URL = "https://api.anthropic.com"
+
+FORCED = {
+    "tools": [{"name": decision.TOOL, "description": decision.DESCRIPTION, "input_schema": decision.SCHEMA}],
+    "tool_choice": {"type": "tool", "name": decision.TOOL},
+}
+
+
+def ask(run: Run, runner: ModelRunner) -> Answer:
+    """One turn: what was said before, then the prompt; the text blocks of what comes back are the answer.
+
+    Makes exactly one request, or none if it cannot succeed: without a key or a model. Blocks for `run.timeout` at most.
+    """
+    try:
+        return _read(_call(run, runner, {}))
+    except Trouble as trouble:
+        return model.of_provider(trouble, runner.provider)
+
+
+def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
+    """The forced decision about `run.prompt`; an Answer is always a failure."""
+    try:
+        return _decided(_call(run, runner, FORCED))
+    except Trouble as trouble:
+        return model.of_provider(trouble, runner.provider)
+
+
+def warm() -> None:
+    """Import the SDK ahead of the first beat; takes about a second of CPU once, nothing after that."""
+    _client("none", BASE_URL).messages  # noqa: B018 - the resource is imported when it is first looked at
+
+
+def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]:
+    provider = runner.provider
+    key, url = model.key_of(provider), reveal(provider.base_url or BASE_URL)
+    if key is None:
+        line = f'providers: {{{provider.name}: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}'
+        raise Trouble(Failure.AUTH, f"it has no key; write {line}")
+    if run.model is None:
+        raise Trouble(Failure.BAD_REQUEST, f"no model is named; write a model: for the agent {run.agent}")
+    client, seconds = _client(key, url), run.timeout.total_seconds()
+    try:
+        raw = client.messages.with_raw_response.create(
+            model=run.model, max_tokens=runner.max_output_tokens, messages=data.turns(run), timeout=seconds, **more
+        )
+    except _sdk().APIConnectionError as error:
+        raise (error.__cause__ if isinstance(error.__cause__, Trouble) else error) from None
+    except _sdk().APIStatusError as error:
+        raise refusal(_reply(error.response), Veil([key, *parts_of(url, all_of_it=False)])) from None
+    return json_object(_reply(raw.http_response))
+
+
+def _client(key: str, url: str) -> Any:
+    """A client of the SDK for one call: it costs 50 microseconds and shares nothing with any other.
+
+    A given key, address, signing key and tracing keep the SDK from looking for its own. Its one variable that cannot be
+    outbid adds headers to every request, so those are dropped.
+    """
+    import httpx2
+
+    client = _sdk().Anthropic(
+        api_key=key,
+        base_url=url,
+        webhook_key="",
+        max_retries=0,
+        open_telemetry=False,
+        http_client=httpx2.Client(transport=_transport(), trust_env=False, follow_redirects=False),
+    )
+    client._custom_headers = {}
+    return client
+
+
+@cache
+def _sdk() -> ModuleType:
+    import anthropic
+
+    for name in ("anthropic", "httpx2"):  # below a warning they print prompts and addresses, and a variable turns that on
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return anthropic
+
+
+def _transport() -> Any:
+    import httpx2
+
+    class Wire(httpx2.BaseTransport):
+        """Sends the SDK's requests our way."""
+
+        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+            seconds = request.extensions["timeout"]["read"]
+            reply = post(str(request.url), dict(request.headers), request.read(), seconds)
+            return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
+
+    return Wire()
+
+
+def _reply(response: Any) -> Reply:
+    return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, response.content)
+
+
+def _read(message: dict[str, Any]) -> Answer:
+    blocks = _blocks(message)
+    text = "\n".join(block["text"] for block in blocks if block.get("type") == "text" and isinstance(block.get("text"), str))
+    tools = sum(block.get("type") == "tool_use" for block in blocks)
+    return model.judged(_spent(message), text, tools, str(message.get("stop_reason")))
+
+
+def _decided(message: dict[str, Any]) -> Answer | Decision:
+    calls = [block for block in _blocks(message) if block.get("type") == "tool_use"]
+    given = [block.get("input") for block in calls if block.get("name") == decision.TOOL]
+    is_cut = message.get("stop_reason") == "max_tokens"
+    return model.decided(_spent(message), given if len(given) == len(calls) else [], is_cut=is_cut)
+
+
+def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    blocks = message.get("content")
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise Trouble(Failure.BAD_ANSWER, "answered without the list of content that a message has")
+    return blocks
+
+
+def _spent(message: dict[str, Any]) -> Answer:
+    return Answer(model_used=data.model(message.get("model")), tokens=_tokens(message.get("usage")))
+
+
+def _tokens(usage: object) -> Tokens | None:
+    if not isinstance(usage, dict):
+        return None
+    return Tokens(
+        input=data.count(usage.get("input_tokens")),
+        output=data.count(usage.get("output_tokens")),
+        cache_read=data.count(usage.get("cache_read_input_tokens")),
+        cache_write=data.count(usage.get("cache_creation_input_tokens")),
+    )

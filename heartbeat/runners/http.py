@@ -1,0 +1,50 @@
+"""Ask the agent behind a URL: the run as JSON in a POST, the answer in its response, or later."""
+
+from __future__ import annotations
+
+import json
+
+from heartbeat.runners import Answer, Failure, Run, data
+from heartbeat.runners.trouble import Reply, Trouble, json_object, one_line, refusal
+from heartbeat.runners.veil import Opaque, Veil, parts_of, reveal
+from heartbeat.runners.wire import post
+from heartbeat.spec import HttpRunner
+
+
+def ask(run: Run, runner: HttpRunner) -> Answer:
+    """Post the run and read what comes back within `run.timeout`.
+
+    200 with JSON (`text`, or `error`; beside them `model`, `tokens`, `cost_usd`) or with plain text is the answer. 202 means
+    that it comes later: the run's number, `run` in the request, says where it belongs. Anything else is a failure.
+    """
+    try:
+        return _asked(run, runner)
+    except Trouble as trouble:
+        return trouble.answer
+
+
+def _asked(run: Run, runner: HttpRunner) -> Answer:
+    url = reveal(runner.url)
+    headers = {"accept": "application/json, text/plain"} | {name: reveal(value) for name, value in runner.headers.items()}
+    body = json.dumps(data.of(run)).encode()
+    return _read(post(url, headers, body, run.timeout.total_seconds()), _veil(runner, url))
+
+
+def _veil(runner: HttpRunner, url: str) -> Veil:
+    values = [reveal(value) for value in runner.headers.values() if isinstance(value, Opaque)]
+    tokens = [value.partition(" ")[2] for value in values]  # of `Bearer TOKEN` it is the token that must not be told
+    return Veil([*values, *tokens, *parts_of(url, all_of_it=isinstance(runner.url, Opaque))])
+
+
+def _read(reply: Reply, veil: Veil) -> Answer:
+    if reply.status == 202:
+        return Answer(later=True)
+    if reply.status != 200:
+        raise refusal(reply, veil)
+    kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/plain":
+        return Answer(text=data.checked(reply.body.decode(errors="replace")))
+    if kind != "application/json" and not kind.endswith("+json"):
+        named = one_line(kind, veil) or "no content type"
+        raise Trouble(Failure.BAD_ANSWER, f"answered with {named}; an answer is application/json or text/plain")
+    return data.read(json_object(reply), failed=Failure.SERVER, veil=veil)

@@ -1,0 +1,196 @@
+"""A connection that ends by its deadline, however slowly the other side resolves, accepts or drips."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+from httpcore2 import SOCKET_OPTION, NetworkBackend, NetworkStream, WriteError
+
+from heartbeat.runners import Failure
+from heartbeat.runners.trouble import Trouble
+
+Resolve = Callable[..., Iterable[tuple[Any, ...]]]
+Addresses = list[tuple[Any, ...]]
+
+CONNECT = 10.0  # seconds, name and TLS included
+
+
+class Names:
+    """Resolves names. Those who ask for the same one at the same time share a single question to the resolver."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[str, int], Future[Addresses]] = {}
+
+    def find(self, host: str, port: int, seconds: float) -> Addresses:
+        """The addresses of a host; TimeoutError, OSError or UnicodeError. The resolver knows no timeout: a thread waits."""
+        if _is_address(host):
+            return list(self._resolve(host, port, type=socket.SOCK_STREAM))
+        return self._question(host, port).result(timeout=seconds)
+
+    def _question(self, host: str, port: int) -> Future[Addresses]:
+        with self._lock:
+            question = self._asked.get((host, port))
+            if question is None:
+                question = self._asked[host, port] = Future()
+                threading.Thread(target=self._ask, args=(host, port, question), name="resolve", daemon=True).start()
+            return question
+
+    def _ask(self, host: str, port: int, question: Future[Addresses]) -> None:
+        try:
+            question.set_result(list(self._resolve(host, port, type=socket.SOCK_STREAM)))
+        except (OSError, UnicodeError) as error:
+            question.set_exception(error)
+        finally:
+            with self._lock:
+                del self._asked[host, port]
+
+
+class Line(NetworkBackend):
+    """Connects once and keeps the deadline: `seconds` from now for the whole, at most 10 of them until the request can be sent.
+
+    Whatever fails is a Trouble of its class. `ended` turns True when the other side has closed the connection.
+    """
+
+    def __init__(self, seconds: float, names: Names) -> None:
+        self._names = names
+        self._seconds = seconds
+        now = time.monotonic()
+        self._connected_by = now + min(CONNECT, seconds)
+        self._done_by = now + seconds
+        self._sent = False
+        self.ended = False
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[SOCKET_OPTION] | None = None,
+    ) -> NetworkStream:
+        return _Stream(self, self._connect(self._addresses(host, port)))
+
+    def left(self) -> float:
+        """Seconds until the deadline of what is being done; Trouble if there are none."""
+        left = (self._done_by if self._sent else self._connected_by) - time.monotonic()
+        if left <= 0:
+            raise self.late()
+        return left
+
+    def sending(self) -> None:
+        """The request is on its way: from now on the whole time counts."""
+        self._sent = True
+
+    def late(self) -> Trouble:
+        if not self._sent and self._seconds > CONNECT:
+            return Trouble(Failure.CONNECT, f"no connection within {CONNECT:g} s", transient=True)
+        return Trouble(Failure.TIMEOUT, f"no answer within {self._seconds:g} s", transient=True)
+
+    def _addresses(self, host: str, port: int) -> Addresses:
+        try:
+            found = self._names.find(host, port, self.left())
+        except TimeoutError:
+            raise Trouble(Failure.DNS, "its name was not resolved in time", transient=True) from None
+        except (OSError, UnicodeError):
+            found = []
+        if not found:
+            raise Trouble(Failure.DNS, "its name cannot be resolved", transient=True)
+        return found
+
+    def _connect(self, addresses: Addresses) -> socket.socket:
+        """The first that answers; each gets an equal share of the time that is left."""
+        failure = OSError("no address")
+        for position, (family, kind, protocol, _, address) in enumerate(addresses):
+            try:
+                return _dial(family, kind, protocol, address, self.left() / (len(addresses) - position))
+            except OSError as error:
+                failure = error
+        if isinstance(failure, TimeoutError):
+            raise self.late()
+        raise Trouble(Failure.CONNECT, f"no connection: {failure.strerror or 'failed'}", transient=True)
+
+
+class _Stream(NetworkStream):
+    """One socket whose every read and write ends by the line's deadline."""
+
+    def __init__(self, line: Line, connection: socket.socket) -> None:
+        self._line = line
+        self._socket = connection
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        with self._in_time():
+            data = self._socket.recv(max_bytes)
+        self._line.ended = self._line.ended or not data
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._line.sending()
+        unsent = memoryview(buffer)
+        while unsent:
+            with self._in_time(broken=WriteError):  # it may have answered without hearing us out: that answer is still read
+                unsent = unsent[self._socket.send(unsent) :]
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> NetworkStream:
+        try:
+            with self._in_time():
+                self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname)
+        except Trouble:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        return None  # asked for the negotiated protocol and for idle connections: we offer HTTP/1.1 alone and keep none
+
+    @contextmanager
+    def _in_time(self, broken: type[Exception] | None = None) -> Generator[None]:
+        self._socket.settimeout(self._line.left())
+        try:
+            yield
+        except TimeoutError:
+            raise self._line.late() from None
+        except OSError as error:
+            raise (broken() if broken else _broken(error)) from None
+
+
+def _broken(error: OSError) -> Trouble:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Trouble(Failure.TLS, f"its certificate is not trusted ({error.verify_message})")
+    if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+        return Trouble(Failure.CONNECT, "it broke the connection", transient=True)
+    return Trouble(Failure.TLS, f"no TLS with it ({error.reason or 'handshake failed'})")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _dial(family: int, kind: int, protocol: int, address: Any, timeout: float) -> socket.socket:
+    connection = socket.socket(family, kind, protocol)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(address)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError:
+        connection.close()
+        raise
+    return connection
