@@ -103,8 +103,8 @@ class Daemon:
         until = None if duration is None else time.monotonic() + duration.total_seconds()
         self._loop(lambda: self._stops > 0 or (until is not None and time.monotonic() >= until), until)
         self._watch.stop()
-        self._stop()
         self._server.stop()
+        self._stop()
         self._end()
         return 0
 
@@ -164,13 +164,14 @@ class Daemon:
         hurry = 2 if self._stops else 1  # which signal means "at once"
         grace = time.monotonic() + self.engine.plan.settings.limits.shutdown_grace.total_seconds()
         self._loop(lambda: not self.engine.busy() or self._stops >= hurry or time.monotonic() >= grace, grace)
-        self.engine.cut_runs(utc_now())
+        self.engine.cut_runs(now())
         cut = time.monotonic() + CUT_TAKES
         self._loop(lambda: not self.engine.busy() or time.monotonic() >= cut, cut)
 
     def _end(self) -> None:
         try:
-            self.engine.finish(now())
+            if not self.engine.busy():  # else something may outlive us, and the next life is to look for it
+                self.engine.finish(now())
         except Unavailable as error:
             event(logging.ERROR, "database_unavailable", problem=str(error))
         self.store.close()

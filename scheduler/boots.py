@@ -52,6 +52,11 @@ def tick(turn: Turn) -> None:
     )
 
 
+def adopt(turn: Turn) -> None:
+    """This life goes on by the plan of this turn."""
+    turn.db.execute("update boot set config_hash = ? where instance = ?", (turn.plan.settings.hash, turn.owner))
+
+
 def end(turn: Turn) -> None:
     """This life ends in order."""
     turn.db.execute(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler import duequeue, history, outbox, planning, wakes
-from scheduler.duequeue import Standing
+from scheduler import claims, duequeue, history, outbox, planning, wakes
+from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.events import Retried, Stale
 from scheduler.outcome import SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
@@ -24,9 +24,31 @@ def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     ending, again_at = _next_attempt(turn, standing, claim, ending)
     if again_at is not None:
         _wait(turn, claim, ending, again_at)
-    else:
-        _close(turn, standing, claim, ending)
+    elif _close(turn, standing, claim, ending):
+        standing = planning.resume_if_over(turn, duequeue.again(turn.db, standing))
+        if standing.state == "active" and not standing.paused:
+            planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING)
     planning.replan(turn, standing)
+
+
+def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: Ending) -> None:
+    """Close an open run that nobody works on any more; slots that came meanwhile are looked at as late ones."""
+    if entry is None:
+        history.end_undeclared(turn, standing.kind, standing.name, run, ending.error or "it is no longer declared")
+        wakes.give_back(turn, run.run_id)
+        _drop_wakes_of_the_retired(turn, standing)
+    else:
+        _close(turn, standing, claims.seize(turn, entry, standing, run), ending)
+    planning.replan(turn, standing)
+
+
+def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open) -> None:
+    """Close a run that waits for an attempt that it will not get, with what its last one said."""
+    failed = run.outcome is not None  # else it was cut short, and never came to an end of its own
+    error = run.error or "there was no time left to try it again"
+    message = f"{standing.name} {'failed' if failed else 'was cut short'}: {error}" if standing.kind is Kind.CRON else None
+    outcome = Outcome.FAILED if failed else Outcome.ABANDONED
+    end(turn, entry, standing, run, Ending(outcome, Reason.NO_TIME_LEFT, text=run.text, error=error, message=message))
 
 
 def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> tuple[Ending, datetime | None]:
@@ -62,23 +84,22 @@ def _wait(turn: Turn, claim: Claim, ending: Ending, again_at: datetime) -> None:
     turn.tell(Retried(claim.run_id, entry.kind, entry.name, claim.attempt, ending.reason, again_at, ending.error))
 
 
-def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:
+def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> bool:
+    """Close the run with everything that follows from its end; False, and nothing done, when it is no longer the claim's."""
     entry = claim.entry
     channels = outbox.not_told_yet(turn, entry, ending.message) if ending.message else ()
     if ending.message and entry.deliver and not channels:
         ending = replace(ending, suppression=Suppression.DUPLICATE)
     if not history.close(turn, claim, ending):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
-        return
+        return False
     if ending.message:
         outbox.put(turn, claim, ending.message, channels)
     _end_wakes(turn, standing, claim, ending)
-    _note(turn, standing, claim, ending)
-    if standing.state == "active" and not standing.paused and claim.owner == turn.owner:
-        # Slots that came while no daemon lived are not the run's fault: those are looked at as late ones.
-        planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING)
+    _note(turn, standing, claim, ending, told=bool(channels))
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
+    return True
 
 
 def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:
@@ -86,17 +107,23 @@ def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> 
     heard = ending.outcome in SUCCESSES or ending.reason is Skip.DISABLED or standing.kind is Kind.CRON
     (wakes.heard if heard else wakes.give_back)(turn, claim.run_id)
     wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
+    _drop_wakes_of_the_retired(turn, standing)
 
 
-def _note(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:
+def _drop_wakes_of_the_retired(turn: Turn, standing: Standing) -> None:
+    if standing.state != "active":
+        wakes.drop(turn, standing.kind, standing.name)
+
+
+def _note(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told: bool) -> None:
     """What the standing row remembers of its runs; a slot that was skipped is no run."""
     if ending.outcome is Outcome.SKIPPED:
         return
     good = ending.outcome in SUCCESSES
-    said = ending.outcome is Outcome.ALERT
     columns: dict[str, object] = {"last_ended_at": turn.now, "failures": 0 if good else standing.failures + 1}
     if good:
-        columns |= {"last_success_at": turn.now, "quiet": 0 if said else standing.quiet + 1, "alerting": int(said)}
+        columns |= {"last_success_at": turn.now, "quiet": 0 if told else standing.quiet + 1}
+        columns["alerting"] = int(ending.outcome is Outcome.ALERT)
     if claim.trigger in WOKEN:
         columns["last_woken_at"] = turn.now
     duequeue.change(turn, standing, **columns)

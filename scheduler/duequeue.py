@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,6 +48,11 @@ class Standing:
         return self.paused_until is not None
 
     @property
+    def is_due_by_hand(self) -> bool:
+        """Whether its first slot was set to when it was first seen, and has not run yet."""
+        return self.last_slot is None and self.slot == self.first_seen_at
+
+    @property
     def pause_ends(self) -> datetime | None:
         """When the pause ends by itself; None without a pause, and for one that somebody must end."""
         return None if self.paused_until == UNTIL_RESUMED else self.paused_until
@@ -66,9 +71,10 @@ class Open:
     fence: int
     owner: str
     started_at: datetime
-    not_before: datetime | None
-    reason: str | None
-    error: str | None
+    not_before: datetime | None = None
+    outcome: str | None = None
+    error: str | None = None
+    text: str | None = None
 
 
 def optional(value: int | None) -> datetime | None:
@@ -119,6 +125,12 @@ def find(db: sqlite3.Connection, kind: Kind, name: str) -> Standing | None:
     return _standing(row) if row else None
 
 
+def texts(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple[str, str]]:
+    """State and pace of every entry, by kind and name: the little that tells whether a plan changes it."""
+    rows = db.execute("select kind, name, state, pace from entry")
+    return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
+
+
 def again(db: sqlite3.Connection, standing: Standing) -> Standing:
     """The row as it is now."""
     return _standing(db.execute("select * from entry where id = ?", (standing.id,)).fetchone())
@@ -160,7 +172,7 @@ def change(turn: Turn, standing: Standing, **columns: Any) -> None:
 
 
 _COLUMNS = {
-    "state", "pace", "anchor", "settled_until", "slot", "due_at", "paused_until", "last_slot", "last_started_at", "last_ended_at",
+    "state", "pace", "anchor", "settled_until", "slot", "due_at", "paused_until", "last_slot", "last_ended_at",
     "last_woken_at", "last_success_at", "failures", "quiet", "alerting",
 }  # fmt: skip
 
@@ -170,11 +182,17 @@ def pause(turn: Turn, standing: Standing, until: datetime | None) -> None:
     change(turn, standing, paused_until=UNTIL_RESUMED if until is None else until)
 
 
+def has_row(db: sqlite3.Connection, standing: Standing, slot: datetime) -> bool:
+    """Whether a slot of the entry's own pace has its row."""
+    key = (standing.kind, standing.name, standing.pace.trigger, millis(slot))
+    return db.execute("select 1 from run where kind = ? and name = ? and trigger = ? and slot = ?", key).fetchone() is not None
+
+
 def take(turn: Turn, standing: Standing) -> bool:
     """Take a due entry out of the queue; False when somebody was faster."""
     taken = turn.db.execute(
-        "update entry set due_at = null, last_started_at = ? where id = ? and due_at <= ? returning id",
-        (millis(turn.now), standing.id, millis(turn.now)),
+        "update entry set due_at = null where id = ? and due_at <= ? returning id",
+        (standing.id, millis(turn.now)),
     ).fetchone()
     return taken is not None
 
@@ -203,8 +221,9 @@ def _open(row: sqlite3.Row) -> Open:
         owner=row["owner"] or "",
         started_at=moment(row["started_at"]),
         not_before=optional(row["not_before"]),
-        reason=row["reason"],
+        outcome=row["outcome"],
         error=row["error"],
+        text=row["text"],
     )
 
 
@@ -212,17 +231,28 @@ def begin(turn: Turn, standing: Standing, slot: datetime, trigger: Trigger, mode
     """Open the row of a first attempt; gives its id and fence, None when that slot has its row already."""
     row = turn.db.execute(
         "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash)"
-        " values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id, fence",
+        " values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?)"
+        " on conflict (kind, name, trigger, slot) do nothing returning id, fence",
         (standing.kind, standing.name, millis(slot), trigger, turn.owner, millis(turn.now), model, turn.plan.settings.hash),
     ).fetchone()
     return (row["id"], row["fence"]) if row else None
 
 
-def begin_again(turn: Turn, run_id: int) -> tuple[int, int] | None:
-    """Claim the next attempt of a waiting run; gives its fence and attempt, None when it no longer waits."""
+def begin_again(turn: Turn, run: Open) -> Open | None:
+    """Claim the next attempt of a waiting run; None when it no longer waits."""
     row = turn.db.execute(
         "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null"
-        " where id = ? and state = 'waiting' returning fence, attempt",
-        (turn.owner, run_id),
+        " where id = ? and state = 'waiting' and fence = ? returning *",
+        (turn.owner, run.run_id, run.fence),
     ).fetchone()
-    return (row["fence"], row["attempt"]) if row else None
+    return replace(_open(row), started_at=turn.now) if row else None
+
+
+def seize(turn: Turn, run: Open) -> Open:
+    """Own an open run in order to end it; whoever worked on it does so no longer."""
+    row = turn.db.execute(
+        "update run set state = 'running', fence = fence + 1, owner = ?"
+        " where id = ? and state in ('running', 'waiting') returning *",
+        (turn.owner, run.run_id),
+    ).fetchone()
+    return _open(row)

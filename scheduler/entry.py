@@ -49,11 +49,6 @@ class Claim:
         """What every child of this attempt carries in its environment, so that it is found again after a crash."""
         return f"{self.owner}/{self.run_id}"
 
-    @property
-    def deadline(self) -> datetime:
-        """When the attempt is ended from outside."""
-        return self.started_at + self.entry.timeout
-
 
 class Entry(Protocol):
     """An agent's heartbeat or a cron job: what decides its slots, how it is carried through, whom it tells and wakes.

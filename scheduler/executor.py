@@ -79,8 +79,12 @@ class LocalExecutor(Generic[T, R]):
             self._tasks[number] = (task, scope)
             fresh = self._idle == 0
             self._idle -= 0 if fresh else 1
-        if fresh:
-            threading.Thread(target=self._work, name=f"heartbeatd-{self._name}", daemon=True).start()
+        try:
+            if fresh:
+                threading.Thread(target=self._work, name=f"heartbeatd-{self._name}", daemon=True).start()
+        except RuntimeError as error:  # the machine has no thread left: this task fails, the others go on
+            self._keep(number, scope, Done(task, None, error))
+            return
         self._queue.put((number, task, scope))
 
     def results(self) -> list[tuple[int, Done[T, R]]]:
@@ -113,9 +117,16 @@ class LocalExecutor(Generic[T, R]):
             done = self._carried(task, scope)
             with self._lock:
                 self._idle += 1
-                if self._tasks.pop(number, None) is not None:
-                    self._results[number] = done
-            self._notify()
+            self._keep(number, scope, done)
+
+    def _keep(self, number: int, scope: Children, done: Done[T, R]) -> None:
+        """Keep a result, unless its task was given up; the number may be another attempt's by now, the scope is not."""
+        with self._lock:
+            _, current = self._tasks.get(number, (None, None))
+            if current is scope:
+                del self._tasks[number]
+                self._results[number] = done
+        self._notify()
 
     def _carried(self, task: T, scope: Children) -> Done[T, R]:
         # The one broad handler: whatever a runner raises, SystemExit too, becomes a failed run and not a dead worker.

@@ -10,13 +10,13 @@ from typing import Any
 from scheduler.duequeue import Open, Standing, optional
 from scheduler.entry import Claim
 from scheduler.events import Closed
-from scheduler.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
 
-def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> int:
-    """Write the row of `count` slots, from `first` on, that did not run, and why; gives its id.
+def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> None:
+    """Write the row of `count` slots, from `first` on, that did not run, and why.
 
     A slot that has a row already keeps it: nothing is counted twice.
     """
@@ -25,12 +25,9 @@ def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: 
         " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
         (standing.kind, standing.name, millis(first), count, trigger, reason, millis(turn.now), turn.plan.settings.hash),
     ).fetchone()
-    if row is None:
-        return 0
-    turn.tell(
-        _closed(turn, row["id"], standing.kind, standing.name, first, trigger, Ending(Outcome.SKIPPED, reason), slots=count)
-    )
-    return int(row["id"])
+    if row is not None:
+        ending = Ending(Outcome.SKIPPED, reason)
+        turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
 
 
 def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
@@ -65,30 +62,32 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
 def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool:
     """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
     waiting = turn.db.execute(
-        "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?"
+        "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?"
         " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (millis(not_before), ending.outcome, ending.reason, ending.error, claim.run_id, claim.owner, claim.fence),
-    ).fetchone()
+        (
+            millis(not_before), ending.outcome, ending.reason, ending.error, ending.text,
+            claim.run_id, claim.owner, claim.fence,
+        ),
+    ).fetchone()  # fmt: skip
     return waiting is not None
 
 
-def put_back(turn: Turn, run_id: int, *, crashed: bool) -> None:
+def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
     """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
     turn.db.execute(
-        "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ? where id = ?",
-        (millis(turn.now), int(crashed), int(not crashed), run_id),
+        "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?"
+        " where id = ? and state = 'running' and owner = ? and fence = ?",
+        (millis(turn.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
     )
 
 
-def end_open(
-    turn: Turn, kind: Kind, name: str, run: Open, outcome: Outcome, reason: Reason | Skip | None, error: str | None
-) -> None:
-    """Close an open run that nobody is working on."""
+def end_undeclared(turn: Turn, kind: Kind, name: str, run: Open, error: str) -> None:
+    """Close an open run of an entry that no config declares any more: nobody is there to be told."""
     turn.db.execute(
         "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = ?, fence = fence + 1 where id = ?",
-        (outcome, reason, error, millis(turn.now), run.run_id),
+        (Outcome.ABANDONED, Failure.EXIT, error, millis(turn.now), run.run_id),
     )
-    ending = Ending(outcome, reason, error=error)
+    ending = Ending(Outcome.ABANDONED, Failure.EXIT, error=error)
     turn.tell(_closed(turn, run.run_id, kind, name, run.slot, run.trigger, ending, attempt=run.attempt, started=run.started_at))
 
 
@@ -113,11 +112,6 @@ def _closed(
     )
 
 
-def suppress(turn: Turn, run_id: int, suppression: str) -> None:
-    """Note on a closed run why nobody is told."""
-    turn.db.execute("update run set suppression = ? where id = ?", (suppression, run_id))
-
-
 def starts_by_wakes(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> int:
     """How many runs of the entry a wake started since then."""
     query = (
@@ -130,38 +124,48 @@ def starts_by_wakes(db: sqlite3.Connection, kind: Kind, name: str, since: dateti
 UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')"
 
 
-def prune(turn: Turn, keep: timedelta, batch: int = 500) -> None:
-    """Remove closed rows older than `keep`, the oldest first and at most `batch`, so that the lock stays short.
+def prune(turn: Turn, keep: timedelta, batch: int) -> int:
+    """Remove closed rows older than `keep`, the oldest first and at most `batch`; gives how many went.
 
     Rows with a message that is still to be delivered stay.
     """
     query = (
         f"select id from run where state = 'closed' and finished_at < ? and id not in ({UNFINISHED}) order by finished_at limit ?"  # noqa: S608
     )
-    _remove(turn, turn.db.execute(query, (millis(turn.now - keep), batch)).fetchall())
+    return _remove(turn, turn.db.execute(query, (millis(turn.now - keep), batch)).fetchall())
 
 
-def trim(turn: Turn, standing: Standing, runs: int, batch: int = 500) -> None:
-    """Remove all but the newest `runs` closed rows of one entry, at most `batch`."""
+def trim(turn: Turn, standing: Standing, runs: int, batch: int) -> int:
+    """Remove all but the newest `runs` closed rows of one entry, at most `batch`; gives how many went."""
     key = (standing.kind, standing.name)
     place = turn.db.execute(
         "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
     ).fetchone()
-    if place is not None:
-        query = f"select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and id not in ({UNFINISHED}) limit ?"  # noqa: S608
-        _remove(turn, turn.db.execute(query, (*key, place["id"], batch)).fetchall())
+    if place is None:
+        return 0
+    query = (
+        f"select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and id not in ({UNFINISHED}) limit ?"  # noqa: S608
+    )
+    return _remove(turn, turn.db.execute(query, (*key, place["id"], batch)).fetchall())
 
 
-def _remove(turn: Turn, rows: list[sqlite3.Row]) -> None:
+def _remove(turn: Turn, rows: list[sqlite3.Row]) -> int:
     ids = [(row["id"],) for row in rows]
     turn.db.executemany("delete from outbox where run_id = ?", ids)
     turn.db.executemany("delete from run where id = ?", ids)
+    return len(ids)
 
 
 def page(
-    db: sqlite3.Connection, kind: Kind | None = None, name: str | None = None, since: datetime | None = None, until: datetime | None = None,
-    outcome: str | None = None, reason: str | None = None, limit: int = 20,
-) -> list[dict[str, Any]]:  # fmt: skip
+    db: sqlite3.Connection,
+    kind: Kind | None = None,
+    name: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: str | None = None,
+    reason: str | None = None,
+    limit: int = 20,
+) -> list[dict[str, Any]]:
     """Runs, the newest first, as plain data; every bound may be left out."""
     filters = {
         "kind = ?": kind,
@@ -209,15 +213,15 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "exit_code": row["exit_code"],
         "text": row["text"],
         "error": row["error"],
-        "delivery": {"state": delivery_state([each["state"] for each in sent]), "targets": [dict(each) for each in sent]},
+        "delivery": {"state": _delivery_state(row, [each["state"] for each in sent]), "targets": [dict(each) for each in sent]},
         "config_hash": row["config_hash"],
     }
 
 
-def delivery_state(states: list[str]) -> str:
-    """One word for all messages of a run."""
+def _delivery_state(row: sqlite3.Row, states: list[str]) -> str:
+    """One word for all messages of a run; `no_target`: it had something to say and nobody is to be told."""
     if not states:
-        return "none"
+        return "no_target" if row["outcome"] == Outcome.ALERT and row["suppression"] is None else "none"
     if len(set(states)) == 1:
         return states[0]
     return "partial" if "delivered" in states else "pending"

@@ -22,7 +22,7 @@ class Request(Protocol):
     """Something to be done within a turn."""
 
     def apply(self, turn: Turn) -> Any:
-        """Do it and give the answer; raises Refused before anything is written."""
+        """Do it and give the answer, or raise Refused; what it wrote before that, as the row of a refusal, stays."""
         ...
 
 
@@ -80,4 +80,4 @@ class Inbox:
         """Reply to requests whose turn was committed."""
         for each in asked:
             each.reply()
-        self._held = [each for each in self._held if each not in asked]
+        del self._held[: len(asked)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -120,3 +120,12 @@ class Ending:
     prompt_parts: Mapping[str, int] = field(default_factory=dict)
     transient: bool = False
     retry_after: timedelta | None = None
+
+
+def storable(ending: Ending) -> Ending:
+    """The ending with texts that can be written down: half characters, which no encoding has, become question marks."""
+    return replace(ending, text=_whole(ending.text), message=_whole(ending.message), error=_whole(ending.error))
+
+
+def _whole(text: str | None) -> str | None:
+    return text if text is None else text.encode(errors="replace").decode()

@@ -7,7 +7,7 @@ from datetime import datetime
 from scheduler import duequeue, history, wakes
 from scheduler.duequeue import Standing
 from scheduler.entry import Entry
-from scheduler.outcome import Skip
+from scheduler.outcome import Kind, Skip
 from scheduler.paces import Slots
 from scheduler.turn import Turn
 
@@ -63,7 +63,9 @@ def _may_start_late(turn: Turn, entry: Entry, due_at: datetime) -> bool:
 
 def _just_woken(turn: Turn, standing: Standing, slot: datetime) -> bool:
     """A run that a wake started has just said what this slot would say."""
-    return standing.last_woken_at is not None and slot < standing.last_woken_at + turn.limits.wake_gap
+    if standing.kind is not Kind.HEARTBEAT or standing.last_woken_at is None:
+        return False
+    return slot < standing.last_woken_at + turn.limits.wake_gap
 
 
 def _write(turn: Turn, standing: Standing, reason: Skip, slots: Slots | None) -> None:
@@ -104,6 +106,31 @@ def _next_look(turn: Turn, standing: Standing, slot_due_at: datetime | None) -> 
 
 def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
     """End a pause: its slots get their one row, and the entry goes on."""
-    account_pause(turn, standing, at)
+    if standing.state == "active":
+        account_pause(turn, standing, at)
     duequeue.change(turn, standing, paused_until=None)
     return duequeue.again(turn.db, standing)
+
+
+def resume_if_over(turn: Turn, standing: Standing) -> Standing:
+    """End a pause whose time is over."""
+    if standing.pause_ends is None or standing.pause_ends > turn.now:
+        return standing
+    return resume(turn, standing, standing.pause_ends)
+
+
+def book_passed(turn: Turn, standing: Standing, reason: Skip) -> None:
+    """Give what has come due its rows before something changes for the entry: by its pause, its open run, or else `reason`."""
+    if standing.state != "active":
+        return
+    if standing.paused:
+        account_pause(turn, standing, turn.now)
+        return
+    running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
+    account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else reason)
+
+
+def still_in_time(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> bool:
+    """Whether a run may be tried again now: it is not paused, its next slot has not come, and its window is open."""
+    following = due_after(standing, slot)
+    return not standing.paused and entry.open_at(turn.now) and (following is None or following > turn.now)

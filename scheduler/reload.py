@@ -21,8 +21,6 @@ from scheduler.settings import Settings
 ANSWER_WITHIN = 30.0  # seconds
 MANY = 4  # entries from which on a file that loses more than half of them is doubted
 
-NEEDS_RESTART = ("state", "server")
-
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
@@ -110,5 +108,8 @@ def _doubt(in_force: Plan, change: Diff) -> None:
 
 def _restarts(old: Settings, new: Settings) -> tuple[str, ...]:
     """What cannot change under a running daemon."""
-    changed = (part for part in NEEDS_RESTART if getattr(old, part) != getattr(new, part))
-    return tuple(f"{part}: changed, and takes effect at the next start of the daemon" for part in changed)
+    changed = {
+        "state": old.state != new.state,
+        "server.listen": (old.server.host, old.server.port) != (new.server.host, new.server.port),
+    }
+    return tuple(f"{key}: changed, and takes effect at the next start of the daemon" for key, is_new in changed.items() if is_new)

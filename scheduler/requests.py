@@ -1,4 +1,4 @@
-"""What people and programs may ask of the daemon: wake, run, pause, resume, cancel, a new config."""
+"""What people and programs may ask of the daemon: wake, run, pause, resume, a new config."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduler import duequeue, history, planning, syncing, wakes
+from scheduler import boots, duequeue, history, planning, syncing, wakes
 from scheduler.duequeue import Standing
 from scheduler.entry import Key
 from scheduler.events import Adopted
@@ -42,12 +42,25 @@ class RunJob:
     source: Trigger
 
     def apply(self, turn: Turn) -> int:
-        """A job that is running is not run beside itself: that is a skip with its row."""
+        """A job that is disabled, paused or running is not run, which is a skip with its row."""
         standing = _declared(turn, Kind.CRON, self.name)
-        if duequeue.open_run(turn.db, Kind.CRON, self.name) is not None:
-            history.skip(turn, standing, self.source, Skip.ALREADY_RUNNING, turn.now)
-            raise Refused("already_running", f"cron job {self.name!r} is running already")
-        return wakes.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source))
+        obstacle = _obstacle(turn, standing)
+        if obstacle is not None:
+            history.skip(turn, standing, self.source, obstacle, turn.now)
+            raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
+        return wakes.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+
+
+WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
+
+
+def _obstacle(turn: Turn, standing: Standing) -> Skip | None:
+    if standing.state != "active":
+        return Skip.DISABLED
+    if standing.paused:
+        return Skip.PAUSED
+    running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
+    return Skip.ALREADY_RUNNING if running else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +75,7 @@ class Pause:
         chosen = list(_chosen(turn, self.key))
         for standing in chosen:
             if not standing.paused:
-                running = duequeue.open_run(turn.db, standing.kind, standing.name)
-                planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else Skip.MISSED)
+                planning.book_passed(turn, standing, Skip.MISSED)
             duequeue.pause(turn, standing, self.until)
             planning.replan(turn, standing)
         return [_full_name(standing) for standing in chosen]
@@ -92,11 +104,11 @@ class Adopt:
 
     def apply(self, turn: Turn) -> Diff:
         """The standing rows follow the plan in the same transaction."""
-        change = diff(turn.plan.settings, self.plan.settings)
-        turn.plan = self.plan
-        syncing.sync(turn)
+        before, turn.plan = turn.plan, self.plan
+        syncing.sync(turn, before.entries)
+        boots.adopt(turn)
         turn.tell(Adopted(self.plan.settings))
-        return change
+        return diff(before.settings, self.plan.settings)
 
 
 def _full_name(standing: Standing) -> str:

@@ -210,7 +210,8 @@ def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
 def _damaged(path: Path, finding: str) -> str:
     aside = f"{path}.damaged"
     return (
-        f"{path} is not a sound database ({finding}); nothing was changed. Set it aside and start anew, or put a backup in its place: "
+        f"{path} is not a sound database ({finding}); nothing was changed. "
+        "Set it aside and start anew, or put a backup in its place: "
         f"mv {path} {aside}; mv {path}-wal {aside}-wal"
     )
 
@@ -237,7 +238,6 @@ create table entry (
   due_at integer,                   -- when to look at this entry next; null while it runs or nothing is planned
   paused_until integer,
   last_slot integer,                -- the last slot of the grid that ran
-  last_started_at integer,
   last_ended_at integer,
   last_woken_at integer,            -- end of the last run that a wake started
   last_success_at integer,
@@ -333,6 +333,8 @@ create table outbox (
 create index outbox_pending on outbox (not_before) where state = 'pending';
 
 create index outbox_sending on outbox (id) where state in ('sending', 'uncertain', 'held');
+
+create index outbox_channel on outbox (channel, state, created_at);
 
 create index outbox_run on outbox (run_id);
 

@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from heartbeat.cadence import first_anchor
-from scheduler import duequeue, opening, paces, planning, wakes
+from scheduler import closing, duequeue, paces, planning, wakes
 from scheduler.duequeue import Standing
-from scheduler.entry import Entry
+from scheduler.entry import Entry, Key
+from scheduler.logs import event
 from scheduler.outcome import Kind, Skip, Trigger
 from scheduler.store import MILLISECOND
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 
 
-def sync(turn: Turn, *, at_once: bool = False) -> None:
-    """Make the standing rows agree with the plan; entries whose pace is unchanged are not touched.
+def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
+    """Make the standing rows agree with the plan; entries whose pace is unchanged are not touched, nor read.
 
+    `before` holds the entries of the plan that was in force, so that one that goes can still tell its own people of its end.
     `at_once` makes new entries due now instead of at their first slot.
     """
-    known = {(standing.kind, standing.name): standing for standing in duequeue.everything(turn.db)}
+    known = duequeue.texts(turn.db)
     for key, entry in turn.plan.entries.items():
-        standing = known.pop(key, None)
-        if standing is None:
+        if key not in known:
             _add(turn, entry, at_once=at_once)
-        else:
-            _follow(turn, entry, standing)
-    for gone in known.values():
-        _retire(turn, gone, "removed", Skip.REMOVED)
+        elif known[key] != (_state(entry), entry.pace_text):
+            _follow(turn, entry, _found(turn, key))
+    for key in known.keys() - turn.plan.entries.keys():
+        if known[key][0] != "removed":
+            _retire(turn, before.get(key), _found(turn, key), "removed", Skip.REMOVED)
+
+
+def _state(entry: Entry) -> str:
+    return "active" if entry.enabled else "disabled"
+
+
+def _found(turn: Turn, key: Key) -> Standing:
+    standing = duequeue.find(turn.db, *key)
+    assert standing is not None
+    return standing
 
 
 def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
     """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
-    state = "active" if entry.enabled else "disabled"
-    anchor = turn.now if at_once else _first_anchor(turn.now, entry.pace_text)
-    standing = duequeue.add(turn, entry.kind, entry.name, state, entry.pace_text, anchor, turn.now - MILLISECOND)
-    if at_once and entry.kind is Kind.CRON and entry.enabled:
-        wakes.ask(turn, standing, Wake(entry.name, source=Trigger.MANUAL, sender="once"))
+    anchor = _first_anchor(turn.now, entry.pace_text)
+    standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
     planning.replan(turn, standing)
+    if at_once and entry.enabled:
+        _make_due(turn, standing)
+
+
+def _make_due(turn: Turn, standing: Standing) -> None:
+    if standing.kind is Kind.HEARTBEAT:
+        duequeue.change(turn, standing, slot=turn.now, due_at=turn.now)
+    else:
+        wakes.ask(turn, standing, Wake(standing.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON))
 
 
 def _first_anchor(first_seen: datetime, pace_text: str) -> datetime:
@@ -46,26 +66,42 @@ def _first_anchor(first_seen: datetime, pace_text: str) -> datetime:
 
 def _follow(turn: Turn, entry: Entry, standing: Standing) -> None:
     if not entry.enabled:
-        _retire(turn, standing, "disabled", Skip.DISABLED)
+        _retire(turn, entry, standing, "disabled", Skip.DISABLED)
     elif standing.state != "active":
         _revive(turn, entry, standing)
-    elif standing.pace_text != entry.pace_text:
+    else:
         _move(turn, entry, standing)
 
 
 def _revive(turn: Turn, entry: Entry, standing: Standing) -> None:
     """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
-    columns = {"state": "active", "settled_until": max(turn.now, standing.settled_until)}
-    duequeue.change(turn, standing, **columns, pace=entry.pace_text, anchor=_anchor(entry, standing))
+    settled = max(turn.now, standing.settled_until)
+    anchor = _anchor(entry, standing)
+    duequeue.change(turn, standing, state="active", settled_until=settled, pace=entry.pace_text, anchor=anchor)
     planning.replan(turn, standing)
 
 
 def _move(turn: Turn, entry: Entry, standing: Standing) -> None:
     """The pace changed: what passed under the old one is booked, what comes is found by the new one."""
-    _book_passed(turn, standing, Skip.MISSED)
-    settled = max(turn.now, standing.settled_until)
+    settled = standing.settled_until
+    if not _same_slots(standing.pace_text, entry.pace_text):
+        _book_old(turn, standing)
+        settled = max(turn.now, settled)
     duequeue.change(turn, standing, pace=entry.pace_text, anchor=_anchor(entry, standing), settled_until=settled)
     planning.replan(turn, standing)
+
+
+def _same_slots(old: str, new: str) -> bool:
+    """Whether only the time between a slot and its start differs."""
+    return paces.parts(old) | {"offset": 0} == paces.parts(new) | {"offset": 0}
+
+
+def _book_old(turn: Turn, standing: Standing) -> None:
+    """Book what passed under the old pace, unless its text means nothing to this version any more."""
+    try:
+        planning.book_passed(turn, standing, Skip.MISSED)
+    except ValueError as error:
+        event(logging.ERROR, "old_pace_unreadable", kind=standing.kind, name=standing.name, problem=str(error))
 
 
 def _anchor(entry: Entry, standing: Standing) -> datetime:
@@ -76,36 +112,15 @@ def _anchor(entry: Entry, standing: Standing) -> datetime:
     return standing.anchor + timedelta(seconds=new.get("stagger", 0) - old.get("stagger", 0))
 
 
-def _retire(turn: Turn, standing: Standing, state: str, reason: Skip) -> None:
+def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, reason: Skip) -> None:
     """No more slots. What was due is booked, what waited for another attempt ends, a run in progress ends by itself."""
     if standing.state == state:
         return
-    if standing.state == "active":
-        _book_passed(turn, standing, reason)
+    planning.book_passed(turn, standing, reason)
+    duequeue.change(turn, standing, state=state, paused_until=None)
+    standing = duequeue.again(turn.db, standing)
     run = duequeue.open_run(turn.db, standing.kind, standing.name)
     if run is not None and run.state == "waiting":
-        opening.give_up(turn, standing, run)
+        closing.give_up(turn, entry, standing, run)
     wakes.drop(turn, standing.kind, standing.name)
-    duequeue.change(turn, standing, state=state, paused_until=None)
-    planning.replan(turn, standing)
-
-
-def _book_passed(turn: Turn, standing: Standing, reason: Skip) -> None:
-    if standing.paused:
-        planning.account_pause(turn, standing, turn.now)
-        return
-    running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
-    planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else reason)
-
-
-def step_back(turn: Turn, standing: Standing, by: timedelta) -> None:
-    """Move a grid of elapsed time back with the clock, so that the next beat comes no later than it would have."""
-    parts = paces.parts(standing.pace_text)
-    period = timedelta(seconds=parts.get("interval") or parts.get("every") or 0)
-    if not period:
-        return
-    step = timedelta(seconds=-(-by // timedelta(seconds=1)))
-    if not step % period:
-        step += timedelta(seconds=1)  # else the slots would bear the names of those that have run already
-    duequeue.change(turn, standing, anchor=standing.anchor - step, settled_until=min(standing.settled_until, turn.now))
     planning.replan(turn, standing)

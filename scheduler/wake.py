@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+
+from scheduler.outcome import Kind
 
 TEXT_LIMIT = 4096  # bytes of UTF-8 kept of what a sender says
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A wish to run `name`. `source` is cron, manual, api or webhook; `sender` says who within that source.
+    """A wish to run `name`: an agent, or a job that somebody wants to run beside its schedule.
 
-    `urgent` False leaves it to the next slot. `count` is how often the same sender asked while it waited.
+    `source` is cron, manual, api or webhook (reboot for a job); `sender` says who within that source. `urgent` False leaves it to
+    the next slot. `count` is how often the same sender asked while it waited.
     """
 
     name: str
@@ -23,7 +25,7 @@ class Wake:
     urgent: bool = True
     count: int = 1
     id: int = 0
-    created_at: datetime | None = None
+    kind: Kind = Kind.HEARTBEAT
 
 
 def clip(text: str) -> str:

@@ -10,7 +10,7 @@ from scheduler import duequeue, history
 from scheduler.duequeue import Standing, bound, optional
 from scheduler.events import WakeTold
 from scheduler.outcome import Kind, WakeResult
-from scheduler.store import millis, moment
+from scheduler.store import millis
 from scheduler.turn import Turn
 from scheduler.wake import Wake, clip
 
@@ -57,7 +57,9 @@ def _merge(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None) 
         found = turn.db.execute(
             "select max(id) as id from wake where kind = ? and name = ? and state = 'waiting'", key
         ).fetchone()
-        turn.db.execute("update wake set count = count + 1 where id = ?", (found["id"],))
+        turn.db.execute(
+            "update wake set count = count + 1, due_at = coalesce(due_at, ?) where id = ?", (bound(due_at), found["id"])
+        )
     elif found is not None:
         turn.db.execute(
             "update wake set count = count + 1, text = ?, outcome = ?, updated_at = ?, due_at = coalesce(due_at, ?) where id = ?",
@@ -128,9 +130,9 @@ def give_back(turn: Turn, run_id: int) -> None:
     """Let the wakes of a run that did not hear them wait for the next one; they start none by themselves any more."""
     for wake in taken_by(turn.db, run_id):
         newer = turn.db.execute(
-            "update wake set count = count + ?, created_at = min(created_at, ?) where state = 'waiting' and source = ? and sender = ?"
-            " and (kind, name) = (select kind, name from wake where id = ?) returning id",
-            (wake.count, bound(wake.created_at), wake.source, wake.sender, wake.id),
+            "update wake set count = count + ?"
+            " where state = 'waiting' and source = ? and sender = ? and kind = ? and name = ? returning id",
+            (wake.count, wake.source, wake.sender, wake.kind, wake.name),
         ).fetchone()
         state = "ended" if newer else "waiting"
         turn.db.execute("update wake set state = ?, due_at = null where id = ?", (state, wake.id))
@@ -148,7 +150,7 @@ def space(turn: Turn, kind: Kind, name: str, gap: timedelta) -> None:
 def expire(turn: Turn) -> None:
     """End the wakes that have waited longer than `wake_keep`, and forget the ended ones after as long again."""
     rows = turn.db.execute(
-        "update wake set state = 'ended', updated_at = ? where state = 'waiting' and created_at < ? returning *",
+        "update wake set state = 'ended', updated_at = ? where state = 'waiting' and updated_at < ? returning *",
         (millis(turn.now), millis(turn.now - turn.limits.wake_keep)),
     ).fetchall()
     for row in rows:
@@ -198,9 +200,10 @@ def _wake(row: sqlite3.Row) -> Wake:
         urgent=row["due_at"] is not None,
         count=row["count"],
         id=row["id"],
-        created_at=moment(row["created_at"]),
+        kind=Kind(row["kind"]),
     )
 
 
 def _tell(turn: Turn, wake: Wake, result: WakeResult) -> None:
-    turn.tell(WakeTold(wake.name, wake.source, wake.sender, result))
+    if wake.kind is Kind.HEARTBEAT:
+        turn.tell(WakeTold(wake.name, wake.source, wake.sender, result))

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from test_story_slots import agent, job
+from world import Takes, World, at
+
 from scheduler import duequeue
 from scheduler.process import Ended
 from scheduler.transports import Sent
-from test_story_slots import agent, job
-from world import Takes, World, at
 
 Play = Callable[..., World]
 
@@ -169,7 +170,7 @@ def test_a_beat_cut_by_our_own_stop_is_due_again_and_costs_no_retry(play: Play) 
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
     world.engine.stopping = True
-    world.engine.cut_runs(world.clock.now)
+    world.engine.cut_runs(world.clock.read())
     world.engine.tick(world.clock.read())
     world.stop()
     world.boot()

@@ -60,7 +60,7 @@ class Offline:
         asked, now = Asked(request), utc_now()
         with store.transaction() as db:
             turn = Turn(db, now, instance, self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
-            syncing.sync(turn)
+            syncing.sync(turn, {})
             asked.apply(turn)
         asked.reply()
         return asked.future.result()

@@ -62,10 +62,10 @@ def _page(reach: Reach) -> bytes:
 
 
 def _stands_still(reach: Reach) -> str | None:
-    ticked_at = reach.health.ticked_at
-    if ticked_at is None or reach.clock() - ticked_at <= LATE:
+    tried_at = reach.health.tried_at
+    if tried_at is None or reach.clock() - tried_at <= LATE:
         return None
-    return f"the engine has not gone round since {ticked_at:%Y-%m-%dT%H:%M:%SZ}"
+    return f"the engine has not gone round since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _answer(reason: str | None) -> Response:

@@ -1,0 +1,49 @@
+"""Claims made from rows: everything a worker needs to know of its attempt, in one value."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from scheduler import duequeue, wakes
+from scheduler.duequeue import Open, Standing
+from scheduler.entry import Claim, Entry
+from scheduler.outcome import Trigger
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+
+
+def first(
+    turn: Turn, entry: Entry, standing: Standing, opened: tuple[int, int], trigger: Trigger, slot: datetime, waker: Wake | None
+) -> Claim:
+    """The first attempt of a run; every wake that waits goes with it, `waker` being the one that started it."""
+    run_id, fence = opened
+    taken = wakes.take(turn, standing.kind, standing.name, run_id, waker)
+    return _claim(turn, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, turn.owner, turn.now), taken)
+
+
+def of(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+    """The claim of an open run, with the wakes that it holds."""
+    return _claim(turn, entry, standing, run, wakes.taken_by(turn.db, run.run_id))
+
+
+def seize(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+    """Take an open run that nobody works on any more in hand, so that it can be closed like any other."""
+    return of(turn, entry, standing, duequeue.seize(turn, run))
+
+
+def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple[Wake, ...]) -> Claim:
+    return Claim(
+        run_id=run.run_id,
+        fence=run.fence,
+        owner=turn.owner,
+        entry=entry,
+        slot=run.slot,
+        trigger=run.trigger,
+        attempt=run.attempt,
+        crashes=run.crashes,
+        started_at=run.started_at,
+        paused=standing.paused,
+        wakes=taken,
+        last_beat=standing.last_ended_at,
+        failures=standing.failures,
+    )

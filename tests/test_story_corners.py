@@ -1,0 +1,519 @@
+"""Stories of corners: clocks that are set back, pauses in the middle of runs, threads that do not end, and the like."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+from test_story_slots import OPS, agent, job
+from world import QUIET, Takes, World, at
+
+from scheduler.executor import LocalExecutor
+from scheduler.requests import RunJob
+from scheduler.transports import Sent
+
+HOUR = timedelta(hours=1)
+ALARM = "ALERT: the disk is full"
+HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+
+
+def lock(world: World) -> sqlite3.Connection:
+    other = sqlite3.connect(world.state, isolation_level=None)
+    other.execute("begin immediate")
+    world.store.connection.execute("pragma busy_timeout = 1")
+    return other
+
+
+# --- clocks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_set_back_while_the_database_is_locked_does_not_silence_an_agent(play) -> None:
+    world = play(OPS)
+    world.run(minutes=70)
+    other = lock(world)
+    world.clock.now -= 2 * HOUR
+    world.engine.tick(world.clock.read())
+    other.execute("rollback")
+    other.close()
+    before = len(world.asked)
+    world.run(minutes=35)
+    assert len(world.asked) > before
+
+
+def test_a_clock_set_back_does_not_hold_up_a_retry(play) -> None:
+    world = play(agent(retries="2"))
+    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
+    world.engine.tick(world.clock.read())
+    world.settle()
+    world.clock.now -= timedelta(days=3)
+    world.run(minutes=65)
+    assert len(world.asked) >= 3
+
+
+def test_a_clock_set_back_after_a_woken_run_does_not_supersede_every_beat(play) -> None:
+    world = play(OPS)
+    world.run(minutes=5)
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    world.clock.now -= timedelta(days=1)
+    before = len(world.asked)
+    world.run(minutes=65)
+    assert len(world.asked) - before >= 2
+
+
+def test_a_clock_set_back_does_not_hold_up_a_wake(play) -> None:
+    world = play(agent(interval="1d"))
+    world.run(minutes=5)
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    world.clock.now -= timedelta(days=1)
+    world.run(minutes=1)
+    before = len(world.asked)
+    world.wake("ops", "look again")
+    world.run(minutes=2)
+    assert len(world.asked) == before + 1
+
+
+def test_a_clock_set_back_does_not_hold_up_a_message(play) -> None:
+    world = play(agent(interval="1d", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda asked: ALARM
+    down = [True]
+    world.sends = lambda parcel: Sent("retry", "down", None) if down[0] else Sent("delivered", "", None)
+    world.run(minutes=1)
+    world.clock.now -= timedelta(days=3)
+    down[0] = False
+    world.run(hours=3)
+    assert [text for _, _, text in world.said] == [ALARM]
+
+
+def test_a_cron_job_runs_on_when_a_clock_that_was_ten_years_ahead_is_set_right(play) -> None:
+    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:30")
+    world.run(minutes=40)
+    world.clock.now += timedelta(days=3650)
+    world.run(minutes=1)
+    world.clock.now -= timedelta(days=3650)
+    world.run(hours=3)
+    assert len(world.asked) >= 3
+
+
+def test_a_run_is_timed_by_the_steady_clock(play) -> None:
+    world = play(job(every="1h", timeout="10m"))
+    world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=9))
+    world.run(minutes=61)
+    world.clock.now -= timedelta(hours=5)
+    world.run(minutes=15)
+    assert world.story()[0].endswith("timeout timeout")
+
+
+def test_a_machine_that_slept_does_not_time_out_a_run_that_has_just_begun(play) -> None:
+    world = play(agent(interval="12h", timeout="5m", retries="0"))
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(hours=8, seconds=20))  # 20 s of its own time
+    world.run(seconds=10)
+    world.clock.now += timedelta(hours=8)
+    world.run(minutes=1)
+    assert world.story()[0] == "03-02 08:00 interval ok heartbeat_ok"
+
+
+# --- pause, disable, remove ----------------------------------------------------------------------------------------------
+
+
+def test_pausing_everything_writes_no_rows_of_disabled_agents(play) -> None:
+    world = play(OPS)
+    world.run(minutes=1)
+    world.reload(agent(enabled="false"))
+    world.run(hours=3)
+    world.pause(None)
+    world.run(hours=3)
+    world.resume(None)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+
+
+def test_a_paused_job_is_not_tried_again(play) -> None:
+    world = play(job(every="1h", retries="3"))
+    world.scripts["measure"] = lambda asked: 1
+    world.run(minutes=60)
+    world.settle()
+    assert len(world.asked) == 1
+    world.pause(None)
+    world.run(minutes=5)
+    assert len(world.asked) == 1
+
+
+def test_a_failed_beat_that_is_paused_before_its_retry_is_failed_not_skipped(play) -> None:
+    world = play(agent(retries="3"))
+    world.scripts["ops"] = lambda asked: 1
+    world.engine.tick(world.clock.read())
+    world.settle()
+    world.pause(None)
+    world.run(minutes=5)
+    assert world.story() == ["03-02 08:00 interval failed no_time_left"]
+
+
+def test_a_paused_reboot_job_does_not_run_at_boot(play) -> None:
+    world = play(job(schedule='"@reboot"'))
+    world.run(minutes=1)
+    world.pause(None)
+    world.off(seconds=5)
+    world.run(minutes=1)
+    assert len(world.asked) == 1
+
+
+def test_slots_during_a_run_after_a_pause_has_ended_are_already_running(play) -> None:
+    world = play(job(every="10m", timeout="5h", misfire="{grace: 1m}"))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=115))
+    world.run(minutes=11)
+    world.pause(None, at("2026-03-02 09:00"))
+    world.until("2026-03-02 10:06")
+    assert world.story() == [
+        "03-02 08:10 every ok",
+        "03-02 08:20 every skipped paused x5",
+        "03-02 09:10 every skipped already_running x6",
+    ]
+
+
+def test_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(play) -> None:
+    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
+    world = play(agent(interval="1d", retries="0") + other)
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=2))
+    world.wake("ops", "look")
+    world.run(seconds=5)
+    world.reload("agents:\n" + other)
+    world.run(minutes=5)
+    states = [row[0] for row in world.store.connection.execute("select state from wake")]
+    assert states == ["ended"]
+
+
+def test_a_removed_agents_run_cut_by_a_stop_gets_its_end(play) -> None:
+    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
+    world = play(OPS + other)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+    world.run(seconds=5)
+    world.reload("agents:\n" + other)
+    world.engine.stopping = True
+    world.engine.cut_runs(world.clock.read())
+    world.engine.tick(world.clock.read())
+    world.stop()
+    world.boot()
+    world.run(hours=5)
+    assert [row["state"] for row in world.rows("ops")] == ["closed"]
+
+
+# --- runs that wait for an attempt they do not get -----------------------------------------------------------------------
+
+LOUD = job(every="10m", retries="2", deliver="log", wake_heartbeat="ops", wake_on="failure") + agent(interval="1d")
+
+
+def give_up(world: World) -> None:
+    world.scripts["measure"] = lambda asked: 1
+    world.run(minutes=10)
+    world.settle()
+    assert len([asked for asked in world.asked if asked.name == "measure"]) == 1
+    world.off(minutes=15)
+    world.scripts["measure"] = lambda asked: ""
+    world.run(seconds=5)
+    assert "03-02 08:10 every failed no_time_left" in world.story("measure")
+
+
+def test_a_job_that_failed_and_was_not_tried_again_is_told(play) -> None:
+    world = play(LOUD)
+    give_up(world)
+    assert [text for _, name, text in world.said if name == "measure"]
+
+
+def test_a_job_that_failed_and_was_not_tried_again_wakes_its_agent(play) -> None:
+    world = play(LOUD)
+    give_up(world)
+    world.run(minutes=1)
+    assert [line for line in world.story("ops") if "cron" in line]
+
+
+def test_a_run_that_was_not_tried_again_counts_as_a_failure(play) -> None:
+    world = play(agent(retries="2"))
+    world.scripts["ops"] = lambda asked: 1
+    world.engine.tick(world.clock.read())
+    world.settle()
+    world.off(minutes=35)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
+    world.run(seconds=5)
+    assert world.story()[0] == "03-02 08:00 interval failed no_time_left"
+    assert world.store.connection.execute("select failures from entry").fetchone()[0] == 1
+
+
+# --- the executor ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_late_result_of_a_given_up_attempt_does_not_swallow_that_of_the_next() -> None:
+    gates = {"first": threading.Event(), "second": threading.Event()}
+
+    def carry(task: str, children: object) -> str:
+        gates[task].wait(5)
+        return task
+
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, lambda task: task, lambda: None, "test")
+    executor.submit(7, "first")
+    executor.give_up(7, SimpleNamespace(task="first", result="stuck"))  # type: ignore[arg-type]
+    executor.ack([7])
+    executor.submit(7, "second")  # the retry of the same run
+    gates["first"].set()
+    time.sleep(0.2)
+    assert (list(executor.inflight().values()), executor.results()) == (["second"], [])
+    gates["second"].set()
+    time.sleep(0.2)
+    assert [done.result for _, done in executor.results()] == ["second"]
+
+
+def test_an_attempt_that_could_not_be_ended_is_not_tried_again_beside_itself(play) -> None:
+    world = play(agent(timeout="1m", retries="2"))
+    world.scripts["ops"] = lambda asked: Takes("never", timedelta(days=1))
+    world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]  # it does not listen
+    world.run(minutes=10)
+    assert len(world.asked) == 1
+
+
+def test_a_run_is_ended_at_its_timeout_though_the_database_is_locked(play) -> None:
+    world = play(job(every="1h", timeout="1m"))
+    world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
+    world.run(minutes=60, seconds=30)
+    other = lock(world)
+    for _ in range(60):
+        world.clock.forward(timedelta(seconds=1))
+        world.engine.tick(world.clock.read())
+    ended = not world.runs.inflight()
+    other.execute("rollback")
+    other.close()
+    assert ended
+
+
+# --- jobs with a stagger ----------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_stagger_does_not_lose_the_slot_that_waits_for_it(play) -> None:
+    world = play(job(schedule='"0 3 * * *"', stagger="4h"), start="2026-03-02 00:00")
+    due = world.store.connection.execute("select due_at from entry").fetchone()[0] / 1000
+    assert due > at("2026-03-02 03:10").timestamp()
+    world.until("2026-03-02 03:05")
+    world.reload(job(schedule='"0 3 * * *"', stagger="0s"))
+    world.until("2026-03-03 00:00")
+    assert sum(row["slots"] for row in world.rows()) == 1
+
+
+# --- wakes -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wake_that_joined_a_minute_ago_is_not_older_than_wake_keep(play) -> None:
+    world = play(agent(interval="1h"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    for hour in range(24):
+        world.wake("ops", f"message {hour}")
+        world.run(hours=1)
+    world.wake("ops", "the house is on fire")
+    world.run(minutes=5)
+    world.resume(("heartbeat", "ops"))
+    world.run(hours=1)
+    assert "the house is on fire" in world.asked[-1].stdin
+
+
+def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(play) -> None:
+    world = play(agent(interval="1d") + "cron:\n  ops: {every: 1h, command: x}\n")
+    world.run(minutes=1)
+    world.ask(RunJob("ops", "manual"))
+    world.run(minutes=1)
+    assert [
+        event
+        for event in world.events
+        if type(event).__name__ == "WakeTold" and getattr(event, "kind", "heartbeat") == "heartbeat"
+    ] == []
+
+
+def test_a_wake_starts_a_run_though_twenty_others_wait_already(play) -> None:
+    world = play("limits: {wake_flood: 100 per 1s}\n" + agent(interval="1d"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    for number in range(20):
+        world.wake("ops", f"message {number}", sender=f"sender{number}")
+        world.run(seconds=2)
+    world.resume(("heartbeat", "ops"))
+    before = len(world.asked)
+    world.wake("ops", "look", sender="another")
+    world.run(minutes=2)
+    assert len(world.asked) == before + 1
+
+
+# --- the first life -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_first_run_once_does_not_take_the_stagger_away_for_ever(tmp_path: Path) -> None:
+
+    names = [f"agent{number}" for number in range(8)]
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 50%, checklist: "- look\\n", deliver: log}}'
+    world = World(tmp_path, "x-a: 1\nagents:\n" + "".join(f"  {name}: {beat}\n" for name in names))
+    world.store.close()
+    world.state.unlink()
+    for rest in world.state.parent.glob("*-*"):
+        rest.unlink()
+    world.boot(at_once=True)
+    anchors = {row[0] for row in world.store.connection.execute("select anchor from entry")}
+    world.store.close()
+    assert len(anchors) > 1
+
+
+def test_quiet_counts_successes_of_which_nobody_was_told(play) -> None:
+    world = play(agent(show_alerts="false", show_ok="true"))
+    world.scripts["ops"] = lambda asked: ALARM
+    world.run(hours=1)
+    assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 3
+
+
+# --- broken entries --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_whose_old_pace_cannot_be_read_does_not_keep_the_daemon_from_starting(play) -> None:
+    world = play(agent() + job(every="10m"))
+    world.run(minutes=1)
+    with world.store.transaction() as db:
+        db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
+    world.off(seconds=5)
+    world.run(minutes=31)
+    assert len(world.rows("ops")) == 2
+
+
+# --- size -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_one_turn_never_looks_at_every_entry_of_a_large_house(tmp_path: Path) -> None:
+    count = 5_000
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
+    world.clock.forward(timedelta(hours=5, minutes=15))  # all missed, beyond their grace
+    begun = time.monotonic()
+    world.engine.tick(world.clock.read())
+    took = time.monotonic() - begun
+    world.store.close()
+    print("seconds", took, "for", count)
+    assert took < 0.25
+
+
+def test_trimming_holds_the_lock_only_shortly(tmp_path: Path) -> None:
+    count = 100
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    world = World(
+        tmp_path, "history: {keep: 30d, runs: 10}\nagents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count))
+    )
+    with world.store.transaction() as db:
+        db.executemany(
+            "insert into run (kind, name, slot, trigger, state, outcome, finished_at) values ('heartbeat', ?, ?, 'interval', 'closed', 'ok', ?)",
+            [(f"a{n}", i, 1772438400000) for n in range(count) for i in range(600)],
+        )
+    world.engine.stopping = True
+    begun = time.monotonic()
+    world.engine.tick(world.clock.read())
+    took = time.monotonic() - begun
+    world.store.close()
+    print("seconds", took)
+    assert took < 0.05
+
+
+# --- further ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_two_clocks_set_back_that_add_up_to_an_interval_do_not_silence_an_agent(play) -> None:
+    world = play(OPS)
+    world.run(minutes=70)
+    world.clock.now -= HOUR
+    world.run(minutes=5)
+    before = len(world.asked)
+    world.clock.now -= timedelta(minutes=29, seconds=59)
+    world.run(minutes=65)
+    assert len(world.asked) - before >= 2
+
+
+def test_a_paused_beat_cut_by_a_crash_is_abandoned_not_skipped(play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+    world.run(seconds=5)
+    world.pause(None)
+    world.off(seconds=5)
+    world.run(minutes=1)
+    assert world.story()[0].startswith("03-02 08:00 interval abandoned")
+
+
+def test_a_cut_run_that_is_no_longer_ours_is_not_put_back(play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+    world.run(seconds=5)
+    with world.store.transaction() as db:
+        db.execute("update run set fence = fence + 1, owner = 'another'")
+    world.engine.stopping = True
+    world.engine.cut_runs(world.clock.read())
+    world.engine.tick(world.clock.read())
+    assert world.rows()[0]["state"] == "running"
+
+
+def test_an_error_text_that_is_no_unicode_does_not_stop_the_daemon(play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: OSError("no such file: caf\udce9")
+    world.run(minutes=1)
+    assert world.story()[0].startswith("03-02 08:00 interval failed")
+
+
+def test_an_entry_that_breaks_while_it_runs_stops_nobody_else(play) -> None:
+    world = play(agent() + job(every="10m"))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
+    world.run(minutes=10, seconds=5)
+    with world.store.transaction() as db:
+        db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
+    world.run(minutes=25)
+    assert len(world.rows("ops")) == 2
+
+
+def test_a_rerun_of_a_reboot_job_and_its_new_start_are_one_run(play) -> None:
+    world = play(job(schedule='"@reboot"', rerun_after_crash="true"))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
+    world.run(seconds=5)
+    world.off(seconds=5)
+    world.run(minutes=5)
+    assert len(world.asked) == 2
+
+
+def test_a_disabled_job_cut_by_a_stop_does_not_run_again(play) -> None:
+    text = job(every="1h", rerun_after_crash="true")
+    world = play(text)
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
+    world.run(minutes=61)
+    world.reload(job(every="1h", rerun_after_crash="true", enabled="false"))
+    world.engine.stopping = True
+    world.engine.cut_runs(world.clock.read())
+    world.engine.tick(world.clock.read())
+    world.stop()
+    world.boot()
+    world.run(minutes=1)
+    assert len(world.asked) == 1
+
+
+def test_a_task_for_which_no_thread_can_be_had_ends_as_a_surprise() -> None:
+    executor: LocalExecutor[str, str] = LocalExecutor(lambda task, children: task, lambda task: task, lambda: None, "test")
+    usual = threading.stack_size(1 << 46)  # more memory than there is: no thread can start
+    try:
+        executor.submit(7, "task")
+    finally:
+        threading.stack_size(usual)
+    assert executor.inflight() == {}
+    assert [number for number, done in executor.results() if done.surprise is not None] == [7]
+
+
+def test_a_beat_whose_process_outlived_the_daemon_is_not_started_beside_it(play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
+    world.run(seconds=5)
+    run_id = world.rows()[0]["id"]
+    world.kill()
+    world.boot(survivors={f"life1/{run_id}": True})
+    world.run(minutes=2)
+    assert len(world.asked) == 1
+    assert world.story()[0] == "03-02 08:00 interval abandoned child_may_still_run"
