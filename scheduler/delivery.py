@@ -11,11 +11,15 @@ from scheduler import outbox
 from scheduler.executor import Done
 from scheduler.logs import event
 from scheduler.outbox import Letter
-from scheduler.settings import Channel
-from scheduler.transports import Message, Sent, webhook
+from scheduler.outcome import Kind
+from scheduler.settings import Channel, Uncertain
+from scheduler.transports import Message, Sent, discord, telegram, webhook
+from scheduler.transports.post import Wire
 from scheduler.turn import Turn
 
 LONGEST_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
+ONCE_MORE = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
+KNOWS_REPEATS = ("webhook", "log")  # kinds that take a message's key, or do not mind a line more
 
 Send = Callable[["Parcel"], Sent]
 
@@ -34,7 +38,7 @@ def collect(turn: Turn, limit: int) -> list[Parcel]:
     for letter in outbox.take(turn, limit):
         channel = turn.plan.settings.channels.get(letter.channel)
         if channel is None:
-            outbox.dead(turn, letter, f"channels.{letter.channel} is no longer declared")
+            outbox.dead(turn, letter, _undeclared(letter))
         else:
             parcels.append(Parcel(letter, channel))
     return parcels
@@ -49,7 +53,7 @@ def settle(turn: Turn, done: Done[Parcel, Sent]) -> None:
     elif sent.state == "dead":
         outbox.dead(turn, letter, sent.error)
     elif sent.state == "uncertain":
-        outbox.uncertain(turn, letter, sent.error, resend=channel.uncertain == "resend")
+        _doubt(turn, letter, channel, sent.error)
     else:
         outbox.try_later(turn, letter, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
 
@@ -58,18 +62,61 @@ def recover(turn: Turn) -> None:
     """Book what an earlier life of the daemon was sending when it died: nobody knows whether it arrived."""
     for letter in outbox.interrupted(turn.db):
         channel = turn.plan.settings.channels.get(letter.channel)
-        resend = channel is None or channel.uncertain == "resend"
-        outbox.uncertain(turn, letter, "the daemon stopped while sending", resend=resend)
+        if channel is None:
+            outbox.dead(turn, letter, _undeclared(letter))
+        else:
+            _doubt(turn, letter, channel, "the daemon stopped while sending")
+
+
+def when_uncertain(channel: Channel, kind: str) -> Uncertain:
+    """What becomes of a message of a heartbeat or a job (`kind`) when nobody knows whether the channel has it.
+
+    Unless the config says it, a receiver that knows repeats gets it again; of the others an alert, better twice than never,
+    while a job's output is held for a person to decide.
+    """
+    if channel.uncertain is not None:
+        return channel.uncertain
+    return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
 
 
 def send(parcel: Parcel) -> Sent:
     """Hand one message to its channel; waits for the channel."""
-    letter, channel = parcel.letter, parcel.channel
+    return hand_over(parcel.channel, _message(parcel.letter))
+
+
+def hand_over(channel: Channel, message: Message) -> Sent:
+    """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network."""
     if channel.kind == "log":
-        event(logging.INFO, "said", kind=letter.kind, name=letter.name, slot=letter.slot, text=letter.text)
+        event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
         return Sent("delivered", "", None)
-    assert channel.url is not None
-    return webhook.send(channel.url.reveal(), _message(letter), allow_private=channel.allow_private)
+    if channel.url is None:
+        return Sent("retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file", None)
+    url, wire = channel.url.reveal(), Wire(channel.allow_private)
+    base = channel.base_url.reveal() if channel.base_url else None
+    match channel.kind:
+        case "telegram":
+            return telegram.send(url, message, wire, base=base)
+        case "discord":
+            return discord.send(url, message, wire, base=base)
+        case "apprise":
+            from scheduler.transports import apprise  # slow to import, and most have no such channel
+
+            return apprise.send(url, message)
+        case "webhook":
+            return webhook.send(url, message, wire)
+
+
+def _doubt(turn: Turn, letter: Letter, channel: Channel, error: str) -> None:
+    """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
+    resend = when_uncertain(channel, letter.kind) == "resend"
+    if channel.kind in KNOWS_REPEATS:
+        outbox.uncertain(turn, letter, error, resend=resend)
+    else:
+        outbox.uncertain(turn, letter, error, resend=resend and not letter.doubted, wait=ONCE_MORE)
+
+
+def _undeclared(letter: Letter) -> str:
+    return f"channels.{letter.channel} is no longer declared"
 
 
 def _message(letter: Letter) -> Message:

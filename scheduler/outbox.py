@@ -13,16 +13,27 @@ from scheduler.entry import Claim, Entry
 from scheduler.events import Told
 from scheduler.outcome import Delivery
 from scheduler.store import millis, moment
+from scheduler.transports import split
 from scheduler.turn import Turn
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 LAST_STEP = LADDER[-1]
 GIVE_UP = timedelta(hours=24)
 
+# A part waits until those before it, of the same run and for the same channel, are delivered or given up.
+READY = (
+    "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
+    " and before.channel = outbox.channel and before.part < outbox.part"
+    " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One message for one channel. `key` is stable over crash, restart and restored backup."""
+    """One part of a message for one channel. `key` is stable over crash, restart and restored backup.
+
+    `doubted` says that an earlier attempt may have arrived.
+    """
 
     id: int
     key: str
@@ -37,6 +48,7 @@ class Letter:
     text: str
     attempts: int
     created_at: datetime
+    doubted: bool
 
 
 def not_told_yet(turn: Turn, entry: Entry, message: str) -> tuple[str, ...]:
@@ -60,24 +72,36 @@ def _heard(turn: Turn, entry: Entry, channel: str, digest: str) -> bool:
 
 
 def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> None:
-    """Write the messages of a run, one per channel; a row that is there already stays as it is."""
+    """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is."""
     entry = claim.entry
-    digest = entry.digest(message)
-    key = letter_key(claim, part=1)
     for channel in channels:
-        row = turn.db.execute(
-            "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before, created_at)"
-            " values (?, ?, ?, ?, ?, ?, ?, 1, 1, ?, ?, 'pending', ?, ?) on conflict (key, channel) do nothing returning id",
-            (
-                key, channel, claim.run_id, entry.kind, entry.name, claim.trigger, millis(claim.slot), entry.name, message,
-                millis(turn.now), millis(turn.now),
-            ),
-        ).fetchone()  # fmt: skip
+        parts = _parts(turn, channel, message)
+        for part, text in enumerate(parts, 1):
+            row = _insert(turn, claim, channel, part, len(parts), text)
         if row and entry.dedup_window:
             turn.db.execute(
                 "insert or replace into digest (kind, name, channel, hash, outbox_id, until_at) values (?, ?, ?, ?, ?, ?)",
-                (entry.kind, entry.name, channel, digest, row["id"], millis(turn.now + entry.dedup_window)),
+                (entry.kind, entry.name, channel, entry.digest(message), row["id"], millis(turn.now + entry.dedup_window)),
             )
+
+
+def _parts(turn: Turn, name: str, message: str) -> list[str]:
+    channel = turn.plan.settings.channels.get(name)
+    return [message] if channel is None or channel.limit is None else split(message, channel.limit)
+
+
+def _insert(turn: Turn, claim: Claim, channel: str, part: int, parts: int, text: str) -> sqlite3.Row | None:
+    entry, now = claim.entry, millis(turn.now)
+    row: sqlite3.Row | None = turn.db.execute(
+        "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
+        " created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?) on conflict (key, channel) do nothing"
+        " returning id",
+        (
+            letter_key(claim, part), channel, claim.run_id, entry.kind, entry.name, claim.trigger, millis(claim.slot), part,
+            parts, entry.name, text, now, now,
+        ),
+    ).fetchone()  # fmt: skip
+    return row
 
 
 def letter_key(claim: Claim, part: int) -> str:
@@ -89,8 +113,8 @@ def letter_key(claim: Claim, part: int) -> str:
 def take(turn: Turn, limit: int) -> list[Letter]:
     """Mark at most `limit` due messages as being sent, the oldest first, before anything leaves the machine."""
     rows = turn.db.execute(
-        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1 where id in"
-        " (select id from outbox where state = 'pending' and not_before <= ? order by id limit ?) returning *",
+        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1 where id in"  # noqa: S608
+        " (select id from outbox where " + READY + " and not_before <= ? order by id limit ?) returning *",
         (millis(turn.now), millis(turn.now), limit),
     ).fetchall()
     return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
@@ -98,12 +122,13 @@ def take(turn: Turn, limit: int) -> list[Letter]:
 
 def next_due(db: sqlite3.Connection) -> datetime | None:
     """When the next message wants to be sent."""
-    return optional(db.execute("select min(not_before) from outbox where state = 'pending'").fetchone()[0])
+    return optional(db.execute("select min(not_before) from outbox where " + READY).fetchone()[0])  # noqa: S608
 
 
 def untried(db: sqlite3.Connection) -> bool:
-    """Whether any message still waits for its first attempt."""
-    return db.execute("select 1 from outbox where state = 'pending' and attempts = 0 limit 1").fetchone() is not None
+    """Whether any message still waits for its first attempt, and not for an earlier part."""
+    query = "select 1 from outbox where " + READY + " and attempts = 0 limit 1"  # noqa: S608
+    return db.execute(query).fetchone() is not None
 
 
 def delivered(turn: Turn, letter: Letter) -> None:
@@ -128,14 +153,19 @@ def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) ->
 def dead(turn: Turn, letter: Letter, error: str) -> None:
     """Give a message up; its text stays readable, and the same text may be said again."""
     _end(turn, letter, Delivery.DEAD, error)
-    turn.db.execute("delete from digest where outbox_id = ?", (letter.id,))
+    turn.db.execute(
+        "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id ="
+        " (select run_id from outbox where id = ?))",
+        (letter.channel, letter.id),
+    )
 
 
-def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool) -> None:
-    """Nobody knows whether it arrived: by the channel's policy it goes out once more, or is held for a person to decide."""
+def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
+    """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
     turn.tell(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
+    turn.db.execute("update outbox set finished_at = ? where id = ?", (millis(turn.now), letter.id))
     if resend:
-        try_later(turn, letter, error, None)
+        try_later(turn, letter, error, wait)
         return
     turn.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
 
@@ -157,8 +187,8 @@ def forget(turn: Turn) -> None:
 def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
     """Per channel: how many messages are pending or dead, and since when the oldest waits."""
     query = (
-        "select channel, sum(state in ('pending', 'sending', 'uncertain', 'held')) as pending, sum(state = 'dead') as dead,"
-        " min(case when state in ('pending', 'sending', 'uncertain', 'held') then created_at end) as oldest from outbox group by channel"
+        "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
+        " from (select *, state in ('pending', 'sending', 'uncertain', 'held') as open from outbox) group by channel"
     )
     return [dict(row) for row in db.execute(query)]
 
@@ -185,4 +215,5 @@ def _letter(row: sqlite3.Row) -> Letter:
         text=row["text"],
         attempts=row["attempts"],
         created_at=moment(row["created_at"]),
+        doubted=row["finished_at"] is not None,
     )

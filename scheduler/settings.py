@@ -14,6 +14,8 @@ from heartbeat.spec import Heartbeat
 from scheduler.secret import Secret
 
 May = Literal["read", "wake", "operate", "edit"]
+Transport = Literal["webhook", "telegram", "discord", "apprise"]
+Uncertain = Literal["resend", "hold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where messages go; `log` is built in. `uncertain` says what happens to a message whose arrival is not known."""
+    """Where messages go; `log` is built in.
+
+    `url` is None for the log, and where nothing enabled uses the channel and its secret is not set. `base_url` replaces a
+    service's own server. `uncertain` says what becomes of a message whose arrival is not known, if the config says it. `limit`
+    is how long one message may be, in UTF-16 units; None: as long as it likes.
+    """
 
     name: str
-    kind: Literal["log", "webhook"]
+    kind: Literal["log"] | Transport
     url: Secret | None
     allow_private: bool
-    uncertain: Literal["resend", "hold"]
+    uncertain: Uncertain | None
+    base_url: Secret | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

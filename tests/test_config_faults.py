@@ -1,4 +1,4 @@
-# ruff: noqa: E501 -- a line that is told is not broken
+
 """Every fault of a config is one line: where it stands, what is wrong, what to write."""
 
 from __future__ import annotations
@@ -95,11 +95,25 @@ FAULTS = [
     ('5 per 10m', '0 per 10m', "config.yaml:3:38: limits.wake_flood: '0 per 10m' is not a rate; write 5 per 10m"),
     ('  hook:', '  log:', 'config.yaml:5:3: channels.log: log has a meaning of its own in deliver:; use another name'),
     ('  hook:', '  none:', 'config.yaml:5:3: channels.none: none has a meaning of its own in deliver:; use another name'),
-    ('{kind: webhook, url: "https://example.org/x"}', 'tgram://1/2', 'config.yaml:5:9: channels.hook: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('{kind: webhook, url: "https://example.org/x"}', '["tgram://1/2"]', 'config.yaml:5:3: channels.hook: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('{kind: webhook, url: "https://example.org/x"}', 'tgram://1:canary', 'config.yaml:5:9: channels.hook: this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC'),
+    ('{kind: webhook, url: "https://example.org/x"}', 'discord://canary/1', 'config.yaml:5:9: channels.hook: this is not the URL of a Discord webhook; write discord://ID/TOKEN, or the https:// one that Discord shows'),
+    ('{kind: webhook, url: "https://example.org/x"}', 'https://example.org/canary', 'config.yaml:5:9: channels.hook: a web address alone does not say what is understood there; write {kind: webhook, url: "https://..."}'),
+    ('{kind: webhook, url: "https://example.org/x"}', 'carrier://pigeon:canary@host', 'config.yaml:5:9: channels.hook: carrier:// leads nowhere: this is not a URL of a service that Apprise knows, or a part of it is missing'),
+    ('{kind: webhook, url: "https://example.org/x"}', 'slack://canary', 'config.yaml:5:9: channels.hook: slack:// leads nowhere: this is not a URL of a service that Apprise knows, or a part of it is missing'),
+    ('{kind: webhook, url: "https://example.org/x"}', 'canary', "config.yaml:5:9: channels.hook: this is not a URL; write tgram://TOKEN/CHAT, discord://ID/TOKEN or one of Apprise's"),
+    ('{kind: webhook, url: "https://example.org/x"}', "''", 'config.yaml:5:9: channels.hook: the text is empty'),
+    ('{kind: webhook, url: "https://example.org/x"}', '{kind: apprise, url: "ntfy://topic", allow_private: true}', 'config.yaml:5:56: channels.hook.allow_private: Apprise opens its own connections, to private addresses too; remove allow_private'),
+    ('/x"}', '/x", base_url: "http://a"}', 'config.yaml:5:65: channels.hook.base_url: only telegram and discord have a base_url; remove it, as webhook has all in url'),
+    ('{kind: webhook, url: "https://example.org/x"}', '{url: "tgram://1/2", base_url: canary}', 'config.yaml:5:40: channels.hook.base_url: this is not the address of a server; write http:// or https:// with a host'),
+    ('/x"}', '/x", uncertain: perhaps}', "config.yaml:5:66: channels.hook.uncertain: 'perhaps' is not known here; write resend or hold"),
+    ('retries: 2', 'deliver: tgram://1:canary/2', 'config.yaml:16:16: agents.ops.heartbeat.deliver: this is a URL, and no channel of this file; declare it and write its name here'),
     ('https://example.org/x', 'ftp://example.org/x', 'config.yaml:5:30: channels.hook.url: this is not the address of a webhook; write http:// or https:// with a host'),
     ('https://example.org/x', 'https://', 'config.yaml:5:30: channels.hook.url: this is not the address of a webhook; write http:// or https:// with a host'),
     (', url: "https://example.org/x"', '', 'config.yaml:5:3: channels.hook.url: is missing; write url: "https://..."'),
-    ('webhook', 'telegram', 'config.yaml:5:16: channels.hook.kind: is of no known kind; write webhook'),
+    ('webhook', 'telegram', 'config.yaml:5:31: channels.hook.url: this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC'),
+    ('webhook', 'carrier', "config.yaml:5:16: channels.hook.kind: 'carrier' is not known here; write webhook, telegram, discord or apprise"),
+    ('webhook', '~', "config.yaml:5:16: channels.hook.kind: an empty value is not known here; write webhook, telegram, discord or apprise"),
     ('"0 3 * * *"', '0 3 30 2 *', 'config.yaml:19:15: cron.nightly.schedule: day-of-month 30 never comes in month 2; write L for the last day of the month'),
     ('"0 3 * * *"', '"0 25 * * *"', "config.yaml:19:15: cron.nightly.schedule: hour '25' is out of range; write 0 to 23"),
     ('"0 3 * * *"', '*/5 * * * *', 'config.yaml:19:15: cron.nightly.schedule: text that begins with * must stand in quotes: "*/5 * * * *"'),

@@ -300,6 +300,11 @@ def secret(value: object) -> str:
     raise ValueError("a text in quotes is wanted here" if not isinstance(value, str) or value else "the text is empty")
 
 
+def channel(value: object) -> object:
+    """The forms of a channel as one: a map with its URL."""
+    return {"url": value} if isinstance(value, str) else value
+
+
 def written(span: timedelta) -> str:
     """A length of time as the config writes it: 1h30m."""
     seconds = round(span.total_seconds())

@@ -57,7 +57,9 @@ class Spot:
     def known(self, names: tuple[str, ...], among: Collection[str], noun: str, *inside: str | int) -> None:
         """Note each name that is not declared."""
         for index, name in enumerate(names):
-            if name not in among:
+            if name not in among and "://" in name:
+                self.fault(f"this is a URL, and no {noun} of this file; declare it and write its name here", *inside, index)
+            elif name not in among:
                 self.fault(f"{tree.shown_key(name)!r} is no {noun} of this file{suggest(name, among)}", *inside, index)
 
     def secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.config import agents, fields, inherit, jobs, models, overrides, server, tree
+from scheduler.config import agents, channels, fields, inherit, jobs, models, overrides, server, tree
 from scheduler.config.check import check
 from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
 from scheduler.config.frame import Frame, Spot
@@ -81,8 +81,8 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
     folder = folder_of(path)
     vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
     names = _entries(root, "agents", complaints)
-    channels = ["log", *_entries(root, "channels", complaints)]
-    frame = Frame(folder, config.timezone, config.limits.min_interval, names, channels, vault, complaints)
+    targets = ["log", *_entries(root, "channels", complaints)]
+    frame = Frame(folder, config.timezone, config.limits.min_interval, names, targets, vault, complaints)
     heartbeats = _heartbeats(root, source.agent, frame)
     found_jobs = _jobs(
         root, source.job, frame, {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names}
@@ -99,7 +99,7 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         server=server.server(config.server, _spot(root, frame, "server")),
         limits=_limits(config.limits),
         history=History(config.history.keep, config.history.runs),
-        channels=server.channels(config.channels, used, _spot(root, frame, "channels")),
+        channels=channels.channels(config.channels, used, _spot(root, frame, "channels")),
         heartbeats=heartbeats,
         jobs=found_jobs,
     )

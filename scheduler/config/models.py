@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 from cron.job import Misfire, WakeMode, WakeOn
 from heartbeat.spec import Match, Missing, Normalize
 from scheduler.config import fields
-from scheduler.settings import May
+from scheduler.settings import May, Transport, Uncertain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +64,7 @@ _SOME_TEXT, _PATH = _text(fields.some_text), _text(fields.path, "path")
 _DURATION = _text(fields.duration, "duration", pattern=_SPAN)
 _SOME_DURATION = _text(fields.some_duration, "duration", pattern=_SPAN)
 _ZONE = _text(fields.zone, "time zone")
+_SECRET = _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
 _TARGETS, _WORDS = _several(fields.targets, "channel, list, `none`"), _several(fields.names, "name or list")
 
 Text = Annotated[str, _SOME_TEXT]
@@ -83,7 +84,7 @@ Words = Annotated[tuple[str, ...], _WORDS]
 WordsOrNone = Annotated[tuple[str, ...] | None, _WORDS]
 Targets = Annotated[tuple[str, ...], _TARGETS]
 TargetsOrNone = Annotated[tuple[str, ...] | None, _TARGETS]
-SecretText = Annotated[str, _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")]
+SecretText = Annotated[str, _SECRET]
 Environment = Annotated[
     tuple[tuple[str, str], ...],
     Form(
@@ -272,15 +273,31 @@ class Limits(Part):
     shutdown_grace: Duration = key(timedelta(seconds=30), "How long runs may go on when the daemon stops.", written="30s")
 
 
-class Webhook(Part):
-    """Posts JSON to an address."""
+class Channel(Part):
+    """Where messages go. A channel that is a text is its URL."""
 
-    kind: Literal["webhook"] = needed("`webhook`, the only kind so far beside the built-in `log`.")
-    url: SecretText = needed("http or https.")
-    allow_private: Truth = key(False, "Allows addresses of this machine and of private networks.")
-    uncertain: Annotated[Literal["resend", "hold"], _choice(Literal["resend", "hold"])] = key(
-        "resend", "What becomes of a message when nobody knows whether it arrived; webhooks get a key to know repeats by."
+    kind: Annotated[Transport | None, _choice(Transport)] = key(
+        None, "How it is spoken to.", else_="`telegram` for `tgram://`, `discord` for `discord://`, `apprise` for all others"
     )
+    url: SecretText = needed("`tgram://TOKEN/CHAT`, `discord://ID/TOKEN`, a URL of Apprise; for `webhook` http or https.")
+    base_url: Annotated[str | None, _SECRET] = key(None, "Telegram's or Discord's server.", else_="their own")
+    allow_private: Truth = key(
+        False, "Allows addresses of this machine and of private networks; Apprise opens its own connections and may always."
+    )
+    uncertain: Annotated[Uncertain | None, _choice(Uncertain)] = key(
+        None,
+        "What becomes of a message when nobody knows whether it arrived. Webhooks get a key to know repeats by; others are"
+        " sent it once more.",
+        else_="`resend`; for output of jobs on other channels than webhooks `hold`",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OrText:
+    """Tells an editor that a text may stand in place of the map."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 class History(Part):
@@ -300,7 +317,9 @@ class Config(Part):
     env_file: PathOrNone = key(None, "NAME=value lines, mode 0600, for `${NAME}`.", else_="none")
     server: Server = key(Server(), "The HTTP interface.", written={})
     limits: Limits = key(Limits(), "Bounds for all entries.", written={})
-    channels: dict[str, Webhook] = key({}, "Where messages go. `log` is built in.", written={})
+    channels: dict[str, Annotated[Channel, BeforeValidator(fields.channel), _OrText()]] = key(
+        {}, "Where messages go, by name. `log` is built in.", written={}
+    )
     history: History = key(History(), "How long runs are remembered.", written={})
     agents: dict[str, Agent] = key({}, "Agents by name.", written={})
     cron: dict[str, Job] = key({}, "Jobs by name.", written={})

@@ -50,7 +50,8 @@ def _section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], se
 
 def _model_name(form: Mapping[str, Any]) -> str:
     """The model inside a key's form; empty where it is a plain value."""
-    parts = [form, form.get("additionalProperties", {}), *form.get("anyOf", ())]
+    named = form.get("additionalProperties", {})
+    parts = [form, named, *form.get("anyOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
     references = [part["$ref"] for part in parts if isinstance(part, dict) and "$ref" in part]
     return references[0].rpartition("/")[2] if references else ""
 
@@ -60,8 +61,9 @@ def _form(form: Mapping[str, Any], name: str, seen: Mapping[str, str]) -> str:
         return str(form["x-form"])
     if "const" in form:
         return f"`{form['const']}`"
-    kind = "maps by name" if "additionalProperties" in form else "map"
-    return f"{kind}, see `{seen[name]}`"
+    if "additionalProperties" not in form:
+        return f"map, see `{seen[name]}`"
+    return f"{'texts or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[name]}`"
 
 
 def _default(form: Mapping[str, Any], *, required: bool) -> str:

@@ -1,16 +1,14 @@
-"""The parts of the config that are not entries: the HTTP interface and the channels."""
+"""The HTTP interface as the config declares it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from scheduler.config import models
 from scheduler.config.frame import Spot
 from scheduler.config.secrets import refers
-from scheduler.settings import Channel, Server, Token
+from scheduler.settings import Server, Token
 
 LEAST_BYTES = 16  # 128 bit
 
@@ -23,17 +21,6 @@ def server(part: models.Server, spot: Spot) -> Server:
     if not part.tokens and not is_loopback(host):
         spot.fault(f"{host} can be reached from other machines; declare server.tokens, or listen on 127.0.0.1:{port}", "listen")
     return Server(host, port, part.hosts, tokens, part.metrics_entries)
-
-
-def channels(parts: Mapping[str, models.Webhook], used: Collection[str], spot: Spot) -> dict[str, Channel]:
-    """The channels by name, `log` among them; an unset secret is a fault only for those `used`."""
-    found = {"log": Channel("log", "log", None, allow_private=False, uncertain="resend")}
-    for name, part in parts.items():
-        url = spot.secret(part.url, name, "url", used=name in used)
-        if url and not spot.frame.vault.sealed and not _is_web_address(url.reveal()):
-            spot.fault("this is not the address of a webhook; write http:// or https:// with a host", name, "url")
-        found[name] = Channel(name, part.kind, url, part.allow_private, part.uncertain)
-    return found
 
 
 def is_loopback(host: str) -> bool:
@@ -71,17 +58,3 @@ def _check_token(name: str, value: str, spot: Spot) -> None:
         spot.fault("this token is shorter than 16 bytes; make one with: openssl rand -hex 16", "tokens", name, "value")
     elif not all("!" <= character <= "~" for character in value):
         spot.fault("a token is sent in a header: ASCII letters, digits and signs only, no blanks", "tokens", name, "value")
-
-
-def _is_web_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and (parts.port or 1) > 0
-            and url.isprintable()
-            and " " not in url
-        )
-    except ValueError:
-        return False

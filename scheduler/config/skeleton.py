@@ -10,6 +10,7 @@ _CONFIG = """\
 timezone: UTC                          # the zone of windows and schedules, e.g. Europe/Berlin
 
 # channels:                            # without one, messages go to the log
+#   phone: "tgram://${{TG_TOKEN}}/${{TG_CHAT}}"
 #   hook: {{kind: webhook, url: "${{HOOK_URL}}"}}
 
 agents:

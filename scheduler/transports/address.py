@@ -52,7 +52,10 @@ def bot(url: str) -> Bot:
 
 
 def hook(url: str) -> Hook:
-    """The webhook of a discord:// URL, or of the https:// one that Discord shows. ValueError, which shows nothing of it, if none."""
+    """The webhook of a discord:// URL, or of the https:// one that Discord shows.
+
+    ValueError, which shows nothing of it, if it is none.
+    """
     found = _HOOK.fullmatch(url)
     if not found:
         raise ValueError(NO_HOOK)

@@ -55,7 +55,8 @@ def _ask(service: NotifyBase, message: Message, answers: SimpleQueue[bool]) -> N
     """Apprise turns what goes wrong inside a service into a no."""
     title = message.title if service.title_maxlen > 0 else ""
     try:
-        caller = Apprise(servers=service, asset=_asset())
+        caller = Apprise(asset=_asset())
+        caller.add(service)
         answers.put(bool(caller.notify(message.text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT)))
     finally:
         _free.release()

@@ -6,10 +6,10 @@ from typing import Any
 
 from scheduler.transports import Message, Sent, address
 from scheduler.transports.address import Hook
+from scheduler.transports.limits import DISCORD as LIMIT
 from scheduler.transports.post import Answer, Wire, judge, post, seconds, shown
 
 BASE = "https://discord.com"
-LIMIT = 2000  # characters of one message
 SUPPRESS_EMBEDS = 1 << 2
 
 

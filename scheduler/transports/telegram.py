@@ -10,7 +10,6 @@ from scheduler.transports.address import Bot
 from scheduler.transports.post import Answer, Wire, judge, post, seconds, shown
 
 BASE = "https://api.telegram.org"
-LIMIT = 4096  # UTF-16 units, in which Telegram counts a message's entities; counted so, its length is never too long
 
 
 def send(url: str, message: Message, wire: Wire, *, base: str | None = None) -> Sent:

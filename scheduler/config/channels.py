@@ -1,0 +1,89 @@
+"""The channels as the config declares them: which transport each URL is for, and whether it can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from scheduler.config import models
+from scheduler.config.frame import Spot
+from scheduler.secret import Secret
+from scheduler.settings import Channel, Transport
+from scheduler.transports import address, limits
+
+LOG = Channel("log", "log", None, allow_private=False, uncertain="resend")
+
+_OF_SCHEME: Mapping[str, Transport] = {"tgram": "telegram", "discord": "discord", "http": "webhook", "https": "webhook"}
+_ELSEWHERE = ("telegram", "discord")  # kinds whose server may be another
+
+
+def channels(parts: Mapping[str, models.Channel], used: Collection[str], spot: Spot) -> dict[str, Channel]:
+    """The channels by name, `log` among them; an unset secret is a fault only for those `used`."""
+    return {"log": LOG, **{name: _channel(name, part, spot, used=name in used) for name, part in parts.items()}}
+
+
+def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Channel:
+    url = spot.secret(part.url, name, "url", used=used)
+    base = spot.secret(part.base_url, name, "base_url", used=used) if part.base_url else None
+    known = url.reveal() if url and not spot.frame.vault.sealed else ""
+    kind = part.kind or _OF_SCHEME.get(address.scheme(known or part.url), "apprise")
+    limit = None
+    if known:
+        try:
+            limit = _limit(kind, known, said=part.kind is not None)
+        except ValueError as error:
+            spot.fault(str(error), name, "url")
+    _check_server(name, part, kind, base, spot)
+    return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit)
+
+
+def _limit(kind: Transport, url: str, *, said: bool) -> int | None:
+    """How long a message may be. ValueError, which shows at most the scheme, for a URL that is not of this kind."""
+    if kind == "telegram":
+        address.bot(url)
+        return limits.TELEGRAM
+    if kind == "discord":
+        address.hook(url)
+        return limits.DISCORD
+    if kind == "apprise":
+        return _apprise_limit(url)
+    if not said:
+        raise ValueError('a web address alone does not say what is understood there; write {kind: webhook, url: "https://..."}')
+    if not _is_web_address(url):
+        raise ValueError("this is not the address of a webhook; write http:// or https:// with a host")
+    return None
+
+
+def _apprise_limit(url: str) -> int:
+    from scheduler.transports import apprise  # a quarter of a second, for those who use it alone
+
+    scheme = address.scheme(url)
+    if not scheme:
+        raise ValueError("this is not a URL; write tgram://TOKEN/CHAT, discord://ID/TOKEN or one of Apprise's")
+    try:
+        return apprise.limit(url)
+    except ValueError as error:
+        raise ValueError(f"{scheme}:// leads nowhere: {error}") from None
+
+
+def _check_server(name: str, part: models.Channel, kind: Transport, base: Secret | None, spot: Spot) -> None:
+    if part.base_url and kind not in _ELSEWHERE:
+        spot.fault(f"only telegram and discord have a base_url; remove it, as {kind} has all in url", name, "base_url")
+    elif base and not spot.frame.vault.sealed and not _is_web_address(base.reveal()):
+        spot.fault("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
+    if part.allow_private and kind == "apprise":
+        spot.fault("Apprise opens its own connections, to private addresses too; remove allow_private", name, "allow_private")
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (parts.port or 1) > 0
+            and url.isprintable()
+            and " " not in url
+        )
+    except ValueError:
+        return False
