@@ -29,7 +29,10 @@ class CommandRunner:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Whom a model is asked at. `api_key` may be an opaque secret or None, as for a server of one's own; no `base_url`: the kind's own."""
+    """Whom a model is asked at.
+
+    `api_key` may be an opaque secret, or None as for a server of one's own. Without `base_url` it is the kind's own.
+    """
 
     name: str
     kind: Literal["anthropic", "openai"]

@@ -32,14 +32,13 @@ def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: 
 
 def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
+    told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
     closed = turn.db.execute(
-        "update run set state = 'closed', outcome = ?, reason = ?, suppression = ?, finished_at = ?, model_used = ?, prompt_parts = ?,"
-        " exit_code = ?, text = ?, error = ? where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (
-            ending.outcome, ending.reason, ending.suppression, millis(turn.now), ending.model_used, json.dumps(dict(ending.prompt_parts)),
-            ending.exit_code, ending.text, ending.error, claim.run_id, claim.owner, claim.fence,
-        ),
-    ).fetchone()  # fmt: skip
+        "update run set state = 'closed', finished_at = ?, prompt_parts = ?,"
+        " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?"
+        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, claim.run_id, claim.owner, claim.fence),
+    ).fetchone()
     if closed is None:
         return False
     entry = claim.entry

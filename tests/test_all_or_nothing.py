@@ -11,12 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from test_story_slots import agent
+from world import World, at
+
 from scheduler import duequeue, opening, plan
 from scheduler.config.load import load
 from scheduler.store import Store
 from scheduler.turn import Turn
-from test_story_slots import agent
-from world import World, at
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
@@ -48,7 +49,7 @@ def die_at(folder: Path, statement: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("step", range(0, 6))
+@pytest.mark.parametrize("step", range(6))
 def test_a_death_after_any_statement_leaves_all_or_nothing_and_the_next_life_goes_on(tmp_path: Path, step: int) -> None:
     codes = set()
     for statement in range(20 + step, 180, 6):

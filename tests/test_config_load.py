@@ -1,4 +1,4 @@
-# ruff: noqa: E501 -- the lines of a file are not broken
+
 """What the settings hold for what the file says: defaults, inheritance, anchors, overrides."""
 
 from __future__ import annotations

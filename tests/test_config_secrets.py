@@ -1,4 +1,4 @@
-# ruff: noqa: E501 -- the lines of a file are not broken
+
 """Secrets: where references are filled in, and that their values are seen nowhere."""
 
 from __future__ import annotations

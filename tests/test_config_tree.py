@@ -1,4 +1,4 @@
-# ruff: noqa: E501 -- the lines of a file are not broken
+
 """The reader of YAML: bounds that hold, positions that are right, and nothing but complaints for any bytes."""
 
 from __future__ import annotations

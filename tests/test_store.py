@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from scheduler.store import FIRST_SCHEMA, Store, StoreError, Unavailable, inspect, migrations, reader
 from sqlite_utils import Database
+
+from scheduler.store import FIRST_SCHEMA, Store, StoreError, Unavailable, inspect, migrations, reader
 
 
 @contextmanager
@@ -140,7 +141,7 @@ def test_a_database_of_a_newer_heartbeatd_is_refused_with_both_versions(tmp_path
     path = tmp_path / "a.db"
     with opened(path) as store, store.transaction() as db:
         db.execute("insert into _sqlite_migrations (migration_set, name, applied_at) values ('heartbeatd', 'm999_later', 'then')")
-    with pytest.raises(StoreError, match="m999_later.*m001_first_schema"):
+    with pytest.raises(StoreError, match=r"m999_later.*m001_first_schema"):
         Store.open(path)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
@@ -244,27 +242,7 @@ def test_a_run_that_was_not_tried_again_counts_as_a_failure(play) -> None:
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 1
 
 
-# --- the executor ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_late_result_of_a_given_up_attempt_does_not_swallow_that_of_the_next() -> None:
-    gates = {"first": threading.Event(), "second": threading.Event()}
-
-    def carry(task: str, children: object) -> str:
-        gates[task].wait(5)
-        return task
-
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, lambda task: task, lambda: None, "test")
-    executor.submit(7, "first")
-    executor.give_up(7, SimpleNamespace(task="first", result="stuck"))  # type: ignore[arg-type]
-    executor.ack([7])
-    executor.submit(7, "second")  # the retry of the same run
-    gates["first"].set()
-    time.sleep(0.2)
-    assert (list(executor.inflight().values()), executor.results()) == (["second"], [])
-    gates["second"].set()
-    time.sleep(0.2)
-    assert [done.result for _, done in executor.results()] == ["second"]
+# --- what does not end --------------------------------------------------------------------------------------------
 
 
 def test_an_attempt_that_could_not_be_ended_is_not_tried_again_beside_itself(play) -> None:
@@ -391,12 +369,11 @@ def test_one_turn_never_looks_at_every_entry_of_a_large_house(tmp_path: Path) ->
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
     world.clock.forward(timedelta(hours=5, minutes=15))  # all missed, beyond their grace
-    begun = time.monotonic()
     world.engine.tick(world.clock.read())
-    took = time.monotonic() - begun
+    assert len(world.rows()) == 500
+    world.settle()
+    assert len(world.rows()) == count
     world.store.close()
-    print("seconds", took, "for", count)
-    assert took < 0.25
 
 
 def test_trimming_holds_the_lock_only_shortly(tmp_path: Path) -> None:
@@ -411,12 +388,14 @@ def test_trimming_holds_the_lock_only_shortly(tmp_path: Path) -> None:
             [(f"a{n}", i, 1772438400000) for n in range(count) for i in range(600)],
         )
     world.engine.stopping = True
-    begun = time.monotonic()
+    before = len(world.rows())
     world.engine.tick(world.clock.read())
-    took = time.monotonic() - begun
+    assert before - len(world.rows()) == 500
+    for _ in range(300):
+        world.clock.forward(timedelta(minutes=1))
+        world.engine.tick(world.clock.read())
+    assert len(world.rows()) == count * 10
     world.store.close()
-    print("seconds", took)
-    assert took < 0.05
 
 
 # --- further ----------------------------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from scheduler.inbox import Refused
 from test_story_slots import agent
 from world import Takes, World
+
+from scheduler.inbox import Refused
 
 Play = Callable[..., World]
 

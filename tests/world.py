@@ -203,7 +203,9 @@ class World:
         self.engine.tick(self.clock.read())
         return future.result(timeout=0)
 
-    def wake(self, name: str, text: str = "", *, source: Trigger = Trigger.API, sender: str = "bot", cause: str | None = None) -> int:
+    def wake(
+        self, name: str, text: str = "", *, source: Trigger = Trigger.API, sender: str = "bot", cause: str | None = None
+    ) -> int:
         return self.ask(WakeAgent(Wake(name, source=source, sender=sender, text=text), cause))
 
     def pause(self, key: Any, until: datetime | None = None) -> list[str]:
@@ -251,7 +253,7 @@ class World:
 
         try:
             return claim.entry.carry(claim, start), took
-        except Exception as surprise:
+        except Exception as surprise:  # noqa: BLE001 (as an executor does)
             return surprise, took
 
     def _send(self, parcel: Parcel) -> tuple[Sent, timedelta]:
@@ -271,7 +273,13 @@ def _ended(answer: Any) -> Ended:
 
 
 def _told(row: dict[str, Any]) -> str:
-    words = [row["slot"][5:16].replace("T", " "), row["trigger"], row["outcome"] or row["state"], row["reason"], row["suppression"]]
+    words = [
+        row["slot"][5:16].replace("T", " "),
+        row["trigger"],
+        row["outcome"] or row["state"],
+        row["reason"],
+        row["suppression"],
+    ]
     if row["slots"] > 1:
         words.append(f"x{row['slots']}")
     return " ".join(word for word in words if word)

@@ -1,0 +1,99 @@
+"""The local executor: tasks go in, results come out, and one that does not end holds up nobody."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from scheduler.executor import Done, LocalExecutor
+from scheduler.process import Children
+
+PATIENCE = 10
+HERE = Path(__file__).parent
+
+
+class Bench:
+    """An executor whose tasks wait at gates, and the signal that a result has come."""
+
+    def __init__(self, *names: str) -> None:
+        self.gates = {name: threading.Event() for name in names}
+        self.told = threading.Semaphore(0)
+        self.executor: LocalExecutor[str, str] = LocalExecutor(self._carry, str, self.told.release, "test")
+
+    def _carry(self, task: str, children: Children) -> str:
+        if task in self.gates:
+            assert self.gates[task].wait(PATIENCE)
+        if task == "breaks":
+            raise SystemExit("out of here")
+        return task.upper()
+
+    def open(self, name: str) -> None:
+        """Let a task go on, and wait until the executor has told that something ended."""
+        self.gates[name].set()
+        assert self.told.acquire(timeout=PATIENCE)
+
+    def results(self) -> list[object]:
+        return [done.result for _, done in self.executor.results()]
+
+
+def test_a_result_stays_until_it_is_acknowledged() -> None:
+    bench = Bench("a")
+    bench.executor.submit(1, "a")
+    assert bench.executor.inflight() == {1: "a"}
+    bench.open("a")
+    assert (bench.results(), bench.results()) == (["A"], ["A"])
+    bench.executor.ack([1])
+    assert (bench.results(), bench.executor.inflight()) == ([], {})
+
+
+def test_tasks_run_side_by_side_and_threads_are_used_again() -> None:
+    bench = Bench("a", "b")
+    before = threading.active_count()
+    bench.executor.submit(1, "a")
+    bench.executor.submit(2, "b")
+    bench.open("b")
+    bench.open("a")
+    bench.executor.submit(3, "c")
+    assert bench.told.acquire(timeout=PATIENCE)
+    assert sorted(map(str, bench.results())) == ["A", "B", "C"]
+    assert threading.active_count() == before + 2
+
+
+def test_a_task_that_breaks_its_worker_is_told_and_the_worker_lives() -> None:
+    bench = Bench("a")
+    bench.executor.submit(1, "breaks")
+    assert bench.told.acquire(timeout=PATIENCE)
+    assert isinstance(bench.executor.results()[0][1].surprise, SystemExit)
+    bench.executor.submit(2, "a")
+    bench.open("a")
+    assert "A" in bench.results()
+
+
+def test_a_late_result_of_a_given_up_attempt_does_not_swallow_that_of_the_next() -> None:
+    bench = Bench("first", "second")
+    bench.executor.submit(7, "first")
+    bench.executor.give_up(7, Done("first", "STUCK"))
+    bench.executor.ack([7])
+    bench.executor.submit(7, "second")  # the retry of the same run
+    bench.open("first")
+    assert (bench.executor.inflight(), bench.results()) == ({7: "second"}, [])
+    bench.open("second")
+    assert bench.results() == ["SECOND"]
+
+
+def test_ending_a_task_reaches_its_children() -> None:
+    ended: list[bool] = []
+    ready, told = threading.Event(), threading.Event()
+
+    def carry(task: str, children: Children) -> str:
+        ready.set()
+        result = children.start(["sleep", "60"], stdin=b"", env={}, cwd=HERE)
+        ended.append(result.ended_by == "cancelled")
+        return task
+
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.set, "test")
+    executor.submit(1, "a")
+    assert ready.wait(PATIENCE)
+    executor.cancel(1, "cancelled")
+    assert told.wait(PATIENCE)
+    assert ended == [True]
