@@ -95,7 +95,7 @@ FAULTS = [
     ('5 per 10m', '0 per 10m', "config.yaml:3:38: limits.wake_flood: '0 per 10m' is not a rate; write 5 per 10m"),
     ('  hook:', '  log:', 'config.yaml:5:3: channels.log: log has a meaning of its own in deliver:; use another name'),
     ('  hook:', '  none:', 'config.yaml:5:3: channels.none: none has a meaning of its own in deliver:; use another name'),
-    ('{kind: webhook, url: "https://example.org/x"}', '["tgram://1/2"]', 'config.yaml:5:3: channels.hook: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('{kind: webhook, url: "https://example.org/x"}', '["tgram://1/2"]', 'config.yaml:5:9: channels.hook: a map is wanted here: keys with values, each on a line of its own and indented'),
     ('{kind: webhook, url: "https://example.org/x"}', 'tgram://1:canary', 'config.yaml:5:9: channels.hook: this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC'),
     ('{kind: webhook, url: "https://example.org/x"}', 'discord://canary/1', 'config.yaml:5:9: channels.hook: this is not the URL of a Discord webhook; write discord://ID/TOKEN, or the https:// one that Discord shows'),
     ('{kind: webhook, url: "https://example.org/x"}', 'https://example.org/canary', 'config.yaml:5:9: channels.hook: a web address alone does not say what is understood there; write {kind: webhook, url: "https://..."}'),
