@@ -1,4 +1,3 @@
-
 """Every fault of a config is one line: where it stands, what is wrong, what to write."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-
 """What the settings hold for what the file says: defaults, inheritance, anchors, overrides."""
 
 from __future__ import annotations

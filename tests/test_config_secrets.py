@@ -1,4 +1,3 @@
-
 """Secrets: where references are filled in, and that their values are seen nowhere."""
 
 from __future__ import annotations

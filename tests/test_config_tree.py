@@ -1,4 +1,3 @@
-
 """The reader of YAML: bounds that hold, positions that are right, and nothing but complaints for any bytes."""
 
 from __future__ import annotations

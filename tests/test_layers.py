@@ -100,7 +100,9 @@ def test_sql_is_never_made_of_what_a_user_wrote() -> None:
     made = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            is_execute = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("execute")
+            is_execute = (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("execute")
+            )
             if is_execute and node.args and isinstance(node.args[0], ast.JoinedStr):
                 made.add(name_of(path))
     assert made <= {"scheduler/duequeue.py", "scheduler/store.py"}

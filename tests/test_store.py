@@ -58,7 +58,9 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with opened(path) as store:
         with pytest.raises(KeyError), store.transaction() as db:
-            db.execute("insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)")
+            db.execute(
+                "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
+            )
             raise KeyError("surprise")
         add_life(store)
     assert lives(path) == 1

@@ -285,7 +285,9 @@ def test_a_crash_while_sending_is_uncertain_and_sent_again_under_the_same_key(pl
 
 
 def test_a_channel_that_holds_what_is_uncertain_does_not_send_it_twice(play: Play) -> None:
-    world = play(agent(interval="1d", deliver="hook") + HOOK.replace("allow_private: true", "allow_private: true, uncertain: hold"))
+    world = play(
+        agent(interval="1d", deliver="hook") + HOOK.replace("allow_private: true", "allow_private: true, uncertain: hold")
+    )
     world.scripts["ops"] = lambda asked: ALARM
     sent: list[object] = []
 
@@ -318,7 +320,7 @@ def test_a_flood_of_output_is_a_failure_with_its_reason(play: Play) -> None:
 def test_one_entry_whose_planning_breaks_stops_nobody_else(play: Play) -> None:
     world = play(agent() + job(every="10m"))
     with world.store.transaction() as db:
-        db.execute("update entry set pace = '{\"schedule\": \"rubbish\", \"zone\": \"UTC\", \"offset\": 0}' where name = 'measure'")
+        db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
         db.execute("update entry set due_at = 0 where name = 'measure'")
     world.run(minutes=31)
     assert len(world.rows("ops")) == 2

@@ -77,7 +77,9 @@ def test_every_slot_outside_the_hours_is_told_by_one_row_for_the_whole_night(pla
 def test_a_daily_beat_anchored_at_night_beats_every_day(play: Play) -> None:
     world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=5)
-    assert [line for line in world.story() if " ok " in line] == [f"03-0{day} 08:00 interval ok heartbeat_ok" for day in range(3, 8)]
+    assert [line for line in world.story() if " ok " in line] == [
+        f"03-0{day} 08:00 interval ok heartbeat_ok" for day in range(3, 8)
+    ]
 
 
 def test_half_hourly_beats_are_fifty_on_the_long_day_in_october(play: Play) -> None:

@@ -50,7 +50,9 @@ def test_a_wake_outside_the_hours_writes_its_row_once(play: Play) -> None:
     assert [line for line in world.story() if "api" in line] == ["03-02 23:00 api skipped active_hours"]
 
 
-@pytest.mark.parametrize(("wake_on", "code", "woken"), [("failure", 0, 0), ("failure", 1, 1), ("success", 0, 1), ("success", 1, 0)])
+@pytest.mark.parametrize(
+    ("wake_on", "code", "woken"), [("failure", 0, 0), ("failure", 1, 1), ("success", 0, 1), ("success", 1, 0)]
+)
 def test_wake_on_decides_which_ends_wake(play: Play, wake_on: str, code: int, woken: int) -> None:
     world = play(LAZY + BACKUP.replace("ops}", f"ops, wake_on: {wake_on}}}"))
     world.scripts["backup"] = lambda asked: code or "done"
@@ -102,7 +104,9 @@ def test_more_starts_than_the_flood_limit_wait_for_the_slot(play: Play) -> None:
         world.wake("ops", "look")
         world.run(seconds=30)
     world.run(hours=1)
-    assert [line for line in world.story() if "api" in line] == [f"03-02 08:0{minute} api ok heartbeat_ok" for minute in (1, 1, 2)]
+    assert [line for line in world.story() if "api" in line] == [
+        f"03-02 08:0{minute} api ok heartbeat_ok" for minute in (1, 1, 2)
+    ]
     assert "By api bot" in world.asked[-1].stdin  # the slot at nine tells it
 
 
