@@ -102,7 +102,7 @@ FAULTS = [
     ('{kind: webhook, url: "https://example.org/x"}', 'slack://canary', 'config.yaml:5:9: channels.hook: slack:// leads nowhere: this is not a URL of a service that Apprise knows, or a part of it is missing'),
     ('{kind: webhook, url: "https://example.org/x"}', 'canary', "config.yaml:5:9: channels.hook: this is not a URL; write tgram://TOKEN/CHAT, discord://ID/TOKEN or one of Apprise's"),
     ('{kind: webhook, url: "https://example.org/x"}', "''", 'config.yaml:5:9: channels.hook: the text is empty'),
-    ('{kind: webhook, url: "https://example.org/x"}', '{kind: apprise, url: "ntfy://topic", allow_private: true}', 'config.yaml:5:56: channels.hook.allow_private: Apprise opens its own connections, to private addresses too; remove allow_private'),
+    ('{kind: webhook, url: "https://example.org/x"}', '{kind: apprise, url: "ntfy://topic", allow_private: true}', 'config.yaml:5:61: channels.hook.allow_private: Apprise opens its own connections, to private addresses too; remove allow_private'),
     ('/x"}', '/x", base_url: "http://a"}', 'config.yaml:5:65: channels.hook.base_url: only telegram and discord have a base_url; remove it, as webhook has all in url'),
     ('{kind: webhook, url: "https://example.org/x"}', '{url: "tgram://1/2", base_url: canary}', 'config.yaml:5:40: channels.hook.base_url: this is not the address of a server; write http:// or https:// with a host'),
     ('/x"}', '/x", uncertain: perhaps}', "config.yaml:5:66: channels.hook.uncertain: 'perhaps' is not known here; write resend or hold"),

@@ -1,0 +1,77 @@
+"""`ping`: a test message through one channel or all of them, sent from here and now."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from scheduler import logs
+from scheduler.cli import options
+from scheduler.cli.mistake import Mistake
+from scheduler.cli.table import plain
+from scheduler.config import load
+from scheduler.config.fields import suggest
+from scheduler.delivery import hand_over
+from scheduler.settings import Channel, Settings
+from scheduler.transports import Message, Sent
+
+TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
+
+
+@click.command()
+@click.argument("name", metavar="[CHANNEL]", required=False)
+@options.config
+def ping(name: str | None, path: Path) -> int:
+    """Send a test message through one channel, or through all that are declared.
+
+    It goes straight from here, not through the daemon's outbox, and is tried once. Exit code 1 if one was not delivered.
+    """
+    channels = _chosen(load.load(path, os.environ).settings, name)
+    if not channels:
+        click.echo("no channel is declared; messages go to the log")
+    logs.set_up(sys.stderr)
+    tried = [_try(channel) for channel in channels]
+    return int(not all(tried))
+
+
+def _chosen(settings: Settings, name: str | None) -> list[Channel]:
+    declared = settings.channels
+    if name is None:
+        return [channel for channel in declared.values() if channel.kind != "log"]
+    if "://" in name:
+        raise Mistake("this is a URL; declare it under channels: and give its name here")
+    if name not in declared:
+        raise Mistake(f"{name!r} is no channel of {settings.path}{suggest(name, declared)}")
+    return [declared[name]]
+
+
+def _try(channel: Channel) -> bool:
+    sent = hand_over(channel, _message())
+    click.echo(f"{channel.name}: {_told(sent)}")
+    return sent.state == "delivered"
+
+
+def _told(sent: Sent) -> str:
+    if sent.state == "delivered":
+        return "delivered"
+    return plain(f"{'perhaps' if sent.state == 'uncertain' else 'not'} delivered: {sent.error}")
+
+
+def _message() -> Message:
+    """A message with a key of its own: no receiver shall take it for one that it had."""
+    return Message(
+        key=secrets.token_hex(32),
+        kind="ping",
+        name="ping",
+        trigger="manual",
+        slot=datetime.now(UTC),
+        part=1,
+        parts=1,
+        text=TEXT,
+        title="heartbeatd",
+    )
