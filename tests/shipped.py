@@ -1,0 +1,62 @@
+"""The shipped dashboard and rules as tests read them: which queries they ask, and which series those name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+GRAFANA = Path(__file__).parents[1] / "grafana"
+BOARD = GRAFANA / "dashboards" / "fleet.json"
+RULES = GRAFANA / "prometheus" / "rules.yml"
+
+# Metrics that are promised and not built yet: their panels and rules are here before them, and show nothing until then.
+COMING = {
+    "heartbeatd_breaker_open",
+    "heartbeatd_budget_used_ratio",
+    "heartbeatd_cost_usd_total",
+    "heartbeatd_model_mismatches_total",
+    "heartbeatd_provider_errors_total",
+    "heartbeatd_tokens_total",
+    "heartbeatd_unpriced_tokens_total",
+}
+
+
+def board() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(BOARD.read_text("utf-8"))
+    return read
+
+
+def panels() -> list[dict[str, Any]]:
+    """Those that ask something; a row only has a title."""
+    return [panel for panel in board()["panels"] if panel["type"] != "row"]
+
+
+def yaml(path: Path) -> Any:
+    return YAML(typ="safe", pure=True).load(path)
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml(RULES)["groups"] for rule in group["rules"]]
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Every query of the dashboard under the title of its panel."""
+    for panel in panels():
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+def metrics(expr: str) -> set[str]:
+    """The names of the metrics in a query; a histogram's under the one that is declared."""
+    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"heartbeatd_\w+", expr)}
+
+
+def asked(expr: str, *, window: str, span: str) -> str:
+    """A query of the dashboard as Grafana sends it with everything chosen, over such windows."""
+    chosen = expr.replace("$__rate_interval", window).replace("$__range", span)
+    return re.sub(r"\$(instance|kind|name)\b", ".*", chosen)

@@ -1,0 +1,206 @@
+"""The shipped dashboard: it asks for what there is, in a form that Grafana and Prometheus take, and its README knows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import shipped
+from prometheus_client.parser import text_string_to_metric_families
+from test_metrics import Page
+from world import World
+
+from scheduler.cli.main import commands
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+README = shipped.GRAFANA / "README.md"
+GUIDE = shipped.GRAFANA.parent / "docs" / "monitoring.md"
+OUTSIDE = {"job", "instance", "le"}  # labels that Prometheus and histograms put there
+
+FULL = """
+channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: hook, active_hours: "08:00-22:00"}
+cron:
+  measure: {every: 1h, command: measure, wake_heartbeat: ops}
+"""
+
+
+@pytest.fixture
+def known(play: Play) -> dict[str, set[str]]:
+    """Every metric that the daemon shows, with its labels: from a life in which everything has happened once."""
+    world = play(FULL, scripts={"ops": lambda asked: "The disk is full."}, sends=lambda parcel: Sent("retry", "no route", None))
+    page = Page(world)
+    world.run(minutes=65)
+    world.clock.forward(world.clock.now - world.clock.now.replace(hour=7))
+    shown = [sample for family in text_string_to_metric_families(page.text()) for sample in family.samples]
+    labels: dict[str, set[str]] = {}
+    for sample in shown:
+        (name,) = shipped.metrics(sample.name)
+        labels.setdefault(name, set()).update(sample.labels)
+    return labels
+
+
+def every_expression() -> list[str]:
+    return [expr for _, expr in shipped.queries()] + [rule["expr"] for rule in shipped.rules()]
+
+
+def declared(name: str) -> bool:
+    """Whether the daemon's own source makes this metric."""
+    source = "".join(path.read_text("utf-8") for path in (shipped.GRAFANA.parent / "scheduler").glob("*.py"))
+    short = name.removeprefix("heartbeatd_")
+    return re.search(rf'"heartbeatd_{short}"|counter\(\s*"{short}"', source) is not None
+
+
+def test_every_metric_that_is_asked_for_exists(known: dict[str, set[str]]) -> None:
+    asked = set().union(*map(shipped.metrics, every_expression()))
+    assert len(asked) > 35
+    assert {name for name in asked - known.keys() - shipped.COMING if not declared(name)} == set()
+
+
+def test_what_is_still_to_come_has_not_come(known: dict[str, set[str]]) -> None:
+    """When this fails, the metric is there: take its name out of COMING."""
+    assert {name for name in shipped.COMING if name in known or declared(name)} == set()
+
+
+def test_what_is_still_to_come_is_asked_for() -> None:
+    assert set().union(*map(shipped.metrics, every_expression())) >= shipped.COMING
+
+
+def test_only_labels_are_asked_for_that_the_metric_has(known: dict[str, set[str]]) -> None:
+    found = [
+        (name, label)
+        for expr in every_expression()
+        for name, selector in re.findall(r"(heartbeatd_\w+)\{([^}]*)\}", expr)
+        for label in re.findall(r"(\w+)(?:=~|!~|!=|=)\"", selector)
+        for metric in shipped.metrics(name)
+        if metric in known and label not in known[metric] | OUTSIDE
+    ]
+    assert found == []
+
+
+def test_only_labels_are_grouped_by_and_shown_that_the_metrics_have(known: dict[str, set[str]]) -> None:
+    for panel in shipped.panels():
+        for target in panel["targets"]:
+            names = shipped.metrics(target["expr"])
+            if not names <= known.keys():
+                continue
+            labels = set().union(*(known[name] for name in names)) | OUTSIDE
+            grouped = re.findall(r"by \(([\w, ]+)\)", target["expr"])
+            wanted = {label for group in grouped for label in group.split(", ")} | set(
+                re.findall(r"{{(\w+)}}", target["legendFormat"])
+            )
+            assert wanted <= labels, panel["title"]
+
+
+def test_a_legend_shows_only_what_is_left_after_grouping() -> None:
+    for panel in shipped.panels():
+        for target in panel["targets"]:
+            groups = re.findall(r"by \(([\w, ]*)\)", target["expr"])
+            if groups and not target["expr"].startswith("topk"):
+                assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(groups[0].split(", ")), panel["title"]
+
+
+def test_the_file_is_what_the_script_writes(tmp_path: Path) -> None:
+    again = tmp_path / "fleet.json"
+    subprocess.run([sys.executable, str(shipped.GRAFANA / "fleet.py"), str(again)], check=True, timeout=60)
+    assert shipped.BOARD.read_text("utf-8") == again.read_text("utf-8"), "do: python grafana/fleet.py"
+
+
+def test_every_panel_says_what_it_shows_and_what_to_do() -> None:
+    titles = [panel["title"] for panel in shipped.panels()]
+    assert len(set(titles)) == len(titles) > 20
+    for panel in shipped.panels():
+        assert panel["title"].endswith("?")
+        assert len(panel["description"].split()) > 8, panel["title"]
+        assert panel["description"].endswith((".", "`.")), panel["title"]
+
+
+def test_every_panel_reads_the_chosen_source_and_daemon() -> None:
+    for panel in shipped.panels():
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        for target in panel["targets"]:
+            assert target["datasource"] == panel["datasource"]
+            selectors = re.findall(r"heartbeatd_\w+(\{[^}]*\})?", target["expr"])
+            assert all('instance=~"$instance"' in selector for selector in selectors), panel["title"]
+
+
+def test_the_choices_are_source_daemon_kind_and_name() -> None:
+    assert [choice["name"] for choice in shipped.board()["templating"]["list"]] == ["datasource", "instance", "kind", "name"]
+
+
+def test_growth_is_measured_over_windows_that_fit_the_scrapes() -> None:
+    windows = {window for _, expr in shipped.queries() for window in re.findall(r"\[([^\]]*)\]", expr)}
+    assert windows == {"$__rate_interval", "$__range"}
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+    every = shipped.board()["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    for one, other in combinations([panel["gridPos"] for panel in every], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in every)
+    assert all(one["gridPos"]["y"] <= other["gridPos"]["y"] for one, other in pairwise(every))
+
+
+def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
+    if not (promtool := shutil.which("promtool")):
+        pytest.skip("promtool is not installed")
+    every = [{"record": "x", "expr": shipped.asked(expr, window="5m", span="1h")} for _, expr in shipped.queries()]
+    every = [rule | {"labels": {"number": str(number)}} for number, rule in enumerate(every)]  # promtool minds duplicates
+    path = tmp_path / "queries.yml"
+    path.write_text(json.dumps({"groups": [{"name": "queries", "rules": every}]}))
+    checked = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False, timeout=60)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert f"SUCCESS: {len(every)} rules found" in checked.stdout
+
+
+def test_the_readme_names_every_panel_and_rule_and_no_others() -> None:
+    named = re.findall(r"^- \*\*(.+?)\*\*", README.read_text("utf-8"), re.MULTILINE)
+    titles = [panel["title"] for panel in shipped.panels()]
+    assert named == titles + [rule["alert"] for rule in shipped.rules()]
+
+
+def test_grafana_finds_the_dashboard_and_its_source() -> None:
+    (provider,) = shipped.yaml(shipped.GRAFANA / "provisioning" / "dashboards" / "heartbeatd.yaml")["providers"]
+    (source,) = shipped.yaml(shipped.GRAFANA / "provisioning" / "datasources" / "prometheus.yaml")["datasources"]
+    assert provider["options"]["path"] in README.read_text("utf-8")
+    assert source["type"] == "prometheus"
+    scrapes = shipped.yaml(shipped.GRAFANA / "prometheus" / "prometheus.yml")
+    assert source["jsonData"]["timeInterval"] == scrapes["global"]["scrape_interval"]
+
+
+TOLD = {
+    **{f"panel {panel['title']}": panel["description"] for panel in shipped.panels()},
+    **{f"rule {rule['alert']}": rule["annotations"]["runbook"] for rule in shipped.rules()},
+    "README.md": README.read_text("utf-8"),
+    "docs/monitoring.md": GUIDE.read_text("utf-8"),
+}
+
+
+@pytest.mark.parametrize("where", TOLD)
+def test_every_command_that_is_named_exists_with_its_options(where: str) -> None:
+    for words in re.findall(r"`heartbeatd ([a-z][^`]*)`", TOLD[where]):
+        parts: list[str] = words.split()
+        command: Any = commands
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), parts.pop(0))
+            assert found is not None, words
+            command = found
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {part for part in parts if part.startswith("--")} <= options, words
