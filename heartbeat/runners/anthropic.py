@@ -16,7 +16,7 @@ from heartbeat.decision import Decision
 from heartbeat.runners import Answer, Failure, Run, Tokens, data, model
 from heartbeat.runners.trouble import Reply, Trouble, json_object, refusal
 from heartbeat.runners.veil import Veil, parts_of, reveal
-from heartbeat.runners.wire import post
+from heartbeat.runners.wire import MALFORMED, post
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"
@@ -79,14 +79,17 @@ def _client(key: str, url: str) -> Any:
     """
     import httpx2
 
-    client = _sdk().Anthropic(
-        api_key=key,
-        base_url=url,
-        webhook_key="",
-        max_retries=0,
-        open_telemetry=False,
-        http_client=httpx2.Client(transport=_transport(), trust_env=False, follow_redirects=False),
-    )
+    try:
+        client = _sdk().Anthropic(
+            api_key=key,
+            base_url=url,
+            webhook_key="",
+            max_retries=0,
+            open_telemetry=False,
+            http_client=httpx2.Client(transport=_transport(), trust_env=False, follow_redirects=False),
+        )
+    except httpx2.InvalidURL:
+        raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
     client._custom_headers = {}
     return client
 

@@ -1,0 +1,62 @@
+"""A stand-in for discord.com: one webhook, executed with its rules and refusals."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from servers.scripted import Act, Request, Server, reply
+
+TOKEN = "canary-token"
+URL = f"discord://42/{TOKEN}"
+
+MENTION = re.compile(r"@everyone|@here|<@[!&]?\d+>")
+
+
+def refusal(status: int, message: str, code: int = 0) -> Act:
+    """How Discord says no."""
+    return reply({"message": message, "code": code}, status)
+
+
+def slow_down(seconds: float) -> Act:
+    """How Discord limits the rate."""
+    body = {"message": "You are being rate limited.", "retry_after": seconds, "global": False}
+    return reply(body, 429, retry_after=str(int(seconds) + 1))
+
+
+@dataclass
+class Discord(Server):
+    """Used as a context. What is in `script` comes first, then it does as Discord does.
+
+    `messages` is what the channel shows, `pinged` who was called by them.
+    """
+
+    script: list[Act] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    pinged: list[str] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[str]:
+        return [message["content"] for message in self.messages]
+
+    def _next(self, request: Request) -> Act:
+        with self._lock:
+            self.requests.append(request)
+            return self.script.pop(0) if self.script else self._answer(request)
+
+    def _answer(self, request: Request) -> Act:
+        path, _, query = request.path.partition("?")
+        if not path.startswith("/api/v10/webhooks/42/"):
+            return refusal(404, "Unknown Webhook", 10015)
+        if not path.endswith(f"/{TOKEN}"):
+            return refusal(401, "Invalid Webhook Token", 50027)
+        message = request.json
+        if not message["content"].strip():
+            return refusal(400, "Cannot send an empty message", 50006)
+        if len(message["content"]) > 2000:
+            return reply({"message": "Invalid Form Body", "code": 50035, "errors": {"content": {}}}, 400)
+        self.messages.append(message)
+        if "allowed_mentions" not in message or "everyone" in message["allowed_mentions"]["parse"]:
+            self.pinged += MENTION.findall(message["content"])
+        return reply({"id": str(len(self.messages)), **message}) if "wait=true" in query else reply(b"", 204)

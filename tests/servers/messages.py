@@ -1,0 +1,39 @@
+"""What a server of the Messages API answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servers.scripted import Act, reply
+
+USAGE = {"input_tokens": 120, "output_tokens": 30, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 2}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def tool(name: str, given: object) -> dict[str, Any]:
+    return {"type": "tool_use", "id": "toolu_1", "name": name, "input": given}
+
+
+def message(*content: object, **more: object) -> dict[str, Any]:
+    """A message with these blocks; a keyword replaces one of its fields, None takes it away."""
+    usual = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-haiku-5-5",
+        "content": list(content),
+        "stop_reason": "end_turn",
+        "usage": USAGE,
+    }
+    return {name: value for name, value in (usual | more).items() if value is not None}
+
+
+def says(words: str) -> Act:
+    return reply(message(text(words)))
+
+
+def refuses(status: int, kind: str, words: str, **headers: str) -> Act:
+    return reply({"type": "error", "error": {"type": kind, "message": words}}, status, **headers)

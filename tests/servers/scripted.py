@@ -1,0 +1,191 @@
+"""A server on loopback that answers each request as the script says, and remembers what it was sent."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CERTIFICATE = Path(__file__).parent / "localhost.pem"  # with its key; for the name localhost, trusted by nobody
+
+Act = Callable[[socket.socket, threading.Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it came; header names in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def reply(body: object = b"", status: int = 200, kind: str = "application/json", **headers: str) -> Act:
+    """A proper answer; what is not bytes becomes JSON. `retry_after="7"` is the header Retry-After."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = {"Content-Type": kind, "Content-Length": str(len(data)), **named}
+    return raw(f"HTTP/1.1 {status} Scripted\r\n".encode() + _lines(lines) + data)
+
+
+def page(status: int = 200) -> Act:
+    """The HTML of a proxy that has something else to say."""
+    return reply(b"<html><body><h1>Please log in</h1></body></html>", status, "text/html")
+
+
+def raw(data: bytes) -> Act:
+    """Exactly these bytes, then the end of the connection."""
+
+    def act(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(data)
+
+    return act
+
+
+def half(body: object) -> Act:
+    """An answer of which the second half never comes."""
+    data = json.dumps(body).encode()
+    lines = {"Content-Type": "application/json", "Content-Length": str(len(data))}
+    return raw(b"HTTP/1.1 200 OK\r\n" + _lines(lines) + data[: len(data) // 2])
+
+
+def hang_up() -> Act:
+    """Nothing, and the connection closed."""
+    return raw(b"")
+
+
+def reset() -> Act:
+    """Nothing, and the connection broken."""
+
+    def act(connection: socket.socket, over: threading.Event) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    return act
+
+
+def silence() -> Act:
+    """Nothing, for as long as the server lives."""
+
+    def act(connection: socket.socket, over: threading.Event) -> None:
+        over.wait(30)
+
+    return act
+
+
+def drip(status: int = 200) -> Act:
+    """A byte of an answer every hundredth of a second, without an end."""
+
+    def act(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(f"HTTP/1.1 {status} OK\r\nContent-Type: application/json\r\n\r\n".encode())
+        while not over.wait(0.01):
+            connection.sendall(b" ")
+
+    return act
+
+
+def after(seconds: float, act: Act) -> Act:
+    """The same, later."""
+
+    def late(connection: socket.socket, over: threading.Event) -> None:
+        over.wait(seconds)
+        act(connection, over)
+
+    return late
+
+
+@dataclass
+class Server:
+    """Used as a context. Each request takes the next act of the script, the last one stays; with `tls` it speaks HTTPS."""
+
+    script: list[Act]
+    tls: bool = False
+    requests: list[Request] = field(default_factory=list)
+    connections: int = 0
+
+    def __post_init__(self) -> None:
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._listen)]
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}" if self.tls else f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Server:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+    def _listen(self) -> None:
+        while not self._over.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        plain.settimeout(10)
+        try:
+            with _secured(plain) if self.tls else plain as connection:
+                request = _request(connection)
+                self._next(request)(connection, self._over)
+        except OSError:
+            plain.close()
+
+    def _next(self, request: Request) -> Act:
+        with self._lock:
+            self.requests.append(request)
+            return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+
+def _secured(plain: socket.socket) -> ssl.SSLSocket:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    return context.wrap_socket(plain, server_side=True)
+
+
+def _request(connection: socket.socket) -> Request:
+    read = b""
+    while b"\r\n\r\n" not in read:
+        read += _receive(connection)
+    head, _, body = read.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    while len(body) < int(headers.get("content-length", "0")):
+        body += _receive(connection)
+    method, path, _ = first.split(" ")
+    return Request(method, path, headers, body)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    chunk = connection.recv(65536)
+    if not chunk:
+        raise ConnectionResetError
+    return chunk
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1") + b"\r\n"

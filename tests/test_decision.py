@@ -1,0 +1,82 @@
+"""The decision before a run: what is asked, and that nothing but a plain yes or no is taken for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from test_prompt import OPS as BEAT
+
+from heartbeat.decision import SCHEMA, Action, Decision, Undecided, parse, question
+from heartbeat.prompt import Facts, Wake
+from heartbeat.runners import MAX_ANSWER
+
+NOW = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
+OPS = replace(BEAT, prompt="You are a pirate.")
+
+
+@pytest.mark.parametrize(
+    ("given", "decision"),
+    [
+        ({"action": "skip", "tasks": ""}, Decision(Action.SKIP, "")),
+        ({"action": "skip", "tasks": "none"}, Decision(Action.SKIP, "none")),
+        ({"action": "run", "tasks": " Look at the disk.\n"}, Decision(Action.RUN, "Look at the disk.")),
+        ({"action": "run", "tasks": "x", "why": "because"}, Decision(Action.RUN, "x")),
+    ],
+)
+def test_a_plain_decision_is_taken(given: object, decision: Decision) -> None:
+    assert parse(given) == decision
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "not an object"),
+        ("run", "not an object"),
+        ([], "not an object"),
+        ({}, "neither skip nor run"),
+        ({"tasks": "x"}, "neither skip nor run"),
+        ({"action": "RUN", "tasks": "x"}, "neither skip nor run"),
+        ({"action": "run all", "tasks": "x"}, "neither skip nor run"),
+        ({"action": True, "tasks": "x"}, "neither skip nor run"),
+        ({"action": ["run"], "tasks": "x"}, "neither skip nor run"),
+        ({"action": "skip"}, "tasks are not a text"),
+        ({"action": "run"}, "tasks are not a text"),
+        ({"action": "run", "tasks": None}, "tasks are not a text"),
+        ({"action": "run", "tasks": ["x"]}, "tasks are not a text"),
+        ({"action": "run", "tasks": " \n"}, "names no tasks"),
+        ({"action": "run", "tasks": "x" * (MAX_ANSWER + 1)}, "larger than"),
+    ],
+)
+def test_whatever_leaves_a_doubt_is_no_decision(given: object, why: str) -> None:
+    with pytest.raises(Undecided, match=why):
+        parse(given)
+
+
+def test_the_schema_knows_the_same_actions() -> None:
+    properties = SCHEMA["properties"]
+    assert isinstance(properties, dict)
+    assert properties["action"]["enum"] == [action.value for action in Action]
+
+
+def test_the_question_holds_the_facts_and_the_checklist_alone() -> None:
+    facts = Facts(
+        now=NOW,
+        failures=2,
+        wakes=(Wake("cron", "backup", 1, "it failed"),),
+        checklist="- look at the disk",
+        context=(("SOUL.md", "I am a soul."),),
+    )
+    asked = question(facts, OPS)
+    assert [part.name for part in asked.parts] == ["contract", "time", "last_beat", "failures", "wakes", "checklist"]
+    assert "look at the disk" in asked.text
+    assert "it failed" in asked.text
+    assert "soul" not in asked.text
+    assert "pirate" not in asked.text
+    assert "HEARTBEAT_OK" not in asked.text
+
+
+def test_light_context_changes_nothing_about_it() -> None:
+    facts = Facts(now=NOW, checklist="- x")
+    assert question(facts, OPS) == question(facts, replace(OPS, light_context=True))

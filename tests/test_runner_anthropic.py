@@ -1,0 +1,413 @@
+"""An agent that is a model of Anthropic: the real SDK against a local server that speaks the Messages API."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from servers import messages
+from servers.messages import message, refuses, says, text, tool
+from servers.scripted import Act, Server, drip, half, hang_up, page, raw, reply, reset, silence
+
+from heartbeat.decision import Action, Decision
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
+from heartbeat.runners.anthropic import ask, decide, warm
+from heartbeat.spec import ModelRunner, Provider
+
+KEY = "sk-ant-canary-0123456789"
+RUN = Run("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), {"run": 7})
+TOKENS = Tokens(input=120, output=30, cache_read=7, cache_write=2)
+LINE = "provider 'anthropic': it has no key; write providers: {anthropic: {api_key: \"${ANTHROPIC_API_KEY}\"}}"
+
+
+class Opaque:
+    """A secret as the config hands it over."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+def at(url: str, key: str | None = KEY, bound: int = 2000) -> ModelRunner:
+    return ModelRunner(Provider("anthropic", "anthropic", Opaque(key) if key is not None else None, url), bound)
+
+
+def answer_to(act: Act, run: Run = RUN) -> Answer:
+    with Server([act]) as server:
+        answer = ask(run, at(server.url))
+    assert server.connections == 1, "one request an attempt"
+    return answer
+
+
+def test_the_text_blocks_are_the_answer_and_the_tokens_are_told_by_kind() -> None:
+    answer = answer_to(reply(message(text("All is"), {"type": "thinking", "thinking": "hm"}, text("well."))))
+    assert answer == Answer(text="All is\nwell.", model_used="claude-haiku-5-5", tokens=TOKENS)
+
+
+def test_one_turn_is_asked_without_tools_and_with_a_bound() -> None:
+    with Server([says("fine")]) as server:
+        ask(RUN, at(server.url, bound=321))
+    request = server.requests[0]
+    assert (request.method, request.path) == ("POST", "/v1/messages")
+    assert request.json == {
+        "model": "claude-haiku-5-5",
+        "max_tokens": 321,
+        "messages": [{"role": "user", "content": "How is it?\n"}],
+    }
+    assert KEY in request.headers.get("authorization", "") + request.headers.get("x-api-key", "")
+
+
+def test_kept_messages_come_before_the_prompt() -> None:
+    with Server([says("fine")]) as server:
+        ask(replace(RUN, messages=(("user", "Before?"), ("assistant", "Calm."))), at(server.url))
+    assert [turn["content"] for turn in server.requests[0].json["messages"]] == ["Before?", "Calm.", "How is it?\n"]
+
+
+def test_the_model_that_answered_is_told_as_it_is() -> None:
+    assert answer_to(reply(message(text("hi"), model="claude-other"))).model_used == "claude-other"
+
+
+def test_half_a_surrogate_in_prompt_or_answer_hurts_nobody() -> None:
+    answer = answer_to(raw_message('{"type": "text", "text": "a\\ud800b\\u0000"}'), replace(RUN, prompt="x\ud800"))
+    assert answer.text == "a?b"
+
+
+def raw_message(block: str) -> Act:
+    return reply(b'{"type": "message", "content": [' + block.encode() + b"]}")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "failure", "transient"),
+    [
+        (400, "invalid_request_error", Failure.BAD_REQUEST, False),
+        (401, "authentication_error", Failure.AUTH, False),
+        (402, "billing_error", Failure.PAYMENT, False),
+        (403, "permission_error", Failure.AUTH, False),
+        (404, "not_found_error", Failure.NOT_FOUND, False),
+        (405, "invalid_request_error", Failure.BAD_REQUEST, False),
+        (408, "timeout_error", Failure.SERVER, True),
+        (409, "conflict_error", Failure.SERVER, True),
+        (413, "request_too_large", Failure.TOO_LARGE, False),
+        (422, "invalid_request_error", Failure.BAD_REQUEST, False),
+        (429, "rate_limit_error", Failure.RATE, True),
+        (500, "api_error", Failure.SERVER, True),
+        (502, "api_error", Failure.SERVER, True),
+        (503, "overloaded_error", Failure.OVERLOADED, True),
+        (504, "timeout_error", Failure.SERVER, True),
+        (529, "overloaded_error", Failure.OVERLOADED, True),
+    ],
+)
+def test_each_status_has_its_class(status: int, kind: str, failure: Failure, transient: bool) -> None:
+    answer = answer_to(refuses(status, kind, "model: claude-none is unknown"))
+    assert (answer.failure, answer.transient, answer.text) == (failure, transient, "")
+    assert answer.error.startswith(f"provider 'anthropic': HTTP {status}")
+    assert answer.error.endswith(": model: claude-none is unknown")
+
+
+def test_a_header_that_asks_for_a_retry_is_not_obeyed() -> None:
+    answer_to(refuses(503, "overloaded_error", "busy", x_should_retry="true", retry_after="0"))
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with Server([says("gotcha")]) as elsewhere:
+        answer = answer_to(reply(status=307, Location=f"{elsewhere.url}/v1/messages"))
+    assert (answer.failure, elsewhere.requests) == (Failure.BAD_ANSWER, [])
+    assert "redirects are not followed" in answer.error
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({}, None),
+        ({"retry_after": "7"}, timedelta(seconds=7)),
+        ({"retry_after": "1.5"}, timedelta(seconds=1.5)),
+        ({"retry_after": "31536000"}, timedelta(days=365)),
+        ({"retry_after": "9" * 19}, timedelta(days=3650)),
+        ({"retry_after": "-5"}, None),
+        ({"retry_after": "soon"}, None),
+        ({"retry_after": "inf"}, None),
+        ({"retry_after": "9" * 400}, None),
+        (
+            {"retry_after": "Fri, 20 Nov 2026 10:05:00 GMT", "Date": "Fri, 20 Nov 2026 10:00:00 GMT"},
+            timedelta(minutes=5),
+        ),
+        ({"retry_after": "Fri, 20 Nov 2026 09:00:00 GMT", "Date": "Fri, 20 Nov 2026 10:00:00 GMT"}, timedelta()),
+        ({"retry_after": "Fri, 20 Nov 2026 10:05:00 GMT"}, None),
+    ],
+)
+def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: timedelta | None) -> None:
+    assert answer_to(refuses(429, "rate_limit_error", "slow down", **headers)).retry_after == wait
+
+
+@pytest.mark.parametrize(
+    ("act", "failure", "said", "transient"),
+    [
+        (page(), Failure.BAD_ANSWER, "answered with an HTML page", False),
+        (page(502), Failure.SERVER, "HTTP 502 Bad Gateway", True),
+        (reply(b'{"content": [}'), Failure.BAD_ANSWER, "answered with broken JSON", False),
+        (reply(b'{"content": [' + b"[" * 100_000), Failure.BAD_ANSWER, "answered with broken JSON", False),
+        (reply(b""), Failure.BAD_ANSWER, "answered with broken JSON", False),
+        (reply([1]), Failure.BAD_ANSWER, "answered with a JSON list where an object was expected", False),
+        (reply({}), Failure.BAD_ANSWER, "answered without the list of content that a message has", False),
+        (reply({"content": ["x"]}), Failure.BAD_ANSWER, "answered without the list of content that a message has", False),
+        (half(message(text("x" * 500))), Failure.CONNECT, "it closed the connection before its answer was complete", True),
+        (hang_up(), Failure.CONNECT, "it closed the connection before its answer was complete", True),
+        (reset(), Failure.CONNECT, "it broke the connection", True),
+        (raw(b"220 mail.example ESMTP\r\n\r\n"), Failure.BAD_ANSWER, "it ended without a proper HTTP answer", False),
+        (
+            reply(b"x" * 10, Content_Encoding="gzip"),
+            Failure.BAD_ANSWER,
+            "it compressed its answer, though it was asked not to",
+            False,
+        ),
+        (reply(b" " * 10_000_000), Failure.BAD_ANSWER, "its answer is larger than 1024 KiB", False),
+    ],
+)
+def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, said: str, transient: bool) -> None:
+    answer = answer_to(act)
+    assert (answer.failure, answer.error, answer.transient) == (failure, f"provider 'anthropic': {said}", transient)
+
+
+@pytest.mark.parametrize("act", [drip(), silence()])
+def test_neither_drip_nor_silence_outlasts_the_time_of_the_run(act: Act) -> None:
+    answer = answer_to(act, replace(RUN, timeout=timedelta(seconds=0.3)))
+    assert answer == Answer(failure=Failure.TIMEOUT, error="provider 'anthropic': no answer within 0.3 s", transient=True)
+
+
+def test_a_refusal_that_drips_is_told_by_its_status() -> None:
+    assert answer_to(drip(401), replace(RUN, timeout=timedelta(seconds=0.3))).failure is Failure.AUTH
+
+
+def test_a_closed_port_is_no_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    answer = ask(RUN, at(f"http://127.0.0.1:{port}"))
+    assert (answer.failure, answer.transient) == (Failure.CONNECT, True)
+    assert answer.error == "provider 'anthropic': no connection: Connection refused"
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_accepted() -> None:
+    with Server([says("gotcha")], tls=True) as server:
+        answer = ask(RUN, at(server.url))
+    assert (answer.failure, answer.transient, server.requests) == (Failure.TLS, False, [])
+    assert answer.error == "provider 'anthropic': its certificate is not trusted (self-signed certificate)"
+
+
+def test_a_text_larger_than_an_answer_may_be_is_a_failure_that_cost_its_tokens() -> None:
+    answer = answer_to(says("é" * MAX_ANSWER))
+    assert (answer.failure, answer.text, answer.tokens) == (Failure.BAD_ANSWER, "", TOKENS)
+    assert answer_to(says("x" * MAX_ANSWER)).text == "x" * MAX_ANSWER
+
+
+def test_a_message_without_usage_has_no_tokens() -> None:
+    answer = answer_to(reply(message(text("hi"), usage=None)))
+    assert (answer.text, answer.tokens) == ("hi", None)
+
+
+@pytest.mark.parametrize("number", ["-1", '"many"', "true", "1e400", "1.5", "null", "9" * 30])
+def test_a_usage_that_is_no_number_counts_nothing(number: str) -> None:
+    body = '{"content": [], "usage": {"input_tokens": %s, "output_tokens": 3}}' % number
+    assert answer_to(reply(body.encode())).tokens == Tokens(output=3)
+
+
+def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
+    answer = answer_to(reply(message(text("hi"), tool("exec", {"cmd": "rm -rf /"}))))
+    assert (answer.text, answer.failure, answer.tools_ignored) == ("hi", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "failure", "said"),
+    [
+        (message(tool("exec", {})), Failure.TOOL_USE, "wanted to use a tool"),
+        (message(stop_reason="refusal"), Failure.BAD_ANSWER, "the model refused to answer"),
+        (message(text("I"), stop_reason="refusal"), Failure.BAD_ANSWER, "the model refused to answer"),
+        (message(stop_reason="max_tokens"), Failure.BAD_ANSWER, "used up max_output_tokens"),
+    ],
+)
+def test_what_is_no_answer_is_not_taken_for_a_quiet_one(body: object, failure: Failure, said: str) -> None:
+    answer = answer_to(reply(body))
+    assert (answer.failure, answer.tokens) == (failure, TOKENS)
+    assert said in answer.error
+
+
+def test_nothing_to_say_is_an_answer() -> None:
+    assert answer_to(reply(message())) == Answer(model_used="claude-haiku-5-5", tokens=TOKENS)
+
+
+HOSTILE = {
+    "ANTHROPIC_API_KEY": "sk-env",
+    "ANTHROPIC_AUTH_TOKEN": "token-env",
+    "ANTHROPIC_CUSTOM_HEADERS": "X-Env: 1\nAuthorization: Bearer sk-env\nX-Api-Key: sk-env\nanthropic-beta: env",
+    "ANTHROPIC_WEBHOOK_SIGNING_KEY": "whsec_env",
+    "ANTHROPIC_OPEN_TELEMETRY_TRACES_CONTENT_MODE": "content",
+    "ANTHROPIC_LOG": "debug",
+}
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """An environment and a home full of keys and addresses, all of which lead to `url`."""
+
+    def make(url: str) -> None:
+        for name, value in HOSTILE.items():
+            monkeypatch.setenv(name, value)
+        for name in ("ANTHROPIC_BASE_URL", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        profile(tmp_path / ".config" / "anthropic", url)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / ".netrc").write_text("machine 127.0.0.1 login env password env-netrc\n")
+
+    return make
+
+
+def profile(folder: Path, url: str) -> None:
+    """A profile as the SDK keeps it on disk, with a token that is still good."""
+    (folder / "configs").mkdir(parents=True)
+    (folder / "credentials").mkdir()
+    (folder / "active_config").write_text("default")
+    login = {"type": "oauth_token", "access_token": "sk-profile", "expires_at": 4_000_000_000, "version": "1.0"}
+    config = {"authentication": {"type": "user_oauth"}, "base_url": url, "version": "1.0"}
+    (folder / "configs" / "default.json").write_text(json.dumps(config))
+    (folder / "credentials" / "default.json").write_text(json.dumps(login))
+    for file in folder.rglob("*.json"):
+        file.chmod(0o600)
+
+
+def test_the_environment_adds_nothing_to_a_request(hostile: Callable[[str], None]) -> None:
+    with Server([says("trap")]) as trap, Server([says("fine")]) as server:
+        hostile(trap.url)
+        answer = ask(RUN, at(server.url))
+    assert (answer.text, trap.connections) == ("fine", 0)
+    sent = " ".join(f"{name}: {value}" for name, value in server.requests[0].headers.items()).lower()
+    assert KEY in sent
+    assert not [word for word in ("env", "profile", "anthropic-beta") if word in sent]
+
+
+@pytest.mark.parametrize("key", [None, ""])
+def test_without_a_key_nobody_is_called_whatever_the_environment_holds(hostile: Callable[[str], None], key: str | None) -> None:
+    with Server([says("trap")]) as trap:
+        hostile(trap.url)
+        answer = ask(RUN, at(trap.url, key))
+    assert answer == Answer(failure=Failure.AUTH, error=LINE)
+    assert trap.connections == 0
+
+
+def test_the_same_profile_would_have_let_the_sdk_call(hostile: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the two tests above can fail: left to itself the SDK finds the key, the address and the profile."""
+    import anthropic
+
+    hostile("http://127.0.0.1:9")
+    assert anthropic.Anthropic().api_key == "sk-env"
+    for name in HOSTILE:
+        monkeypatch.delenv(name)
+    client = anthropic.Anthropic()
+    assert client.credentials is not None
+    assert client.credentials().token == "sk-profile"
+
+
+@pytest.mark.parametrize("key", ["sk ant", "sk-ant\n", "sk-änt", "sk\x00"])
+def test_a_key_that_no_header_can_hold_is_named_but_not_shown(key: str) -> None:
+    answer = ask(RUN, at("http://127.0.0.1:9", key))
+    assert answer.failure is Failure.AUTH
+    assert answer.error == "provider 'anthropic': its api_key holds a character that no key has (a blank, a line break?)"
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:11434", "ftp://127.0.0.1/canary", "http://", "http://127.0.0.1:port/", "http://[::1", "http://a..b/"]
+)
+def test_an_address_that_is_none_is_a_failure_and_not_shown(url: str) -> None:
+    answer = ask(RUN, at(url))
+    assert (answer.failure, answer.transient) == (Failure.BAD_REQUEST, False)
+    assert "canary" not in answer.error
+
+
+def test_a_login_in_the_address_beside_the_key_is_refused() -> None:
+    with Server([says("hi")]) as server:
+        answer = ask(RUN, at(server.url.replace("://", "://user:canary-pass@")))
+    assert (answer.failure, server.requests) == (Failure.BAD_REQUEST, [])
+    assert "canary" not in answer.error
+
+
+def test_without_a_model_nobody_is_called() -> None:
+    answer = ask(replace(RUN, model=None), at("http://127.0.0.1:9"))
+    assert answer.failure is Failure.BAD_REQUEST
+    assert "write a model: for the agent ops" in answer.error
+
+
+def test_a_server_that_repeats_the_key_does_not_get_it_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    answer = answer_to(refuses(401, "authentication_error", f"invalid key: {KEY} for Bearer {KEY}"))
+    assert answer.error == "provider 'anthropic': HTTP 401 Unauthorized: invalid key: *** for Bearer ***"
+    assert KEY not in caplog.text
+
+
+def test_a_long_refusal_is_cut_and_stays_on_one_line() -> None:
+    answer = answer_to(refuses(400, "invalid_request_error", "no\n\x1b[31m" * 1000))
+    assert len(answer.error) < 600
+    assert answer.error.isprintable()
+
+
+def test_the_sdk_can_be_warmed() -> None:
+    warm()
+
+
+TASKS = {"action": "run", "tasks": "Look at the disk."}
+
+
+def decision_of(body: object) -> Answer | Decision:
+    with Server([reply(body)]) as server:
+        return decide(RUN, at(server.url))
+
+
+def test_a_decision_is_forced_and_read() -> None:
+    with Server([reply(message(tool("decide", TASKS), stop_reason="tool_use"))]) as server:
+        decided = decide(RUN, at(server.url))
+    assert decided == Decision(Action.RUN, "Look at the disk.", TOKENS, "claude-haiku-5-5")
+    request = server.requests[0].json
+    assert request["tool_choice"] == {"type": "tool", "name": "decide"}
+    assert [tool["name"] for tool in request["tools"]] == ["decide"]
+    assert request["tools"][0]["input_schema"]["properties"]["action"]["enum"] == ["skip", "run"]
+
+
+def test_a_decision_to_skip_skips() -> None:
+    decided = decision_of(message(text("Nothing."), tool("decide", {"action": "skip", "tasks": ""})))
+    assert isinstance(decided, Decision)
+    assert decided.action is Action.SKIP
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        message(text("run all")),
+        message(),
+        message(tool("exec", TASKS)),
+        message(tool("decide", TASKS), tool("decide", {"action": "skip", "tasks": ""})),
+        message(tool("decide", TASKS), tool("exec", {})),
+        message(tool("decide", TASKS), stop_reason="max_tokens"),
+        message(tool("decide", "run")),
+        message(tool("decide", {"action": "Run", "tasks": "x"})),
+        message(tool("decide", None)),
+    ],
+)
+def test_a_broken_or_missing_decision_is_a_failure_that_cost_its_tokens(body: object) -> None:
+    decided = decision_of(body)
+    assert isinstance(decided, Answer)
+    assert (decided.failure, decided.tokens, decided.transient) == (Failure.BAD_ANSWER, TOKENS, False)
+
+
+def test_a_decision_fails_as_an_answer_does() -> None:
+    with Server([messages.refuses(529, "overloaded_error", "busy")]) as server:
+        decided = decide(RUN, at(server.url))
+    assert isinstance(decided, Answer)
+    assert (decided.failure, decided.transient) == (Failure.OVERLOADED, True)

@@ -1,0 +1,165 @@
+"""An agent behind a URL: what it is sent, and what each of its answers means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from servers.gateway import later, says, says_plainly
+from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
+
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
+from heartbeat.runners.http import ask
+from heartbeat.spec import HttpRunner
+
+META = {"run": 7, "failures": 2, "zone": "Zürich"}
+RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(seconds=5), META)
+
+
+class Opaque:
+    """A secret as the config hands it over."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+
+def answer_to(act: Act, run: Run = RUN, path: str = "/hook") -> Answer:
+    with Server([act]) as server:
+        answer = ask(run, HttpRunner(server.url + path, {}))
+    assert server.connections == 1, "one request an attempt"
+    return answer
+
+
+def test_the_run_is_posted_with_its_number_and_the_headers() -> None:
+    with Server([says("fine")]) as server:
+        ask(RUN, HttpRunner(Opaque(f"{server.url}/hook?a=b"), {"Authorization": Opaque("Bearer t"), "X-Plain": "yes"}))
+    request = server.requests[0]
+    assert (request.method, request.path) == ("POST", "/hook?a=b")
+    assert (request.headers["authorization"], request.headers["x-plain"]) == ("Bearer t", "yes")
+    assert request.headers["content-type"] == "application/json"
+    assert request.json == {
+        "agent": "ops",
+        "prompt": "How is it?\n",
+        "model": "small",
+        "timeout": 5.0,
+        "meta": META,
+        "run": 7,
+    }
+
+
+def test_kept_messages_are_sent_along() -> None:
+    with Server([says("fine")]) as server:
+        ask(replace(RUN, messages=(("user", "Before?"),)), HttpRunner(server.url, {}))
+    assert server.requests[0].json["messages"] == [{"role": "user", "content": "Before?"}]
+
+
+@pytest.mark.parametrize(
+    ("act", "answer"),
+    [
+        (says("All is well."), Answer(text="All is well.")),
+        (says_plainly("All is well – 東京"), Answer(text="All is well – 東京")),
+        (reply({"text": None}), Answer()),
+        (reply({"text": "a\0b"}), Answer(text="ab")),
+        (reply({"text": "hi", "error": None}), Answer(text="hi")),
+        (
+            says("hi", model="big", tokens={"input": 5, "output": 6}, cost_usd=0.01),
+            Answer(text="hi", model_used="big", tokens=Tokens(5, 6), cost_usd=0.01),
+        ),
+        (says("hi", model=7, tokens="many", cost_usd="free"), Answer(text="hi")),
+        (says("hi", cost_usd=-1), Answer(text="hi")),
+        (says("hi", cost_usd=True), Answer(text="hi")),
+        (later(), Answer(later=True)),
+        (reply({"later": True}), Answer(later=True)),
+    ],
+)
+def test_an_answer_is_read(act: Act, answer: Answer) -> None:
+    assert answer_to(act) == answer
+
+
+@pytest.mark.parametrize(
+    ("act", "failure", "said", "transient"),
+    [
+        (reply({"error": "no brain"}), Failure.SERVER, "the agent failed: no brain", True),
+        (reply({"text": "hi", "error": {"message": "no brain"}}), Failure.SERVER, "the agent failed: no brain", True),
+        (reply({"error": 7}), Failure.SERVER, "the agent failed: it does not say why", True),
+        (reply({}), Failure.BAD_ANSWER, "answered without a text; give back text, error or later", False),
+        (reply({"text": 7}), Failure.BAD_ANSWER, "answered without a text; give back text, error or later", False),
+        (reply(["hi"]), Failure.BAD_ANSWER, "answered with a JSON list where an object was expected", False),
+        (reply(b"hi"), Failure.BAD_ANSWER, "answered with broken JSON", False),
+        (
+            reply(b'{"text": "hi", "cost_usd": NaN}'),
+            Failure.BAD_ANSWER,
+            "answered with broken JSON",
+            False,
+        ),
+        (page(), Failure.BAD_ANSWER, "answered with text/html; an answer is application/json or text/plain", False),
+        (reply(status=204), Failure.BAD_ANSWER, "HTTP 204 No Content", False),
+        (says("x" * (MAX_ANSWER + 1)), Failure.BAD_ANSWER, "the answer is larger than 65536 bytes", False),
+        (says_plainly("x" * 10_000_000), Failure.BAD_ANSWER, "its answer is larger than 1024 KiB", False),
+        (reply({"error": "who?"}, 401), Failure.AUTH, "HTTP 401 Unauthorized: who?", False),
+        (reply({"message": "where?"}, 404), Failure.NOT_FOUND, "HTTP 404 Not Found: where?", False),
+        (reply(b"boom", 500, "text/plain"), Failure.SERVER, "HTTP 500 Internal Server Error: boom", True),
+        (page(503), Failure.OVERLOADED, "HTTP 503 Service Unavailable", True),
+        (hang_up(), Failure.CONNECT, "it closed the connection before its answer was complete", True),
+    ],
+)
+def test_whatever_is_no_answer_is_a_failure_of_its_class(act: Act, failure: Failure, said: str, transient: bool) -> None:
+    answer = answer_to(act)
+    assert (answer.failure, answer.error, answer.transient, answer.text) == (failure, said, transient, "")
+
+
+@pytest.mark.parametrize("act", [drip(), silence()])
+def test_neither_drip_nor_silence_outlasts_the_time_of_the_run(act: Act) -> None:
+    answer = answer_to(act, replace(RUN, timeout=timedelta(seconds=0.3)))
+    assert (answer.failure, answer.transient) == (Failure.TIMEOUT, True)
+
+
+def test_a_busy_agent_says_when() -> None:
+    assert answer_to(reply({"error": "busy"}, 429, Retry_After="30")).retry_after == timedelta(seconds=30)
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with Server([says("gotcha")]) as elsewhere:
+        answer = answer_to(reply(status=302, Location=elsewhere.url))
+    assert (answer.failure, elsewhere.requests) == (Failure.BAD_ANSWER, [])
+
+
+CANARY = "canary-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        (f"/hook/{CANARY}", {}),
+        (f"/hook?token={CANARY}", {}),
+        ("/hook", {"X-Token": Opaque(CANARY)}),
+        ("/hook", {"Authorization": Opaque(f"Bearer {CANARY}")}),
+    ],
+)
+def test_a_server_that_repeats_a_secret_does_not_get_it_told(path: str, headers: dict[str, object]) -> None:
+    with Server([reply({"error": f"no {path} with {CANARY} here"}, 404)]) as server:
+        answer = ask(RUN, HttpRunner(Opaque(server.url + path), headers))
+    assert answer.failure is Failure.NOT_FOUND
+    assert "***" in answer.error
+    assert CANARY not in answer.error
+
+
+@pytest.mark.parametrize("value", [f"{CANARY}\r\nX-More: 1", f"{CANARY}\n", f"{CANARY}é", f"{CANARY}\0"])
+def test_a_header_that_none_can_hold_is_named_but_not_shown(value: str) -> None:
+    with Server([says("hi")]) as server:
+        answer = ask(RUN, HttpRunner(server.url, {"X-Token": Opaque(value)}))
+    assert (answer.failure, server.requests) == (Failure.BAD_REQUEST, [])
+    assert "'x-token'" in answer.error
+    assert CANARY not in answer.error
+
+
+@pytest.mark.parametrize("url", [f"{CANARY}", f"file:///{CANARY}", f"http://[{CANARY}/", f"http://x:{CANARY}/"])
+def test_an_address_that_is_none_is_a_failure_and_not_shown(url: str) -> None:
+    answer = ask(RUN, HttpRunner(Opaque(url), {}))
+    assert (answer.failure, answer.transient) == (Failure.BAD_REQUEST, False)
+    assert CANARY not in answer.error

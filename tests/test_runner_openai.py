@@ -1,0 +1,215 @@
+"""An agent that is a model behind OpenAI's chat completions, whoever serves them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from servers.completions import completion, refuses, says, tool
+from servers.scripted import Act, Server, drip, half, hang_up, page, reply, silence
+
+from heartbeat.decision import Action, Decision
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
+from heartbeat.runners.openai import ask, decide
+from heartbeat.spec import ModelRunner, Provider
+
+KEY = "sk-canary-0123456789"
+RUN = Run("ops", "How is it?\n", "llama-9", Path("agents/ops"), timedelta(seconds=5), {"run": 7})
+TOKENS = Tokens(input=120, output=30, cache_read=7)
+
+
+def at(url: str, key: str | None = None, bound: int = 2000) -> ModelRunner:
+    return ModelRunner(Provider("local", "openai", key, f"{url}/v1"), bound)
+
+
+def answer_to(act: Act, run: Run = RUN, key: str | None = None) -> Answer:
+    with Server([act]) as server:
+        answer = ask(run, at(server.url, key))
+    assert server.connections == 1, "one request an attempt"
+    return answer
+
+
+def test_the_first_choice_is_the_answer() -> None:
+    assert answer_to(says("All is well.")) == Answer(text="All is well.", model_used="llama-9", tokens=TOKENS)
+
+
+def test_one_turn_is_asked_without_tools_and_with_a_bound() -> None:
+    with Server([says("fine")]) as server:
+        ask(replace(RUN, messages=(("user", "Before?"), ("assistant", "Calm."))), at(server.url, bound=321))
+    request = server.requests[0]
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.json == {
+        "model": "llama-9",
+        "max_tokens": 321,
+        "stream": False,
+        "messages": [
+            {"role": "user", "content": "Before?"},
+            {"role": "assistant", "content": "Calm."},
+            {"role": "user", "content": "How is it?\n"},
+        ],
+    }
+
+
+@pytest.mark.parametrize(("key", "header"), [(None, None), ("", None), (KEY, f"Bearer {KEY}")])
+def test_the_key_is_optional(key: str | None, header: str | None) -> None:
+    with Server([says("fine")]) as server:
+        assert ask(RUN, at(server.url, key)).text == "fine"
+    assert server.requests[0].headers.get("authorization") == header
+
+
+def test_a_login_in_the_address_becomes_a_header() -> None:
+    with Server([says("fine")]) as server:
+        assert ask(RUN, at(server.url.replace("://", "://user:p%40ss@"))).text == "fine"
+    assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
+
+
+def test_the_environment_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server([says("trap")]) as trap, Server([says("fine")]) as server:
+        for name in ("OPENAI_BASE_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, trap.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+        assert ask(RUN, at(server.url)).text == "fine"
+    assert trap.connections == 0
+    assert "authorization" not in server.requests[0].headers
+
+
+def test_a_server_with_a_single_model_need_not_be_told_which() -> None:
+    with Server([says("fine")]) as server:
+        ask(replace(RUN, model=None), at(server.url))
+    assert "model" not in server.requests[0].json
+
+
+@pytest.mark.parametrize(
+    ("act", "failure", "transient"),
+    [
+        (refuses(400, "bad"), Failure.BAD_REQUEST, False),
+        (refuses(401, "bad"), Failure.AUTH, False),
+        (refuses(402, "bad"), Failure.PAYMENT, False),
+        (refuses(404, "bad"), Failure.NOT_FOUND, False),
+        (refuses(413, "bad"), Failure.TOO_LARGE, False),
+        (refuses(422, "bad"), Failure.BAD_REQUEST, False),
+        (refuses(429, "bad"), Failure.RATE, True),
+        (refuses(429, "bad", "insufficient_quota"), Failure.PAYMENT, False),
+        (refuses(500, "bad"), Failure.SERVER, True),
+        (refuses(503, "bad"), Failure.OVERLOADED, True),
+        (reply({"error": {"message": "bad", "code": 429}}), Failure.RATE, True),
+        (reply({"error": {"message": "bad", "code": "boom"}}), Failure.BAD_ANSWER, False),
+        (reply({"error": "bad"}), Failure.BAD_ANSWER, False),
+        (reply({"detail": "bad"}, 422), Failure.BAD_REQUEST, False),
+        (reply({"error": "bad"}, 404), Failure.NOT_FOUND, False),
+        (reply(b"bad", 500, "text/plain"), Failure.SERVER, True),
+    ],
+)
+def test_each_refusal_has_its_class_and_its_words(act: Act, failure: Failure, transient: bool) -> None:
+    answer = answer_to(act)
+    assert (answer.failure, answer.transient) == (failure, transient)
+    assert answer.error.startswith("provider 'local': ")
+    assert answer.error.endswith(": bad")
+
+
+def test_retry_after_is_told() -> None:
+    assert answer_to(refuses(429, "slow down", retry_after="31536000")).retry_after == timedelta(days=365)
+
+
+@pytest.mark.parametrize(
+    ("act", "failure", "said"),
+    [
+        (page(), Failure.BAD_ANSWER, "answered with an HTML page"),
+        (reply(b"{"), Failure.BAD_ANSWER, "answered with broken JSON"),
+        (reply({}), Failure.BAD_ANSWER, "answered without the choice that a completion has"),
+        (reply({"choices": []}), Failure.BAD_ANSWER, "answered without the choice that a completion has"),
+        (reply({"choices": [{"message": "hi"}]}), Failure.BAD_ANSWER, "answered without the choice that a completion has"),
+        (reply(completion(7)), Failure.BAD_ANSWER, "answered with content that is not text"),
+        (reply(completion("x", calls=[1])), Failure.BAD_ANSWER, "answered with tool calls that are none"),
+        (half(completion("x" * 500)), Failure.CONNECT, "it closed the connection before its answer was complete"),
+        (hang_up(), Failure.CONNECT, "it closed the connection before its answer was complete"),
+        (reply(b" " * 10_000_000), Failure.BAD_ANSWER, "its answer is larger than 1024 KiB"),
+        (reply(b"", 204), Failure.BAD_ANSWER, "HTTP 204 No Content"),
+    ],
+)
+def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, said: str) -> None:
+    answer = answer_to(act)
+    assert (answer.failure, answer.error) == (failure, f"provider 'local': {said}")
+
+
+@pytest.mark.parametrize("act", [drip(), silence()])
+def test_neither_drip_nor_silence_outlasts_the_time_of_the_run(act: Act) -> None:
+    answer = answer_to(act, replace(RUN, timeout=timedelta(seconds=0.3)))
+    assert (answer.failure, answer.transient) == (Failure.TIMEOUT, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        (completion("x" * (MAX_ANSWER + 1)), Failure.BAD_ANSWER),
+        (completion("", "length"), Failure.BAD_ANSWER),
+        (completion("", "content_filter"), Failure.BAD_ANSWER),
+        (completion(None, "tool_calls", calls=[tool("exec", {})]), Failure.TOOL_USE),
+    ],
+)
+def test_what_is_no_answer_costs_its_tokens_all_the_same(body: object, failure: Failure) -> None:
+    answer = answer_to(reply(body))
+    assert (answer.failure, answer.tokens, answer.text) == (failure, TOKENS, "")
+
+
+def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
+    answer = answer_to(reply(completion("hi", calls=[tool("exec", {})])))
+    assert (answer.text, answer.tools_ignored) == ("hi", 1)
+
+
+def test_content_in_parts_is_read() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
+    assert answer_to(reply(completion(parts))).text == "a\nb"
+
+
+def test_a_completion_without_usage_has_no_tokens() -> None:
+    assert answer_to(reply(completion("hi", usage=None))).tokens is None
+
+
+@pytest.mark.parametrize("said", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
+def test_a_server_that_repeats_the_key_does_not_get_it_told(said: str) -> None:
+    answer = answer_to(refuses(401, f"no such key: {said}"), key=KEY)
+    assert answer.error.endswith("***")
+    assert said not in answer.error
+
+
+TASKS = {"action": "run", "tasks": "Look at the disk."}
+
+
+def decision_of(body: object) -> Answer | Decision:
+    with Server([reply(body)]) as server:
+        return decide(RUN, at(server.url))
+
+
+def test_a_decision_is_forced_and_read() -> None:
+    with Server([reply(completion(None, "tool_calls", calls=[tool("decide", TASKS)]))]) as server:
+        decided = decide(RUN, at(server.url))
+    assert decided == Decision(Action.RUN, "Look at the disk.", TOKENS, "llama-9")
+    assert server.requests[0].json["tool_choice"] == {"type": "function", "function": {"name": "decide"}}
+
+
+def test_arguments_that_are_an_object_are_read_too() -> None:
+    call = {"type": "function", "function": {"name": "decide", "arguments": TASKS}}
+    assert isinstance(decision_of(completion(None, calls=[call])), Decision)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        completion("run all"),
+        completion('{"action": "run", "tasks": "x"}'),
+        completion(None, calls=[]),
+        completion(None, calls=[tool("exec", TASKS)]),
+        completion(None, calls=[tool("decide", TASKS), tool("decide", TASKS)]),
+        completion(None, "length", calls=[tool("decide", TASKS)]),
+        completion(None, calls=[tool("decide", {"action": "maybe", "tasks": "x"})]),
+        completion(None, calls=[{"function": {"name": "decide", "arguments": '{"action": "run", "tas'}}]),
+        completion(None, calls=[{"function": None}]),
+    ],
+)
+def test_a_broken_or_missing_decision_is_a_failure_that_cost_its_tokens(body: object) -> None:
+    decided = decision_of(body)
+    assert isinstance(decided, Answer)
+    assert (decided.failure, decided.tokens) == (Failure.BAD_ANSWER, TOKENS)
