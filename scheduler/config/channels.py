@@ -26,14 +26,16 @@ def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Chan
     url = spot.secret(part.url, name, "url", used=used)
     base = spot.secret(part.base_url, name, "base_url", used=used) if part.base_url else None
     known = url.reveal() if url and not spot.frame.vault.sealed else ""
-    kind = part.kind or _OF_SCHEME.get(address.scheme(known or part.url), "apprise")
+    scheme = address.scheme(known or part.url)
+    kind = part.kind or _OF_SCHEME.get(scheme, "apprise")
     limit = None
     if known:
         try:
             limit = _limit(kind, known, said=part.kind is not None)
         except ValueError as error:
             spot.fault(str(error), name, "url")
-    _check_server(name, part, kind, base, spot)
+    if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
+        _check_server(name, part, kind, base, spot)
     return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit)
 
 

@@ -1,0 +1,85 @@
+"""Apprise: a yes, a no, or no answer in time; and nothing of a URL in errors and logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+from servers.scripted import Act, Server, after, hang_up, page, reply, silence
+from test_telegram import MESSAGE
+
+from scheduler.transports import Sent, State, apprise
+
+
+def url(server: Server) -> str:
+    return f"json://user:canary@127.0.0.1:{server.port}/canary"
+
+
+def answered(act: Act, total: float = 10) -> Sent:
+    with Server([act]) as server:
+        return apprise.send(url(server), MESSAGE, total=total)
+
+
+def test_an_alert_arrives_once_as_plain_text() -> None:
+    text = "Disk **full** <b>now</b> \\n :fire: {{x}} @everyone"
+    with Server([reply()]) as server:
+        assert apprise.send(url(server), replace(MESSAGE, text=text)) == Sent("delivered", "", None)
+    (request,) = server.requests
+    told = request.json
+    assert (told["message"], told["title"], told["type"], told["attachments"]) == (text, "ops", "info", [])
+
+
+@pytest.mark.parametrize(
+    ("act", "state"),
+    [
+        (reply(b"", 204), "delivered"),
+        (reply(b"", 400), "retry"),
+        (reply(b"", 401), "retry"),
+        (reply(b"", 429), "retry"),
+        (page(503), "retry"),
+        (hang_up(), "retry"),
+        (reply(b"", 302, Location="http://127.0.0.1:1/"), "retry"),
+    ],
+)
+def test_it_only_says_yes_or_no(act: Act, state: State) -> None:
+    error = "" if state == "delivered" else "JSON did not take the message"
+    assert answered(act) == Sent(state, error, None)
+
+
+def test_what_does_not_end_in_time_is_uncertain() -> None:
+    assert answered(silence(), total=0.3) == Sent("uncertain", "JSON did not answer in time", None)
+
+
+def test_too_many_that_hang_are_not_joined_by_more() -> None:
+    with Server([after(0.6, reply())]) as server:
+        hanging = [apprise.send(url(server), MESSAGE, total=0) for _ in range(apprise.HANGING)]
+        refused = apprise.send(url(server), MESSAGE, total=0)
+        for thread in [thread for thread in threading.enumerate() if thread.name == "apprise"]:
+            thread.join(10)
+        later = apprise.send(url(server), MESSAGE)
+    assert {sent.state for sent in hanging} == {"uncertain"}
+    assert refused == Sent("retry", "16 earlier messages to services of Apprise still hang", None)
+    assert later.state == "delivered"
+
+
+@pytest.mark.parametrize("wrong", ["carrier://canary", "slack://canary", "json://", "", "canary", "mailto://canary", "://"])
+def test_what_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        sent = apprise.send(wrong, MESSAGE)
+        with pytest.raises(ValueError, match="not a URL of a service that Apprise knows") as refused:
+            apprise.limit(wrong)
+    assert sent == Sent("dead", "Apprise knows no service of this URL", None)
+    assert "canary" not in f"{refused.value} {caplog.text}"
+
+
+@pytest.mark.parametrize("act", [reply(), reply(b"canary", 400), hang_up(), silence()])
+def test_no_part_of_the_url_is_in_an_error_or_a_log(act: Act, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        sent = answered(act, total=0.3)
+    assert "canary" not in f"{sent} {caplog.text}"
+
+
+def test_each_service_has_its_limit() -> None:
+    assert (apprise.limit("ntfy://topic"), apprise.limit("json://host")) == (7800, 32768)

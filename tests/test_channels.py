@@ -1,0 +1,321 @@
+"""Channels in a story: long texts in parts and in order, doubts by policy, `ping`, and secrets that show nowhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_file import complaints, read
+from servers import discord, telegram
+from servers.discord import Discord
+from servers.scripted import hang_up, page
+from servers.telegram import Telegram, refusal
+from world import World
+
+from scheduler import delivery
+from scheduler.cli.main import main
+from scheduler.config.effective import effective
+from scheduler.config.load import load
+from scheduler.delivery import Parcel, when_uncertain
+from scheduler.secret import Secret
+from scheduler.settings import Channel
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+ENVIRON = {"TG": telegram.URL, "DC": discord.URL}
+LONG = "\n".join(f"{number:04} " + "x" * 40 for number in range(100))[:4500]
+
+
+def config(server: Telegram | Discord, *, more: str = "", deliver: str = "phone", kind: str = "TG") -> str:
+    return f"""\
+channels:
+  phone: {{url: "${{{kind}}}", base_url: "{server.url}", allow_private: true{more}}}
+agents:
+  ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1d, stagger: 0, deliver: {deliver}}}}}
+"""
+
+
+def job(server: Telegram, more: str = "") -> str:
+    agents = config(server, more=more).partition("agents:")[0]
+    return agents + "cron: {backup: {schedule: '@reboot', command: backup, deliver: phone}}\n"
+
+
+@pytest.fixture
+def phone() -> Iterator[Telegram]:
+    with Telegram() as server:
+        yield server
+
+
+def begin(play: Play, yaml: str, says: str = LONG) -> World:
+    """A world in which everybody says the same, by the real transports."""
+    world = play(yaml, environ=dict(ENVIRON), sends=delivery.send)
+    world.write("ops/HEARTBEAT.md", "- look\n")
+    world.scripts |= {"ops": lambda asked: says, "backup": lambda asked: says}
+    return world
+
+
+def outbox(world: World) -> list[tuple[Any, ...]]:
+    rows = world.store.connection.execute("select part, parts, state from outbox order by id")
+    return [tuple(row) for row in rows]
+
+
+def test_one_alert_arrives_once(play: Play, phone: Telegram) -> None:
+    world = begin(play, config(phone), "The disk is full.")
+    world.run(hours=3)
+    assert phone.texts == ["The disk is full."]
+    assert world.rows()[0]["delivery"]["state"] == "delivered"
+
+
+def test_a_long_text_arrives_in_pieces_and_in_order(play: Play, phone: Telegram) -> None:
+    world = begin(play, config(phone))
+    world.run(minutes=1)
+    assert [len(text) <= 4096 for text in phone.texts] == [True, True]
+    assert "\n".join(phone.texts) == LONG
+    assert outbox(world) == [(1, 2, "delivered"), (2, 2, "delivered")]
+
+
+def test_discord_gets_shorter_pieces(play: Play) -> None:
+    with Discord() as server:
+        begin(play, config(server, kind="DC")).run(minutes=1)
+    assert [len(text) <= 2000 for text in server.texts] == [True, True, True]
+    assert "\n".join(server.texts) == LONG
+
+
+def test_signs_beyond_the_basic_plane_count_twice(play: Play, phone: Telegram) -> None:
+    begin(play, config(phone), "🔥" * 4500).run(minutes=1)
+    assert [len(text) for text in phone.texts] == [2048, 2048, 404]
+
+
+def test_a_later_part_waits_for_the_earlier_one(play: Play, phone: Telegram) -> None:
+    phone.script = [refusal(429, "slow", retry_after=20), page(502)]
+    world = begin(play, config(phone))
+    world.run(seconds=15)
+    assert (len(phone.requests), outbox(world)) == (1, [(1, 2, "pending"), (2, 2, "pending")])
+    world.run(hours=1)
+    assert [request.json["text"][:4] for request in phone.requests[:3]] == ["0000", "0000", "0000"]
+    assert "\n".join(phone.texts) == LONG
+
+
+def test_a_part_that_waits_for_another_does_not_keep_the_engine_busy(play: Play, phone: Telegram) -> None:
+    phone.script = [page(502)]
+    world = begin(play, config(phone))
+    world.run(seconds=5)
+    assert world.engine.tick(world.clock.read()) - world.clock.now > timedelta(seconds=1)
+    assert world.engine.at_rest(world.clock.now)
+
+
+def test_two_messages_do_not_wait_for_each_other(play: Play, phone: Telegram) -> None:
+    phone.script = [page(502)]
+    world = begin(play, config(phone) + "cron: {tick: {schedule: '@reboot', command: tick, deliver: phone}}\n")
+    world.scripts["tick"] = lambda asked: "tock"
+    world.run(seconds=10)
+    states = [state for _, _, state in outbox(world)]
+    assert sorted(states) in (["delivered", "pending", "pending"], ["delivered", "delivered", "pending"])
+
+
+def test_each_part_has_a_key_of_its_own_that_a_crash_does_not_change(play: Play, phone: Telegram) -> None:
+    parcels: list[Parcel] = []
+
+    def send(parcel: Parcel) -> Sent:
+        parcels.append(parcel)
+        return Sent("retry", "down", None)
+
+    world = begin(play, config(phone))
+    world.sends = send
+    world.run(minutes=3)
+    world.off(minutes=5)
+    world.sends = lambda parcel: (parcels.append(parcel), Sent("delivered", "", None))[1]
+    world.run(hours=1)
+    keys = [(parcel.letter.part, parcel.letter.key) for parcel in parcels]
+    assert sorted(part for part, _ in set(keys)) == [1, 2]
+    assert len({key for _, key in keys}) == 2
+    assert keys[-1][0] == 2
+
+
+def test_what_telegram_refuses_for_good_is_dead_and_may_be_said_again(play: Play, phone: Telegram) -> None:
+    phone.script = [refusal(403, "Forbidden: bot was kicked")]
+    world = begin(play, config(phone))
+    world.run(days=1, minutes=1)
+    assert outbox(world) == [(1, 2, "dead"), (2, 2, "delivered"), (1, 2, "delivered"), (2, 2, "delivered")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared", "of", "policy"),
+    [
+        ("log", None, "heartbeat", "resend"),
+        ("log", None, "cron", "resend"),
+        ("webhook", None, "heartbeat", "resend"),
+        ("webhook", None, "cron", "resend"),
+        ("webhook", "hold", "heartbeat", "hold"),
+        ("telegram", None, "heartbeat", "resend"),
+        ("telegram", None, "cron", "hold"),
+        ("telegram", "resend", "cron", "resend"),
+        ("telegram", "hold", "heartbeat", "hold"),
+        ("discord", None, "cron", "hold"),
+        ("apprise", None, "heartbeat", "resend"),
+        ("apprise", None, "cron", "hold"),
+    ],
+)
+def test_what_may_have_arrived_is_sent_again_or_held(kind: Any, declared: Any, of: str, policy: str) -> None:
+    channel = Channel("c", kind, Secret("x"), allow_private=False, uncertain=declared)
+    assert when_uncertain(channel, of) == policy
+
+
+def test_an_alert_that_may_have_arrived_is_sent_once_more_and_then_held(play: Play, phone: Telegram) -> None:
+    phone.script = [hang_up(), page(502), hang_up()]
+    world = begin(play, config(phone), "The disk is full.")
+    world.run(hours=20)
+    assert (len(phone.requests), outbox(world)) == (3, [(1, 1, "held")])
+
+
+def test_an_alert_in_doubt_arrives_by_the_second_sending(play: Play, phone: Telegram) -> None:
+    phone.script = [hang_up()]
+    world = begin(play, config(phone), "The disk is full.")
+    world.run(minutes=2)
+    assert (len(phone.requests), phone.texts) == (2, ["The disk is full."])
+
+
+@pytest.mark.parametrize(("more", "requests", "state"), [("", 1, "held"), (", uncertain: resend", 2, "delivered")])
+def test_output_of_a_job_in_doubt_is_held_unless_the_config_says_otherwise(
+    play: Play, phone: Telegram, more: str, requests: int, state: str
+) -> None:
+    phone.script = [hang_up()]
+    world = begin(play, job(phone, more), "backed up")
+    world.run(hours=20)
+    assert (len(phone.requests), outbox(world)) == (requests, [(1, 1, state)])
+
+
+def test_a_channel_whose_secret_is_gone_keeps_its_messages(play: Play, phone: Telegram) -> None:
+    phone.script = [page(502)]
+    world = begin(play, config(phone), "The disk is full.")
+    world.run(seconds=5)
+    world.environ.clear()
+    world.reload(config(phone, deliver="log"))
+    world.run(minutes=2)
+    assert outbox(world)[0][2] == "pending"
+    error = world.store.connection.execute("select error from outbox").fetchone()[0]
+    assert error == "a secret of channels.phone is not set; set it in the environment or the env_file"
+
+
+PING = """\
+channels:
+  phone: {{url: "${{TG}}", base_url: "{telegram}", allow_private: true}}
+  guild: {{url: "${{DC}}", base_url: "{discord}", allow_private: true}}
+  mail: "json://127.0.0.1:{port}/canary"
+agents: {{ops: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 30m, deliver: phone}}}}}}
+"""
+
+
+@pytest.fixture
+def ping(tmp_path: Path, phone: Telegram, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """`ping(*arguments)` gives the exit code and what was printed; the daemon's log is put back as it was."""
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "config.yaml"
+    handlers = logging.getLogger().handlers
+    with Discord([discord.refusal(404, f"Unknown Webhook {discord.TOKEN}")]) as guild, Telegram([page(200)]) as mail:
+        file.write_text(PING.format(telegram=phone.url, discord=guild.url, port=mail.port))
+        file.chmod(0o644)
+
+        def run(*arguments: str) -> tuple[int, str, str]:
+            code = main(["-c", str(file), "ping", *arguments])
+            return code, *capsys.readouterr()
+
+        yield run
+    logging.getLogger().handlers = handlers
+
+
+def test_ping_tries_every_channel_and_says_how_it_went(ping: Any, phone: Telegram) -> None:
+    code, out, _ = ping()
+    assert (code, out.splitlines()) == (
+        1,
+        [
+            "phone: delivered",
+            "guild: not delivered: 127.0.0.1 answered 404 Not Found: Unknown Webhook ***",
+            "mail: delivered",
+        ],
+    )
+    assert len(phone.texts) == 1
+
+
+def test_ping_tries_the_one_that_is_named(ping: Any, phone: Telegram) -> None:
+    assert ping("phone") == (0, "phone: delivered\n", "")
+    code, out, log = ping("log")
+    assert (code, out) == (0, "log: delivered\n")
+    assert "said kind=ping" in log
+
+
+def test_ping_knows_no_other_names(ping: Any) -> None:
+    code, out, error = ping("phne")
+    assert (code, out) == (2, "")
+    assert error.endswith("config.yaml; did you mean phone?\n")
+    assert ping("tgram://canary")[2] == "heartbeatd: this is a URL; declare it under channels: and give its name here\n"
+
+
+def test_a_url_of_every_kind_is_declared_in_a_line(tmp_path: Path) -> None:
+    text = """\
+channels:
+  phone: "tgram://${TOKEN}/${CHAT}"
+  guild: discord://42/abc
+  native: {kind: discord, url: "https://discord.com/api/webhooks/42/abc"}
+  topic: ntfy://some-topic
+  hook: {kind: webhook, url: "https://example.org/x", uncertain: hold}
+agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: [phone, guild, native, topic, hook]}}}
+"""
+    channels = read(tmp_path, text, {"TOKEN": telegram.TOKEN, "CHAT": "7"}).settings.channels
+    assert [(name, channel.kind, channel.uncertain, channel.limit) for name, channel in channels.items()] == [
+        ("log", "log", "resend", None),
+        ("phone", "telegram", None, 4096),
+        ("guild", "discord", None, 2000),
+        ("native", "discord", None, 2000),
+        ("topic", "apprise", None, 7800),
+        ("hook", "webhook", "hold", None),
+    ]
+    sealed = load(tmp_path / "config.yaml", {}, resolve=False).settings.channels
+    assert [channel.kind for channel in sealed.values()] == ["log", "telegram", "discord", "discord", "apprise", "webhook"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "tgram://%s",
+        "discord://%s",
+        "https://%s",
+        "carrier://%s/x",
+        "slack://%s",
+        "%s",
+        "{url: 'tgram://%s'}",
+        "{kind: telegram, url: '%s'}",
+        "{url: 'tgram://1/2', base_url: '%s'}",
+        "{kind: apprise, url: 'json://%s', base_url: 'http://%s'}",
+        "[%s]",
+        "{url: [%s]}",
+        "{urls: 'tgram://%s/1'}",
+    ],
+)
+@pytest.mark.parametrize("by", ["written", "environment"])
+def test_no_fault_of_a_channel_shows_its_url(tmp_path: Path, wrong: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        text = wrong.replace("%s", "canary" if by == "written" else "'${C}'" if wrong[0] == "[" else "${C}")
+        agents = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: hook}}}\n"
+        lines = complaints(tmp_path, f"channels:\n  hook: {text}\n{agents}", {"C": "canary"})
+    assert lines
+    assert "canary" not in f"{lines} {caplog.text}"
+
+
+def test_no_token_shows_in_settings_effective_values_or_the_state(play: Play, phone: Telegram, tmp_path: Path) -> None:
+    phone.script = [refusal(400, f"bad {telegram.TOKEN}")]
+    world = begin(play, config(phone))
+    world.run(hours=1)
+    settings = load(world.config, ENVIRON).settings
+    rows = effective(world.config, ENVIRON, "ops")
+    told = f"{settings!r} {rows} {world.events} {world.rows()}"
+    state = b"".join(file.read_bytes() for file in world.state.parent.iterdir())
+    assert len(phone.requests) == 2
+    assert "canary" not in told
+    assert b"canary" not in state

@@ -1,0 +1,126 @@
+"""Discord: how a webhook is executed, and what each answer means for the message."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from servers.discord import TOKEN, URL, Discord, refusal, slow_down
+from servers.scripted import Act, Request, hang_up, page, reply, reset, silence
+from test_telegram import MESSAGE, WIRE
+
+from scheduler.transports import Sent, State, address
+from scheduler.transports.discord import send
+from scheduler.transports.post import Wire
+
+
+def answered(*acts: Act, total: float = 30) -> Sent:
+    with Discord(list(acts)) as discord:
+        return send(URL, MESSAGE, replace(WIRE, total=total), base=discord.url)
+
+
+def test_an_alert_arrives_once_and_as_it_was_said() -> None:
+    with Discord() as discord:
+        assert send(URL, MESSAGE, WIRE, base=discord.url) == Sent("delivered", "", None)
+    assert discord.texts == ["The disk is full."]
+
+
+def test_nobody_is_mentioned_and_nothing_is_previewed() -> None:
+    text = "@everyone @here <@1> <@&1> https://example.org"
+    with Discord() as discord:
+        send(URL, replace(MESSAGE, text=text), WIRE, base=discord.url)
+    assert discord.messages == [{"content": text, "allowed_mentions": {"parse": []}, "flags": 4}]
+    assert discord.pinged == []
+
+
+def test_a_mention_would_have_called_everyone() -> None:
+    """The stand-in can tell: it calls people when it is not forbidden."""
+    request = Request("POST", f"/api/v10/webhooks/42/{TOKEN}", {}, b'{"content": "@everyone"}')
+    with Discord() as discord:
+        discord._answer(request)
+    assert discord.pinged == ["@everyone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[your bank](https://evil.example) (fine)", "[your bank]\\(https://evil.example) (fine)"),
+        ("[x](tg://user?id=1)", "[x]\\(tg://user?id=1)"),
+        ("[1] (2) a[0](b)", "[1] (2) a[0]\\(b)"),
+        ("x" * 1998 + "](", "x" * 1998 + "]\N{FULLWIDTH LEFT PARENTHESIS}"),
+    ],
+)
+def test_no_link_hides_behind_words(text: str, shown: str) -> None:
+    with Discord() as discord:
+        send(URL, replace(MESSAGE, text=text), WIRE, base=discord.url)
+    assert discord.texts == [shown]
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "thread"),
+    [
+        ("discord://42/a-B_c", None, None),
+        ("discord://42/a/?thread=7", None, "7"),
+        ("https://discord.com/api/webhooks/42/a", "https://discord.com", None),
+        ("https://ptb.discord.com/api/v10/webhooks/42/a?thread_id=7", "https://ptb.discord.com", "7"),
+    ],
+)
+def test_the_url_is_ours_or_the_one_that_discord_shows(url: str, base: str | None, thread: str | None) -> None:
+    hook = address.hook(url)
+    assert (hook.base, hook.id, hook.thread) == (base, "42", thread)
+
+
+def test_a_thread_is_written_to_where_the_webhook_is() -> None:
+    with Discord() as discord:
+        sent = send(f"{discord.url}/api/webhooks/42/{TOKEN}?thread_id=7", MESSAGE, WIRE)
+    assert sent.state == "delivered"
+    assert discord.requests[0].path == f"/api/v10/webhooks/42/{TOKEN}?wait=true&thread_id=7"
+
+
+@pytest.mark.parametrize(
+    "url", ["discord://42", "discord://x/canary", "https://discord.com/canary", "discord://42/a?b=c", "ftp://x", ""]
+)
+def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
+    assert send(url, MESSAGE, WIRE) == Sent("dead", address.NO_HOOK, None)
+
+
+@pytest.mark.parametrize(
+    ("act", "state", "error", "wait"),
+    [
+        (refusal(400, "Cannot send", 50006), "dead", "127.0.0.1 answered 400 Bad Request: Cannot send", None),
+        (refusal(401, "Invalid Webhook Token"), "dead", "127.0.0.1 answered 401 Unauthorized: Invalid Webhook Token", None),
+        (refusal(403, "Forbidden"), "dead", "127.0.0.1 answered 403 Forbidden: Forbidden", None),
+        (refusal(404, "Unknown Webhook"), "dead", "127.0.0.1 answered 404 Not Found: Unknown Webhook", None),
+        (slow_down(0.65), "retry", "127.0.0.1 answered 429 Too Many Requests: You are being rate limited.", 0.65),
+        (reply(b"banned", 429, retry_after="60"), "retry", "127.0.0.1 answered 429 Too Many Requests", 60),
+        (reply(b'{"retry_after": NaN}', 429), "retry", "127.0.0.1 answered 429 Too Many Requests", None),
+        (page(503), "retry", "127.0.0.1 answered 503 Service Unavailable", None),
+        (page(200), "uncertain", "127.0.0.1 answered 200 without the message that it made", None),
+        (reply({"message": "x", "code": 1}), "uncertain", "127.0.0.1 answered 200 without the message that it made", None),
+        (reply(b"", 204), "delivered", "", None),
+        (hang_up(), "uncertain", "127.0.0.1 ended without a proper HTTP answer", None),
+        (reset(), "uncertain", "127.0.0.1 broke the connection", None),
+    ],
+)
+def test_each_answer_has_its_meaning(act: Act, state: State, error: str, wait: float | None) -> None:
+    assert answered(act) == Sent(state, error, None if wait is None else timedelta(seconds=wait))
+
+
+def test_a_server_that_never_answers_leaves_it_uncertain() -> None:
+    assert answered(silence(), total=0.3) == Sent("uncertain", "127.0.0.1 did not answer in time", None)
+
+
+def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
+    with Discord() as discord:
+        sent = send(URL, MESSAGE, Wire(allow_private=False), base=discord.url)
+    assert (sent.state, discord.requests) == ("dead", [])
+
+
+@pytest.mark.parametrize("act", [refusal(401, f"token {TOKEN}"), reply(TOKEN.encode(), 500), hang_up(), silence()])
+def test_the_token_is_in_no_error_and_no_log(act: Act, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        sent = answered(act, total=0.3)
+    assert sent.state != "delivered"
+    assert "canary" not in f"{sent} {caplog.text} {address.hook(URL)!r}"

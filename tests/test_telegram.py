@@ -1,0 +1,159 @@
+"""Telegram: what is asked of the Bot API, and what each of its answers means for the message."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silence
+from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
+
+from scheduler.transports import Message, Sent, State, address
+from scheduler.transports.post import Wire
+from scheduler.transports.telegram import send
+
+MESSAGE = Message(
+    key="k",
+    kind="heartbeat",
+    name="ops",
+    trigger="interval",
+    slot=datetime(2026, 11, 20, 16, 30, tzinfo=UTC),
+    part=1,
+    parts=1,
+    text="The disk is full.",
+    title="ops",
+)
+WIRE = Wire(allow_private=True)
+
+
+def answered(*acts: Act, total: float = 30) -> Sent:
+    with Telegram(list(acts)) as telegram:
+        return send(URL, MESSAGE, replace(WIRE, total=total), base=telegram.url)
+
+
+def test_an_alert_arrives_once_and_as_it_was_said() -> None:
+    with Telegram() as telegram:
+        assert send(URL, MESSAGE, WIRE, base=telegram.url) == Sent("delivered", "", None)
+    assert telegram.texts == ["The disk is full."]
+
+
+def test_nothing_in_the_text_is_markup_or_a_preview() -> None:
+    text = "@everyone [x](tg://user?id=1) <b>bold</b> https://example.org *stars* <@&1>"
+    with Telegram() as telegram:
+        send(URL, replace(MESSAGE, text=text), WIRE, base=telegram.url)
+    assert telegram.messages == [{"chat_id": CHAT, "text": text, "link_preview_options": {"is_disabled": True}}]
+
+
+@pytest.mark.parametrize(
+    ("url", "chat", "topic"),
+    [
+        ("tgram://1:a-B_c/-1001", "-1001", None),
+        ("tgram://bot1:a/77", "77", None),
+        ("tgram://1:a/77/", "77", None),
+        ("tgram://1%3Aa/77", "77", None),
+        ("tgram://1:a/@news_of_ours", "@news_of_ours", None),
+        ("tgram://1:a/news_of_ours", "@news_of_ours", None),
+        ("tgram://1:a/-1001:12", "-1001", 12),
+    ],
+)
+def test_the_url_names_the_chat_and_its_topic(url: str, chat: str, topic: int | None) -> None:
+    bot = address.bot(url)
+    assert (bot.chat, bot.topic) == (chat, topic)
+
+
+def test_a_topic_is_written_to() -> None:
+    with Telegram() as telegram:
+        send(f"{URL}:12", MESSAGE, WIRE, base=f"{telegram.url}/")
+    assert telegram.messages[0]["message_thread_id"] == 12
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["tgram://1:a", "tgram://1:a/", "tgram://1:a/1/2", "tgram://1:a/1?x=y", "tgram:///1", "tgram://a b/1", "http://1:a/1", ""],
+)
+def test_what_is_no_url_of_a_chat_is_dead_and_not_shown(url: str) -> None:
+    sent = send(url, MESSAGE, WIRE)
+    assert sent == Sent("dead", address.NO_BOT, None)
+
+
+SECOND = timedelta(seconds=1)
+LOST = "127.0.0.1 answered 200 without saying whether it took the message"
+
+
+@pytest.mark.parametrize(
+    ("act", "state", "error", "wait"),
+    [
+        (refusal(400, "Bad Request: chat not found"), "dead", "127.0.0.1 answered 400 Bad Request: Bad Request: chat not found", None),
+        (refusal(401, "Unauthorized"), "dead", "127.0.0.1 answered 401 Unauthorized: Unauthorized", None),
+        (refusal(403, "Forbidden: bot was blocked"), "dead", "127.0.0.1 answered 403 Forbidden: Forbidden: bot was blocked", None),
+        (refusal(404, "Not Found"), "dead", "127.0.0.1 answered 404 Not Found: Not Found", None),
+        (refusal(429, "retry", retry_after=7), "retry", "127.0.0.1 answered 429 Too Many Requests: retry", 7 * SECOND),
+        (reply(b"", 429, retry_after="9"), "retry", "127.0.0.1 answered 429 Too Many Requests", 9 * SECOND),
+        (refusal(429, "x", retry_after=-1), "retry", "127.0.0.1 answered 429 Too Many Requests: x", None),
+        (page(502), "retry", "127.0.0.1 answered 502 Bad Gateway", None),
+        (refusal(400, "no such chat", status=200), "dead", "127.0.0.1 answered 400 Bad Request: no such chat", None),
+        (refusal(429, "x", status=200, retry_after=3), "retry", "127.0.0.1 answered 429 Too Many Requests: x", 3 * SECOND),
+        (reply({"ok": False}), "retry", "127.0.0.1 answered 500 Internal Server Error", None),
+        (page(200), "uncertain", LOST, None),
+        (reply([]), "uncertain", LOST, None),
+        (reply({"ok": "yes"}), "uncertain", LOST, None),
+        (reply(b"[" * 60_000), "uncertain", LOST, None),
+        (half({"ok": True, "result": {}}), "uncertain", LOST, None),
+        (hang_up(), "uncertain", "127.0.0.1 ended without a proper HTTP answer", None),
+        (reset(), "uncertain", "127.0.0.1 broke the connection", None),
+        (reply(b"", 302, Location="http://169.254.169.254/"), "dead",
+         "127.0.0.1 answered 302 Found: redirects are not followed; write the URL it leads to", None),
+    ],
+)  # fmt: skip
+def test_each_answer_has_its_meaning(act: Act, state: State, error: str, wait: timedelta | None) -> None:
+    assert answered(act) == Sent(state, error, wait)
+
+
+@pytest.mark.parametrize("act", [silence(), drip()])
+def test_a_server_that_never_ends_its_answer_leaves_it_uncertain(act: Act) -> None:
+    assert answered(act, total=0.3).state == "uncertain"
+
+
+def test_where_nobody_listens_it_is_tried_again() -> None:
+    with Telegram() as telegram:
+        gone = telegram.url
+    sent = send(URL, MESSAGE, WIRE, base=gone)
+    assert sent == Sent("retry", "no connection to 127.0.0.1: Connection refused", None)
+
+
+def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
+    with Telegram() as telegram:
+        sent = send(URL, MESSAGE, Wire(allow_private=False), base=telegram.url)
+    assert (sent.state, telegram.requests) == ("dead", [])
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        refusal(401, f"no bot {TOKEN} here"),
+        refusal(400, f"/bot{TOKEN}/sendMessage"),
+        refusal(400, f"/bot{TOKEN.replace(':', '%3A')}/sendMessage"),
+        refusal(429, TOKEN),
+        reply(TOKEN.encode(), 500),
+        hang_up(),
+        silence(),
+    ],
+)
+def test_the_token_is_in_no_error_and_no_log(act: Act, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        sent = answered(act, total=0.3)
+    assert sent.state != "delivered"
+    assert "canary" not in f"{sent} {caplog.text}"
+
+
+def test_what_telegram_says_is_kept_short_and_on_one_line() -> None:
+    error = answered(refusal(400, "a\n\x1b[31mb " + "x" * 5000)).error
+    assert error.startswith("127.0.0.1 answered 400 Bad Request: a [31mb xxx")
+    assert len(error) < 300
+    assert error.isprintable()
+
+
+def test_the_token_shows_in_no_representation() -> None:
+    assert "canary" not in repr(address.bot(URL))
