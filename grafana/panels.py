@@ -128,7 +128,7 @@ def _target(panel: Panel, letter: str, legend: str, ask: str) -> Json:
 
 OPTIONS: Mapping[str, Json] = {
     "timeseries": {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "legend": {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True},
         "tooltip": {"mode": "multi", "sort": "desc"},
     },
     "stat": {
@@ -149,11 +149,15 @@ def _defaults(panel: Panel) -> Json:
         "min": 0,
         "color": {"mode": "thresholds" if panel.kind == "stat" else "palette-classic"},
         "thresholds": {"mode": "absolute", "steps": _steps(panel.steps)},
-        "mappings": [{"type": "value", "options": {str(value): {"text": word} for value, word in panel.words.items()}}],
+        "mappings": _mappings(panel.words),
     }
     if panel.kind == "timeseries":
         made["custom"] = BARS if panel.bars else LINES
     return made | ({"noValue": panel.nothing} if panel.nothing else {})
+
+
+def _mappings(words: Mapping[int, str]) -> list[Json]:
+    return [{"type": "value", "options": {str(value): {"text": word}}} for value, word in words.items()]
 
 
 def _steps(bounds: tuple[float, ...]) -> list[Json]:

@@ -1,0 +1,265 @@
+"""Debian's Prometheus beside heartbeatd: it scrapes a real daemon, takes the rules, and finds what the dashboard asks for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+import shipped
+from prometheus_client.parser import text_string_to_metric_families
+from test_daemon import Daemon
+from test_metrics import Page
+from world import Takes, World
+
+from scheduler.delivery import Parcel
+from scheduler.outcome import Kind
+from scheduler.transports import Sent
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not (shutil.which("prometheus") and shutil.which("promtool")), reason="prometheus is not installed"),
+]
+
+PATIENCE = 25.0  # seconds before a test says that what it waits for does not come
+LABELS = 'instance="127.0.0.1:7857",job="heartbeatd"'
+
+
+class Prometheus:
+    """A Prometheus in a folder of its own, on a free port of loopback."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._api = f"http://{address}/api/v1"
+        self._log = (folder / "prometheus.log").open("w+")
+        kept = ("--storage.tsdb.path", str(folder / "tsdb"), "--storage.tsdb.retention.time", "100y")
+        command = ["prometheus", "--config.file", str(config), "--web.listen-address", address, *kept]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+
+    def ask(self, what: str, **query: Any) -> Any:
+        """The answer of its HTTP interface; None while it is not ready yet."""
+        try:
+            with urlopen(f"{self._api}/{what}?{urlencode(query)}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except HTTPError as error:
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+                return None
+            raise
+        except URLError as error:
+            if isinstance(error.reason, ConnectionRefusedError):
+                return None
+            raise
+
+    def values(self, expr: str, **when: Any) -> list[float]:
+        """All values of all series of a query, now or over the time from `start` to `end`."""
+        answer = self.ask("query_range" if "start" in when else "query", query=expr, **when)
+        series = answer["result"] if answer else []
+        return [float(value) for each in series for _, value in each.get("values", [each.get("value")])]
+
+    def until(self, question: Callable[[], Any]) -> Any:
+        """The first answer that is not empty."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if answer := question():
+                return answer
+            assert self._process.poll() is None, self.log
+            time.sleep(0.1)  # what is asked for lies in another process
+        raise AssertionError(self.log)
+
+    @property
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[Callable[[Path], Prometheus]]:
+    begun: list[Prometheus] = []
+
+    def begin(config: Path) -> Prometheus:
+        begun.append(Prometheus(tmp_path, config))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.stop()
+
+
+Begin = Callable[[Path], Prometheus]
+
+WELL = """
+state: state/h.db
+server: {listen: "127.0.0.1:0"}
+defaults: {agent: {runner: {kind: command, argv: [sh, -c, "cat > /dev/null; echo HEARTBEAT_OK"]}}}
+agents:
+  quiet: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}}
+  night: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log, enabled: false}}
+  loud:
+    runner: {kind: command, argv: [sh, -c, "cat > /dev/null; date"]}
+    heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}
+cron:
+  tick: {every: 10s, command: "true", wake_heartbeat: quiet}
+"""
+
+# What is absent while all is well, by design.
+ABSENT = frozenset({"How long has the oldest due entry waited?", "How old is the oldest undelivered message?"})
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    it = Daemon(tmp_path, WELL)
+    yield it
+    it.stop()
+
+
+def scraping(daemon: Daemon) -> Path:
+    """The shipped scrape file, pointed at this daemon and in a hurry."""
+    config = shipped.yaml(shipped.GRAFANA / "prometheus" / "prometheus.yml")
+    config["global"] = dict.fromkeys(config["global"], "1s")
+    where = daemon.folder / "state" / "daemon.json"
+    daemon.until(lambda: where.exists() and where.read_text())
+    url = json.loads(where.read_text())["url"]
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [url.removeprefix("http://")]}]
+    shutil.copy(shipped.RULES, daemon.folder)
+    path = daemon.folder / "prometheus.yml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def asked(window: str, span: str, without: frozenset[str] = frozenset()) -> dict[str, str]:
+    """The dashboard's queries, with the titles of their panels, whose metrics are there already."""
+    there = [(title, expr) for title, expr in shipped.queries() if not shipped.metrics(expr) & shipped.COMING]
+    return {shipped.asked(expr, window=window, span=span): title for title, expr in there if title not in without}
+
+
+def test_a_daemon_that_is_well_fills_the_dashboard_and_no_rule_fires(daemon: Daemon, prometheus: Begin) -> None:
+    it = prometheus(scraping(daemon))
+    missing = asked("10s", "1m", ABSENT)
+
+    def filled() -> bool:
+        for expr in [expr for expr in missing if it.values(expr)]:
+            del missing[expr]
+        return not missing
+
+    def judged() -> bool:
+        groups = it.ask("rules")["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        assert len(rules) == len(shipped.rules())
+        return all((rule["health"], rule["state"]) == ("ok", "inactive") for rule in rules)
+
+    try:
+        it.until(filled)
+    except AssertionError as late:
+        raise AssertionError(f"no series for {missing}") from late
+    it.until(judged)
+    assert it.values('count_over_time(ALERTS{alertstate="firing"}[5m])') == []
+    assert it.values('up{job="heartbeatd"}') == [1]
+
+
+TROUBLED = """
+limits: {concurrency: 2, wake_gap: 5s}
+channels:
+  hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}
+  gone: {kind: webhook, url: "http://127.0.0.1:9/y", allow_private: true}
+defaults: {agent: {runner: {kind: command, argv: [agent]}}, heartbeat: {stagger: 0s, checklist: "- look\\n", deliver: log}}
+agents:
+  quiet: {heartbeat: {interval: 1m}}
+  loud: {heartbeat: {interval: 1m, deliver: [hook, gone]}}
+  failing: {heartbeat: {interval: 1m, retries: 1}}
+  day: {heartbeat: {interval: 1m, active_hours: "08:00-08:05"}}
+  idle: {heartbeat: {interval: 1m, enabled: false}}
+  held: {heartbeat: {interval: 1m}}
+cron:
+  tick: {every: 2m, command: tick, wake_heartbeat: quiet}
+  long: {every: 5m, command: long}
+  longer: {every: 5m, command: longer}
+"""
+
+# What does not happen in that quarter of an hour, so that its series stay at 0.
+AT_REST = {"heartbeatd_db_busy_total", "heartbeatd_entries_without_series", "heartbeatd_stale_results_total"}
+
+
+def quarter(world: World) -> Iterator[tuple[datetime, str]]:
+    """A quarter of an hour in which much goes wrong, as a scrape every 15 seconds sees it; the daemon is killed in its middle."""
+    world.pause((Kind.HEARTBEAT, "held"))
+    world.wake("held", "look")
+    page = Page(world)
+    yield from scrapes(page, world)
+    page = Page(world)  # the counters of the next life, which begins with what this one leaves open
+    world.off(seconds=20)
+    world.clock.now += timedelta(seconds=10)  # the steady clock stands still
+    yield from scrapes(page, world)
+
+
+def scrapes(page: Page, world: World) -> Iterator[tuple[datetime, str]]:
+    for _ in range(30):
+        world.run(seconds=15)
+        page.running = Counter(claim.entry.kind.value for claim in world.runs.inflight().values())
+        yield world.clock.now, page.text()
+
+
+def sent(parcel: Parcel) -> Sent:
+    """One channel does not answer, the other refuses for good."""
+    return Sent("retry", "no route", None) if parcel.channel.name == "hook" else Sent("dead", "no such chat", None)
+
+
+def stored(folder: Path, seen: Iterator[tuple[datetime, str]]) -> datetime:
+    """Put the scrapes into a database of Prometheus, each at its time; gives the last time."""
+    lines = [line for when, text in seen for line in samples(when, text)]
+    path = folder / "scrapes.txt"
+    path.write_text("\n".join([*lines, "# EOF\n"]))
+    subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(path), str(folder / "tsdb")],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return max(datetime.fromtimestamp(float(line.rsplit(" ", 1)[1])).astimezone() for line in lines)
+
+
+def samples(when: datetime, text: str) -> Iterator[str]:
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = "".join(f',{name}="{value}"' for name, value in sample.labels.items())
+            yield f"{sample.name}{{{LABELS}{labels}}} {sample.value} {when.timestamp()}"
+
+
+def test_after_a_quarter_of_an_hour_of_trouble_every_panel_has_something_to_show(
+    tmp_path: Path, play: Callable[..., World], prometheus: Begin
+) -> None:
+    count = iter(range(1000))
+    world = play(
+        TROUBLED,
+        scripts={
+            "loud": lambda asked: f"The disk is full, {next(count)}.",
+            "failing": lambda asked: 3,
+            "long": lambda asked: Takes("", timedelta(minutes=3)),
+            "longer": lambda asked: Takes("", timedelta(minutes=4)),
+        },
+        sends=sent,
+    )
+    end = stored(tmp_path, quarter(world))
+    (tmp_path / "prometheus.yml").write_text("{}")
+    it = prometheus(tmp_path / "prometheus.yml")
+    it.until(lambda: it.ask("status/buildinfo"))
+    start = (end - timedelta(minutes=15)).timestamp()
+    for expr, title in asked("5m", "15m").items():
+        values = it.values(expr, start=start, end=end.timestamp(), step=15)
+        assert values, f"{title}: {expr}"
+        assert shipped.metrics(expr) & AT_REST or any(value > 0 for value in values), f"{title}: {expr}"
