@@ -216,7 +216,7 @@ def test_a_message_without_usage_has_no_tokens() -> None:
 
 @pytest.mark.parametrize("number", ["-1", '"many"', "true", "1e400", "1.5", "null", "9" * 30])
 def test_a_usage_that_is_no_number_counts_nothing(number: str) -> None:
-    body = '{"content": [], "usage": {"input_tokens": %s, "output_tokens": 3}}' % number
+    body = '{"content": [], "usage": {"input_tokens": NUMBER, "output_tokens": 3}}'.replace("NUMBER", number)
     assert answer_to(reply(body.encode())).tokens == Tokens(output=3)
 
 

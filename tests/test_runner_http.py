@@ -72,6 +72,7 @@ def test_kept_messages_are_sent_along() -> None:
         ),
         (says("hi", model=7, tokens="many", cost_usd="free"), Answer(text="hi")),
         (says("hi", cost_usd=-1), Answer(text="hi")),
+        (says("hi", cost_usd=10**400), Answer(text="hi")),
         (says("hi", cost_usd=True), Answer(text="hi")),
         (later(), Answer(later=True)),
         (reply({"later": True}), Answer(later=True)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
 from heartbeat.runners.trouble import Trouble, message_in, one_line
 from heartbeat.runners.veil import Veil
+
+MOST_USD = 1_000_000  # what a run cannot cost
 
 
 def of(run: Run) -> dict[str, object]:
@@ -93,4 +94,4 @@ def _read(value: Mapping[str, object], failed: Failure, veil: Veil) -> Answer:
 def _cost(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 <= value < math.inf else None
+    return float(value) if 0 <= value < MOST_USD else None

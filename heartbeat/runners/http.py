@@ -6,7 +6,7 @@ import json
 
 from heartbeat.runners import Answer, Failure, Run, data
 from heartbeat.runners.trouble import Reply, Trouble, json_object, one_line, refusal
-from heartbeat.runners.veil import Opaque, Veil, parts_of, reveal
+from heartbeat.runners.veil import Veil, is_secret, parts_of, reveal
 from heartbeat.runners.wire import post
 from heartbeat.spec import HttpRunner
 
@@ -31,9 +31,9 @@ def _asked(run: Run, runner: HttpRunner) -> Answer:
 
 
 def _veil(runner: HttpRunner, url: str) -> Veil:
-    values = [reveal(value) for value in runner.headers.values() if isinstance(value, Opaque)]
+    values = [reveal(value) for value in runner.headers.values() if is_secret(value)]
     tokens = [value.partition(" ")[2] for value in values]  # of `Bearer TOKEN` it is the token that must not be told
-    return Veil([*values, *tokens, *parts_of(url, all_of_it=isinstance(runner.url, Opaque))])
+    return Veil([*values, *tokens, *parts_of(url, all_of_it=is_secret(runner.url))])
 
 
 def _read(reply: Reply, veil: Veil) -> Answer:

@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from ipaddress import ip_address
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from httpcore2 import SOCKET_OPTION, NetworkBackend, NetworkStream, WriteError
+from httpcore2 import SOCKET_OPTION, NetworkBackend, NetworkStream
 
 from heartbeat.runners import Failure
 from heartbeat.runners.trouble import Trouble
@@ -126,19 +125,18 @@ class _Stream(NetworkStream):
     def __init__(self, line: Line, connection: socket.socket) -> None:
         self._line = line
         self._socket = connection
+        self._unsent = bytearray()
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._unsent:
+            self._send()
         with self._in_time():
             data = self._socket.recv(max_bytes)
         self._line.ended = self._line.ended or not data
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._line.sending()
-        unsent = memoryview(buffer)
-        while unsent:
-            with self._in_time(broken=WriteError):  # it may have answered without hearing us out: that answer is still read
-                unsent = unsent[self._socket.send(unsent) :]
+        self._unsent += buffer  # head and body leave together: a thousand threads feel every system call
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
@@ -157,6 +155,15 @@ class _Stream(NetworkStream):
     def get_extra_info(self, info: str) -> Any:
         return None  # asked for the negotiated protocol and for idle connections: we offer HTTP/1.1 alone and keep none
 
+    def _send(self) -> None:
+        self._line.sending()
+        unsent = memoryview(bytes(self._unsent))
+        self._unsent.clear()
+        with suppress(_NotHeardOut):  # it may have answered all the same
+            while unsent:
+                with self._in_time(_NotHeardOut):
+                    unsent = unsent[self._socket.send(unsent) :]
+
     @contextmanager
     def _in_time(self, broken: type[Exception] | None = None) -> Generator[None]:
         self._socket.settimeout(self._line.left())
@@ -166,6 +173,10 @@ class _Stream(NetworkStream):
             raise self._line.late() from None
         except OSError as error:
             raise (broken() if broken else _broken(error)) from None
+
+
+class _NotHeardOut(Exception):
+    """The other side closed the connection before it had the whole request."""
 
 
 def _broken(error: OSError) -> Trouble:
@@ -178,8 +189,8 @@ def _broken(error: OSError) -> Trouble:
 
 def _is_address(host: str) -> bool:
     try:
-        ip_address(host)
-    except ValueError:
+        socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    except OSError:
         return False
     return True
 

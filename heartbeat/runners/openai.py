@@ -51,13 +51,16 @@ def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]
     body = json.dumps({**_question(run, runner), **more}).encode()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     reply = post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
-    veil = Veil([key, *parts_of(url, all_of_it=False)])
     if reply.status != 200:
-        raise _refused(reply, veil)
+        raise _refused(reply, _veil(key, url))
     completion = json_object(reply)
     if completion.get("error"):
-        raise _failed(completion["error"], reply, veil)
+        raise _failed(completion["error"], reply, _veil(key, url))
     return completion
+
+
+def _veil(key: str | None, url: str) -> Veil:
+    return Veil([key, *parts_of(url, all_of_it=False)])
 
 
 def _question(run: Run, runner: ModelRunner) -> dict[str, Any]:

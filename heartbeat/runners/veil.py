@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
 from urllib.parse import quote, unquote, urlsplit
 
 MASK = "***"
@@ -12,16 +11,14 @@ SHORTEST = 4  # characters; hiding less would only spoil the words around it
 SHORTEST_PART = 6  # characters of a part of an address that may be a token
 
 
-@runtime_checkable
-class Opaque(Protocol):
-    """A value that shows itself to nobody who does not ask by name."""
-
-    def reveal(self) -> str: ...
+def is_secret(value: object) -> bool:
+    """Whether a value of the config shows itself to nobody who does not ask by name."""
+    return hasattr(value, "reveal")
 
 
 def reveal(value: object) -> str:
     """The plain text of a value of the config that may be a secret."""
-    return value.reveal() if isinstance(value, Opaque) else str(value)
+    return str(value.reveal() if hasattr(value, "reveal") else value)
 
 
 class Veil:

@@ -59,12 +59,13 @@ def post(
     ours alone, that name neither the address nor a header's value.
     """
     target = _take_apart(url)
-    sent = _headers(target, headers, body)
+    address, sent = _address(target), _headers(target, headers, body)
     line = Line(seconds, names)
+    trust = (tls or _trust()) if target.scheme == "https" else None
     try:
         with (
-            httpcore2.ConnectionPool(ssl_context=tls or _trust(), network_backend=line) as pool,
-            pool.stream("POST", _address(target), headers=sent, content=body) as response,
+            httpcore2.HTTPConnection(address.origin, ssl_context=trust, network_backend=line) as connection,
+            connection.stream("POST", address, headers=sent, content=body) as response,
         ):
             return _read(response)
     except (httpcore2.NetworkError, httpcore2.ProtocolError):

@@ -1,0 +1,139 @@
+"""The way to the world outside: names, connections, certificates, deadlines."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply
+
+from heartbeat.runners import Failure
+from heartbeat.runners.line import Names
+from heartbeat.runners.trouble import Reply, Trouble
+from heartbeat.runners.wire import post
+
+
+class Resolver:
+    """Knows every name by the same addresses, and counts how often it was asked."""
+
+    def __init__(self, addresses: Iterable[str], gate: threading.Event | None = None) -> None:
+        self._addresses = list(addresses)
+        self._gate = gate
+        self.asked = 0
+
+    def __call__(self, host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        self.asked += 1
+        if self._gate:
+            self._gate.wait(10)
+        if not self._addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self._addresses]
+
+
+def trouble(url: str, seconds: float = 5.0, **more: Any) -> Trouble:
+    with pytest.raises(Trouble) as caught:
+        post(url, {}, b"{}", seconds, **more)
+    return caught.value
+
+
+def test_a_name_that_is_not_known_is_a_failure_of_its_own() -> None:
+    answer = trouble("http://nobody.example/", names=Names(Resolver([]))).answer
+    assert (answer.failure, answer.transient, answer.error) == (Failure.DNS, True, "its name cannot be resolved")
+
+
+def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
+    gate = threading.Event()
+    answer = trouble("http://nobody.example/", 0.2, names=Names(Resolver(["127.0.0.1"], gate))).answer
+    gate.set()
+    assert (answer.failure, answer.error) == (Failure.DNS, "its name was not resolved in time")
+
+
+def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
+    gate = threading.Event()
+    resolver = Resolver(["127.0.0.1"], gate)
+    names = Names(resolver)
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(names.find, "api.example", 443, 5.0) for _ in range(8)]
+        threading.Timer(0.1, gate.set).start()
+        assert len({str(each.result()) for each in found}) == 1
+    assert resolver.asked == 1
+    names.find("api.example", 443, 5.0)
+    assert resolver.asked == 2, "an answer is shared, not kept"
+
+
+def test_the_next_address_is_tried_when_one_is_dead() -> None:
+    with Server([reply({})]) as server:
+        got = post(f"http://two.example:{server.port}/", {}, b"{}", 5.0, names=Names(Resolver(["127.0.0.2", "127.0.0.1"])))
+    assert got.status == 200
+
+
+def test_a_trusted_certificate_is_accepted() -> None:
+    with Server([reply({"fine": True})], tls=True) as server:
+        got = post(f"{server.url}/x", {}, b"{}", 5.0, tls=ssl.create_default_context(cafile=CERTIFICATE))
+    assert got.body == b'{"fine": true}'
+
+
+def test_a_trusted_certificate_of_another_name_is_refused() -> None:
+    with Server([reply({})], tls=True) as server:
+        answer = trouble(
+            f"https://other.example:{server.port}/",
+            names=Names(Resolver(["127.0.0.1"])),
+            tls=ssl.create_default_context(cafile=CERTIFICATE),
+        ).answer
+    assert (answer.failure, server.requests) == (Failure.TLS, [])
+    assert "certificate is not trusted (Hostname mismatch" in answer.error
+
+
+def test_a_server_without_tls_is_told_from_a_broken_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=greet, args=(listener,)).start()
+        answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
+    assert (answer.failure, answer.transient) == (Failure.TLS, False)
+    assert answer.error.startswith("no TLS with it (")
+
+
+def greet(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"220 mail.example ESMTP\r\n")
+        connection.recv(65536)
+
+
+def test_a_listener_that_never_accepts_tls_is_left_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/", 0.3).answer
+    assert (answer.failure, answer.transient) == (Failure.TIMEOUT, True)
+
+
+@pytest.mark.parametrize(
+    ("act", "status"),
+    [
+        (raw(b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nno!!"), 413),
+        (raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 400\r\n\r\nhalf"), 500),
+        (reply(b"x" * 10_000_000, 500), 500),
+        (reply(b"\x1f\x8b", 500, Content_Encoding="gzip"), 500),
+    ],
+)
+def test_a_refusal_is_told_however_its_body_ends(act: Act, status: int) -> None:
+    with Server([act]) as server:
+        got = post(server.url, {}, b"{}", 5.0)
+    assert isinstance(got, Reply)
+    assert got.status == status
+    assert len(got.body) <= 65536
+
+
+def test_endless_headers_are_cut() -> None:
+    with Server([raw(b"HTTP/1.1 200 OK\r\n" + b"X-More: yes\r\n" * 200_000)]) as server:
+        assert trouble(server.url).answer.failure in (Failure.BAD_ANSWER, Failure.CONNECT)
+
+
+def test_calls_in_flight_do_not_wait_for_each_other() -> None:
+    with Server([after(0.5, reply({}))]) as server, ThreadPoolExecutor(100) as pool:
+        calls = [pool.submit(post, server.url, {}, b"{}", 3.0) for _ in range(100)]
+        assert {call.result().status for call in calls} == {200}
+    assert server.connections == 100
