@@ -145,8 +145,8 @@ def scraping(daemon: Daemon) -> Path:
 
 
 def asked(window: str, span: str, without: frozenset[str] = frozenset()) -> dict[str, str]:
-    """The dashboard's queries, with the titles of their panels, whose metrics are there already."""
-    there = [(title, expr) for title, expr in shipped.queries() if not shipped.metrics(expr) & shipped.COMING]
+    """The dashboard's queries with the titles of their panels; no model is called here."""
+    there = [(title, expr) for title, expr in shipped.queries() if not shipped.metrics(expr) & shipped.MODEL]
     return {shipped.asked(expr, window=window, span=span): title for title, expr in there if title not in without}
 
 
