@@ -47,7 +47,7 @@ COMMANDS = {
     "pause": ("pause:pause", "Pause an agent or a job, for a time or until resumed."),
     "resume": ("pause:resume", "Resume what was paused."),
     "reload": ("reload:reload", "Have the daemon take up the config as it is now."),
-    "ping": ("ping:ping", "Send a test message through one channel or all."),
+    "ping": ("ping:ping", "Send a test message through one channel, or through all that are declared."),
     "cron": ("cron:cron", "Run a cron job now, or see when an expression fires."),
     "doctor": ("doctor:doctor", "Look for whatever could go wrong, and say what to do."),
 }
