@@ -19,7 +19,7 @@ from world import World
 from scheduler import delivery
 from scheduler.cli.main import main
 from scheduler.config.effective import effective
-from scheduler.config.load import load
+from scheduler.config.load import load, schema
 from scheduler.delivery import Parcel, when_uncertain
 from scheduler.secret import Secret
 from scheduler.settings import Channel
@@ -277,6 +277,12 @@ agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, 
     ]
     sealed = load(tmp_path / "config.yaml", {}, resolve=False).settings.channels
     assert [channel.kind for channel in sealed.values()] == ["log", "telegram", "discord", "discord", "apprise", "webhook"]
+
+
+def test_an_editor_takes_a_channel_for_a_text_or_a_map() -> None:
+    one = schema()["properties"]["channels"]["additionalProperties"]
+    assert one == {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Channel"}]}
+    assert schema()["$defs"]["Channel"]["required"] == ["url"]
 
 
 @pytest.mark.parametrize(
