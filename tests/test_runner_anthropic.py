@@ -352,6 +352,25 @@ def test_a_server_that_repeats_the_key_does_not_get_it_told(caplog: pytest.LogCa
     assert KEY not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        reply(b"\x1f\x8b\x08", 500, Content_Encoding="gzip"),
+        reply(b"boom", 500, "text/plain; charset=zlib"),
+        reply(b"\xff\xfe\x00", 500, "text/plain; charset=nothing"),
+        reply(b"[" * 60_000, 500),
+        reply({"error": {"message": {"error": ["x"]}, "details": [[{}]], "type": 7}}, 500),
+        reply({"error": "x"}, 500),
+        reply([{}], 500),
+        reply(b"", 500),
+    ],
+)
+def test_a_refusal_with_a_hostile_body_is_told_by_its_status(act: Act) -> None:
+    answer = answer_to(act)
+    assert (answer.failure, answer.transient) == (Failure.SERVER, True)
+    assert answer.error.isprintable()
+
+
 def test_a_long_refusal_is_cut_and_stays_on_one_line() -> None:
     answer = answer_to(refuses(400, "invalid_request_error", "no\n\x1b[31m" * 1000))
     assert len(answer.error) < 600

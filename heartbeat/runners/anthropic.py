@@ -59,16 +59,20 @@ def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]
         raise Trouble(Failure.AUTH, f"it has no key; write {line}")
     if run.model is None:
         raise Trouble(Failure.BAD_REQUEST, f"no model is named; write a model: for the agent {run.agent}")
-    client, seconds = _client(key, url), run.timeout.total_seconds()
+    reply = _sent(_client(key, url), run, runner.max_output_tokens, more)
+    if reply.status != 200:
+        raise refusal(reply, Veil([key, *parts_of(url, all_of_it=False)]))
+    return json_object(reply)
+
+
+def _sent(client: Any, run: Run, bound: int, more: dict[str, Any]) -> Reply:
+    turns, seconds = data.turns(run), run.timeout.total_seconds()
     try:
-        raw = client.messages.with_raw_response.create(
-            model=run.model, max_tokens=runner.max_output_tokens, messages=data.turns(run), timeout=seconds, **more
-        )
+        raw = client.messages.with_raw_response.create(model=run.model, max_tokens=bound, messages=turns, timeout=seconds, **more)
     except _sdk().APIConnectionError as error:
         raise (error.__cause__ if isinstance(error.__cause__, Trouble) else error) from None
-    except _sdk().APIStatusError as error:
-        raise refusal(_reply(error.response), Veil([key, *parts_of(url, all_of_it=False)])) from None
-    return json_object(_reply(raw.http_response))
+    reply: Reply = raw.http_response.extensions["reply"]
+    return reply
 
 
 @lru_cache(maxsize=32)
@@ -108,18 +112,14 @@ def _transport() -> Any:
     import httpx2
 
     class Wire(httpx2.BaseTransport):
-        """Sends the SDK's requests our way."""
+        """Sends the SDK's requests our way, and keeps what came back from it: it trusts a body more than we do."""
 
         def handle_request(self, request: httpx2.Request) -> httpx2.Response:
             seconds = request.extensions["timeout"]["read"]
             reply = post(str(request.url), dict(request.headers), request.read(), seconds)
-            return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
+            return httpx2.Response(200, json={}, extensions={"reply": reply})
 
     return Wire()
-
-
-def _reply(response: Any) -> Reply:
-    return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, response.content)
 
 
 def _read(message: dict[str, Any]) -> Answer:

@@ -1,0 +1,93 @@
+"""The choice of the way: each runner is asked by its own, and no library is imported before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from servers import completions, gateway, messages
+from servers.scripted import Act, Server, reply
+
+from heartbeat.decision import Action, Decision
+from heartbeat.runners import Run
+from heartbeat.runners.ask import ask, decide, warm
+from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
+from scheduler.process import Children
+
+HOME = Path(__file__).parent.parent
+
+
+def run_in(folder: Path) -> Run:
+    return Run("ops", "How is it?", "small", folder, timedelta(seconds=10), {"run": 7})
+
+
+def model_at(kind: str, url: str) -> ModelRunner:
+    assert kind in ("anthropic", "openai")
+    return ModelRunner(Provider("them", "anthropic" if kind == "anthropic" else "openai", "key", url), 100)
+
+
+def test_a_program_is_asked(tmp_path: Path) -> None:
+    assert ask(run_in(tmp_path), CommandRunner(("cat",), {}), Children("test").start).text == "How is it?"
+
+
+def test_a_callable_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("def beat(run):\n    return run['prompt']\n")
+    assert ask(run_in(tmp_path), PythonRunner("agent:beat", in_process=False), Children("test").start).text == "How is it?"
+
+
+@pytest.mark.parametrize(
+    ("kind", "act", "path"),
+    [
+        ("anthropic", messages.says("hi"), "/v1/messages"),
+        ("openai", completions.says("hi"), "/chat/completions"),
+        ("http", gateway.says("hi"), "/"),
+    ],
+)
+def test_models_and_gateways_are_asked(tmp_path: Path, kind: str, act: Act, path: str) -> None:
+    with Server([act]) as server:
+        runner: Runner = HttpRunner(server.url, {}) if kind == "http" else model_at(kind, server.url)
+        assert ask(run_in(tmp_path), runner, Children("test").start).text == "hi"
+    assert [request.path for request in server.requests] == [path]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("anthropic", messages.message(messages.tool("decide", {"action": "skip", "tasks": ""}))),
+        ("openai", completions.completion(None, calls=[completions.tool("decide", {"action": "skip", "tasks": ""})])),
+    ],
+)
+def test_models_of_both_kinds_decide(tmp_path: Path, kind: str, body: object) -> None:
+    with Server([reply(body)]) as server:
+        decided = decide(run_in(tmp_path), model_at(kind, server.url))
+    assert isinstance(decided, Decision)
+    assert decided.action is Action.SKIP
+
+
+def test_nothing_slow_is_imported_before_it_is_needed() -> None:
+    slow = "{'anthropic', 'httpx2', 'httpcore2', 'pydantic'}"
+    code = f"import sys, heartbeat.runners.ask; print(sorted({slow} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_what_will_be_needed_can_be_imported_ahead() -> None:
+    code = """if True:
+        import sys
+        from heartbeat.runners.ask import warm
+        from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider
+        for runner in (CommandRunner((), {}), HttpRunner("", {}), ModelRunner(Provider("x", "anthropic", None, None), 1)):
+            warm([runner])
+            print("httpcore2" in sys.modules, "anthropic.resources.messages" in sys.modules)
+    """
+    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["False", "False", "True", "False", "True", "True"]
+
+
+def test_warming_twice_is_fine() -> None:
+    runners = [model_at("openai", ""), model_at("openai", ""), HttpRunner("", {})]
+    warm(runners)
+    warm(runners)
