@@ -40,13 +40,18 @@ class Skip(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that the chain looks at. `checklist` is its text, or why there is none, as `checklist_of` finds it."""
+    """All that the chain looks at.
+
+    `checklist` is its text, or why there is none, as `checklist_of` finds it. `breaker_open` says that the provider of the
+    model refuses us, and that it is not yet time to try it again.
+    """
 
     heartbeat: Heartbeat
     now: datetime
     woken: bool
     paused: bool
     checklist: str | Skip
+    breaker_open: bool = False
 
 
 def first_obstacle(situation: Situation) -> Skip | None:
@@ -97,6 +102,10 @@ def _not_shown(situation: Situation) -> bool:
     return not (situation.heartbeat.show_ok or situation.heartbeat.show_alerts)
 
 
+def _breaker_open(situation: Situation) -> bool:
+    return situation.breaker_open
+
+
 _CHAIN: tuple[tuple[Skip, Callable[[Situation], bool]], ...] = (
     (Skip.DISABLED, _disabled),
     (Skip.PAUSED, _paused),
@@ -106,6 +115,7 @@ _CHAIN: tuple[tuple[Skip, Callable[[Situation], bool]], ...] = (
     (Skip.CHECKLIST_UNREADABLE, _unreadable),
     (Skip.CHECKLIST_TOO_LARGE, _too_large),
     (Skip.NOT_SHOWN, _not_shown),
+    (Skip.BREAKER_OPEN, _breaker_open),
 )
 
 _REFUSED = {

@@ -44,7 +44,7 @@ class Facts:
     """All that a prompt is made from beside the heartbeat's own words.
 
     `now` and `last_beat` are aware, UTC; `failures` counts those in a row up to now; `checklist` is
-    the text as it was read, `context` (file name, text).
+    the text as it was read, `context` (file name, text). `tasks` is what was decided to be done now, in place of the checklist.
     """
 
     now: datetime
@@ -53,6 +53,7 @@ class Facts:
     wakes: tuple[Wake, ...] = ()
     checklist: str = ""
     context: tuple[tuple[str, str], ...] = ()
+    tasks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ def meta(facts: Facts, heartbeat: Heartbeat) -> dict[str, object]:
         "seconds_since_last_beat": int(_since(facts.last_beat, facts.now).total_seconds()) if facts.last_beat else None,
         "failures": facts.failures,
         "light_context": heartbeat.light_context,
+        "tasks": facts.tasks,
         "wakes": [_wake_meta(wake) for wake in facts.wakes],
     }
 
@@ -112,7 +114,10 @@ def _parts(facts: Facts, heartbeat: Heartbeat) -> Iterator[Part]:
     if not heartbeat.light_context:
         for name, text in facts.context:
             yield Part(f"context:{name}", f"Context file {name}:\n{_marked(text)}")
-    yield Part("checklist", _checklist(facts.checklist))
+    if facts.tasks is None:
+        yield Part("checklist", _checklist(facts.checklist))
+    else:
+        yield Part("tasks", f"Tasks for now:\n{facts.tasks.strip()}")
 
 
 def _local(now: datetime, heartbeat: Heartbeat) -> str:

@@ -71,11 +71,20 @@ Runner = CommandRunner | ModelRunner | HttpRunner | PythonRunner
 
 
 @dataclass(frozen=True, slots=True)
+class Decide:
+    """Let a model decide first whether there is something to do; only then is the agent's own runner asked."""
+
+    runner: ModelRunner
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One agent's heartbeat as declared.
 
     `interval` None means the agent beats only when woken. `checklist` is a file name inside `workspace`, or the text itself
     when it holds a line break. `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
+    `session_keep` is how many messages of earlier beats an agent is reminded of; 0: each beat stands alone.
     """
 
     name: str
@@ -86,7 +95,7 @@ class Heartbeat:
     zone: ZoneInfo
     grace: timedelta
     workspace: Path
-    runner: CommandRunner
+    runner: Runner
     model: str | None
     prompt: str | None
     checklist: str
@@ -103,3 +112,5 @@ class Heartbeat:
     dedup_window: timedelta
     dedup_normalize: Normalize
     deliver: tuple[str, ...]
+    decide: Decide | None = None
+    session_keep: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduler import duequeue, wakes
+from scheduler import breakers, duequeue, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.outcome import Trigger
@@ -46,4 +46,6 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         wakes=taken,
         last_beat=standing.last_ended_at,
         failures=standing.failures,
+        breaker_open=breakers.is_shut_off(turn, entry.provider),
+        messages=sessions.recall(turn, entry.name, entry.session_keep),
     )

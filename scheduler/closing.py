@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler import claims, duequeue, history, outbox, planning, wakes
+from scheduler import breakers, claims, duequeue, history, money, outbox, planning, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
-from scheduler.events import Retried, Stale
-from scheduler.outcome import SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
+from scheduler.events import Mismatched, ProviderFailed, Retried, Stale
+from scheduler.outcome import SUCCESSES, WOKEN, Ending, Failure, Kind, Outcome, Reason, Skip, Suppression
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 
@@ -21,7 +21,9 @@ def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
     standing = duequeue.find(turn.db, claim.entry.kind, claim.entry.name)
     assert standing is not None
+    _book_asking(turn, claim, ending)
     ending, again_at = _next_attempt(turn, standing, claim, ending)
+    breakers.hear(turn, claim.entry.provider, ending)
     if again_at is not None:
         _wait(turn, claim, ending, again_at)
     elif _close(turn, standing, claim, ending):
@@ -29,6 +31,25 @@ def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
         if standing.state == "active" and not standing.paused:
             planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING)
     planning.replan(turn, standing)
+
+
+def _book_asking(turn: Turn, claim: Claim, ending: Ending) -> None:
+    """What asking took, and whether the other side answered as it should; true of every attempt, whatever comes after it."""
+    if not history.owns(turn, claim):
+        return
+    money.book(turn, claim, ending)
+    entry = claim.entry
+    if entry.provider is not None and isinstance(ending.reason, Failure):
+        turn.tell(ProviderFailed(entry.provider, ending.reason))
+    if entry.provider is not None and ending.tools_ignored:
+        turn.tell(ProviderFailed(entry.provider, Failure.TOOL_USE))
+    if entry.model and ending.model_used and not _is_model(entry.model, ending.model_used):
+        turn.tell(Mismatched(entry.kind, entry.name, entry.model, ending.model_used))
+
+
+def _is_model(requested: str, used: str) -> bool:
+    """Whether the model that answered is the one asked for; a provider may add the date of its version."""
+    return used == requested or used.startswith(f"{requested}-2")
 
 
 def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: Ending) -> None:
@@ -40,6 +61,16 @@ def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: 
     else:
         _close(turn, standing, claims.seize(turn, entry, standing, run), ending)
     planning.replan(turn, standing)
+
+
+def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | None:
+    """Write the result of a run that answered later; gives its row's id, None when there is one already."""
+    standing = duequeue.find(turn.db, entry.kind, entry.name)
+    run = duequeue.begin_report(turn, entry.kind, entry.name, slot)
+    if standing is None or run is None:
+        return None
+    _close(turn, standing, claims.of(turn, entry, standing, run), ending)
+    return run.run_id
 
 
 def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open) -> None:
@@ -95,6 +126,7 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> bool
         return False
     if ending.message:
         outbox.put(turn, claim, ending.message, channels)
+    sessions.remember(turn, claim, ending)
     _end_wakes(turn, standing, claim, ending)
     _note(turn, standing, claim, ending, told=bool(channels))
     for wake in entry.wakes(claim, ending):

@@ -25,6 +25,8 @@ class JobEntry:
 
     kind = Kind.CRON
     model = None
+    provider = None
+    session_keep = 0
     dedup_window = timedelta()  # each output is news
 
     @property
@@ -76,6 +78,9 @@ class JobEntry:
 
     def digest(self, message: str) -> str:
         return hashlib.sha256(message.encode(errors="replace")).hexdigest()
+
+    def judge(self, text: str) -> Ending:
+        return Ending(Outcome.OK, text=text, message=text.strip() or None)
 
     def carry(self, claim: Claim, start: Start) -> Ending:
         return run(self.spec, start)

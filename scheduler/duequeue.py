@@ -182,6 +182,16 @@ def pause(turn: Turn, standing: Standing, until: datetime | None) -> None:
     change(turn, standing, paused_until=UNTIL_RESUMED if until is None else until)
 
 
+def begin_report(turn: Turn, kind: Kind, name: str, slot: datetime) -> Open | None:
+    """Open the row of a result that came later, beside whatever runs now; None when that slot has its result already."""
+    row = turn.db.execute(
+        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, config_hash)"
+        " values (?, ?, ?, ?, 'reported', 1, 1, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning *",
+        (kind, name, millis(slot), Trigger.RESULT, turn.owner, millis(turn.now), turn.plan.settings.hash),
+    ).fetchone()
+    return _open(row) if row else None
+
+
 def has_row(db: sqlite3.Connection, standing: Standing, slot: datetime) -> bool:
     """Whether a slot of the entry's own pace has its row."""
     key = (standing.kind, standing.name, standing.pace.trigger, millis(slot))

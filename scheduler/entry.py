@@ -27,7 +27,8 @@ class Start(Protocol):
 class Claim:
     """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
 
-    `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot.
+    `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
+    what was said in them, as (role, text).
     """
 
     run_id: int
@@ -43,6 +44,8 @@ class Claim:
     wakes: tuple[Wake, ...]
     last_beat: datetime | None
     failures: int
+    breaker_open: bool = False
+    messages: tuple[tuple[str, str], ...] = ()
 
     @property
     def mark(self) -> str:
@@ -78,6 +81,13 @@ class Entry(Protocol):
     @property
     def model(self) -> str | None: ...
     @property
+    def provider(self) -> str | None:
+        """The name of the provider whose models it asks; None when it asks none."""
+        ...
+
+    @property
+    def session_keep(self) -> int: ...
+    @property
     def deliver(self) -> tuple[str, ...]: ...
     @property
     def dedup_window(self) -> timedelta: ...
@@ -93,6 +103,10 @@ class Entry(Protocol):
 
     def digest(self, message: str) -> str:
         """The hash under which a message counts as said."""
+        ...
+
+    def judge(self, text: str) -> Ending:
+        """How a run ends that was answered with this text."""
         ...
 
     def carry(self, claim: Claim, start: Start) -> Ending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from heartbeat.runners import Tokens
 from scheduler.outcome import Delivery, Kind, Outcome, Trigger, WakeResult
 from scheduler.settings import Settings
 
@@ -95,10 +96,51 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
+class Paid:
+    """A call was booked: the model that was asked for, its tokens, its cost in USD where there is a price."""
+
+    kind: Kind
+    name: str
+    model: str | None
+    tokens: Tokens | None
+    cost_usd: float | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderFailed:
+    """A provider gave no proper answer; `error_class` is one of the words of `Failure`."""
+
+    provider: str
+    error_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatched:
+    """Another model answered than was asked for."""
+
+    kind: Kind
+    name: str
+    requested: str
+    used: str
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerMoved:
+    """A provider's breaker opened or closed."""
+
+    provider: str
+    reason: str
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Adopted:
     """New settings are in force."""
 
     settings: Settings
 
 
-Event = Adopted | Closed | Started | Retried | WakeTold | Told | Recovered | Stale
+Event = (
+    Adopted | BreakerMoved | Closed | Mismatched | Paid | ProviderFailed | Recovered | Retried | Stale | Started | Told | WakeTold
+)

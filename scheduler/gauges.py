@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from scheduler import outbox, wakes
+from scheduler import breakers, outbox, wakes
 from scheduler.outcome import Kind
 from scheduler.series import Family
 from scheduler.settings import Settings
@@ -74,6 +74,15 @@ def of_wakes(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[Family]:
     waiting = {row["name"]: row["rows"] for row in wakes.waiting(db)}
     for name in agents:
         family.put(waiting.get(name, 0), name)
+    yield family
+
+
+def of_breakers(db: sqlite3.Connection, providers: Iterable[str]) -> Iterator[Family]:
+    """Which of these providers are left alone because they refuse us."""
+    family = Family("gauge", "heartbeatd_breaker_open", "1 while a provider that refuses us is left alone.", ("provider",))
+    open_ones = breakers.open_ones(db)
+    for provider in providers:
+        family.put(int(provider in open_ones), provider)
     yield family
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from heartbeat import checklist, verdict
 from heartbeat.checks import Situation, checklist_of, first_obstacle
+from heartbeat.decision import Action, Decision, question
 from heartbeat.prompt import Facts, Prompt, compose, meta
 from heartbeat.prompt import Wake as PromptWake
-from heartbeat.runners import Answer, Run, command
-from heartbeat.spec import Heartbeat
+from heartbeat.runners import Answer, Run
+from heartbeat.runners import ask as runners
+from heartbeat.spec import Decide, Heartbeat, ModelRunner
 from scheduler import paces
 from scheduler.entry import Claim, Start
-from scheduler.outcome import WOKEN, Ending, Failure, Kind, Outcome, Skip, Suppression
+from scheduler.outcome import WOKEN, Ending, Failure, Kind, Outcome, Skip, Spent, Suppression
 from scheduler.wake import Wake
 
 
@@ -58,6 +61,15 @@ class HeartbeatEntry:
         return self.spec.model
 
     @property
+    def provider(self) -> str | None:
+        asked = self.spec.decide.runner if self.spec.decide else self.spec.runner
+        return asked.provider.name if isinstance(asked, ModelRunner) else None
+
+    @property
+    def session_keep(self) -> int:
+        return self.spec.session_keep
+
+    @property
     def deliver(self) -> tuple[str, ...]:
         return self.spec.deliver
 
@@ -73,6 +85,9 @@ class HeartbeatEntry:
 
     def digest(self, message: str) -> str:
         return verdict.digest(message, self.spec.dedup_normalize)
+
+    def judge(self, text: str) -> Ending:
+        return _judged(self.spec, text)
 
     def carry(self, claim: Claim, start: Start) -> Ending:
         return beat(self.spec, claim, start)
@@ -90,17 +105,69 @@ def beat(spec: Heartbeat, claim: Claim, start: Start) -> Ending:
         _create_if_wished(spec, obstacle)
         return Ending(Outcome.SKIPPED, obstacle)
     facts = _facts(spec, claim, situation)
+    if spec.decide is None:
+        return _asked(spec, claim, facts, start)
+    decided = _decided(spec, spec.decide, claim, facts)
+    if isinstance(decided, Ending):
+        return decided
+    ending = _asked(spec, claim, replace(facts, tasks=decided.tasks), start)
+    return replace(ending, spent=(Spent(spec.decide.model, decided.tokens), *ending.spent))
+
+
+def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> Ending | Decision:
+    """What a model decides; the end of the run if that is to skip, or no decision at all."""
+    prompt = question(facts, spec)
+    answer = runners.decide(_run(spec, claim, facts, prompt, decide.model), decide.runner)
+    if isinstance(answer, Answer):
+        return _failed(answer, prompt, decide.model)
+    if answer.action is Action.RUN:
+        return answer
+    return Ending(
+        Outcome.OK,
+        suppression=Suppression.DECIDED_SKIP,
+        model_used=answer.model_used,
+        prompt_parts=dict(prompt.sizes),
+        spent=(Spent(decide.model, answer.tokens),),
+    )
+
+
+def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start) -> Ending:
     prompt = compose(facts, spec)
-    run = Run(spec.name, prompt.text, spec.model, spec.workspace, spec.timeout, {**meta(facts, spec), **_about(claim)})
-    with suppress(OSError):  # where it cannot be made, the program says so better
+    with suppress(OSError):  # where it cannot be made, the runner says so better
         spec.workspace.mkdir(parents=True, exist_ok=True)
-    answer = command.ask(run, spec.runner, start)
-    return _failed(answer, prompt) if answer.failure is not None else _judged(spec, answer, prompt)
+    run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages)
+    answer = runners.ask(run, spec.runner, start)
+    if answer.failure is not None:
+        return _failed(answer, prompt, spec.model)
+    ending = Ending(Outcome.ASYNC) if answer.later else _judged(spec, answer.text)
+    return replace(ending, prompt_parts=dict(prompt.sizes), **_about_answer(answer, spec.model))
+
+
+def _run(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, model: str | None) -> Run:
+    about = {**meta(facts, spec), **_about(claim)}
+    return Run(spec.name, prompt.text, model, spec.workspace, spec.timeout, about)
+
+
+def _about_answer(answer: Answer, model: str | None) -> dict[str, Any]:
+    """What a row keeps of an answer beside its text."""
+    took = answer.tokens is not None or answer.cost_usd is not None
+    return {
+        "model_used": answer.model_used,
+        "spent": (Spent(model, answer.tokens, answer.cost_usd),) if took else (),
+        "tools_ignored": answer.tools_ignored,
+    }
 
 
 def look(spec: Heartbeat, claim: Claim) -> Situation:
     """All that the chain of checks wants to know, read at this beat."""
-    return Situation(spec, claim.started_at, woken=_is_woken(claim), paused=claim.paused, checklist=checklist_of(spec))
+    return Situation(
+        spec,
+        claim.started_at,
+        woken=_is_woken(claim),
+        paused=claim.paused,
+        checklist=checklist_of(spec),
+        breaker_open=claim.breaker_open,
+    )
 
 
 def _is_woken(claim: Claim) -> bool:
@@ -140,32 +207,25 @@ def _about(claim: Claim) -> dict[str, object]:
     }
 
 
-def _failed(answer: Answer, prompt: Prompt) -> Ending:
+def _failed(answer: Answer, prompt: Prompt, model: str | None) -> Ending:
     return Ending(
         Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
         answer.failure,
         error=answer.error,
         transient=answer.transient,
-        model_used=answer.model_used,
         prompt_parts=dict(prompt.sizes),
         retry_after=answer.retry_after,
+        **_about_answer(answer, model),
     )
 
 
-def _judged(spec: Heartbeat, answer: Answer, prompt: Prompt) -> Ending:
-    judged = verdict.judge(answer.text, spec.ok_match, spec.ack_max_chars)
+def _judged(spec: Heartbeat, text: str) -> Ending:
+    judged = verdict.judge(text, spec.ok_match, spec.ack_max_chars)
     outcome = Outcome(judged.outcome)
-    suppression = Suppression(judged.suppression) if judged.suppression else None
     message: str | None = judged.text if outcome is Outcome.ALERT else None
+    suppression = judged.suppression
     if outcome is Outcome.ALERT and not spec.show_alerts:
         suppression, message = Suppression.NOT_SHOWN, None
     if outcome is Outcome.OK and spec.show_ok:
-        suppression, message = None, judged.text or "HEARTBEAT_OK"
-    return Ending(
-        outcome,
-        suppression=suppression,
-        text=answer.text,
-        message=message,
-        model_used=answer.model_used,
-        prompt_parts=dict(prompt.sizes),
-    )
+        suppression, message = None, judged.text or verdict.TOKEN
+    return Ending(outcome, suppression=suppression, text=text, message=message)

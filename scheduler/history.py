@@ -30,13 +30,25 @@ def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: 
         turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
 
 
+def awaited(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str, datetime, datetime] | None:
+    """Kind, name, slot and end of a run that was to answer later; None when the run is no such one."""
+    row = db.execute("select kind, name, slot, finished_at from run where id = ? and outcome = 'async'", (run_id,)).fetchone()
+    return (Kind(row["kind"]), row["name"], moment(row["slot"]), moment(row["finished_at"])) if row else None
+
+
+def owns(turn: Turn, claim: Claim) -> bool:
+    """Whether the run is still the claim's."""
+    query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
+    return turn.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
+
+
 def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
     told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
     closed = turn.db.execute(
         "update run set state = 'closed', finished_at = ?, prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?"
-        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning id",
         (millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, claim.run_id, claim.owner, claim.fence),
     ).fetchone()
     if closed is None:

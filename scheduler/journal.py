@@ -5,7 +5,21 @@ from __future__ import annotations
 import logging
 from functools import singledispatchmethod
 
-from scheduler.events import Adopted, Closed, Event, Recovered, Retried, Stale, Started, Told, WakeTold
+from scheduler.events import (
+    Adopted,
+    BreakerMoved,
+    Closed,
+    Event,
+    Mismatched,
+    Paid,
+    ProviderFailed,
+    Recovered,
+    Retried,
+    Stale,
+    Started,
+    Told,
+    WakeTold,
+)
 from scheduler.logs import event
 from scheduler.outcome import FAILURES, Delivery, Outcome, WakeResult
 
@@ -84,6 +98,31 @@ class Journal:
     @_log.register
     def _(self, stale: Stale) -> None:
         event(logging.WARNING, "stale_result", id=stale.run_id, kind=stale.kind, name=stale.name)
+
+    @_log.register
+    def _(self, paid: Paid) -> None:
+        event(logging.DEBUG, "paid", kind=paid.kind, name=paid.name, model=paid.model, cost_usd=paid.cost_usd)
+
+    @_log.register
+    def _(self, failed: ProviderFailed) -> None:
+        event(logging.DEBUG, "provider_failed", provider=failed.provider, error_class=failed.error_class)
+
+    @_log.register
+    def _(self, mismatched: Mismatched) -> None:
+        event(
+            logging.WARNING,
+            "model_mismatch",
+            kind=mismatched.kind,
+            name=mismatched.name,
+            requested=mismatched.requested,
+            used=mismatched.used,
+        )
+
+    @_log.register
+    def _(self, moved: BreakerMoved) -> None:
+        event(
+            logging.WARNING, "breaker", provider=moved.provider, state="open" if moved.is_open else "closed", reason=moved.reason
+        )
 
     @_log.register
     def _(self, adopted: Adopted) -> None:

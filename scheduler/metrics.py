@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import singledispatchmethod
 from itertools import chain, islice, product
 
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 
+from heartbeat.runners import Tokens
 from scheduler import gauges, possible
 from scheduler.engine import Health
-from scheduler.events import Adopted, Closed, Event, Recovered, Retried, Stale, Started, Told, WakeTold
+from scheduler.events import (
+    Adopted,
+    BreakerMoved,
+    Closed,
+    Event,
+    Mismatched,
+    Paid,
+    ProviderFailed,
+    Recovered,
+    Retried,
+    Stale,
+    Started,
+    Told,
+    WakeTold,
+)
 from scheduler.gauges import Key, one
-from scheduler.outcome import Kind, Outcome, WakeResult
+from scheduler.outcome import Failure, Kind, Outcome, WakeResult
 from scheduler.possible import Possible
 from scheduler.reload import Standing
 from scheduler.series import Family
@@ -25,6 +40,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SECONDS_OF_A_RUN = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 SECONDS_LATE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 600, 3600)
+TOKENS = tuple(field.name for field in fields(Tokens))
 DELIVERIES = ("delivered", "retried", "uncertain", "dead")
 
 
@@ -70,6 +86,13 @@ class Metrics:
         self._seconds = _counter("run_seconds_total", "Time spent in runs.", "kind", "name")
         self._wakes = _counter("wakes_total", "Wakes, by what became of them.", "name", "source", "result")
         self._deliveries = _counter("deliveries_total", "Messages, by what became of them.", "channel", "result")
+        self._tokens = _counter("tokens_total", "Tokens, by the model asked for.", "kind", "name", "model", "type")
+        self._cost = _counter(
+            "cost_usd_total", "What runs cost, by the prices of the config.", "kind", "name", "model", "outcome"
+        )
+        self._unpriced = _counter("unpriced_tokens_total", "Tokens of models without a price in the config.", "model")
+        self._provider_errors = _counter("provider_errors_total", "Calls that got no proper answer.", "provider", "class")
+        self._mismatches = _counter("model_mismatches_total", "Answers of another model than was asked for.", "kind", "name")
         self._recovered = _counter("orphans_recovered_total", "Runs that an earlier life of the daemon left open.", "kind")
         self._stale = _counter("stale_results_total", "Results that came for a run that was no longer theirs.")
         self._stale.put(0)
@@ -96,7 +119,8 @@ class Metrics:
 
     def _counters(self) -> tuple[Family, ...]:
         entries = (self._runs, self._suppressions, self._skips, self._retries, self._seconds, self._wakes)
-        return (*entries, self._deliveries, self._recovered, self._stale)
+        models = (self._tokens, self._cost, self._unpriced, self._provider_errors, self._mismatches)
+        return (*entries, *models, self._deliveries, self._recovered, self._stale)
 
     def _process(self, now: Now) -> Iterator[Family]:
         running = Family("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
@@ -127,6 +151,7 @@ class Metrics:
         yield from gauges.of_entries(db, self._shown)
         yield from gauges.of_wakes(db, [name for kind, name in self._shown if kind == Kind.HEARTBEAT])
         yield from gauges.of_outbox(db, self._settings.channels)
+        yield from gauges.of_breakers(db, possible.providers(self._settings))
         yield from gauges.of_queue(db, at)
         yield from gauges.of_files(self._settings.state)
 
@@ -172,6 +197,30 @@ class Metrics:
             self._deliveries.grow(told.channel, result)
 
     @_count.register
+    def _(self, paid: Paid) -> None:
+        key, model = (paid.kind.value, paid.name), paid.model or ""
+        tokens = asdict(paid.tokens) if paid.tokens else {}
+        if key in self._shown:
+            for kind, count in tokens.items():
+                self._tokens.grow(*key, model, kind, by=count)
+            self._cost.grow(*key, model, paid.outcome.value, by=paid.cost_usd or 0)
+        if paid.cost_usd is None:
+            self._unpriced.grow(model, by=sum(tokens.values()))
+
+    @_count.register
+    def _(self, failed: ProviderFailed) -> None:
+        self._provider_errors.grow(failed.provider, failed.error_class)
+
+    @_count.register
+    def _(self, mismatched: Mismatched) -> None:
+        if (mismatched.kind, mismatched.name) in self._shown:
+            self._mismatches.grow(mismatched.kind.value, mismatched.name)
+
+    @_count.register
+    def _(self, moved: BreakerMoved) -> None:
+        """Told by a gauge."""
+
+    @_count.register
     def _(self, recovered: Recovered) -> None:
         self._recovered.grow(recovered.kind.value)
 
@@ -187,12 +236,17 @@ class Metrics:
         """Make the counters that the settings call for, and let go of those whose entry or channel is gone."""
         shown = dict(islice(_possible(settings), settings.server.metrics_entries))
         self._settings, self._shown = settings, frozenset(shown)
-        for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
+        for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds, self._tokens, self._cost):
             family.keep(lambda labels: labels[:2] in shown)
+        self._mismatches.keep(lambda labels: labels in shown)
         self._wakes.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep(lambda labels: labels[0] in settings.channels)
         for key, what in shown.items():
             self._declare(key, what)
+        for model in possible.models(settings):
+            self._unpriced.grow(model, by=0)
+        for provider, failure in product(possible.providers(settings), Failure):
+            self._provider_errors.grow(provider, failure.value, by=0)
         for channel, result in product(settings.channels, DELIVERIES):
             self._deliveries.grow(channel, result, by=0)
 
@@ -206,6 +260,12 @@ class Metrics:
             self._skips.grow(*key, skip.value, by=0)
         for source, result in product(what.sources, WakeResult):
             self._wakes.grow(name, source.value, result.value, by=0)
+        for model, kind in product(what.models, TOKENS):
+            self._tokens.grow(*key, model, kind, by=0)
+        for model, outcome in product(what.models, what.outcomes):
+            self._cost.grow(*key, model, outcome.value, by=0)
+        if what.models:
+            self._mismatches.grow(*key, by=0)
         self._retries.grow(*key, by=0)
         self._seconds.grow(*key, by=0)
 

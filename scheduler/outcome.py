@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from heartbeat.checks import Skip
-from heartbeat.runners import Failure
+from heartbeat.runners import Failure, Tokens
 from heartbeat.verdict import Suppression
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Outcome",
     "Reason",
     "Skip",
+    "Spent",
     "Suppression",
     "Trigger",
     "WakeResult",
@@ -68,6 +69,7 @@ class Trigger(StrEnum):
     MANUAL = "manual"
     API = "api"
     WEBHOOK = "webhook"
+    RESULT = "result"
 
 
 class WakeResult(StrEnum):
@@ -102,11 +104,21 @@ WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK}) 
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What one call took: the model asked for, its tokens where they are known, its cost where the other side said it."""
+
+    model: str | None
+    tokens: Tokens | None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How one attempt of a run ended: what a worker gives back, free of database, clock and channel.
 
     `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
     `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
+    `spent` lists the calls of this attempt, and `tools_ignored` counts the tools that a model wanted to use.
     """
 
     outcome: Outcome
@@ -120,6 +132,8 @@ class Ending:
     prompt_parts: Mapping[str, int] = field(default_factory=dict)
     transient: bool = False
     retry_after: timedelta | None = None
+    spent: tuple[Spent, ...] = ()
+    tools_ignored: int = 0
 
 
 def storable(ending: Ending) -> Ending:

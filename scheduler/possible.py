@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cron.job import Job
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Heartbeat, HttpRunner, ModelRunner, PythonRunner
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
+from scheduler.settings import Settings
 
 BY_HAND = (Trigger.MANUAL, Trigger.API)
 UNLUCKY = (Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED)
@@ -22,6 +23,7 @@ class Possible:
     suppressions: tuple[Suppression, ...]
     skips: tuple[Skip, ...]
     sources: tuple[Trigger, ...]
+    models: tuple[str, ...] = ()
 
 
 def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
@@ -30,12 +32,46 @@ def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
     if not beat.enabled:
         return Possible((), (), (), (Skip.DISABLED,), sources)
     return Possible(
-        triggers=(*((Trigger.INTERVAL,) if beat.interval else ()), *sources),
-        outcomes=(Outcome.OK, Outcome.ALERT, *UNLUCKY),
+        triggers=(
+            *((Trigger.INTERVAL,) if beat.interval else ()),
+            *sources,
+            *((Trigger.RESULT,) if _may_answer_later(beat) else ()),
+        ),
+        outcomes=(Outcome.OK, Outcome.ALERT, *((Outcome.ASYNC,) if _may_answer_later(beat) else ()), *UNLUCKY),
         suppressions=tuple(_suppressions(beat)),
         skips=tuple(_skips(beat)),
         sources=sources,
+        models=tuple(_models(beat)),
     )
+
+
+def models(settings: Settings) -> list[str]:
+    """Every model that an enabled agent may ask for."""
+    return sorted({model for beat in settings.heartbeats.values() if beat.enabled for model in _models(beat)})
+
+
+def providers(settings: Settings) -> list[str]:
+    """Every provider that an enabled agent may ask."""
+    asked = (runner.provider.name for beat in settings.heartbeats.values() if beat.enabled for runner in _model_runners(beat))
+    return sorted(set(asked))
+
+
+def _models(beat: Heartbeat) -> Iterator[str]:
+    if isinstance(beat.runner, ModelRunner) and beat.model:
+        yield beat.model
+    if beat.decide and beat.decide.model != beat.model:
+        yield beat.decide.model
+
+
+def _model_runners(beat: Heartbeat) -> Iterator[ModelRunner]:
+    if isinstance(beat.runner, ModelRunner):
+        yield beat.runner
+    if beat.decide:
+        yield beat.decide.runner
+
+
+def _may_answer_later(beat: Heartbeat) -> bool:
+    return isinstance(beat.runner, HttpRunner | PythonRunner)
 
 
 def of_job(job: Job) -> Possible:
@@ -57,6 +93,8 @@ def _suppressions(beat: Heartbeat) -> Iterator[Suppression]:
             yield Suppression.SHORT_REMAINDER
     if not beat.show_alerts:
         yield Suppression.NOT_SHOWN
+    if beat.decide:
+        yield Suppression.DECIDED_SKIP
     if beat.dedup_window and beat.deliver:
         yield Suppression.DUPLICATE
 
@@ -75,6 +113,8 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
             yield Skip.CHECKLIST_MISSING
     if not (beat.show_ok or beat.show_alerts):
         yield Skip.NOT_SHOWN
+    if any(_model_runners(beat)):
+        yield Skip.BREAKER_OPEN
 
 
 def _own_triggers(job: Job) -> Iterator[Trigger]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from scheduler import boots, duequeue, history, planning, syncing, wakes
+from scheduler import boots, breakers, closing, duequeue, history, planning, syncing, wakes
 from scheduler.duequeue import Standing
 from scheduler.entry import Key
 from scheduler.events import Adopted
 from scheduler.inbox import Refused
-from scheduler.outcome import Kind, Skip, Trigger
+from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger, storable
 from scheduler.plan import Diff, Plan, diff
 from scheduler.turn import Turn
 from scheduler.wake import Wake
+
+LATE_RESULT = timedelta(hours=24)  # a run that answers later has so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,30 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a run that said it would answer later: a text, or an error. Answers the id of the row that it gets."""
+
+    run_id: int
+    text: str | None
+    error: str | None
+
+    def apply(self, turn: Turn) -> int:
+        """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
+        found = history.awaited(turn.db, self.run_id)
+        if found is None:
+            raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
+        kind, name, slot, ended_at = found
+        entry = turn.plan.entries.get((kind, name))
+        if entry is None or turn.now - ended_at > LATE_RESULT:
+            raise Refused("too_late", f"run {self.run_id} is no longer waited for")
+        ending = Ending(Outcome.FAILED, Failure.EXIT, error=self.error) if self.text is None else entry.judge(self.text)
+        run_id = closing.report(turn, entry, slot, storable(ending))
+        if run_id is None:
+            raise Refused("already_reported", f"run {self.run_id} has its result already")
+        return run_id
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Put a new plan in force; it was made before and cannot fail any more. Answers what it changes."""
 
@@ -107,6 +133,7 @@ class Adopt:
         before, turn.plan = turn.plan, self.plan
         syncing.sync(turn, before.entries)
         boots.adopt(turn)
+        breakers.probe_all(turn)
         turn.tell(Adopted(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 

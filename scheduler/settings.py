@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -76,6 +76,16 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, in USD per million tokens."""
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """How long closed runs are kept, per entry: both bounds hold."""
 
@@ -97,3 +107,4 @@ class Settings:
     channels: Mapping[str, Channel]
     heartbeats: Mapping[str, Heartbeat]
     jobs: Mapping[str, Job]
+    prices: Mapping[str, Price] = field(default_factory=dict)

@@ -349,6 +349,23 @@ create table digest (
   primary key (kind, name, channel, hash)
 ) strict, without rowid;
 
+create table breaker (
+  provider text primary key,
+  reason text not null,
+  opened_at integer not null,
+  probe_at integer not null         -- from then on one run may try it
+) strict;
+
+create table message (
+  id integer primary key,
+  name text not null,
+  role text not null,
+  text text not null,
+  at integer not null
+) strict;
+
+create index message_of_agent on message (name, id);
+
 create table boot (
   id integer primary key,
   instance text not null,

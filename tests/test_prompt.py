@@ -171,6 +171,7 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         "seconds_since_last_beat": 93900,
         "failures": 3,
         "light_context": False,
+        "tasks": None,
         "wakes": [{"source": "cron", "sender": "nightly-backup", "count": 1, "outcome": "failed", "text": "disk full"}],
     }
     assert meta(Facts(NOW), OPS)["last_beat"] is None

@@ -13,8 +13,9 @@ from scheduler.entry import Key
 from scheduler.inbox import Request
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
-from scheduler.requests import Pause, Resume, RunJob, WakeAgent
+from scheduler.requests import Pause, Report, Resume, RunJob, WakeAgent
 from scheduler.wake import Wake
+from scheduler.web import reading
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
@@ -38,6 +39,17 @@ async def run_job(call: Call) -> dict[str, int]:
     check_reach(call, Kind.CRON, call.path["name"])
     source, _ = _source(call)
     return {"wake": await _ask(call, RunJob(call.path["name"], source))}
+
+
+async def result(call: Call) -> dict[str, int]:
+    """Take the result of a run that was to answer later: a text, or an error."""
+    call.only("text", "error")
+    run = await run_in_threadpool(reading.run, call)
+    check_reach(call, Kind(run["kind"]), run["name"])
+    text, error = call.body.get("text"), call.body.get("error")
+    if (text is None) == (error is None) or not all(part is None or isinstance(part, str) for part in (text, error)):
+        raise bad("write either text or error, as a text in quotes")
+    return {"run": await _ask(call, Report(run["id"], text, error))}
 
 
 async def pause_agent(call: Call) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def _routes(reach: Reach) -> list[Route]:
         "/api/v1/agents/{name}/resume": asking.resume_agent,
         "/api/v1/cron/{name}/pause": asking.pause_job,
         "/api/v1/cron/{name}/resume": asking.resume_job,
+        "/api/v1/runs/{id}/result": asking.result,
         "/api/v1/pause": asking.pause_all,
         "/api/v1/resume": asking.resume_all,
     }
