@@ -200,7 +200,7 @@ def one(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
 
 def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
     """A run as JSON shows it: times in UTC with Z, sizes of the prompt's parts, and where its messages stand."""
-    sent = db.execute("select channel, state from outbox where run_id = ? order by id", (row["id"],)).fetchall()
+    targets = _targets(db, row["id"])
     return {
         "id": row["id"],
         "kind": row["kind"],
@@ -224,15 +224,27 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "exit_code": row["exit_code"],
         "text": row["text"],
         "error": row["error"],
-        "delivery": {"state": _delivery_state(row, [each["state"] for each in sent]), "targets": [dict(each) for each in sent]},
+        "delivery": {"state": _delivery_state(row, [each["state"] for each in targets]), "targets": targets},
         "config_hash": row["config_hash"],
     }
+
+
+def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
+    """Each channel that is to be told, with where its message stands; one in parts stands where its parts do."""
+    states: dict[str, list[str]] = {}
+    for row in db.execute("select channel, state from outbox where run_id = ? order by id", (run_id,)):
+        states.setdefault(row["channel"], []).append(row["state"])
+    return [{"channel": channel, "state": _together(parts)} for channel, parts in states.items()]
 
 
 def _delivery_state(row: sqlite3.Row, states: list[str]) -> str:
     """One word for all messages of a run; `no_target`: it had something to say and nobody is to be told."""
     if not states:
         return "no_target" if row["outcome"] == Outcome.ALERT and row["suppression"] is None else "none"
+    return _together(states)
+
+
+def _together(states: list[str]) -> str:
     if len(set(states)) == 1:
         return states[0]
     return "partial" if "delivered" in states else "pending"

@@ -163,7 +163,7 @@ def dead(turn: Turn, letter: Letter, error: str) -> None:
 def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
     """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
     turn.tell(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
-    turn.db.execute("update outbox set finished_at = ? where id = ?", (millis(turn.now), letter.id))
+    turn.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(turn.now), letter.id))
     if resend:
         try_later(turn, letter, error, wait)
         return
@@ -215,5 +215,5 @@ def _letter(row: sqlite3.Row) -> Letter:
         text=row["text"],
         attempts=row["attempts"],
         created_at=moment(row["created_at"]),
-        doubted=row["finished_at"] is not None,
+        doubted=row["doubted_at"] is not None,
     )

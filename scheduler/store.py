@@ -326,6 +326,7 @@ create table outbox (
   not_before integer not null,
   created_at integer not null,
   sending_at integer,
+  doubted_at integer,               -- when it was first unknown whether it had arrived
   finished_at integer,
   error text,
   unique (key, channel)
