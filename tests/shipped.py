@@ -16,11 +16,6 @@ RULES = GRAFANA / "prometheus" / "rules.yml"
 
 # Metrics that have series only where an agent calls a model.
 MODEL = {
-    "heartbeatd_budget_used_ratio",
-}
-
-# Those of them that are not built yet: their panels and rules are here before them.
-COMING = {
     "heartbeatd_breaker_open",
     "heartbeatd_budget_used_ratio",
     "heartbeatd_cost_usd_total",
@@ -29,6 +24,9 @@ COMING = {
     "heartbeatd_tokens_total",
     "heartbeatd_unpriced_tokens_total",
 }
+
+# Those of them that are not built yet: their panels and rules are here before them.
+COMING = {"heartbeatd_budget_used_ratio"}
 
 
 def board() -> dict[str, Any]:

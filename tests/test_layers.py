@@ -23,6 +23,7 @@ DOORS = {
         "heartbeat/runners/line.py",
     },
     "anthropic": {"heartbeat/runners/anthropic.py"},
+    "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/transports/apprise.py"},
     "watchdog": {"scheduler/watch.py"},
     "subprocess": {"scheduler/process.py"},
