@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
+from heartbeat.runners import ask as runners
 from scheduler import __version__, boots, delivery, orphans, plan
 from scheduler.boots import Boot
 from scheduler.config import load
@@ -137,9 +138,15 @@ class Daemon:
         for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
             signal.signal(number, handler)
         survivors = _end_orphans(self.store)
+        self._warm()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.begin(now(), boot, survivors, at_once=at_once)
         event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=len(self.engine.plan.entries))
+
+    def _warm(self) -> None:
+        """Import ahead what models are asked with: it takes a second, and no beat should wait for it."""
+        asked = [beat.runner for beat in self.settings.heartbeats.values() if beat.enabled]
+        threading.Thread(target=runners.warm, args=(asked,), name="warm", daemon=True).start()
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
         """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""
@@ -206,7 +213,8 @@ class Daemon:
 
 
 def _carry(claim: Claim, children: Children) -> Ending:
-    return claim.entry.carry(claim, children.start)
+    begun = time.monotonic()
+    return claim.entry.carry(claim, children.start, lambda: timedelta(seconds=time.monotonic() - begun))
 
 
 def _mark(claim: Claim) -> str:

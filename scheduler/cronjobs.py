@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from cron import command
 from cron.job import Job
 from scheduler import paces
-from scheduler.entry import Claim, Start
+from scheduler.entry import Claim, Elapsed, Start
 from scheduler.outcome import Ending, Failure, Kind, Outcome
 from scheduler.process import Ended
 from scheduler.wake import Wake
@@ -82,7 +82,7 @@ class JobEntry:
     def judge(self, text: str) -> Ending:
         return Ending(Outcome.OK, text=text, message=text.strip() or None)
 
-    def carry(self, claim: Claim, start: Start) -> Ending:
+    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
         return run(self.spec, start)
 
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:

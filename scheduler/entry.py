@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,10 @@ from scheduler.process import Ended
 from scheduler.wake import Wake
 
 Key = tuple[Kind, str]
+
+
+Elapsed = Callable[[], timedelta]
+"""How long an attempt has been going on."""
 
 
 class Start(Protocol):
@@ -109,7 +113,7 @@ class Entry(Protocol):
         """How a run ends that was answered with this text."""
         ...
 
-    def carry(self, claim: Claim, start: Start) -> Ending:
+    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
         """Carry one attempt through, in a worker thread; waits for whatever it asks."""
         ...
 

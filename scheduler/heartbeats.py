@@ -16,9 +16,11 @@ from heartbeat.runners import Answer, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import Decide, Heartbeat, ModelRunner
 from scheduler import paces
-from scheduler.entry import Claim, Start
+from scheduler.entry import Claim, Elapsed, Start
 from scheduler.outcome import WOKEN, Ending, Failure, Kind, Outcome, Skip, Spent, Suppression
 from scheduler.wake import Wake
+
+A_MOMENT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +91,15 @@ class HeartbeatEntry:
     def judge(self, text: str) -> Ending:
         return _judged(self.spec, text)
 
-    def carry(self, claim: Claim, start: Start) -> Ending:
-        return beat(self.spec, claim, start)
+    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+        return beat(self.spec, claim, start, elapsed)
 
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
         """A heartbeat wakes nobody."""
         return ()
 
 
-def beat(spec: Heartbeat, claim: Claim, start: Start) -> Ending:
+def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
     """One attempt of a heartbeat: nothing is asked before every gate has been passed."""
     situation = look(spec, claim)
     obstacle = first_obstacle(situation)
@@ -106,11 +108,11 @@ def beat(spec: Heartbeat, claim: Claim, start: Start) -> Ending:
         return Ending(Outcome.SKIPPED, obstacle)
     facts = _facts(spec, claim, situation)
     if spec.decide is None:
-        return _asked(spec, claim, facts, start)
+        return _asked(spec, claim, facts, start, spec.timeout)
     decided = _decided(spec, spec.decide, claim, facts)
     if isinstance(decided, Ending):
         return decided
-    ending = _asked(spec, claim, replace(facts, tasks=decided.tasks), start)
+    ending = _asked(spec, claim, replace(facts, tasks=decided.tasks), start, max(spec.timeout - elapsed(), A_MOMENT))
     return replace(ending, spent=(Spent(spec.decide.model, decided.tokens), *ending.spent))
 
 
@@ -131,11 +133,11 @@ def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> End
     )
 
 
-def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start) -> Ending:
+def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, timeout: timedelta) -> Ending:
     prompt = compose(facts, spec)
     with suppress(OSError):  # where it cannot be made, the runner says so better
         spec.workspace.mkdir(parents=True, exist_ok=True)
-    run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages)
+    run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
     answer = runners.ask(run, spec.runner, start)
     if answer.failure is not None:
         return _failed(answer, prompt, spec.model)

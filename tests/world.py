@@ -252,7 +252,7 @@ class World:
             return _ended(answer)
 
         try:
-            return claim.entry.carry(claim, start), took
+            return claim.entry.carry(claim, start, lambda: timedelta()), took
         except Exception as surprise:  # noqa: BLE001 (as an executor does)
             return surprise, took
 

@@ -1,0 +1,298 @@
+"""Stories of models: the real SDK against a local server, in virtual time; what was asked, what it cost, whom we leave alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from servers import gateway
+from servers.messages import message, refuses, says, text, tool
+from servers.scripted import Act, Server, hang_up, page, reply
+from world import World
+
+from scheduler.inbox import Refused
+from scheduler.requests import Report
+
+Play = Callable[..., World]
+
+KEY = "sk-ant-canary-0123456789"
+
+
+def config(url: str, **heartbeat: str) -> str:
+    words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | heartbeat
+    beat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f"""
+providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{url}"}}}}
+prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}, claude-sonnet-5: {{input: 3.0, output: 15.0}}}}
+agents:
+  ops:
+    runner: {{kind: anthropic}}
+    model: claude-sonnet-5
+    context: [SOUL.md]
+    heartbeat: {{{beat}}}
+"""
+
+
+@contextmanager
+def model(*script: Act) -> Iterator[Server]:
+    with Server(list(script)) as server:
+        yield server
+
+
+def asked(server: Server) -> list[dict[str, object]]:
+    return [request.json for request in server.requests]
+
+
+def test_a_models_answer_is_judged_booked_and_told(play: Play) -> None:
+    with model(says("ALERT: the queue is stuck")) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=1)
+    row = world.rows()[0]
+    assert (row["outcome"], row["model_requested"], row["model_used"]) == ("alert", "claude-sonnet-5", "claude-haiku-5-5")
+    assert row["tokens"] == {"input": 120, "output": 30, "cache_read": 7, "cache_write": 2}
+    assert row["cost_usd"] == pytest.approx((120 * 3 + 30 * 15 + 7 * 3 + 2 * 3.75) / 1e6)
+    assert [said for _, _, said in world.said] == ["ALERT: the queue is stuck"]
+
+
+def test_the_model_of_the_heartbeat_wins_over_the_agents_and_another_answer_is_noticed(play: Play) -> None:
+    with model(says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, model="claude-haiku-5-5"), environ={"KEY": KEY})
+        world.run(minutes=1)
+        assert asked(server)[0]["model"] == "claude-haiku-5-5"
+        world.reload(config(server.url))
+        world.run(minutes=30)
+        assert asked(server)[1]["model"] == "claude-sonnet-5"
+    mismatches = [event for event in world.events if type(event).__name__ == "Mismatched"]
+    assert [(event.requested, event.used) for event in mismatches] == [("claude-sonnet-5", "claude-haiku-5-5")]
+
+
+@pytest.mark.parametrize("light", ["true", "false"])
+def test_light_context_leaves_the_files_out_and_the_row_lists_the_parts(play: Play, light: str) -> None:
+    with model(says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, light_context=light), environ={"KEY": KEY})
+        world.write("ops/SOUL.md", "You are gentle.")
+        world.run(minutes=1)
+        prompt = json.dumps(asked(server)[0])
+    parts = [part["name"] for part in world.rows()[0]["prompt_parts"]]
+    assert ("You are gentle." in prompt) is (light == "false")
+    assert ("context:SOUL.md" in parts) is (light == "false")
+
+
+def test_retry_after_becomes_not_before_and_each_attempt_is_one_call(play: Play) -> None:
+    with model(refuses(429, "rate_limit_error", "slow down", retry_after="120"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=1)
+        assert world.rows()[0]["not_before"] == "2026-03-02T08:02:00Z"
+        world.run(minutes=2)
+        assert len(server.requests) == 2
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+
+
+def test_a_provider_that_wants_a_year_of_rest_fails_now_and_is_asked_again_after_a_quarter_of_an_hour(play: Play) -> None:
+    with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.run(minutes=21)
+        assert len(server.requests) == 2
+    assert world.story() == [
+        "03-02 08:00 interval failed rate_limited",
+        "03-02 08:10 interval skipped breaker_open",
+        "03-02 08:20 interval ok heartbeat_ok",
+    ]
+
+
+@pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment"), (403, "auth")])
+def test_a_provider_that_refuses_us_is_left_alone_probed_and_taken_back(play: Play, status: int, reason: str) -> None:
+    refusal = refuses(status, "authentication_error", "no")
+    with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.run(minutes=65)
+        assert len(server.requests) == 3
+    assert [line.split(" ", 3)[3] for line in world.story()] == [
+        f"failed {reason}", "skipped breaker_open", "skipped breaker_open",
+        f"failed {reason}", "skipped breaker_open", "skipped breaker_open",
+        "ok heartbeat_ok",
+    ]  # fmt: skip
+
+
+def test_a_reload_lets_a_refusing_provider_be_tried_at_once(play: Play) -> None:
+    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.reload(config(server.url, interval="10m"))
+        world.run(minutes=6)
+        assert len(server.requests) == 2
+    assert world.story()[-1] == "03-02 08:10 interval ok heartbeat_ok"
+
+
+def test_a_refusal_of_one_provider_leaves_the_others_alone(play: Play) -> None:
+    with model(refuses(401, "authentication_error", "no")) as bad, model(says("HEARTBEAT_OK")) as good:
+        text = config(bad.url).replace("providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{good.url}"}}, ')
+        text += """
+  other:
+    runner: {kind: anthropic, provider: spare}
+    model: claude-haiku-5-5
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+"""
+        world = play(text, environ={"KEY": KEY})
+        world.run(hours=1, minutes=1)
+    assert [row["outcome"] for row in world.rows("other")] == ["ok", "ok", "ok"]
+
+
+def test_a_run_that_never_came_to_ask_does_not_use_up_the_probe(play: Play) -> None:
+    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="40m", checklist="HEARTBEAT.md"), environ={"KEY": KEY})
+        world.write("ops/HEARTBEAT.md", "- look")
+        world.run(minutes=5)
+        world.write("ops/HEARTBEAT.md", "")
+        world.run(minutes=40)
+        world.write("ops/HEARTBEAT.md", "- look")
+        world.run(minutes=40)
+    assert [line.split(" ", 3)[3] for line in world.story()] == ["failed auth", "skipped checklist_empty", "ok heartbeat_ok"]
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (page(), "bad_answer"),
+        (reply(b"{", 200), "bad_answer"),
+        (refuses(529, "overloaded_error", "busy"), "overloaded"),
+        (refuses(500, "api_error", "broken"), "server"),
+        (refuses(404, "not_found_error", "no such model"), "not_found"),
+        (refuses(400, "invalid_request_error", "what?"), "bad_request"),
+        (hang_up(), "connect"),
+    ],
+)  # fmt: skip
+def test_a_rude_provider_is_a_failed_run_with_its_class(play: Play, act: Act, reason: str) -> None:
+    with model(act) as server:
+        world = play(config(server.url, retries="0"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert world.story() == [f"03-02 08:00 interval failed {reason}"]
+    failed = [event for event in world.events if type(event).__name__ == "ProviderFailed"]
+    assert [(event.provider, event.error_class) for event in failed] == [("anthropic", reason)]
+    assert KEY not in json.dumps(world.rows())
+
+
+def test_without_a_key_nothing_is_called(play: Play) -> None:
+    with model(says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url).replace('api_key: "${KEY}", ', ""))
+        world.run(hours=2)
+        assert server.connections == 0
+    assert world.story()[0] == "03-02 08:00 interval failed auth"
+    assert "api_key" in world.rows()[0]["error"]
+
+
+def test_a_tool_that_nobody_offered_has_no_effect_and_is_counted(play: Play) -> None:
+    answer = message(text("HEARTBEAT_OK"), tool("bash", {"command": "touch pwned"}))
+    with model(reply(answer)) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert [event.error_class for event in world.events if type(event).__name__ == "ProviderFailed"] == ["tool_use"]
+
+
+def test_attempts_that_failed_are_paid_for_too(play: Play) -> None:
+    empty = reply(message(tool("bash", {})))
+    with model(empty, says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, retries="1"), environ={"KEY": KEY})
+        world.run(minutes=1)
+        calls = len(server.requests)
+    assert world.rows()[0]["tokens"]["input"] == 120 * calls
+
+
+def test_a_model_without_a_price_is_counted_and_not_called_free(play: Play) -> None:
+    with model(says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, model="claude-opus-9"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert world.rows()[0]["cost_usd"] is None
+    assert world.rows()[0]["tokens"]["output"] == 30
+
+
+# --- deciding first ----------------------------------------------------------------------------------------------------
+
+DECIDE = {"decide": "{model: claude-haiku-5-5}"}
+
+
+def decides(action: str, tasks: str = "") -> Act:
+    return reply(message(tool("decide", {"action": action, "tasks": tasks}), stop_reason="tool_use"))
+
+
+def test_a_decision_to_skip_is_quiet_and_the_agent_is_not_asked(play: Play) -> None:
+    with model(decides("skip")) as server:
+        world = play(config(server.url, **DECIDE), environ={"KEY": KEY})
+        world.write("ops/SOUL.md", "You are gentle.")
+        world.run(minutes=1)
+        assert [call["model"] for call in asked(server)] == ["claude-haiku-5-5"]
+        assert "You are gentle." not in json.dumps(asked(server))
+    assert world.story() == ["03-02 08:00 interval ok decided_skip"]
+    assert world.rows()[0]["cost_usd"] == pytest.approx((120 * 1 + 30 * 5 + 7 * 1 + 2 * 1.25) / 1e6)
+
+
+def test_a_decision_to_run_hands_its_tasks_to_the_agents_own_runner(play: Play) -> None:
+    with model(decides("run", "restart the mail queue"), says("Done, it runs again.")) as server:
+        world = play(config(server.url, **DECIDE), environ={"KEY": KEY})
+        world.run(minutes=1)
+        assert [call["model"] for call in asked(server)] == ["claude-haiku-5-5", "claude-sonnet-5"]
+        assert "restart the mail queue" in json.dumps(asked(server)[1])
+    assert world.rows()[0]["tokens"]["input"] == 240
+    assert [said for _, _, said in world.said] == ["Done, it runs again."]
+
+
+@pytest.mark.parametrize("act", [says("run everything"), decides("everything"), decides("run", " "), page()])
+def test_no_decision_is_a_failed_run_and_never_a_run_of_everything(play: Play, act: Act) -> None:
+    with model(act) as server:
+        world = play(config(server.url, retries="0", **DECIDE), environ={"KEY": KEY})
+        world.run(minutes=1)
+        assert len(server.requests) == 1
+    assert world.story() == ["03-02 08:00 interval failed bad_answer"]
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_is_not_isolated_remembers_its_alerts_and_nothing_quiet(play: Play) -> None:
+    with model(says("ALERT: disk"), says("HEARTBEAT_OK"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, isolated_session="false", session_keep="4"), environ={"KEY": KEY})
+        world.run(minutes=61)
+        said = [[part["role"] for part in call["messages"]] for call in asked(server)]  # type: ignore[attr-defined]
+        assert said == [["user"], ["user", "assistant", "user"], ["user", "assistant", "user"]]
+        assert "ALERT: disk" in json.dumps(asked(server)[2])
+
+
+# --- agents behind a gateway ------------------------------------------------------------------------------------------------
+
+
+GATEWAY = """
+agents:
+  ops:
+    runner: {{kind: http, url: "{url}"}}
+    heartbeat: {{interval: 1d, checklist: "- look\\n", deliver: log}}
+"""
+
+
+def test_an_agent_may_answer_later_and_its_result_is_judged_and_told_once(play: Play) -> None:
+    with Server([gateway.later()]) as server:
+        world = play(GATEWAY.format(url=server.url))
+        world.run(hours=3)
+        run_id = server.requests[0].json["run"]
+    assert run_id == world.rows()[0]["id"]
+    assert world.rows()[0]["outcome"] == "async"
+    world.ask(Report(run_id, "ALERT: found it", None))
+    world.run(minutes=1)
+    later = world.rows()[1]
+    assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.rows()[0]["slot"], "alert")
+    assert [said for _, _, said in world.said] == ["ALERT: found it"]
+    with pytest.raises(Refused, match="its result already"):
+        world.ask(Report(run_id, "again", None))
+
+
+def test_a_result_after_a_day_is_refused(play: Play) -> None:
+    with Server([gateway.later()]) as server:
+        world = play(GATEWAY.format(url=server.url))
+        world.run(hours=3)
+        run_id = server.requests[0].json["run"]
+    world.clock.forward(timedelta(hours=25))
+    with pytest.raises(Refused, match="no longer waited for"):
+        world.ask(Report(run_id, "ALERT: found it", None))
