@@ -14,6 +14,7 @@ from heartbeat.hours import Hours
 Missing = Literal["skip", "create", "run"]
 Match = Literal["edges", "anywhere", "exact"]
 Normalize = Literal["text", "numbers"]
+Speech = Literal["anthropic", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Provider:
     """
 
     name: str
-    kind: Literal["anthropic", "openai"]
+    kind: Speech
     api_key: object | None
     base_url: object | None
 

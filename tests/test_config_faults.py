@@ -64,8 +64,7 @@ FAULTS = [
     ('[cat]', '[]', 'config.yaml:8:35: defaults.agent.runner.argv: no program is named; write [program, argument]'),
     ('[cat]', '[cat, 5]', 'config.yaml:8:41: defaults.agent.runner.argv[1]: 5 does not read as text; put it in quotes'),
     (', argv: [cat]', '', 'config.yaml:8:5: defaults.agent.runner: is missing; write argv: [program, argument]'),
-    ('kind: command', 'kind: anthropic', 'config.yaml:8:20: defaults.agent.runner.kind: is of no known kind; write command'),
-    ('    runner: {kind: command, argv: [cat]}\n', '', 'config.yaml:9:3: agents.ops.runner: is missing; write runner: {kind: command, argv: [program, argument]}, the only kind so far'),
+    ('kind: command', 'kind: commando', 'config.yaml:8:20: defaults.agent.runner.kind: is not known here; write kind: anthropic, openai, command, http or python'),
     ('argv: [cat]', 'argv: [cat], env: {A: 5}', 'config.yaml:8:51: defaults.agent.runner.env.A: this does not read as text; put it in quotes'),
     ('argv: [cat]', 'argv: [cat], env: {A-B: x}', 'config.yaml:8:53: defaults.agent.runner.env.A-B: this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first'),
     ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE}"}', 'config.yaml:8:51: defaults.agent.runner.env.A: NOPE is not set; set it in the environment or in the env_file'),
@@ -142,7 +141,7 @@ FAULTS = [
     ('timezone: Europe/Berlin', 'timezone: [UTC', 'config.yaml:2:7: timezone: the bracket that opens on line 1 is not closed here'),
     ('timezone: Europe/Berlin', 'env_file: none.env', 'config.yaml:1:11: env_file: none.env cannot be read: No such file or directory'),
     ('timezone: Europe/Berlin', 'state: [a]', 'config.yaml:1:8: state: a text is wanted here, not a list'),
-    ('timezone: Europe/Berlin', 'providers: {a: {api_key: k}}', 'config.yaml:1:1: providers: unknown key'),
+    ('timezone: Europe/Berlin', 'provider: {a: {api_key: k}}', 'config.yaml:1:1: provider: unknown key; did you mean providers?'),
 ]
 # fmt: on
 

@@ -73,13 +73,18 @@ def test_no_secret_shows_in_settings_warnings_or_effective_values(tmp_path: Path
         "cron: {a: {every: 1h, command: x, env: {A: [%s]}}}",
         "cron: {a: {every: 1h, command: x, env: ['A=%s']}}",
         "cron: {a: {every: 1h, command: x, env: {A: '%s${'}}}",
-        "providers: {anthropic: {api_key: %s}}",
+        "providers: {anthropic: {api_key: [%s]}}",
+        "providers: {anthropic: {api_key: '%s with a blank'}}",
+        "providers: {anthropic: {base_url: '%s'}}",
+        "agents: {a: {runner: {kind: http, url: '%s'}, heartbeat: {interval: 1h}}}",
+        "agents: {a: {runner: {kind: http, url: 'http://a', headers: {X: [%s]}}, heartbeat: {interval: 1h}}}",
+        "agents: {a: {runner: {kind: http, url: 'http://a', headers: [%s]}, heartbeat: {interval: 1h}}}",
         "x-a: '%s",
         "x-a: {%s: 1, b",
     ],
 )
 def test_no_secret_shows_in_a_complaint(tmp_path: Path, wrong: str) -> None:
-    lines = complaints(tmp_path, f"{SMALL}{wrong % CANARY}\n")
+    lines = complaints(tmp_path, f"{'' if wrong.startswith('agents') else SMALL}{wrong % CANARY}\n")
     assert lines
     assert CANARY not in "\n".join(lines)
 

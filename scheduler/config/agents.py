@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from heartbeat.cadence import stagger_of
 from heartbeat.hours import Hours, window
-from heartbeat.spec import CommandRunner, Heartbeat
+from heartbeat.spec import Heartbeat
 from scheduler.config import models
 from scheduler.config.fields import Share, written
 from scheduler.config.frame import Frame, Spot
+from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
 
 LONGEST_GRACE = timedelta(minutes=10)
-NO_TIME = timedelta(0)
 ALWAYS = Hours()
 
 
-def build(name: str, agent: models.Agent, spot: Spot) -> Heartbeat:
+def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heartbeat:
     """The heartbeat of a checked agent. Faults are noted at `spot`; what is given back then is of no use."""
     beat = agent.heartbeat
     interval = _interval(agent, spot)
+    runner = runners.runner(agent, spot)
+    _check_heeded(agent, spot)
     return Heartbeat(
         name=name,
-        enabled=beat.enabled and beat.interval != NO_TIME,
+        enabled=is_enabled(agent),
         interval=interval,
         stagger=_stagger(name, beat.stagger, interval, spot),
         hours=_hours(beat, spot),
         zone=_zone(beat, spot.frame),
         grace=_grace(beat.misfire.grace, interval),
         workspace=spot.frame.path(agent.workspace or f"agents/{name}"),
-        runner=_runner(agent, spot),
-        model=beat.model or agent.model,
+        runner=runner,
+        model=runners.model(agent, runner, spot),
         prompt=beat.prompt,
         checklist=beat.checklist,
         on_missing=beat.on_missing,
@@ -48,6 +51,8 @@ def build(name: str, agent: models.Agent, spot: Spot) -> Heartbeat:
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,
         deliver=_deliver(beat, spot),
+        decide=runners.decide(agent, spot),
+        session_keep=0 if beat.isolated_session else beat.session_keep,
     )
 
 
@@ -66,29 +71,33 @@ def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
     assert not isinstance(interval, str)
     if not interval:
         return None
-    if agent.runner and agent.runner.calls_model and interval < spot.frame.min_interval:
+    if calls_model(agent) and interval < spot.frame.min_interval:
         least = written(spot.frame.min_interval)
         spot.fault(
-            f"{written(interval)} is below limits.min_interval; write {least} or more, or lower the limit",
+            f"{written(interval)} is below limits.min_interval, which is {least}; write {least} or more, or lower the limit",
             "heartbeat",
             "interval",
         )
     return interval
 
 
-def _runner(agent: models.Agent, spot: Spot) -> CommandRunner:
-    if agent.runner is None:
-        spot.fault("is missing; write runner: {kind: command, argv: [program, argument]}, the only kind so far", "runner")
-        return CommandRunner((), {})
-    used = agent.heartbeat.enabled and agent.heartbeat.interval != NO_TIME
-    env = spot.environment(agent.runner.env, "runner", "env", used=used)
-    return _shared_runner(agent.runner.argv) if not env else CommandRunner(agent.runner.argv, env)
+def _check_heeded(agent: models.Agent, spot: Spot) -> None:
+    """Note what the agent writes itself and nothing would heed; what it inherits is for those whom it fits."""
+    for key, message in _unheeded(agent):
+        if spot.wrote("heartbeat", key):
+            spot.fault(message, "heartbeat", key)
 
 
-@lru_cache(maxsize=1024)
-def _shared_runner(argv: tuple[str, ...]) -> CommandRunner:
-    """Agents that differ in nothing but their name share what they have in common."""
-    return CommandRunner(argv, {})
+def _unheeded(agent: models.Agent) -> Iterator[tuple[str, str]]:
+    beat, kind = agent.heartbeat, agent.runner.kind
+    if not calls_model(agent):
+        yield "max_output_tokens", f"a runner of kind {kind} calls no model and has bounds of its own; remove max_output_tokens"
+    if not asks_provider(agent):
+        yield "provider", f"a runner of kind {kind} calls no model; remove provider, or write runner: {{kind: anthropic}}"
+    if beat.isolated_session:
+        yield "session_keep", "nothing is kept in an isolated session; remove session_keep, or write isolated_session: false too"
+    elif kind == "command":
+        yield "isolated_session", "a command is told nothing of earlier beats and keeps its own session; remove isolated_session"
 
 
 def _stagger(name: str, share: Share, interval: timedelta | None, spot: Spot) -> timedelta:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from scheduler.config import tree
 from scheduler.config.complaint import Complaints, Place
-from scheduler.config.fields import Inside, suggest
+from scheduler.config.fields import Inside, either, suggest
 from scheduler.config.models import Part
 
 PartT = TypeVar("PartT", bound=Part)
 
+_OF_A_UNION = ("union_tag_invalid", "union_tag_not_found")
 _TO_WRITE = {
     "argv": "argv: [program, argument]",
     "start": 'start: "08:00"',
     "end": 'end: "22:00"',
     "url": 'url: "https://..."',
+    "call": "call: package.module:function",
+    "model": "model: claude-haiku-5-5",
+    "input": "input: 1.0",
+    "output": "output: 5.0",
     "value": 'value: "${NAME}"',
     "may": "may: [read, wake]",
 }
@@ -41,7 +46,8 @@ def _note(
     model: type[Part], node: Any, steps: tuple[str, ...], place: Place, found: ErrorDetails, complaints: Complaints
 ) -> None:
     error = found["ctx"]["error"] if found["type"] == "value_error" else None
-    steps_inside = (*found["loc"], *(error.steps if isinstance(error, Inside) else ()))
+    tag = ("kind",) if found["type"] in _OF_A_UNION else ()
+    steps_inside = (*found["loc"], *tag, *(error.steps if isinstance(error, Inside) else ()))
     at, known = tree.locate(node, steps_inside, place)
     complaint = _message(model, found)
     if found["type"] == "extra_forbidden":
@@ -57,9 +63,9 @@ def _message(model: type[Part], found: ErrorDetails) -> str:
         return f"unknown key{suggest(last, _keys(model, found['loc'][:-1]))}"
     if kind == "missing":
         return f"is missing; write {_TO_WRITE.get(last, f'{last}: ...')}"
-    if kind in ("literal_error", "union_tag_invalid"):
-        expected = found["ctx"].get("expected") or found["ctx"].get("expected_tags")
-        return f"is of no known kind; write {str(expected).replace(chr(39), '')}"
+    if kind in _OF_A_UNION:
+        kinds = _kinds(model, found["loc"])
+        return f"{'is missing' if kind == 'union_tag_not_found' else 'is not known here'}; write kind: {either(kinds)}"
     if kind == "list_type":
         return "a list is wanted here"
     return "a map is wanted here: keys with values, each on a line of its own and indented"
@@ -74,11 +80,28 @@ def _key_place(node: Any, steps: list[str | int], place: Place) -> Place:
 
 def _keys(model: type[Part], steps: tuple[str | int, ...]) -> list[str]:
     """The keys that the map at `steps` may hold."""
+    return list(_inner(model, steps)[0].model_fields)
+
+
+def _kinds(model: type[Part], steps: tuple[str | int, ...]) -> tuple[str, ...]:
+    """What `kind` may be in the union at `steps`."""
+    return tuple(kind for part in _inner(model, steps) for kind in _kinds_of(part))
+
+
+def _inner(model: type[Part], steps: tuple[str | int, ...]) -> list[type[Part]]:
+    """The model at `steps`, or all that may stand there."""
+    found = [model]
     for step in steps:
-        if step not in model.model_fields:
-            continue  # a name, an index or the tag of a union
-        model = next(iter(_parts(model.model_fields[str(step)].annotation)), model)
-    return list(model.model_fields)
+        if step in found[0].model_fields:
+            found = _parts(found[0].model_fields[str(step)].annotation) or found
+        else:  # a name, an index or the tag of a union
+            found = [part for part in found if step in _kinds_of(part)] or found
+    return found
+
+
+def _kinds_of(part: type[Part]) -> tuple[str, ...]:
+    kind = part.model_fields.get("kind")
+    return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()
 
 
 def _parts(annotation: Any) -> list[type[Part]]:

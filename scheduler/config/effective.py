@@ -7,17 +7,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heartbeat.spec import ModelRunner
 from scheduler.config import fields, inherit, tree
 from scheduler.config.complaint import Complaints, Elsewhere
 from scheduler.config.fields import suggest
 from scheduler.config.load import load, read
 from scheduler.config.models import schema
+from scheduler.config.runners import CHEAP
 from scheduler.config.tree import Map
 from scheduler.secret import MASK
 from scheduler.settings import Settings
 
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
-ALWAYS_SECRET = ("env", "url", "value")
+ALWAYS_SECRET = ("env", "url", "headers", "value")
 
 
 class Row(NamedTuple):
@@ -38,7 +40,7 @@ def effective(path: Path, environ: Mapping[str, str], name: str) -> list[Row]:
     section, model = SECTIONS[kind]
     merge, defaults = (inherit.merge, source.agent) if kind == "agent" else (inherit.merge_job, source.job)
     entry = merge(defaults, source.root[section][name] or Map())
-    worked_out = _agent(settings, name) if kind == "agent" else _job(settings, name)
+    worked_out = _agent(settings, name, entry) if kind == "agent" else _job(settings, name)
     definitions = schema()["$defs"]
     origin = _Origins(path.name, complaints.homes)
     return list(_rows(definitions[model], definitions, entry, "", worked_out, origin))
@@ -95,14 +97,24 @@ def _inner(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> An
     """The model of a key that holds a map of keys of its own, always or as it is written here."""
     if "x-form" in form and not isinstance(value, Map):
         return None
+    if "discriminator" in form:
+        kind = (value or form["default"])["kind"]
+        return models[form["discriminator"]["mapping"][kind].rpartition("/")[2]]
     reference = form.get("$ref") or next((part["$ref"] for part in form.get("anyOf", ()) if "$ref" in part), None)
     return models[reference.rpartition("/")[2]] if reference else None
 
 
-def _agent(settings: Settings, name: str) -> dict[str, str]:
+def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
     """The values that are worked out where nothing is written."""
     beat = settings.heartbeats[name]
+    asked = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
+    kind = (entry.get("runner") or {"kind": "anthropic"})["kind"]
     return {
+        "runner.kind": "anthropic",
+        "runner.provider": kind,
+        "heartbeat.provider": asked.name if asked else "none",
+        "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
+        "heartbeat.session_keep": str(beat.session_keep),
         "workspace": str(beat.workspace),
         "heartbeat.timezone": beat.zone.key,
         "heartbeat.misfire.grace": _span(beat.grace),
@@ -110,7 +122,7 @@ def _agent(settings: Settings, name: str) -> dict[str, str]:
         "heartbeat.active_hours.timezone": beat.zone.key,
         "heartbeat.deliver": _as_written(list(beat.deliver)),
         "heartbeat.prompt": "built in",
-        "model": "none",
+        "model": CHEAP if asked and asked.kind == "anthropic" else "none",
     }
 
 

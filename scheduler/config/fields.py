@@ -5,12 +5,14 @@ Each function takes what the file holds and gives the value; ValueError with one
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from heartbeat.hours import parse_days, parse_time
@@ -23,6 +25,7 @@ Parsed = TypeVar("Parsed")
 
 LONGEST = timedelta(days=3660)  # ten years
 SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
+MOST_TOKENS = 1_000_000_000
 SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
@@ -31,6 +34,11 @@ _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+_OUR_HEADERS = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
 
 
 class Inside(ValueError):
@@ -104,13 +112,46 @@ def whole(least: int, most: int) -> Callable[[object], int]:
     return parse
 
 
+def even(least: int, most: int) -> Callable[[object], int]:
+    """For even numbers from `least` to `most`: what comes in pairs."""
+    number = whole(least, most)
+
+    def parse(value: object) -> int:
+        found = number(value)
+        if found % 2:
+            raise ValueError(f"{found} is odd, but question and answer come in pairs; write {found - 1} or {found + 1}")
+        return found
+
+    return parse
+
+
+def tokens(value: object) -> int:
+    """An amount of tokens, at least one."""
+    found = _TOKENS.fullmatch(value) if isinstance(value, str) else None
+    amount = int(found[1]) * (1_000_000 if found[2] == "m" else 1000) if found else value
+    if type(amount) is not int:
+        raise ValueError(f"{shown(value)} is not an amount of tokens; write 2000, 200k or 1m")
+    if not 0 < amount <= MOST_TOKENS:
+        raise ValueError(f"{value} is out of bounds; write an amount from 1 to {MOST_TOKENS // 1_000_000}m")
+    return amount
+
+
+def price(value: object) -> float:
+    """USD for a million tokens, zero or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{shown(value)} is not a price; write USD per million tokens, like 3.0")
+    if value < 0:
+        raise ValueError(f"{value} is less than nothing; write USD per million tokens, like 3.0")
+    return float(value)
+
+
 def one_of(*words: str) -> Callable[[object], str]:
     """For one of a few words."""
 
     def parse(value: object) -> str:
         if isinstance(value, str) and value in words:
             return str(value)
-        raise ValueError(f"{shown(value)} is not known here; write {_either(words)}")
+        raise ValueError(f"{shown(value)} is not known here; write {either(words)}")
 
     return parse
 
@@ -271,6 +312,56 @@ def environment(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
+def headers(value: object) -> tuple[tuple[str, str], ...]:
+    """Headers of a request, in the file's order; no message repeats a value."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise ValueError(f'a map is wanted here, not {_kind(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
+    seen: set[str] = set()
+    for name, held in value.items():
+        if not _HEADER.fullmatch(name):
+            raise Inside("this is not the name of a header; use letters, digits and -", name)
+        if name.lower() in _OUR_HEADERS:
+            raise Inside("this header belongs to the connection, and is written by the daemon; remove it", name)
+        if name.lower() in seen:
+            raise Inside("this header is given twice; upper and lower case are the same", name)
+        if type(held) is not str or "\0" in held:
+            raise Inside("this does not read as text; put it in quotes", name)
+        seen.add(name.lower())
+    return tuple(value.items())
+
+
+def is_web_address(url: str) -> bool:
+    """Whether this is http or https with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and _is_one_word(url)
+    except ValueError:
+        return False
+
+
+def call(value: object) -> str:
+    """A callable of Python."""
+    if _CALLABLE.fullmatch(found := text(value)):
+        return found
+    raise ValueError(f"{shown(value)} does not name a callable; write package.module:function")
+
+
+def no_or_map(value: object) -> object:
+    """A map that the word `none` undoes; an empty value is the map without keys."""
+    if value == "none":
+        return None
+    if isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not known here; write none, or a map: keys with values")
+    return {} if value is None else value
+
+
+def empty_or_map(value: object) -> object:
+    """A map; an empty value is the one without keys."""
+    return {} if value is None else value
+
+
 def path(value: object) -> str:
     return some_text(value)
 
@@ -303,6 +394,11 @@ def secret(value: object) -> str:
 def channel(value: object) -> object:
     """The forms of a channel as one: a map with its URL."""
     return {"url": value} if isinstance(value, str) else value
+
+
+def either(words: tuple[str, ...]) -> str:
+    """The words as a choice: a, b or c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def written(span: timedelta) -> str:
@@ -338,8 +434,8 @@ def _day(value: object) -> frozenset[int]:
     return parse_days(value)
 
 
-def _either(words: tuple[str, ...]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+def _is_one_word(text: str) -> bool:
+    return text.isprintable() and " " not in text
 
 
 def _kind(value: object) -> str:

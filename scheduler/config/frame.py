@@ -39,12 +39,22 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One entry as it stands in the file, defaults included."""
+    """One entry as it stands in the file: `written` with the defaults, `own` without."""
 
     steps: tuple[str, ...]
     written: Map
     place: Place
     frame: Frame
+    own: Map | None = None
+
+    def wrote(self, *inside: str) -> bool:
+        """Whether the entry holds this key itself, and did not inherit it."""
+        node: object = self.own
+        for step in inside:
+            if not isinstance(node, Map) or step not in node:
+                return False
+            node = node[step]
+        return True
 
     def fault(self, message: str, *inside: str | int) -> None:
         place, known = tree.locate(self.written, inside, self.place)

@@ -20,6 +20,9 @@ from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.models import schema
 from scheduler.config.peek import LARGEST, folder_of, from_folder, open_regular, peek_state
+from scheduler.config.prices import Prices
+from scheduler.config.providers import Providers
+from scheduler.config.runners import Runners
 from scheduler.config.secrets import Vault, read_env_file
 from scheduler.config.tree import Items, Map
 from scheduler.settings import Flood, History, Limits, Settings
@@ -83,7 +86,10 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
     names = _entries(root, "agents", complaints)
     targets = ["log", *_entries(root, "channels", complaints)]
     frame = Frame(folder, config.timezone, config.limits.min_interval, names, targets, vault, complaints)
-    heartbeats = _heartbeats(root, source.agent, frame)
+    _entries(root, "providers", complaints)
+    providers, prices = Providers(config.providers, _spot(root, frame, "providers")), Prices(config.prices)
+    heartbeats = _heartbeats(root, source.agent, Runners(providers, prices), frame)
+    providers.tell()
     found_jobs = _jobs(
         root, source.job, frame, {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names}
     )
@@ -102,6 +108,7 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         channels=channels.channels(config.channels, used, _spot(root, frame, "channels")),
         heartbeats=heartbeats,
         jobs=found_jobs,
+        prices=prices.known,
     )
 
 
@@ -134,13 +141,13 @@ def _check_defaults(root: Map, complaints: Complaints) -> None:
     check(models.Defaults, root["defaults"], ("defaults",), root.marks["defaults"][0], complaints, part=True)
 
 
-def _heartbeats(root: Map, defaults: Map, frame: Frame) -> dict[str, Heartbeat]:
+def _heartbeats(root: Map, defaults: Map, runners: Runners, frame: Frame) -> dict[str, Heartbeat]:
     found = {}
     silent = 0
     for name in _entries(root, "agents", frame.complaints):
         spot = _entry(root, "agents", name, defaults, frame)
         if agent := check(models.Agent, spot.written, spot.steps, spot.place, frame.complaints):
-            found[name] = agents.build(name, agent, spot)
+            found[name] = agents.build(name, agent, spot, runners)
             silent += agents.silent_by_default(agent, frame)
     if silent:
         place = root.marks["agents"][0]
@@ -163,7 +170,7 @@ def _entry(root: Map, section: str, name: str, defaults: Map, frame: Frame) -> S
     if own is None or isinstance(own, Map):
         merge = inherit.merge if section == "agents" else inherit.merge_job
         written = merge(defaults, own or Map())
-    return Spot((section, name), written, root[section].marks[name][0], frame)
+    return Spot((section, name), written, root[section].marks[name][0], frame, own)
 
 
 def _spot(root: Map, frame: Frame, section: str) -> Spot:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from cron.job import Misfire, WakeMode, WakeOn
-from heartbeat.spec import Match, Missing, Normalize
+from heartbeat.spec import Match, Missing, Normalize, Speech
 from scheduler.config import fields
 from scheduler.settings import May, Transport, Uncertain
 
@@ -64,6 +64,12 @@ _SOME_TEXT, _PATH = _text(fields.some_text), _text(fields.path, "path")
 _DURATION = _text(fields.duration, "duration", pattern=_SPAN)
 _SOME_DURATION = _text(fields.some_duration, "duration", pattern=_SPAN)
 _ZONE = _text(fields.zone, "time zone")
+_TOKENS = Form(
+    fields.tokens,
+    {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]},
+    "number, `2k`, `1m`",
+)
+_PRICE = Form(fields.price, {"type": "number", "minimum": 0}, "USD per million tokens")
 _SECRET = _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
 _TARGETS, _WORDS = _several(fields.targets, "channel, list, `none`"), _several(fields.names, "name or list")
 
@@ -142,12 +148,17 @@ class Window(Part):
     ] = key(frozenset(range(7)), "The days on which it opens.", written="mon-sun")
 
 
+class ModelRunner(Part):
+    """Asks a model directly, in one turn and without tools."""
+
+    kind: Literal["anthropic", "openai"] = needed("Asks a model directly, in one turn and without tools.")
+    provider: TextOrNone = key(None, "Whom the model is asked at.", else_="the one named like `kind`")
+
+
 class CommandRunner(Part):
     """Runs a program: the prompt goes in on stdin, the answer comes out on stdout."""
 
-    calls_model: ClassVar[bool] = False  # as far as the daemon can tell: what the program does is its own business
-
-    kind: Literal["command"] = needed("`command`, the only kind so far.")
+    kind: Literal["command"] = needed("Runs a program: the prompt goes in on stdin, the answer comes out on stdout.")
     argv: Annotated[
         tuple[str, ...],
         Form(fields.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
@@ -155,8 +166,41 @@ class CommandRunner(Part):
     env: Environment = key((), "Variables for it, beside PATH, HOME and LANG.", written={})
 
 
-# A further kind is one more model, and then: Annotated[CommandRunner | OtherRunner, Field(discriminator="kind")]
-Runner = CommandRunner
+class HttpRunner(Part):
+    """Posts the run to a URL; the answer comes back at once, or later."""
+
+    kind: Literal["http"] = needed("Posts the run as JSON; a 200 is the answer, after a 202 it comes later.")
+    url: SecretText = needed("Where to; http or https, private addresses too.")
+    headers: Annotated[
+        tuple[tuple[str, str], ...],
+        Form(
+            fields.headers,
+            {"type": "object", "additionalProperties": {"type": "string"}},
+            "map of texts, may hold `${NAME}`, `${file:PATH}`",
+        ),
+    ] = key((), "Headers of the request.", written={})
+
+
+class PythonRunner(Part):
+    """Calls a function of Python."""
+
+    kind: Literal["python"] = needed("Calls a function with the run; what it returns is the answer.")
+    call: Annotated[str, _text(fields.call, "`package.module:function`")] = needed(
+        "The function; the workspace is searched first."
+    )
+    in_process: Truth = key(
+        False, "Calls it inside the daemon: starts at once, but cannot be ended when its time is over, and shares its memory."
+    )
+
+
+Runner = ModelRunner | CommandRunner | HttpRunner | PythonRunner
+
+
+class Decide(Part):
+    """A model that decides first whether there is something to do; only then is the agent itself asked."""
+
+    model: Text = needed("The model that decides; a small one will do.")
+    provider: TextOrNone = key(None, "Whom it is asked at.", else_="the heartbeat's, else the runner's, else `anthropic`")
 
 
 class HeartbeatMisfire(Part):
@@ -193,7 +237,18 @@ class Heartbeat(Part):
     )
     on_missing: Annotated[Missing, _choice(Missing)] = key("skip", "When there is no checklist.")
     on_empty: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key("skip", "When nothing stands on it.")
+    provider: TextOrNone = key(None, "Whom that model is asked at; of any kind.", else_="the runner's")
+    max_output_tokens: Annotated[int, _TOKENS] = key(2000, "How much a model may answer.", written="2k")
+    decide: Annotated[Decide | None, BeforeValidator(fields.no_or_map)] = Field(
+        default=None,
+        description="Has a model decide first whether there is something to do, by the checklist and the facts alone.",
+        json_schema_extra=lambda schema: _or_none(schema),
+    )
     light_context: Truth = key(False, "Leaves the context files out.")
+    isolated_session: Truth = key(True, "Each beat stands alone; else the agent is reminded of what it told before.")
+    session_keep: Annotated[int, Form(fields.even(2, 100), {"type": "integer", "multipleOf": 2}, "even number, 2 to 100")] = key(
+        8, "How many messages it is reminded of where `isolated_session` is false."
+    )
     retries: Annotated[int, _whole(0, 10)] = key(2, "Further attempts inside a slot.")
     timeout: SomeDuration = key(timedelta(minutes=5), "How long one attempt may take.", written="5m")
     ok_match: Annotated[Match, _choice(Match)] = key("edges", "Where HEARTBEAT_OK counts.")
@@ -206,8 +261,10 @@ class Heartbeat(Part):
 
 class Agent(Part):
     workspace: PathOrNone = key(None, "Its folder; every file read for it lies inside.", else_="`agents/NAME`")
-    runner: Runner | None = key(None, "How it is asked.", else_="required, here or in the defaults")
-    model: TextOrNone = key(None, "Its model.", else_="none: the runner's own choice")
+    runner: Annotated[Annotated[Runner, Field(discriminator="kind")], BeforeValidator(fields.empty_or_map)] = key(
+        ModelRunner(kind="anthropic"), "How it is asked.", written={"kind": "anthropic"}
+    )
+    model: TextOrNone = key(None, "Its model.", else_="`claude-haiku-5-5` at Anthropic; else none: the runner's own choice")
     context: Annotated[tuple[str, ...], _several(fields.files, "file in the workspace, or list")] = key(
         (), "Files that go into the prompt.", written=[]
     )
@@ -273,6 +330,23 @@ class Limits(Part):
     shutdown_grace: Duration = key(timedelta(seconds=30), "How long runs may go on when the daemon stops.", written="30s")
 
 
+class Provider(Part):
+    """Whom models are asked at."""
+
+    kind: Annotated[Speech | None, _choice(Speech)] = key(
+        None, "What it speaks.", else_="the entry's name, if it is one of these"
+    )
+    api_key: Annotated[str | None, _SECRET] = key(None, "The key; from `${NAME}` or `${file:PATH}`.", else_="none")
+    base_url: Annotated[str | None, _SECRET] = key(None, "Its server; http or https.", else_="that of Anthropic or OpenAI")
+
+
+class Price(Part):
+    input: Annotated[float, _PRICE] = needed("For what is asked.")
+    output: Annotated[float, _PRICE] = needed("For what is answered.")
+    cache_read: Annotated[float | None, _PRICE] = key(None, "For what is read from the cache.", else_="as `input`")
+    cache_write: Annotated[float | None, _PRICE] = key(None, "For what is written to the cache.", else_="1.25 times `input`")
+
+
 class Channel(Part):
     """Where messages go. A channel that is a text is its URL."""
 
@@ -317,6 +391,8 @@ class Config(Part):
     env_file: PathOrNone = key(None, "NAME=value lines, mode 0600, for `${NAME}`.", else_="none")
     server: Server = key(Server(), "The HTTP interface.", written={})
     limits: Limits = key(Limits(), "Bounds for all entries.", written={})
+    providers: dict[str, Provider] = key({}, "Whom models are asked at, by name.", else_="`anthropic`, without a key")
+    prices: dict[str, Price] = key({}, "What models cost, by their name.", written={})
     channels: dict[str, Annotated[Channel, BeforeValidator(fields.channel), _OrText()]] = key(
         {}, "Where messages go, by name. `log` is built in.", written={}
     )
@@ -343,3 +419,10 @@ def _active_hours(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*one, {"type": "array", "items": {"anyOf": one}}]
     schema["default"] = "always"
     schema["x-form"] = "`always`, window, list"
+
+
+def _or_none(schema: dict[str, Any]) -> None:
+    decide = next(part for part in schema.pop("anyOf") if "$ref" in part)
+    schema["anyOf"] = [{"const": "none"}, decide]
+    schema["default"] = "none"
+    schema["x-form"] = "`none`, map"

@@ -14,8 +14,9 @@ Every key, its form and its default. This page is written from the models (`pyth
 `heartbeatd schema` gives the same to an editor.
 
 - A duration has units: `90s`, `30m`, `1h30m`, `2d`. A rate is `5 per 10m`. A time is quoted: `"08:00"`. Zones are IANA names.
+- An amount of tokens is a number, or thousands and millions of them: `200k`, `1m`.
 - Where a list of names is expected, a single one may stand without brackets.
-- Names of agents, jobs, channels and tokens: 1 to 63 of `A-Z a-z 0-9 . _ -`, and neither `.` nor `-` first.
+- Names of agents, jobs, providers, channels and tokens: 1 to 63 of `A-Z a-z 0-9 . _ -`, and neither `.` nor `-` first.
 - Relative paths start at the folder of the file.
 - Top-level keys that begin with `x-` are yours: anchors live there.
 - `HEARTBEATD_SET__defaults__heartbeat__interval=10m` in the environment sets a value by its path.
@@ -34,36 +35,42 @@ def _section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], se
     yield "|---|---|---|---|"
     inner: list[tuple[str, str]] = []
     for key, form in model["properties"].items():
-        name = _model_name(form)
+        names = _model_names(form)
         path = key if title == "Top level" else f"{title}.{key}"
-        if name and "additionalProperties" in form:
+        if names and "additionalProperties" in form:
             path = f"{path}.NAME"
-        if name and name not in seen:
-            seen[name] = path
-            inner.append((name, path))
+        for name in names:
+            if name not in seen:
+                seen[name] = path
+                inner.append((name, path if len(names) == 1 else f"{path}, kind {_kinds(models[name])}"))
         default = _default(form, required=key in model.get("required", ()))
-        yield f"| `{key}` | {_form(form, name, seen)} | {default} | {form['description']} |"
+        yield f"| `{key}` | {_form(form, names, seen)} | {default} | {form['description']} |"
     yield ""
     for name, path in inner:
         yield from _section(path, models[name], models, seen)
 
 
-def _model_name(form: Mapping[str, Any]) -> str:
-    """The model inside a key's form; empty where it is a plain value."""
+def _model_names(form: Mapping[str, Any]) -> list[str]:
+    """The models that may stand inside a key's form; none where it is a plain value."""
     named = form.get("additionalProperties", {})
-    parts = [form, named, *form.get("anyOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
-    references = [part["$ref"] for part in parts if isinstance(part, dict) and "$ref" in part]
-    return references[0].rpartition("/")[2] if references else ""
+    among = [*form.get("anyOf", ()), *form.get("oneOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
+    parts = [form, named, *among]
+    return [part["$ref"].rpartition("/")[2] for part in parts if isinstance(part, dict) and "$ref" in part]
 
 
-def _form(form: Mapping[str, Any], name: str, seen: Mapping[str, str]) -> str:
+def _kinds(model: Mapping[str, Any]) -> str:
+    kind = model["properties"]["kind"]
+    return " or ".join(kind.get("enum") or [kind["const"]])
+
+
+def _form(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) -> str:
     if "x-form" in form:
         return str(form["x-form"])
-    if "const" in form:
-        return f"`{form['const']}`"
+    if "const" in form or "enum" in form:
+        return " \\| ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
     if "additionalProperties" not in form:
-        return f"map, see `{seen[name]}`"
-    return f"{'texts or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[name]}`"
+        return f"map, see `{seen[names[0]]}`"
+    return f"{'texts or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"
 
 
 def _default(form: Mapping[str, Any], *, required: bool) -> str:
@@ -74,6 +81,8 @@ def _default(form: Mapping[str, Any], *, required: bool) -> str:
     default = form.get("default")
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
+    if isinstance(default, dict):
+        return f"`{{{', '.join(f'{key}: {value}' for key, value in default.items())}}}`"
     return f"`{default}`" if default != "" else "empty"
 
 

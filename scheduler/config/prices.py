@@ -1,0 +1,42 @@
+"""What models cost, as the config says it, and which of those that are asked have no price there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler.config import models
+from scheduler.config.fields import suggest
+from scheduler.config.frame import Spot
+from scheduler.config.tree import shown_key
+from scheduler.settings import Price
+
+CACHE_WRITE = 1.25  # times the price of input: what a cache that lives for five minutes costs
+
+
+class Prices:
+    """The prices by model; a model without one is told once, where it is first asked."""
+
+    def __init__(self, parts: Mapping[str, models.Price]) -> None:
+        self.known = {model: _price(part) for model, part in parts.items()}
+        self._told: set[str] = set()
+
+    def look_up(self, model: str, spot: Spot, *inside: str) -> None:
+        """Warn at `inside` if nobody knows what this model costs."""
+        if model in self.known or model in self._told:
+            return
+        self._told.add(model)
+        name = shown_key(model)
+        spot.warn(
+            f"{name} has no price, so that nobody sees what it costs{suggest(model, self.known)};"
+            f" write prices: {{{name}: {{input: 1.0, output: 5.0}}}} with its own figures",
+            *inside,
+        )
+
+
+def _price(part: models.Price) -> Price:
+    return Price(
+        input=part.input,
+        output=part.output,
+        cache_read=part.input if part.cache_read is None else part.cache_read,
+        cache_write=part.input * CACHE_WRITE if part.cache_write is None else part.cache_write,
+    )
