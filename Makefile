@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: all run test unit lint types format clean
+.PHONY: all bench run test unit lint types format clean
 
 all: format lint types unit
 
@@ -33,3 +33,9 @@ types: .venv/ready
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache dist
+
+bench: .venv/ready
+	$(BIN)/python -m bench.config
+	$(BIN)/python -m bench.dispatch
+	$(BIN)/python -m bench.beats 1000 1
+	$(BIN)/python -m bench.beats 3000 3

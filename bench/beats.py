@@ -1,0 +1,83 @@
+"""Many beats due at once that ask a slow model, beside the ideal: one wave of calls after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from scheduler import boots
+from scheduler.app import Daemon, now
+
+ANSWER = 2.0  # seconds that the server takes
+BODY = json.dumps({
+    "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-haiku-5-5", "stop_reason": "end_turn",
+    "content": [{"type": "text", "text": "HEARTBEAT_OK"}], "usage": {"input_tokens": 100, "output_tokens": 5},
+}).encode()  # fmt: skip
+
+
+def serve(told) -> None:
+    """A server of the Messages API that thinks for two seconds about everything."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
+        await reader.readexactly(int(lines.get(b"content-length", b"0")))
+        await asyncio.sleep(ANSWER)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
+        await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=4096)
+        told.put(server.sockets[0].getsockname()[1])
+        async with server:
+            await server.serve_forever()
+
+    asyncio.run(run())
+
+
+def config(folder: Path, port: int, beats: int, concurrency: int) -> Path:
+    beat = '{runner: {kind: anthropic}, heartbeat: {interval: 1d, stagger: 0s, checklist: "- x\\n", deliver: log}}'
+    path = folder / "config.yaml"
+    path.write_text(
+        f'server: {{listen: "127.0.0.1:0"}}\nlimits: {{concurrency: {concurrency}}}\n'
+        f'providers: {{anthropic: {{api_key: "k", base_url: "http://127.0.0.1:{port}"}}}}\n'
+        "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}\n"
+        "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(beats))
+    )
+    return path
+
+
+def main(beats: int, waves: int) -> None:
+    told: multiprocessing.Queue[int] = multiprocessing.Queue()
+    server = multiprocessing.Process(target=serve, args=(told,), daemon=True)
+    server.start()
+    with tempfile.TemporaryDirectory() as folder:
+        daemon = Daemon(config(Path(folder), told.get(), beats, beats // waves), dict(os.environ), listen=False)
+        from heartbeat.runners import anthropic
+
+        anthropic.warm()
+        boot = boots.Boot(daemon.instance, os.getpid(), "0", "0")
+        daemon.engine.begin(now(), boot, {})
+        due = daemon.store.connection.execute("select min(due_at) from entry").fetchone()[0] / 1000
+        daemon._loop(lambda: time.time() > due and daemon.engine.at_rest(now().now), None)
+        took = time.time() - due
+        rows = daemon.store.connection.execute("select outcome, count(*) from run group by outcome").fetchall()
+    server.terminate()
+    ideal = ANSWER * waves
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{beats} beats in {waves} waves of {beats // waves}: {took:.2f} s, ideal {ideal:.2f} s, ratio {ideal / took:.2f}; "
+        f"{memory:.0f} MB; {dict(map(tuple, rows))}"
+    )
+
+
+if __name__ == "__main__":
+    main(*(int(word) for word in (sys.argv[1:] or ["1000", "1"])))
