@@ -20,7 +20,7 @@ _TO_WRITE = {
     "start": 'start: "08:00"',
     "end": 'end: "22:00"',
     "url": 'url: "https://..."',
-    "call": "call: package.module:function",
+    "call": 'call: "package.module:function"',
     "model": "model: claude-haiku-5-5",
     "input": "input: 1.0",
     "output": "output: 5.0",

@@ -25,7 +25,6 @@ Parsed = TypeVar("Parsed")
 
 LONGEST = timedelta(days=3660)  # ten years
 SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
-MOST_TOKENS = 1_000_000_000
 SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
@@ -125,15 +124,19 @@ def even(least: int, most: int) -> Callable[[object], int]:
     return parse
 
 
-def tokens(value: object) -> int:
-    """An amount of tokens, at least one."""
-    found = _TOKENS.fullmatch(value) if isinstance(value, str) else None
-    amount = int(found[1]) * (1_000_000 if found[2] == "m" else 1000) if found else value
-    if type(amount) is not int:
-        raise ValueError(f"{shown(value)} is not an amount of tokens; write 2000, 200k or 1m")
-    if not 0 < amount <= MOST_TOKENS:
-        raise ValueError(f"{value} is out of bounds; write an amount from 1 to {MOST_TOKENS // 1_000_000}m")
-    return amount
+def tokens(most: int) -> Callable[[object], int]:
+    """For amounts of tokens from one to `most`, a multiple of 1,000."""
+
+    def parse(value: object) -> int:
+        found = _TOKENS.fullmatch(value) if isinstance(value, str) else None
+        amount = int(found[1]) * (1_000_000 if found[2] == "m" else 1000) if found else value
+        if type(amount) is not int:
+            raise ValueError(f"{shown(value)} is not an amount of tokens; write 2000, 200k or 1m")
+        if not 0 < amount <= most:
+            raise ValueError(f"{value} is out of bounds; write an amount from 1 to {most // 1000}k")
+        return amount
+
+    return parse
 
 
 def price(value: object) -> float:
@@ -345,7 +348,7 @@ def call(value: object) -> str:
     """A callable of Python."""
     if _CALLABLE.fullmatch(found := text(value)):
         return found
-    raise ValueError(f"{shown(value)} does not name a callable; write package.module:function")
+    raise ValueError(f'{shown(value)} does not name a callable; write "package.module:function"')
 
 
 def no_or_map(value: object) -> object:

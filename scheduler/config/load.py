@@ -29,6 +29,7 @@ from scheduler.settings import Flood, History, Limits, Settings
 
 __all__ = ["Loaded", "Source", "load", "peek_state", "read", "schema"]
 
+ONE_BY_ONE = ("agents", "cron")  # sections whose entries are checked each by itself, with what it inherits
 RESERVED = ("log", "none", "last")  # words that `deliver` has for itself
 
 
@@ -122,7 +123,7 @@ def _root(text: str, complaints: Complaints) -> Any:
 
 def _config(root: Map, complaints: Complaints) -> models.Config:
     """All but the entries. Of one with faults, what is right, so that what builds on it can be checked too."""
-    plain = {key: value for key, value in root.items() if key not in ("agents", "cron", "defaults") and not key.startswith("x-")}
+    plain = {key: value for key, value in root.items() if key not in (*ONE_BY_ONE, "defaults") and not key.startswith("x-")}
     if config := check(models.Config, Map(plain, root.marks), (), NOWHERE, complaints):
         return config
     parts = {key: Map({key: value}, root.marks) for key, value in plain.items()}
@@ -181,7 +182,7 @@ def _entries(root: Map, section: str, complaints: Complaints) -> Map:
     """The entries of a section whose names are right."""
     entries = root.get(section)
     if not isinstance(entries, Map):
-        if entries is not None:
+        if entries is not None and section in ONE_BY_ONE:
             complaints.fault(root.marks[section][1], section, "a map is wanted here: names, each with its keys")
         return Map()
     for name in entries:

@@ -64,11 +64,8 @@ _SOME_TEXT, _PATH = _text(fields.some_text), _text(fields.path, "path")
 _DURATION = _text(fields.duration, "duration", pattern=_SPAN)
 _SOME_DURATION = _text(fields.some_duration, "duration", pattern=_SPAN)
 _ZONE = _text(fields.zone, "time zone")
-_TOKENS = Form(
-    fields.tokens,
-    {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]},
-    "number, `2k`, `1m`",
-)
+_AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]}
+_TOKENS = Form(fields.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
 _PRICE = Form(fields.price, {"type": "number", "minimum": 0}, "USD per million tokens")
 _SECRET = _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
 _TARGETS, _WORDS = _several(fields.targets, "channel, list, `none`"), _several(fields.names, "name or list")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 
 from scheduler.config import models
-from scheduler.config.fields import suggest
 from scheduler.config.frame import Spot
 from scheduler.config.tree import shown_key
 from scheduler.settings import Price
 
 CACHE_WRITE = 1.25  # times the price of input: what a cache that lives for five minutes costs
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
 
 
 class Prices:
@@ -25,12 +28,13 @@ class Prices:
         if model in self.known or model in self._told:
             return
         self._told.add(model)
-        name = shown_key(model)
-        spot.warn(
-            f"{name} has no price, so that nobody sees what it costs{suggest(model, self.known)};"
-            f" write prices: {{{name}: {{input: 1.0, output: 5.0}}}} with its own figures",
-            *inside,
-        )
+        line = f"prices: {{{_as_key(model)}: {{input: 1.0, output: 5.0}}}}"
+        spot.warn(f"no price is known for it, so that its cost is not counted; write {line}, in USD per million tokens", *inside)
+
+
+def _as_key(model: str) -> str:
+    """The name as it is written before a colon."""
+    return model if _PLAIN.fullmatch(model) else json.dumps(shown_key(model), ensure_ascii=False)
 
 
 def _price(part: models.Price) -> Price:

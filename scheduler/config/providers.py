@@ -51,12 +51,12 @@ class Providers:
             if name in self._parts:
                 self._tell_keyless(name, self._parts[name])
             elif name == ANTHROPIC.name:
-                spot.warn(f"there is no key for anthropic, so that runs fail; write {_declared(name, 'anthropic')}", *inside)
+                spot.warn(f"there is no key for anthropic, so that its runs fail; write {_declared(name, 'anthropic')}", *inside)
 
     def _tell_keyless(self, name: str, part: models.Provider) -> None:
         provider = self._known[name]
         if part.api_key is None and provider and (provider.kind == "anthropic" or part.base_url is None):
-            self._spot.warn(f"has no key, so that runs fail; write {_key(provider.kind)}", name)
+            self._spot.warn(f"has no key, so that its runs fail; write {_key(provider.kind)}", name)
 
     def _provider(self, name: str, part: models.Provider) -> Provider | None:
         kind = part.kind or _OF_NAME.get(name)

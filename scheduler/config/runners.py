@@ -53,9 +53,8 @@ class Runners:
         if provider is None:
             return None
         self._look_up(part.model, agent, spot, "heartbeat", "decide", "model")
-        bound = agent.heartbeat.max_output_tokens
-        runner = self._shared((provider.name, bound), ModelRunner(provider, bound))
-        return self._shared((provider.name, bound, part.model), Decide(runner, part.model))
+        runner = self._bounded(provider, agent)
+        return self._shared((provider.name, runner.max_output_tokens, part.model), Decide(runner, part.model))
 
     def model(self, agent: models.Agent, runner: Runner, spot: Spot) -> str | None:
         """What its beats ask for; None leaves the choice to the agent."""
@@ -63,7 +62,7 @@ class Runners:
         if not isinstance(runner, ModelRunner):
             return named
         if named is None and runner.provider.kind == "openai":
-            spot.fault(f"is missing; write model: and one that {runner.provider.name} has", "model")
+            spot.fault(f"is missing; write model: NAME, one that {runner.provider.name} has", "model")
             return None
         self._look_up(named or CHEAP, agent, spot, *(("heartbeat", "model") if agent.heartbeat.model else ("model",)))
         return named or CHEAP
@@ -71,19 +70,20 @@ class Runners:
     def _model(self, agent: models.Agent, part: models.ModelRunner, spot: Spot) -> Runner:
         name, inside = _whom(agent)
         provider = self._providers.find(name, spot, *inside, used=is_enabled(agent))
-        self._check_kind(part, self._own(part, spot) if agent.heartbeat.provider else provider, spot)
-        if provider is None:
+        own = self._own(part, spot) if agent.heartbeat.provider else provider
+        if own and own.kind != part.kind:
+            right = f"runner: {{kind: {own.kind}, provider: {own.name}}}"
+            spot.fault(f"the provider {own.name} is of kind {own.kind}; write {right}", "runner")
             return NOBODY
-        bound = agent.heartbeat.max_output_tokens
-        return self._shared((provider.name, bound), ModelRunner(provider, bound))
+        return self._bounded(provider, agent) if provider else NOBODY
 
     def _own(self, part: models.ModelRunner, spot: Spot) -> Provider | None:
         """The provider that the runner names, though the heartbeat asks another."""
         return self._providers.find(part.provider, spot, "runner", "provider", used=False) if part.provider else None
 
-    def _check_kind(self, part: models.ModelRunner, own: Provider | None, spot: Spot) -> None:
-        if own and own.kind != part.kind:
-            spot.fault(f"the provider {own.name} is of kind {own.kind}; write kind: {own.kind}", "runner", "kind")
+    def _bounded(self, provider: Provider, agent: models.Agent) -> ModelRunner:
+        bound = agent.heartbeat.max_output_tokens
+        return self._shared((provider.name, bound), ModelRunner(provider, bound))
 
     def _http(self, part: models.HttpRunner, spot: Spot, *, used: bool) -> Runner:
         url = spot.secret(part.url, "runner", "url", used=used)

@@ -13,9 +13,13 @@ timezone: UTC                          # the zone of windows and schedules, e.g.
 #   phone: "tgram://${{TG_TOKEN}}/${{TG_CHAT}}"
 #   hook: {{kind: webhook, url: "${{HOOK_URL}}"}}
 
+# providers: {{anthropic: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}   # whom runners of the kind anthropic ask
+# prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}         # USD per million tokens
+
 agents:
   {name}:                              # reads agents/{name}/HEARTBEAT.md
-    # The prompt goes to this program on stdin; its answer is what it prints. Put your agent here, e.g. [claude, -p].
+    # The prompt goes to this program on stdin; its answer is what it prints. Put your agent here, e.g. [claude, -p],
+    # or ask a model directly: {{kind: anthropic}}, with the two lines above.
     runner: {{kind: command, argv: [echo, HEARTBEAT_OK]}}
     heartbeat:
       interval: 30m

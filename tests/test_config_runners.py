@@ -1,0 +1,416 @@
+"""Runners, providers and prices: how an agent is asked, whom, for how much, and every complaint about it."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from config_file import complaints, read
+
+from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, PythonRunner
+from scheduler.config import skeleton
+from scheduler.config.effective import effective
+from scheduler.config.load import load, schema
+from scheduler.secret import Secret
+from scheduler.settings import Price
+
+KEY = "sk-canary-41d8"
+ENVIRON = {"KEY": KEY}
+SHIPPED = Path(__file__).parent.parent / "config.yaml"
+
+FLEET = """\
+providers:
+  anthropic: {api_key: "${KEY}"}
+  local: {kind: openai, base_url: "http://127.0.0.1:11434/v1"}
+  work: {kind: anthropic, api_key: "${KEY}", base_url: "https://models.example.org"}
+prices: {claude-haiku-5-5: {input: 1, output: 5}, q: {input: 0, output: 0}}
+defaults: {heartbeat: {interval: 30m, deliver: log}}
+agents:
+  ops:
+    runner: {kind: anthropic}
+    heartbeat:
+      retries: 2
+"""
+RUNNER, BEAT = "runner: {kind: anthropic}", "retries: 2"
+
+
+def fleet(runner: str = RUNNER, beat: str = BEAT) -> str:
+    return FLEET.replace(RUNNER, runner).replace(BEAT, beat)
+
+
+def ops(folder: Path, runner: str = RUNNER, beat: str = BEAT) -> Heartbeat:
+    return read(folder, fleet(runner, beat), ENVIRON).settings.heartbeats["ops"]
+
+
+def provider(beat: Heartbeat) -> str:
+    assert isinstance(beat.runner, ModelRunner)
+    return beat.runner.provider.name
+
+
+def reveal(value: object) -> str:
+    assert isinstance(value, Secret)
+    return value.reveal()
+
+
+def test_an_agent_without_words_asks_the_cheap_model_of_anthropic(tmp_path: Path) -> None:
+    beat = ops(tmp_path, "context: []")
+    assert isinstance(beat.runner, ModelRunner)
+    assert (beat.runner.provider.kind, beat.runner.max_output_tokens, beat.model) == ("anthropic", 2000, "claude-haiku-5-5")
+    assert reveal(beat.runner.provider.api_key) == KEY
+    assert beat.runner.provider.base_url is None
+    assert (beat.decide, beat.session_keep) == (None, 0)
+
+
+def test_a_gateway_is_asked_by_url_with_headers(tmp_path: Path) -> None:
+    runner = ops(
+        tmp_path, 'runner: {kind: http, url: "http://10.0.0.1/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}'
+    ).runner
+    assert isinstance(runner, HttpRunner)
+    assert reveal(runner.url) == f"http://10.0.0.1/{KEY}"
+    assert reveal(runner.headers["Authorization"]) == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("written", "runner"),
+    [
+        ("{kind: command, argv: [claude, -p]}", CommandRunner(("claude", "-p"), {})),
+        ('{kind: python, call: "pkg.mod:Class.method"}', PythonRunner("pkg.mod:Class.method", in_process=False)),
+        ('{kind: python, call: "mod:fn", in_process: true}', PythonRunner("mod:fn", in_process=True)),
+    ],
+)
+def test_a_command_and_a_callable_are_asked_as_written(tmp_path: Path, written: str, runner: object) -> None:
+    beat = ops(tmp_path, f"runner: {written}")
+    assert (beat.runner, beat.model) == (runner, None)
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "name"),
+    [
+        ("runner: {kind: anthropic}", "retries: 1", "anthropic"),
+        ("runner: {kind: anthropic, provider: work}", "retries: 1", "work"),
+        ("runner: {kind: openai, provider: local}", "model: q", "local"),
+        ("runner: {kind: anthropic, provider: work}", "{provider: local, model: q}", "local"),
+        ("runner: {kind: openai, provider: local}", "provider: work", "work"),
+        ("runner: {kind: openai}", "provider: anthropic", "anthropic"),
+    ],
+)
+def test_the_heartbeats_provider_comes_before_the_runners_and_that_before_the_one_of_its_kind(
+    tmp_path: Path, runner: str, beat: str, name: str
+) -> None:
+    text = fleet(runner).replace("\n      retries: 2", f" {beat}" if beat.startswith("{") else f"\n      {beat}")
+    assert provider(read(tmp_path, text, ENVIRON).settings.heartbeats["ops"]) == name
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "model"),
+    [
+        ("model: a", "retries: 1", "a"),
+        ("model: a", "model: b", "b"),
+        ("runner: {kind: openai, provider: local}", "provider: work", "claude-haiku-5-5"),
+        ("runner: {kind: command, argv: [cat]}", "model: b", "b"),
+        ('runner: {kind: http, url: "http://a"}', "retries: 1", None),
+    ],
+)
+def test_the_model_is_the_heartbeats_else_the_agents_else_the_cheap_one(
+    tmp_path: Path, runner: str, beat: str, model: str | None
+) -> None:
+    assert ops(tmp_path, runner, beat).model == model
+
+
+@pytest.mark.parametrize(
+    ("runner", "decide", "name"),
+    [
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q}", "anthropic"),
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q, provider: local}", "local"),
+        ("runner: {kind: command, argv: [cat]}", "decide: {model: q}\n      provider: work", "work"),
+        ("runner: {kind: openai, provider: local}\n    model: q", "decide: {model: q}", "local"),
+        ("runner: {kind: anthropic}", "decide: {model: q}\n      provider: work", "work"),
+        ("runner: {kind: anthropic}", "decide: {model: q, provider: local}\n      provider: work", "local"),
+    ],
+)
+def test_a_decision_is_asked_of_its_own_provider_else_of_the_heartbeats_else_of_the_runners(
+    tmp_path: Path, runner: str, decide: str, name: str
+) -> None:
+    found = ops(tmp_path, runner, f"{decide}\n      max_output_tokens: 1k").decide
+    assert isinstance(found, Decide)
+    assert (found.model, found.runner.provider.name, found.runner.max_output_tokens) == ("q", name, 1000)
+
+
+def test_an_inherited_decision_is_undone_with_a_word(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, decide: {model: q}")
+    assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].decide is not None
+    assert read(tmp_path, text.replace(BEAT, "decide: none"), ENVIRON).settings.heartbeats["ops"].decide is None
+    kept = read(tmp_path, text.replace(BEAT, "decide:"), ENVIRON).settings.heartbeats["ops"].decide
+    assert kept is not None, "an empty map undoes nothing"
+
+
+@pytest.mark.parametrize(
+    ("beat", "keep"),
+    [
+        ("isolated_session: true", 0),
+        ("isolated_session: false", 8),
+        ("isolated_session: false\n      session_keep: 20", 20),
+    ],
+)
+def test_only_a_session_that_is_not_isolated_keeps_messages(tmp_path: Path, beat: str, keep: int) -> None:
+    assert ops(tmp_path, beat=beat).session_keep == keep
+
+
+def test_what_is_inherited_and_fits_only_others_is_no_fault(tmp_path: Path) -> None:
+    shared = "provider: work, max_output_tokens: 8k, session_keep: 4, isolated_session: false"
+    text = fleet("runner: {kind: command, argv: [cat]}").replace("deliver: log", f"deliver: log, {shared}")
+    assert read(tmp_path, text, ENVIRON).warnings == ()
+
+
+@pytest.mark.parametrize(("written", "amount"), [("1", 1), ("4096", 4096), ("2k", 2000), ("1m", 1_000_000)])
+def test_an_amount_of_tokens_has_several_forms(tmp_path: Path, written: str, amount: int) -> None:
+    runner = ops(tmp_path, beat=f"max_output_tokens: {written}").runner
+    assert isinstance(runner, ModelRunner)
+    assert runner.max_output_tokens == amount
+
+
+@pytest.mark.parametrize(
+    ("written", "price"),
+    [
+        ("{input: 2, output: 10}", Price(2.0, 10.0, 2.0, 2.5)),
+        ("{input: 2, output: 10, cache_read: 0.2}", Price(2.0, 10.0, 0.2, 2.5)),
+        ("{input: 2, output: 10, cache_write: 4}", Price(2.0, 10.0, 2.0, 4.0)),
+        ("{input: 2, output: 10, cache_read: 0, cache_write: 0}", Price(2.0, 10.0, 0.0, 0.0)),
+    ],
+)
+def test_the_cache_costs_what_input_costs_and_a_quarter_more_to_write(tmp_path: Path, written: str, price: Price) -> None:
+    text = FLEET.replace("{input: 1, output: 5}", written)
+    assert read(tmp_path, text, ENVIRON).settings.prices["claude-haiku-5-5"] == price
+
+
+# fmt: off
+OWN = 'runner: {kind: command, argv: [cat]}\n    heartbeat:\n'
+FAULTS = [
+    # what stands in the right file, what stands there instead, and the line that says so
+    ('{kind: anthropic}\n', '{}\n', 'config.yaml:9:5: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', '\n', 'config.yaml:9:12: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('{kind: anthropic}\n', '{kind: claude}\n', 'config.yaml:9:20: agents.ops.runner.kind: is not known here; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', '{kind: 5}\n', 'config.yaml:9:20: agents.ops.runner.kind: is not known here; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', '{kind: anthropic, argv: [cat]}\n', 'config.yaml:9:31: agents.ops.runner.argv: unknown key'),
+    ('{kind: anthropic}\n', '{kind: anthropic, povider: work}\n', 'config.yaml:9:31: agents.ops.runner.povider: unknown key; did you mean provider?'),
+    ('{kind: anthropic}\n', '{kind: anthropic, provider: wrk}\n', "config.yaml:9:41: agents.ops.runner.provider: 'wrk' is no provider of this file; did you mean work?"),
+    ('{kind: anthropic}\n', '{kind: anthropic, provider: local}\n', 'config.yaml:9:5: agents.ops.runner: the provider local is of kind openai; write runner: {kind: openai, provider: local}'),
+    ('{kind: anthropic}\n', '{kind: openai}\n', 'config.yaml:9:5: agents.ops.runner: no provider openai is declared; write providers: {openai: {api_key: "${OPENAI_API_KEY}"}}'),
+    ('{kind: anthropic}\n', '{kind: openai, provider: local}\n', 'config.yaml:8:3: agents.ops.model: is missing; write model: NAME, one that local has'),
+    (BEAT, 'provider: local', 'config.yaml:8:3: agents.ops.model: is missing; write model: NAME, one that local has'),
+    (BEAT, 'provider: lcal', "config.yaml:11:17: agents.ops.heartbeat.provider: 'lcal' is no provider of this file; did you mean local?"),
+    (BEAT, 'interval: 1m', 'config.yaml:11:17: agents.ops.heartbeat.interval: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit'),
+    (BEAT, 'session_keep: 8', 'config.yaml:11:21: agents.ops.heartbeat.session_keep: nothing is kept in an isolated session; remove session_keep, or write isolated_session: false too'),
+    (BEAT, 'isolated_session: false\n      session_keep: 7', 'config.yaml:12:21: agents.ops.heartbeat.session_keep: 7 is odd, but question and answer come in pairs; write 6 or 8'),
+    (BEAT, 'isolated_session: false\n      session_keep: 0', 'config.yaml:12:21: agents.ops.heartbeat.session_keep: 0 is out of bounds; write a number from 2 to 100'),
+    (BEAT, 'max_output_tokens: 0', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 0 is out of bounds; write an amount from 1 to 1000k'),
+    (BEAT, 'max_output_tokens: 2m', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 2m is out of bounds; write an amount from 1 to 1000k'),
+    (BEAT, 'max_output_tokens: 2K', "config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: '2K' is not an amount of tokens; write 2000, 200k or 1m"),
+    (BEAT, 'max_output_tokens: 2.5', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 2.5 is not an amount of tokens; write 2000, 200k or 1m'),
+    (BEAT, 'max_output_tokens: true', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: true is not an amount of tokens; write 2000, 200k or 1m'),
+    (BEAT, 'decide:', 'config.yaml:11:14: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
+    (BEAT, 'decide: {provider: work}', 'config.yaml:11:7: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
+    (BEAT, 'decide: always', "config.yaml:11:15: agents.ops.heartbeat.decide: 'always' is not known here; write none, or a map: keys with values"),
+    (BEAT, 'decide: {model: q, povider: x}', 'config.yaml:11:26: agents.ops.heartbeat.decide.povider: unknown key; did you mean provider?'),
+    (BEAT, 'decide: {model: q, provider: lcal}', "config.yaml:11:36: agents.ops.heartbeat.decide.provider: 'lcal' is no provider of this file; did you mean local?"),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      provider: work\n', 'config.yaml:11:17: agents.ops.heartbeat.provider: a runner of kind command calls no model; remove provider, or write runner: {kind: anthropic}'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      provider: work\n      decide: {model: q, provider: work}\n', 'config.yaml:11:17: agents.ops.heartbeat.provider: a runner of kind command calls no model; remove provider, or write runner: {kind: anthropic}'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      max_output_tokens: 1k\n', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: a runner of kind command calls no model and has bounds of its own; remove max_output_tokens'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      isolated_session: false\n', 'config.yaml:11:25: agents.ops.heartbeat.isolated_session: a command is told nothing of earlier beats and keeps its own session; remove isolated_session'),
+    (RUNNER + '\n    heartbeat:\n', OWN + '      interval: 1m\n      decide: {model: q}\n', 'config.yaml:11:17: agents.ops.heartbeat.interval: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit'),
+    ('{kind: anthropic}\n', '{kind: http}\n', 'config.yaml:9:5: agents.ops.runner.url: is missing; write url: "https://..."'),
+    ('{kind: anthropic}\n', '{kind: http, url: host/run}\n', 'config.yaml:9:31: agents.ops.runner.url: this is not the address of an agent; write http:// or https:// with a host'),
+    ('{kind: anthropic}\n', '{kind: http, url: "${NOPE}"}\n', 'config.yaml:9:31: agents.ops.runner.url: NOPE is not set; set it in the environment or in the env_file'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {X: "${NOPE}"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.X: NOPE is not set; set it in the environment or in the env_file'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: [X]}\n', 'config.yaml:9:52: agents.ops.runner.headers: a map is wanted here, not a list; write {Authorization: "Bearer ${NAME}"}'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a b: c}}\n', 'config.yaml:9:58: agents.ops.runner.headers.a b: this is not the name of a header; use letters, digits and -'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {Host: c}}\n', 'config.yaml:9:59: agents.ops.runner.headers.Host: this header belongs to the connection, and is written by the daemon; remove it'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: c, A: c}}\n', 'config.yaml:9:62: agents.ops.runner.headers.A: this header is given twice; upper and lower case are the same'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: 5}}\n', 'config.yaml:9:56: agents.ops.runner.headers.a: this does not read as text; put it in quotes'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: "c\\nd"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.a: a header holds ASCII letters, digits and signs, on one line'),
+    ('{kind: anthropic}\n', '{kind: python}\n', 'config.yaml:9:5: agents.ops.runner.call: is missing; write call: "package.module:function"'),
+    ('{kind: anthropic}\n', '{kind: python, call: answer}\n', 'config.yaml:9:34: agents.ops.runner.call: \'answer\' does not name a callable; write "package.module:function"'),
+    ('{kind: anthropic}\n', '{kind: python, call: "a:b", in_process: 1}\n', 'config.yaml:9:53: agents.ops.runner.in_process: 1 is not true or false; write true or false'),
+    ('kind: openai, ', '', 'config.yaml:3:3: providers.local.kind: is missing; write kind: openai or kind: anthropic, as the name is neither'),
+    ('kind: openai', 'kind: ollama', "config.yaml:3:17: providers.local.kind: 'ollama' is not known here; write anthropic or openai"),
+    ('"http://127.0.0.1:11434/v1"', 'localhost', 'config.yaml:3:35: providers.local.base_url: this is not the address of a server; write http:// or https:// with a host'),
+    ('api_key: "${KEY}"}', 'key: k}', 'config.yaml:2:15: providers.anthropic.key: unknown key; did you mean api_key?'),
+    ('api_key: "${KEY}"}', 'api_key: 5}', 'config.yaml:2:24: providers.anthropic.api_key: a text in quotes is wanted here'),
+    ('api_key: "${KEY}"}', 'api_key: ""}', 'config.yaml:2:24: providers.anthropic.api_key: the text is empty'),
+    ('api_key: "${KEY}"}', 'api_key: "${KEY"}', 'config.yaml:2:24: providers.anthropic.api_key: this holds a reference that is none; write ${NAME} or ${file:PATH}'),
+    ('api_key: "${KEY}"}', 'api_key: "${NOPE}"}', 'config.yaml:2:24: providers.anthropic.api_key: NOPE is not set; set it in the environment or in the env_file'),
+    ('api_key: "${KEY}"}', 'api_key: "${KEY} "}', 'config.yaml:2:24: providers.anthropic.api_key: a key is sent in a header: ASCII letters, digits and signs only, no blanks'),
+    ('  local:', '  lo cal:', "config.yaml:3:3: providers.lo cal: 'lo cal' is not a name; use 1 to 63 of A-Z a-z 0-9 . _ -, and neither . nor - first"),
+    ('{input: 0, output: 0}', '5', 'config.yaml:5:54: prices.q: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('input: 0, output: 0', 'input: 0', 'config.yaml:5:51: prices.q.output: is missing; write output: 5.0'),
+    ('input: 0, output: 0', 'output: 0', 'config.yaml:5:51: prices.q.input: is missing; write input: 1.0'),
+    ('input: 0, output: 0', 'input: 0, output: free', "config.yaml:5:73: prices.q.output: 'free' is not a price; write USD per million tokens, like 3.0"),
+    ('input: 0, output: 0', 'input: 0, output: -1', 'config.yaml:5:73: prices.q.output: -1 is less than nothing; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: .inf', 'config.yaml:5:73: prices.q.output: inf is not a price; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: .nan', 'config.yaml:5:73: prices.q.output: nan is not a price; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: true', 'config.yaml:5:73: prices.q.output: true is not a price; write USD per million tokens, like 3.0'),
+    ('input: 0, output: 0', 'input: 0, output: 0, cached: 1', 'config.yaml:5:76: prices.q.cached: unknown key; did you mean cache_read?'),
+]
+WARNINGS = [
+    ('  anthropic: {api_key: "${KEY}"}\n', '', 'config.yaml:8:5: agents.ops.runner: there is no key for anthropic, so that its runs fail; write providers: {anthropic: {api_key: "${ANTHROPIC_API_KEY}"}}'),
+    ('{api_key: "${KEY}"}', '{}', 'config.yaml:2:3: providers.anthropic: has no key, so that its runs fail; write api_key: "${ANTHROPIC_API_KEY}"'),
+    ('{api_key: "${KEY}"}', '{api_key: k}', 'config.yaml:2:24: providers.anthropic.api_key: this secret stands in the file itself; better refer to it with ${NAME} or ${file:PATH}'),
+    ('models.example.org', 'models.example.org/v1/', 'config.yaml:4:56: providers.work.base_url: /v1/messages is added to this address; remove the /v1 at its end'),
+    ('work: {kind: anthropic, api_key: "${KEY}"', 'work: {kind: anthropic, api_key: "${NOPE}"', 'config.yaml:4:36: providers.work.api_key: NOPE is not set; set it in the environment or in the env_file'),
+    ('claude-haiku-5-5: {input: 1, output: 5}, ', '', 'config.yaml:8:3: agents.ops.model: no price is known for it, so that its cost is not counted; write prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}, in USD per million tokens'),
+    (BEAT, 'model: large', 'config.yaml:11:14: agents.ops.heartbeat.model: no price is known for it, so that its cost is not counted; write prices: {large: {input: 1.0, output: 5.0}}, in USD per million tokens'),
+    (BEAT, 'decide: {model: "a:1b"}', 'config.yaml:11:23: agents.ops.heartbeat.decide.model: no price is known for it, so that its cost is not counted; write prices: {"a:1b": {input: 1.0, output: 5.0}}, in USD per million tokens'),
+    (BEAT, 'model: q\n      provider: openai', 'config.yaml:2:3: providers.openai: has no key, so that its runs fail; write api_key: "${OPENAI_API_KEY}"'),
+]
+# fmt: on
+
+
+def warnings(folder: Path, text: str) -> list[str]:
+    return [str(warning).replace(f"{folder}{os.sep}", "") for warning in read(folder, text, ENVIRON).warnings]
+
+
+def test_the_file_that_the_complaints_are_put_into_is_right(tmp_path: Path) -> None:
+    assert warnings(tmp_path, FLEET) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(FAULTS)]
+)
+def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    assert right in FLEET
+    assert complaints(tmp_path, FLEET.replace(right, wrong, 1), ENVIRON) == [line]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"), WARNINGS, ids=[f"{number}-{row[1][-24:]!r}" for number, row in enumerate(WARNINGS)]
+)
+def test_what_will_not_do_is_warned_of(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    assert right in FLEET
+    text = FLEET.replace(right, wrong, 1)
+    if "providers.openai" in line:
+        text = text.replace("providers:\n", "providers:\n  openai: {}\n")
+    assert warnings(tmp_path, text) == [line]
+
+
+def test_a_disabled_agent_needs_no_key_no_price_and_no_set_secret(tmp_path: Path) -> None:
+    text = "agents:\n  a: {heartbeat: {interval: 30m, enabled: false, deliver: log}}\n"
+    assert warnings(tmp_path, text) == []
+    text += '  b: {runner: {kind: http, url: "${NOPE}"}, heartbeat: {interval: 0m, deliver: log}}\n'
+    assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents.b.runner.url"]
+
+
+def test_what_many_agents_lack_is_told_once(tmp_path: Path) -> None:
+    text = "agents:\n" + "".join(f"  a{number}: {{heartbeat: {{interval: 30m, deliver: log}}}}\n" for number in range(3))
+    assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents.a0.model", "agents.a0.runner"]
+
+
+def test_the_limit_of_intervals_is_for_those_who_call_a_model_alone(tmp_path: Path) -> None:
+    assert ops(tmp_path, "runner: {kind: command, argv: [cat]}", "interval: 10s").interval == timedelta(seconds=10)
+    assert ops(tmp_path, 'runner: {kind: http, url: "http://a"}', "interval: 10s").interval == timedelta(seconds=10)
+
+
+def test_no_secret_of_a_provider_or_a_gateway_shows(tmp_path: Path) -> None:
+    text = fleet('runner: {kind: http, url: "http://a/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}', "decide: {model: q}")
+    loaded = read(tmp_path, text, ENVIRON)
+    rows = effective(tmp_path / "config.yaml", ENVIRON, "ops")
+    assert KEY not in f"{loaded!r} {rows}"
+    shown = {row.key: row.value for row in rows}
+    assert (shown["runner.url"], shown["runner.headers"]) == ("***", "{Authorization: ***}")
+
+
+def test_reading_commands_need_no_key(tmp_path: Path) -> None:
+    read(tmp_path, FLEET, ENVIRON)
+    runner = load(tmp_path / "config.yaml", {}, resolve=False).settings.heartbeats["ops"].runner
+    assert isinstance(runner, ModelRunner)
+    assert reveal(runner.provider.api_key) == ""
+
+
+@pytest.mark.parametrize(
+    ("runner", "beat", "expected"),
+    [
+        (
+            "context: []",
+            BEAT,
+            {
+                "runner.kind": "anthropic",
+                "runner.provider": "anthropic",
+                "model": "claude-haiku-5-5",
+                "heartbeat.session_keep": "0",
+            },
+        ),
+        (
+            RUNNER,
+            "provider: local\n      model: q\n      decide: {model: q}",
+            {"heartbeat.provider": "local", "heartbeat.decide.model": "q", "heartbeat.decide.provider": "local"},
+        ),
+        (
+            'runner: {kind: python, call: "a:b"}',
+            "isolated_session: false",
+            {"runner.call": "a:b", "runner.in_process": "false", "heartbeat.session_keep": "8", "heartbeat.provider": "none"},
+        ),
+    ],
+)
+def test_effective_values_show_how_and_whom_an_agent_asks(
+    tmp_path: Path, runner: str, beat: str, expected: dict[str, str]
+) -> None:
+    ops(tmp_path, runner, beat)
+    rows = {row.key: row.value for row in effective(tmp_path / "config.yaml", ENVIRON, "ops")}
+    assert expected.items() <= rows.items()
+
+
+def test_the_schema_tells_runners_apart_by_their_kind() -> None:
+    runner = schema()["$defs"]["Agent"]["properties"]["runner"]
+    assert runner["discriminator"]["propertyName"] == "kind"
+    assert sorted(runner["discriminator"]["mapping"]) == ["anthropic", "command", "http", "openai", "python"]
+
+
+def test_the_shipped_config_is_good_without_a_key_and_its_assistant_is_two_lines_away(tmp_path: Path) -> None:
+    shipped = load(SHIPPED, {})
+    assert shipped.warnings == ()
+    assert shipped.settings.heartbeats["assistant"].enabled is False
+    assert (shipped.settings.heartbeats["assistant"].workspace / "HEARTBEAT.md").is_file()
+    text = SHIPPED.read_text().replace("# providers:", "providers:").replace("enabled: false", "enabled: true")
+    changed = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
+    assert changed.warnings == ()
+    assert changed.settings.heartbeats["assistant"].enabled is True
+
+
+def test_what_init_writes_asks_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
+    text = skeleton.config().replace("# providers", "providers").replace("# prices", "prices")
+    text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
+    loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
+    assert loaded.warnings == ()
+    assert provider(loaded.settings.heartbeats["assistant"]) == "anthropic"
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        "{kind: anthropic}",
+        "{kind: openai, provider: local}",
+        '{kind: http, url: "http://a/${KEY}", headers: {X: "${KEY}"}}',
+        '{kind: command, argv: [cat], env: {A: "${KEY}"}}',
+        '{kind: python, call: "a:b"}',
+    ],
+)
+def test_agents_that_are_asked_alike_share_one_runner(tmp_path: Path, runner: str) -> None:
+    agents = "".join(f"  a{number}: {{model: q, runner: {runner}}}\n" for number in range(2))
+    decided = FLEET.replace("deliver: log", "deliver: log, decide: {model: q}")
+    first, second, _ = read(tmp_path, decided.replace("  ops:", f"{agents}  ops:"), ENVIRON).settings.heartbeats.values()
+    assert first.runner is second.runner
+    assert first.decide is second.decide
+
+
+def test_two_thousand_agents_that_ask_models_take_less_than_a_millisecond_each(tmp_path: Path) -> None:
+    agent = (
+        "  agent-{n}:\n    runner: {{kind: anthropic, provider: work}}\n    heartbeat:\n      provider: local\n      model: q\n"
+        "      decide: {{model: q, provider: anthropic}}\n      max_output_tokens: 4k\n      isolated_session: false\n"
+    )
+    text = FLEET + "".join(agent.format(n=number) for number in range(2000))
+    began = time.process_time()
+    assert len(read(tmp_path, text, ENVIRON).settings.heartbeats) == 2001
+    assert time.process_time() - began < 2
