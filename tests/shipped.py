@@ -14,18 +14,7 @@ GRAFANA = Path(__file__).parents[1] / "grafana"
 BOARD = GRAFANA / "dashboards" / "fleet.json"
 RULES = GRAFANA / "prometheus" / "rules.yml"
 
-# Metrics that have series only where an agent calls a model.
-MODEL = {
-    "heartbeatd_breaker_open",
-    "heartbeatd_budget_used_ratio",
-    "heartbeatd_cost_usd_total",
-    "heartbeatd_model_mismatches_total",
-    "heartbeatd_provider_errors_total",
-    "heartbeatd_tokens_total",
-    "heartbeatd_unpriced_tokens_total",
-}
-
-# Those of them that are not built yet: their panels and rules are here before them.
+# Metrics that are not built yet: their panels and rules are here before them.
 COMING = {"heartbeatd_budget_used_ratio"}
 
 

@@ -20,6 +20,8 @@ from urllib.request import urlopen
 import pytest
 import shipped
 from prometheus_client.parser import text_string_to_metric_families
+from servers.messages import refuses, says
+from servers.scripted import Server
 from test_daemon import Daemon
 from test_metrics import Page
 from world import Takes, World
@@ -108,12 +110,18 @@ Begin = Callable[[Path], Prometheus]
 WELL = """
 state: state/h.db
 server: {listen: "127.0.0.1:0"}
+limits: {min_interval: 10s}
+providers: {anthropic: {api_key: k, base_url: "MODEL"}}
+prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
 defaults: {agent: {runner: {kind: command, argv: [sh, -c, "cat > /dev/null; echo HEARTBEAT_OK"]}}}
 agents:
   quiet: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}}
   night: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log, enabled: false}}
   loud:
     runner: {kind: command, argv: [sh, -c, "cat > /dev/null; date"]}
+    heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}
+  thinker:
+    runner: {kind: anthropic}
     heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}
 cron:
   tick: {every: 10s, command: "true", wake_heartbeat: quiet}
@@ -125,9 +133,10 @@ ABSENT = frozenset({"How long has the oldest due entry waited?", "How old is the
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    it = Daemon(tmp_path, WELL)
-    yield it
-    it.stop()
+    with Server([says("HEARTBEAT_OK")]) as model:
+        it = Daemon(tmp_path, WELL.replace("MODEL", model.url))
+        yield it
+        it.stop()
 
 
 def scraping(daemon: Daemon) -> Path:
@@ -145,8 +154,8 @@ def scraping(daemon: Daemon) -> Path:
 
 
 def asked(window: str, span: str, without: frozenset[str] = frozenset()) -> dict[str, str]:
-    """The dashboard's queries with the titles of their panels; no model is called here."""
-    there = [(title, expr) for title, expr in shipped.queries() if not shipped.metrics(expr) & shipped.MODEL]
+    """The dashboard's queries with the titles of their panels."""
+    there = [(title, expr) for title, expr in shipped.queries() if not shipped.metrics(expr) & shipped.COMING]
     return {shipped.asked(expr, window=window, span=span): title for title, expr in there if title not in without}
 
 
@@ -175,7 +184,11 @@ def test_a_daemon_that_is_well_fills_the_dashboard_and_no_rule_fires(daemon: Dae
 
 
 TROUBLED = """
-limits: {concurrency: 2, wake_gap: 5s}
+limits: {concurrency: 2, wake_gap: 5s, min_interval: 1m}
+providers:
+  anthropic: {api_key: k, base_url: "MODEL"}
+  stingy: {kind: anthropic, api_key: k, base_url: "STINGY"}
+prices: {claude-sonnet-5: {input: 3.0, output: 15.0}, claude-haiku-5-5: {input: 1.0, output: 5.0}}
 channels:
   hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}
   gone: {kind: webhook, url: "http://127.0.0.1:9/y", allow_private: true}
@@ -187,6 +200,9 @@ agents:
   day: {heartbeat: {interval: 1m, active_hours: "08:00-08:05"}}
   idle: {heartbeat: {interval: 1m, enabled: false}}
   held: {heartbeat: {interval: 1m}}
+  renamed: {runner: {kind: anthropic}, model: claude-sonnet-5, heartbeat: {interval: 1m}}
+  unpriced: {runner: {kind: anthropic}, model: claude-opus-9, heartbeat: {interval: 1m}}
+  refused: {runner: {kind: anthropic, provider: stingy}, heartbeat: {interval: 1m}}
 cron:
   tick: {every: 2m, command: tick, wake_heartbeat: quiet}
   long: {every: 5m, command: long}
@@ -240,12 +256,10 @@ def samples(when: datetime, text: str) -> Iterator[str]:
             yield f"{sample.name}{{{LABELS}{labels}}} {sample.value} {when.timestamp()}"
 
 
-def test_after_a_quarter_of_an_hour_of_trouble_every_panel_has_something_to_show(
-    tmp_path: Path, play: Callable[..., World], prometheus: Begin
-) -> None:
+def troubled(play: Callable[..., World], model: Server, stingy: Server) -> World:
     count = iter(range(1000))
-    world = play(
-        TROUBLED,
+    return play(
+        TROUBLED.replace("MODEL", model.url).replace("STINGY", stingy.url),
         scripts={
             "loud": lambda asked: f"The disk is full, {next(count)}.",
             "failing": lambda asked: 3,
@@ -254,7 +268,14 @@ def test_after_a_quarter_of_an_hour_of_trouble_every_panel_has_something_to_show
         },
         sends=sent,
     )
-    end = stored(tmp_path, quarter(world))
+
+
+def test_after_a_quarter_of_an_hour_of_trouble_every_panel_has_something_to_show(
+    tmp_path: Path, play: Callable[..., World], prometheus: Begin
+) -> None:
+    well, broke = says("HEARTBEAT_OK"), refuses(402, "billing_error", "no credit is left")
+    with Server([well]) as model, Server([well, broke]) as stingy:
+        end = stored(tmp_path, quarter(troubled(play, model, stingy)))
     (tmp_path / "prometheus.yml").write_text("{}")
     it = prometheus(tmp_path / "prometheus.yml")
     it.until(lambda: it.ask("status/buildinfo"))
