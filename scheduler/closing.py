@@ -19,26 +19,28 @@ LONGEST_RETRY_AFTER = timedelta(minutes=15)
 
 def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
-    standing = duequeue.find(turn.db, claim.entry.kind, claim.entry.name)
-    assert standing is not None
+    before = duequeue.get(turn, claim.entry.kind, claim.entry.name)
     _book_asking(turn, claim, ending)
-    ending, again_at = _next_attempt(turn, standing, claim, ending)
+    ending, again_at = _next_attempt(turn, before, claim, ending)
     breakers.hear(turn, claim.entry.provider, ending)
     if again_at is not None:
-        _wait(turn, claim, ending, again_at)
-    elif _close(turn, standing, claim, ending):
-        standing = planning.resume_if_over(turn, duequeue.again(turn.db, standing))
-        if standing.state == "active" and not standing.paused:
-            planning.account(turn, standing, turn.now, Skip.ALREADY_RUNNING)
-    planning.replan(turn, standing)
+        _wait(turn, before, claim, ending, again_at)
+        return
+    after = _close(turn, before, claim, ending)
+    if after is None:
+        return
+    after = planning.resume_if_over(turn, after)
+    if after.state == "active" and not after.paused:
+        after = planning.account(turn, after, turn.now, Skip.ALREADY_RUNNING)
+    duequeue.save(turn, before, planning.idle(turn, after))
 
 
 def _book_asking(turn: Turn, claim: Claim, ending: Ending) -> None:
     """What asking took, and whether the other side answered as it should; true of every attempt, whatever comes after it."""
-    if not history.owns(turn, claim):
+    entry = claim.entry
+    if not (ending.spent or entry.provider) or not history.owns(turn, claim):
         return
     money.book(turn, claim, ending)
-    entry = claim.entry
     if entry.provider is not None and isinstance(ending.reason, Failure):
         turn.tell(ProviderFailed(entry.provider, ending.reason))
     if entry.provider is not None and ending.tools_ignored:
@@ -54,22 +56,24 @@ def _is_model(requested: str, used: str) -> bool:
 
 def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: Ending) -> None:
     """Close an open run that nobody works on any more; slots that came meanwhile are looked at as late ones."""
+    after: Standing | None = standing
     if entry is None:
         history.end_undeclared(turn, standing.kind, standing.name, run, ending.error or "it is no longer declared")
         wakes.give_back(turn, run.run_id)
         _drop_wakes_of_the_retired(turn, standing)
     else:
-        _close(turn, standing, claims.seize(turn, entry, standing, run), ending)
-    planning.replan(turn, standing)
+        after = _close(turn, standing, claims.seize(turn, entry, standing, run), ending)
+    duequeue.save(turn, standing, planning.idle(turn, after or standing))
 
 
 def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | None:
     """Write the result of a run that answered later; gives its row's id, None when there is one already."""
-    standing = duequeue.find(turn.db, entry.kind, entry.name)
+    standing = duequeue.get(turn, entry.kind, entry.name)
     run = duequeue.begin_report(turn, entry.kind, entry.name, slot)
-    if standing is None or run is None:
+    if run is None:
         return None
-    _close(turn, standing, claims.of(turn, entry, standing, run), ending)
+    after = _close(turn, standing, claims.of(turn, entry, standing, run), ending)
+    planning.replan(turn, standing, after or standing)
     return run.run_id
 
 
@@ -107,37 +111,38 @@ def _fits(entry: Entry, standing: Standing, slot: datetime, now: datetime, at: d
     return entry.open_at(now) and (closes is None or at < closes) and (following is None or at < following)
 
 
-def _wait(turn: Turn, claim: Claim, ending: Ending, again_at: datetime) -> None:
+def _wait(turn: Turn, standing: Standing, claim: Claim, ending: Ending, again_at: datetime) -> None:
     entry = claim.entry
     if not history.wait(turn, claim, ending, again_at):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
         return
+    duequeue.save(turn, standing, planning.busy_until(standing, again_at))
     turn.tell(Retried(claim.run_id, entry.kind, entry.name, claim.attempt, ending.reason, again_at, ending.error))
 
 
-def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> bool:
-    """Close the run with everything that follows from its end; False, and nothing done, when it is no longer the claim's."""
+def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Standing | None:
+    """Close the run with everything that follows from its end; None, and nothing done, when it is no longer the claim's."""
     entry = claim.entry
     channels = outbox.not_told_yet(turn, entry, ending.message) if ending.message else ()
     if ending.message and entry.deliver and not channels:
         ending = replace(ending, suppression=Suppression.DUPLICATE)
     if not history.close(turn, claim, ending):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
-        return False
+        return None
     if ending.message:
         outbox.put(turn, claim, ending.message, channels)
     sessions.remember(turn, claim, ending)
     _end_wakes(turn, standing, claim, ending)
-    _note(turn, standing, claim, ending, told=bool(channels))
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
-    return True
+    return _noted(turn, standing, claim, ending, told=bool(channels))
 
 
 def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:
     """A wake has been heard once a run that rendered it said so; a refusal or a failure leaves it waiting."""
     heard = ending.outcome in SUCCESSES or ending.reason is Skip.DISABLED or standing.kind is Kind.CRON
-    (wakes.heard if heard else wakes.give_back)(turn, claim.run_id)
+    if claim.wakes:
+        (wakes.heard if heard else wakes.give_back)(turn, claim.run_id)
     wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
     _drop_wakes_of_the_retired(turn, standing)
 
@@ -147,18 +152,16 @@ def _drop_wakes_of_the_retired(turn: Turn, standing: Standing) -> None:
         wakes.drop(turn, standing.kind, standing.name)
 
 
-def _note(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told: bool) -> None:
+def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told: bool) -> Standing:
     """What the standing row remembers of its runs; a slot that was skipped is no run."""
     if ending.outcome is Outcome.SKIPPED:
-        return
-    good = ending.outcome in SUCCESSES
-    columns: dict[str, object] = {"last_ended_at": turn.now, "failures": 0 if good else standing.failures + 1}
-    if good:
-        columns |= {"last_success_at": turn.now, "quiet": 0 if told else standing.quiet + 1}
-        columns["alerting"] = int(ending.outcome is Outcome.ALERT)
-    if claim.trigger in WOKEN:
-        columns["last_woken_at"] = turn.now
-    duequeue.change(turn, standing, **columns)
+        return standing
+    woken_at = turn.now if claim.trigger in WOKEN else standing.last_woken_at
+    noted = replace(standing, last_ended_at=turn.now, last_woken_at=woken_at)
+    if ending.outcome not in SUCCESSES:
+        return replace(noted, failures=standing.failures + 1)
+    alerting = int(ending.outcome is Outcome.ALERT)
+    return replace(noted, failures=0, last_success_at=turn.now, quiet=0 if told else standing.quiet + 1, alerting=alerting)
 
 
 def _wake(turn: Turn, wake: Wake) -> None:

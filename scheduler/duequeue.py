@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from scheduler import paces
 from scheduler.outcome import Kind, Trigger
@@ -18,7 +17,10 @@ UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that some
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An entry's row. Every slot up to `settled_until` has its end; `slot` is the next one."""
+    """An entry's row. Every slot up to `settled_until` has its end; `slot` is the next one.
+
+    What becomes of an entry is worked out as a new value, and written once, by `save`.
+    """
 
     id: int
     kind: Kind
@@ -34,8 +36,10 @@ class Standing:
     last_slot: datetime | None
     last_ended_at: datetime | None
     last_woken_at: datetime | None
+    last_success_at: datetime | None
     failures: int
     quiet: int
+    alerting: int
 
     @property
     def pace(self) -> Pace:
@@ -103,8 +107,10 @@ def _standing(row: sqlite3.Row) -> Standing:
         last_slot=optional(row["last_slot"]),
         last_ended_at=optional(row["last_ended_at"]),
         last_woken_at=optional(row["last_woken_at"]),
+        last_success_at=optional(row["last_success_at"]),
         failures=row["failures"],
         quiet=row["quiet"],
+        alerting=row["alerting"],
     )
 
 
@@ -131,11 +137,6 @@ def texts(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple[str, str]]:
     return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
 
 
-def again(db: sqlite3.Connection, standing: Standing) -> Standing:
-    """The row as it is now."""
-    return _standing(db.execute("select * from entry where id = ?", (standing.id,)).fetchone())
-
-
 def everything(db: sqlite3.Connection) -> list[Standing]:
     """Every standing row, by name."""
     return [_standing(row) for row in db.execute("select * from entry order by kind, name")]
@@ -157,29 +158,32 @@ def add(turn: Turn, kind: Kind, name: str, state: str, pace: str, anchor: dateti
         "insert into entry (kind, name, state, pace, first_seen_at, anchor, settled_until) values (?, ?, ?, ?, ?, ?, ?)",
         (kind, name, state, pace, millis(turn.now), millis(anchor), millis(settled_until)),
     )
-    added = find(turn.db, kind, name)
-    assert added is not None
-    return added
+    return get(turn, kind, name)
 
 
-def change(turn: Turn, standing: Standing, **columns: Any) -> None:
-    """Set columns of a standing row; times may be given as such."""
-    values = {name: bound(value) if isinstance(value, datetime) else value for name, value in columns.items()}
-    assert set(values) <= _COLUMNS, values
-    # Column names come from the set above, never from a user: the values alone are data.
-    assignments = ", ".join(f"{name} = :{name}" for name in values)
-    turn.db.execute(f"update entry set {assignments} where id = :id", {**values, "id": standing.id})  # noqa: S608
-
-
-_COLUMNS = {
-    "state", "pace", "anchor", "settled_until", "slot", "due_at", "paused_until", "last_slot", "last_ended_at",
-    "last_woken_at", "last_success_at", "failures", "quiet", "alerting",
+COLUMNS = {
+    "state": "state", "pace_text": "pace", "anchor": "anchor", "settled_until": "settled_until", "slot": "slot",
+    "due_at": "due_at", "paused_until": "paused_until", "last_slot": "last_slot", "last_ended_at": "last_ended_at",
+    "last_woken_at": "last_woken_at", "last_success_at": "last_success_at", "failures": "failures", "quiet": "quiet",
+    "alerting": "alerting",
 }  # fmt: skip
 
 
-def pause(turn: Turn, standing: Standing, until: datetime | None) -> None:
-    """Pause until a time, or until somebody resumes it."""
-    change(turn, standing, paused_until=UNTIL_RESUMED if until is None else until)
+def save(turn: Turn, before: Standing, after: Standing) -> None:
+    """Write what has become of an entry, by one statement; nothing where nothing has changed."""
+    changed = {column: getattr(after, name) for name, column in COLUMNS.items() if getattr(after, name) != getattr(before, name)}
+    if changed:
+        # Column names come from the table above, never from a user: the values alone are data.
+        assignments = ", ".join(f"{column} = ?" for column in changed)
+        values = (millis(value) if isinstance(value, datetime) else value for value in changed.values())
+        turn.db.execute(f"update entry set {assignments} where id = ?", (*values, before.id))  # noqa: S608
+
+
+def get(turn: Turn, kind: Kind, name: str) -> Standing:
+    """The row of an entry that is known to have one."""
+    found = find(turn.db, kind, name)
+    assert found is not None
+    return found
 
 
 def begin_report(turn: Turn, kind: Kind, name: str, slot: datetime) -> Open | None:
@@ -196,15 +200,6 @@ def has_row(db: sqlite3.Connection, standing: Standing, slot: datetime) -> bool:
     """Whether a slot of the entry's own pace has its row."""
     key = (standing.kind, standing.name, standing.pace.trigger, millis(slot))
     return db.execute("select 1 from run where kind = ? and name = ? and trigger = ? and slot = ?", key).fetchone() is not None
-
-
-def take(turn: Turn, standing: Standing) -> bool:
-    """Take a due entry out of the queue; False when somebody was faster."""
-    taken = turn.db.execute(
-        "update entry set due_at = null where id = ? and due_at <= ? returning id",
-        (standing.id, millis(turn.now)),
-    ).fetchone()
-    return taken is not None
 
 
 def open_run(db: sqlite3.Connection, kind: Kind, name: str) -> Open | None:

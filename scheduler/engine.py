@@ -310,7 +310,7 @@ def _start(turn: Turn, standing: Standing) -> Claim | None:
     """Start one due entry."""
     entry = turn.plan.entries.get((standing.kind, standing.name))
     if entry is None:
-        duequeue.change(turn, standing, due_at=None)
+        duequeue.save(turn, standing, replace(standing, due_at=None))
         return None
     try:
         with savepoint(turn):
@@ -345,7 +345,7 @@ def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:
     if run is not None and run.state == "running":
         history.end_undeclared(turn, kind, name, run, f"could not be booked: {error}")
     if standing is not None:
-        duequeue.change(turn, standing, due_at=turn.now + timedelta(hours=1))
+        duequeue.save(turn, standing, replace(standing, due_at=turn.now + timedelta(hours=1)))
 
 
 def _may_come_back(turn: Turn, claim: Claim) -> bool:
@@ -372,4 +372,4 @@ def _stuck() -> Ending:
 
 def _replan_all(turn: Turn) -> None:
     for standing in duequeue.everything(turn.db):
-        planning.replan(turn, standing)
+        planning.replan(turn, standing, standing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from scheduler import claims, closing, duequeue, planning, wakes
@@ -14,29 +15,34 @@ from scheduler.turn import Turn
 from scheduler.wake import Wake
 
 
-def start(turn: Turn, entry: Entry, standing: Standing) -> Claim | None:
+def start(turn: Turn, entry: Entry, before: Standing) -> Claim | None:
     """Claim what is due of one entry; None, with the next look planned, when nothing is to run now."""
-    run = duequeue.open_run(turn.db, standing.kind, standing.name)
+    run = duequeue.open_run(turn.db, before.kind, before.name)
     if run is not None:
-        return _start_again(turn, entry, standing, run)
-    standing = planning.resume_if_over(turn, standing)
-    slot = _slot_to_run(turn, entry, standing)
-    waker = wakes.starter(turn, standing.kind, standing.name)
-    claim = None
-    if slot is not None and duequeue.take(turn, standing):
-        claim = _claim_slot(turn, entry, standing, slot)
-    elif waker is not None and duequeue.take(turn, standing):
-        claim = _claim_wake(turn, entry, standing, waker)
-    planning.replan(turn, standing)
+        return _start_again(turn, entry, before, run)
+    standing, slot = _slot_to_run(turn, entry, planning.resume_if_over(turn, before))
+    claim = _claim(turn, entry, standing, slot)
+    if claim is None:
+        duequeue.save(turn, before, planning.idle(turn, standing))
+        return None
+    last_slot = standing.last_slot if slot is None else slot
+    duequeue.save(turn, before, planning.busy_until(replace(standing, last_slot=last_slot), None))
     return claim
 
 
-def _slot_to_run(turn: Turn, entry: Entry, standing: Standing) -> datetime | None:
+def _slot_to_run(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, datetime | None]:
     if standing.paused or standing.state != "active":
-        return None
-    slot = planning.latest_due(turn, entry, standing)
+        return standing, None
+    settled, slot = planning.latest_due(turn, entry, standing)
     # In a single round a new entry counts as due: its first slot was set by hand to when it was first seen.
-    return standing.slot if slot is None and standing.is_due_by_hand else slot
+    return settled, standing.slot if slot is None and standing.is_due_by_hand else slot
+
+
+def _claim(turn: Turn, entry: Entry, standing: Standing, slot: datetime | None) -> Claim | None:
+    if slot is not None:
+        return _claim_slot(turn, entry, standing, slot)
+    waker = wakes.starter(turn, standing.kind, standing.name)
+    return _claim_wake(turn, entry, standing, waker) if waker else None
 
 
 def _claim_slot(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> Claim | None:
@@ -45,7 +51,6 @@ def _claim_slot(turn: Turn, entry: Entry, standing: Standing, slot: datetime) ->
     opened = duequeue.begin(turn, standing, slot, trigger, entry.model)
     if opened is None:
         return None
-    duequeue.change(turn, standing, last_slot=slot)
     late = (turn.now - (slot + standing.pace.offset)).total_seconds()
     return _tell(turn, claims.first(turn, entry, standing, opened, trigger, slot, None), late)
 
@@ -60,16 +65,12 @@ def _claim_wake(turn: Turn, entry: Entry, standing: Standing, waker: Wake) -> Cl
 
 def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim | None:
     """Claim the next attempt of a run that waits for it, unless its time is over."""
-    if run.state != "waiting":
-        planning.replan(turn, standing)
-        return None
-    if not planning.still_in_time(turn, entry, standing, run.slot):
+    if run.state == "waiting" and not planning.still_in_time(turn, entry, standing, run.slot):
         closing.give_up(turn, entry, standing, run)
-        return start(turn, entry, duequeue.again(turn.db, standing))
-    again = duequeue.begin_again(turn, run)
-    if again is None or not duequeue.take(turn, standing):
-        return None
-    return _tell(turn, claims.of(turn, entry, standing, again), None)
+        return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
+    again = duequeue.begin_again(turn, run) if run.state == "waiting" else None
+    duequeue.save(turn, standing, planning.busy_until(standing, None))
+    return _tell(turn, claims.of(turn, entry, standing, again), None) if again else None
 
 
 def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:

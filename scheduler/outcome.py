@@ -138,6 +138,8 @@ class Ending:
 
 def storable(ending: Ending) -> Ending:
     """The ending with texts that can be written down: half characters, which no encoding has, become question marks."""
+    if all(text is None or text.isascii() for text in (ending.text, ending.message, ending.error)):
+        return ending
     return replace(ending, text=_whole(ending.text), message=_whole(ending.message), error=_whole(ending.error))
 
 

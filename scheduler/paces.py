@@ -86,6 +86,7 @@ def parts(text: str) -> dict[str, Any]:
     return dict(_parts(text))
 
 
+@lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
 def pace(text: str, anchor: datetime) -> Pace:
     """The pace that a text of ours names, on a grid that stands at `anchor`."""
     said = _parts(text)

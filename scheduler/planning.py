@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from scheduler import duequeue, history, wakes
@@ -12,16 +13,16 @@ from scheduler.paces import Slots
 from scheduler.turn import Turn
 
 
-def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> None:
+def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
     """Give every slot that came due up to `until` its row: outside the active hours that reason, else `reason`."""
     pace = standing.pace
     horizon = until - pace.offset
     _write(turn, standing, Skip.ACTIVE_HOURS, pace.closed(standing.settled_until, horizon))
     _write(turn, standing, reason, pace.slots(standing.settled_until, horizon))
-    _settle(turn, standing, horizon)
+    return _settled(standing, horizon)
 
 
-def account_pause(turn: Turn, standing: Standing, until: datetime) -> None:
+def account_pause(turn: Turn, standing: Standing, until: datetime) -> Standing:
     """Give all slots of a pause one row, whatever else would have kept them from running."""
     pace = standing.pace
     horizon = until - pace.offset
@@ -29,10 +30,10 @@ def account_pause(turn: Turn, standing: Standing, until: datetime) -> None:
     if parts:
         first = min(part.first for part in parts)
         history.skip(turn, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
-    _settle(turn, standing, horizon)
+    return _settled(standing, horizon)
 
 
-def latest_due(turn: Turn, entry: Entry, standing: Standing) -> datetime | None:
+def latest_due(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, datetime | None]:
     """The slot that is to run now, if one is; every other slot that has passed gets its row.
 
     Only the latest can run: with its next slot still to come, its window open, and no older than the grace.
@@ -41,9 +42,12 @@ def latest_due(turn: Turn, entry: Entry, standing: Standing) -> datetime | None:
     horizon = turn.now - pace.offset
     _write(turn, standing, Skip.ACTIVE_HOURS, pace.closed(standing.settled_until, horizon))
     passed = pace.slots(standing.settled_until, horizon)
-    _settle(turn, standing, horizon)
-    if passed is None:
-        return None
+    return _settled(standing, horizon), _runnable(turn, entry, standing, passed) if passed else None
+
+
+def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Slots) -> datetime | None:
+    """The latest of these slots if it may run; the others, and it too if it may not, get their rows."""
+    pace = standing.pace
     if not _may_start_late(turn, entry, passed.latest + pace.offset):
         _write(turn, standing, Skip.MISSED, passed)
         return None
@@ -73,9 +77,8 @@ def _write(turn: Turn, standing: Standing, reason: Skip, slots: Slots | None) ->
         history.skip(turn, standing, standing.pace.trigger, reason, slots.first, slots.count)
 
 
-def _settle(turn: Turn, standing: Standing, horizon: datetime) -> None:
-    if horizon > standing.settled_until:
-        duequeue.change(turn, standing, settled_until=horizon)
+def _settled(standing: Standing, horizon: datetime) -> Standing:
+    return replace(standing, settled_until=max(horizon, standing.settled_until))
 
 
 def due_after(standing: Standing, slot: datetime) -> datetime | None:
@@ -85,31 +88,36 @@ def due_after(standing: Standing, slot: datetime) -> datetime | None:
     return following and following + pace.offset
 
 
-def replan(turn: Turn, standing: Standing) -> None:
-    """Set when the entry is looked at next: its slot, a wake that waits, or the end of its pause, whichever is first.
-
-    While a run is open that is when its next attempt may start, or never.
-    """
-    standing = duequeue.again(turn.db, standing)
-    pace = standing.pace
-    idle = standing.paused or standing.state != "active"
-    slot = None if idle else pace.next(standing.settled_until)
-    run = duequeue.open_run(turn.db, standing.kind, standing.name)
-    due_at = run.not_before if run else _next_look(turn, standing, slot and slot + pace.offset)
-    duequeue.change(turn, standing, slot=slot, due_at=due_at)
+def busy_until(standing: Standing, due_at: datetime | None) -> Standing:
+    """An entry whose run is open: it is looked at when the next attempt may start, or (None) not before the run ends."""
+    return replace(standing, slot=_next_slot(standing), due_at=due_at)
 
 
-def _next_look(turn: Turn, standing: Standing, slot_due_at: datetime | None) -> datetime | None:
-    wishes = (slot_due_at, standing.pause_ends, wakes.next_start(turn.db, standing.kind, standing.name))
-    return min((wish for wish in wishes if wish is not None), default=None)
+def idle(turn: Turn, standing: Standing) -> Standing:
+    """An entry without an open run is looked at next at its slot, a waiting wake's time or the end of its pause."""
+    slot = _next_slot(standing)
+    slot_due_at = slot and slot + standing.pace.offset
+    wishes = (slot_due_at, standing.pause_ends, wakes.next_start(turn, standing.kind, standing.name))
+    return replace(standing, slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
+
+
+def replan(turn: Turn, before: Standing, after: Standing) -> None:
+    """Write what has become of an entry, with its next look, whether or not a run of it is open."""
+    run = duequeue.open_run(turn.db, after.kind, after.name)
+    duequeue.save(turn, before, busy_until(after, run.not_before) if run else idle(turn, after))
+
+
+def _next_slot(standing: Standing) -> datetime | None:
+    if standing.paused or standing.state != "active":
+        return None
+    return standing.pace.next(standing.settled_until)
 
 
 def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
     """End a pause: its slots get their one row, and the entry goes on."""
     if standing.state == "active":
-        account_pause(turn, standing, at)
-    duequeue.change(turn, standing, paused_until=None)
-    return duequeue.again(turn.db, standing)
+        standing = account_pause(turn, standing, at)
+    return replace(standing, paused_until=None)
 
 
 def resume_if_over(turn: Turn, standing: Standing) -> Standing:
@@ -119,15 +127,14 @@ def resume_if_over(turn: Turn, standing: Standing) -> Standing:
     return resume(turn, standing, standing.pause_ends)
 
 
-def book_passed(turn: Turn, standing: Standing, reason: Skip) -> None:
+def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
     """Give what has come due its rows before something changes for the entry: by its pause, its open run, or else `reason`."""
     if standing.state != "active":
-        return
+        return standing
     if standing.paused:
-        account_pause(turn, standing, turn.now)
-        return
+        return account_pause(turn, standing, turn.now)
     running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
-    account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else reason)
+    return account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else reason)
 
 
 def still_in_time(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> bool:

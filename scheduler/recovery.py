@@ -21,12 +21,10 @@ Survivors = Mapping[str, bool] | None
 def recover(turn: Turn, survivors: Survivors) -> None:
     """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting."""
     for kind, name, run in duequeue.open_runs(turn.db):
-        standing = duequeue.find(turn.db, kind, name)
-        assert standing is not None
+        standing = duequeue.get(turn, kind, name)
         entry = turn.plan.entries.get((kind, name))
         if run.state == "running":
             _recover_one(turn, standing, entry, run, survivors)
-        planning.replan(turn, standing)
 
 
 def _recover_one(turn: Turn, standing: Standing, entry: Entry | None, run: Open, survivors: Survivors) -> None:
@@ -34,6 +32,7 @@ def _recover_one(turn: Turn, standing: Standing, entry: Entry | None, run: Open,
     turn.tell(Recovered(run.run_id, standing.kind, standing.name, again))
     if again:
         history.put_back(turn, run, crashed=True)
+        duequeue.save(turn, standing, planning.busy_until(standing, turn.now))
     else:
         closing.end(turn, entry, standing, run, _abandoned(standing.kind, standing.name, run, survivors))
 
@@ -66,10 +65,9 @@ def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, st
 
 def put_back(turn: Turn, claim: Claim) -> None:
     """A run that our own stop cut short is due again, at no cost of a retry."""
-    standing = duequeue.find(turn.db, claim.entry.kind, claim.entry.name)
-    assert standing is not None
+    standing = duequeue.get(turn, claim.entry.kind, claim.entry.name)
     history.put_back(turn, claim, crashed=False)
-    planning.replan(turn, standing)
+    planning.replan(turn, standing, standing)
 
 
 def start_at_boot(turn: Turn) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from scheduler import boots, breakers, closing, duequeue, history, planning, syncing, wakes
@@ -76,10 +76,8 @@ class Pause:
         """What came due before the pause keeps its own reason."""
         chosen = list(_chosen(turn, self.key))
         for standing in chosen:
-            if not standing.paused:
-                planning.book_passed(turn, standing, Skip.MISSED)
-            duequeue.pause(turn, standing, self.until)
-            planning.replan(turn, standing)
+            booked = standing if standing.paused else planning.book_passed(turn, standing, Skip.MISSED)
+            planning.replan(turn, standing, replace(booked, paused_until=self.until or duequeue.UNTIL_RESUMED))
         return [_full_name(standing) for standing in chosen]
 
 
@@ -93,8 +91,7 @@ class Resume:
         """The slots of the pause get one row with their number."""
         paused = [standing for standing in _chosen(turn, self.key) if standing.paused]
         for standing in paused:
-            planning.resume(turn, standing, turn.now)
-            planning.replan(turn, standing)
+            planning.replan(turn, standing, planning.resume(turn, standing, turn.now))
         return [_full_name(standing) for standing in paused]
 
 

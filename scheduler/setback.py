@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from scheduler import duequeue, paces, planning
@@ -54,8 +55,7 @@ def _move(turn: Turn, standing: Standing, by: timedelta) -> None:
     anchor, settled = standing.anchor, min(standing.settled_until, turn.now)
     if _period(standing):
         anchor = _free_anchor(turn, standing, anchor - _whole_seconds(by), settled)
-    duequeue.change(turn, standing, anchor=anchor, settled_until=settled)
-    planning.replan(turn, standing)
+    planning.replan(turn, standing, replace(standing, anchor=anchor, settled_until=settled))
 
 
 def _period(standing: Standing) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from heartbeat.cadence import first_anchor
@@ -28,36 +29,31 @@ def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
         if key not in known:
             _add(turn, entry, at_once=at_once)
         elif known[key] != (_state(entry), entry.pace_text):
-            _follow(turn, entry, _found(turn, key))
+            _follow(turn, entry, duequeue.get(turn, *key))
     for key in known.keys() - turn.plan.entries.keys():
         if known[key][0] != "removed":
-            _retire(turn, before.get(key), _found(turn, key), "removed", Skip.REMOVED)
+            _retire(turn, before.get(key), duequeue.get(turn, *key), "removed", Skip.REMOVED)
 
 
 def _state(entry: Entry) -> str:
     return "active" if entry.enabled else "disabled"
 
 
-def _found(turn: Turn, key: Key) -> Standing:
-    standing = duequeue.find(turn.db, *key)
-    assert standing is not None
-    return standing
-
-
 def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
     """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
     anchor = _first_anchor(turn.now, entry.pace_text)
     standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
-    planning.replan(turn, standing)
-    if at_once and entry.enabled:
-        _make_due(turn, standing)
-
-
-def _make_due(turn: Turn, standing: Standing) -> None:
-    if standing.kind is Kind.HEARTBEAT:
-        duequeue.change(turn, standing, slot=turn.now, due_at=turn.now)
-    else:
-        wakes.ask(turn, standing, Wake(standing.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON))
+    by_hand = at_once and entry.enabled
+    if by_hand and entry.kind is Kind.HEARTBEAT:
+        duequeue.save(turn, standing, replace(standing, slot=turn.now, due_at=turn.now))
+        return
+    duequeue.save(turn, standing, planning.idle(turn, standing))
+    if by_hand:
+        wakes.ask(
+            turn,
+            duequeue.get(turn, entry.kind, entry.name),
+            Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),
+        )
 
 
 def _first_anchor(first_seen: datetime, pace_text: str) -> datetime:
@@ -77,18 +73,18 @@ def _revive(turn: Turn, entry: Entry, standing: Standing) -> None:
     """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
     settled = max(turn.now, standing.settled_until)
     anchor = _anchor(entry, standing)
-    duequeue.change(turn, standing, state="active", settled_until=settled, pace=entry.pace_text, anchor=anchor)
-    planning.replan(turn, standing)
+    planning.replan(
+        turn, standing, replace(standing, state="active", settled_until=settled, pace_text=entry.pace_text, anchor=anchor)
+    )
 
 
 def _move(turn: Turn, entry: Entry, standing: Standing) -> None:
     """The pace changed: what passed under the old one is booked, what comes is found by the new one."""
-    settled = standing.settled_until
+    after = standing
     if not _same_slots(standing.pace_text, entry.pace_text):
-        _book_old(turn, standing)
-        settled = max(turn.now, settled)
-    duequeue.change(turn, standing, pace=entry.pace_text, anchor=_anchor(entry, standing), settled_until=settled)
-    planning.replan(turn, standing)
+        after = _booked_old(turn, standing)
+        after = replace(after, settled_until=max(turn.now, after.settled_until))
+    planning.replan(turn, standing, replace(after, pace_text=entry.pace_text, anchor=_anchor(entry, standing)))
 
 
 def _same_slots(old: str, new: str) -> bool:
@@ -96,12 +92,13 @@ def _same_slots(old: str, new: str) -> bool:
     return paces.parts(old) | {"offset": 0} == paces.parts(new) | {"offset": 0}
 
 
-def _book_old(turn: Turn, standing: Standing) -> None:
+def _booked_old(turn: Turn, standing: Standing) -> Standing:
     """Book what passed under the old pace, unless its text means nothing to this version any more."""
     try:
-        planning.book_passed(turn, standing, Skip.MISSED)
+        return planning.book_passed(turn, standing, Skip.MISSED)
     except ValueError as error:
         event(logging.ERROR, "old_pace_unreadable", kind=standing.kind, name=standing.name, problem=str(error))
+        return standing
 
 
 def _anchor(entry: Entry, standing: Standing) -> datetime:
@@ -116,11 +113,11 @@ def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, rea
     """No more slots. What was due is booked, what waited for another attempt ends, a run in progress ends by itself."""
     if standing.state == state:
         return
-    planning.book_passed(turn, standing, reason)
-    duequeue.change(turn, standing, state=state, paused_until=None)
-    standing = duequeue.again(turn.db, standing)
+    retired = replace(planning.book_passed(turn, standing, reason), state=state, paused_until=None)
+    planning.replan(turn, standing, retired)
     run = duequeue.open_run(turn.db, standing.kind, standing.name)
     if run is not None and run.state == "waiting":
-        closing.give_up(turn, entry, standing, run)
+        closing.give_up(turn, entry, retired, run)
     wakes.drop(turn, standing.kind, standing.name)
-    planning.replan(turn, standing)
+    gone = duequeue.get(turn, standing.kind, standing.name)
+    planning.replan(turn, gone, gone)

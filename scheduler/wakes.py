@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,7 +29,7 @@ def ask(turn: Turn, standing: Standing, wake: Wake) -> int:
         _tell(turn, wake, WakeResult.DEFERRED)
     if due_at is not None and duequeue.open_run(turn.db, standing.kind, standing.name) is None:
         sooner = due_at if standing.due_at is None else min(due_at, standing.due_at)
-        duequeue.change(turn, standing, due_at=sooner)
+        duequeue.save(turn, standing, replace(standing, due_at=sooner))
     return row_id
 
 
@@ -73,6 +74,7 @@ def _merge(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None) 
 
 def _insert(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None) -> int:
     now = millis(turn.now)
+    _note_waiting(turn, standing.kind, standing.name)
     row = turn.db.execute(
         "insert into wake (kind, name, source, sender, text, outcome, created_at, updated_at, due_at, state)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting') returning id",
@@ -81,10 +83,12 @@ def _insert(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None)
     return int(row["id"])
 
 
-def next_start(db: sqlite3.Connection, kind: Kind, name: str) -> datetime | None:
+def next_start(turn: Turn, kind: Kind, name: str) -> datetime | None:
     """When the next waiting wake of an entry wants to start a run."""
+    if not _may_wait(turn, kind, name):
+        return None
     query = "select min(due_at) from wake where kind = ? and name = ? and state = 'waiting'"
-    return optional(db.execute(query, (kind, name)).fetchone()[0])
+    return optional(turn.db.execute(query, (kind, name)).fetchone()[0])
 
 
 def impatient(db: sqlite3.Connection) -> bool:
@@ -94,6 +98,8 @@ def impatient(db: sqlite3.Connection) -> bool:
 
 def starter(turn: Turn, kind: Kind, name: str) -> Wake | None:
     """The wake that starts a run now, if one does: the one that has waited longest."""
+    if not _may_wait(turn, kind, name):
+        return None
     row = turn.db.execute(
         "select * from wake where kind = ? and name = ? and state = 'waiting' and due_at <= ? order by due_at, id limit 1",
         (kind, name, millis(turn.now)),
@@ -103,6 +109,8 @@ def starter(turn: Turn, kind: Kind, name: str) -> Wake | None:
 
 def take(turn: Turn, kind: Kind, name: str, run_id: int, first: Wake | None) -> tuple[Wake, ...]:
     """Give every waiting wake to a run; `first` is the one that started it, all others ride along."""
+    if not _may_wait(turn, kind, name):
+        return ()
     rows = turn.db.execute(
         "update wake set state = 'taken', run_id = ? where kind = ? and name = ? and state = 'waiting' returning *",
         (run_id, kind, name),
@@ -136,11 +144,14 @@ def give_back(turn: Turn, run_id: int) -> None:
         ).fetchone()
         state = "ended" if newer else "waiting"
         turn.db.execute("update wake set state = ?, due_at = null where id = ?", (state, wake.id))
+        _note_waiting(turn, wake.kind, wake.name)
         _tell(turn, wake, WakeResult.DEFERRED)
 
 
 def space(turn: Turn, kind: Kind, name: str, gap: timedelta) -> None:
     """Let wakes that came during a run start the next one only after the gap."""
+    if not _may_wait(turn, kind, name):
+        return
     turn.db.execute(
         "update wake set due_at = max(due_at, ?) where kind = ? and name = ? and state = 'waiting' and due_at is not null",
         (millis(turn.now + gap), kind, name),
@@ -183,6 +194,19 @@ def waiting(db: sqlite3.Connection) -> list[dict[str, Any]]:
     """How many wakes wait, by agent."""
     query = "select name, count(*) as rows from wake where state = 'waiting' and kind = ? group by name order by name"
     return [dict(row) for row in db.execute(query, (Kind.HEARTBEAT,))]
+
+
+def _may_wait(turn: Turn, kind: Kind, name: str) -> bool:
+    """Whether any wake waits for an entry. One question a turn answers it for all: most beats have no wake to look for."""
+    if turn.waited_for is None:
+        rows = turn.db.execute("select distinct kind, name from wake where state = 'waiting'")
+        turn.waited_for = {(row[0], row[1]) for row in rows}
+    return (kind, name) in turn.waited_for
+
+
+def _note_waiting(turn: Turn, kind: Kind, name: str) -> None:
+    if turn.waited_for is not None:
+        turn.waited_for.add((kind, name))
 
 
 def _waiting(db: sqlite3.Connection, kind: Kind, name: str) -> int:
