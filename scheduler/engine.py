@@ -5,18 +5,33 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from scheduler import boots, closing, delivery, duequeue, history, opening, outbox, planning, recovery, setback, syncing, wakes
+from scheduler import (
+    boots,
+    closing,
+    delivery,
+    duequeue,
+    guarded,
+    housekeeping,
+    opening,
+    outbox,
+    planning,
+    recovery,
+    setback,
+    syncing,
+    wakes,
+)
+from scheduler.deadlines import Deadlines
 from scheduler.delivery import Parcel
 from scheduler.duequeue import Standing
 from scheduler.entry import Claim
 from scheduler.events import Event
 from scheduler.executor import Done, Executor
+from scheduler.housekeeping import House
 from scheduler.inbox import Asked, Inbox
 from scheduler.logs import event
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
@@ -29,12 +44,8 @@ from scheduler.turn import Turn
 LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
-STUCK = 10.0  # seconds that an ended task may take to give its result before it is given up
-KEEP_HOUSE = timedelta(minutes=1)
-REMOVE_AT_ONCE = 500  # rows; with what follows it bounds a transaction
-TRIM_AT_ONCE = 100  # entries
 LETTERS_AT_ONCE = 8
-LOOKS_AT_ONCE = 500  # entries
+LOOKS_AT_ONCE = 500  # entries; bounds a transaction
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
@@ -53,14 +64,6 @@ class Reading:
 
     now: datetime
     steady: float
-
-
-@dataclass(frozen=True, slots=True)
-class House:
-    """How far the regular work has come: when it was last done, and after which entry it goes on."""
-
-    kept_at: datetime | None = None
-    trimmed: int = 0
 
 
 @dataclass(slots=True)
@@ -106,8 +109,7 @@ class Engine:
         self._chance = chance
         self._last: Reading | None = None
         self._awake_since: datetime | None = None
-        self._deadlines: dict[int, float] = {}  # by the steady clock, for the wall's may jump
-        self._ended: dict[int, tuple[Why, float]] = {}
+        self._deadlines = Deadlines(runs)
         self._jumped = timedelta()  # how far the wall clock jumped that no turn has followed yet
         self._house = House()
 
@@ -144,7 +146,7 @@ class Engine:
         self._house, self._jumped, self.plan = house, timedelta(), turn.plan
         self._committed(turn, *results)
         for claim in claims:
-            self._deadlines[claim.run_id] = reading.steady + claim.entry.timeout.total_seconds()
+            self._deadlines.start(claim, reading.steady)
             self._runs.submit(claim.run_id, claim)
         for parcel in parcels:
             self._letters.submit(parcel.letter.id, parcel)
@@ -161,7 +163,7 @@ class Engine:
             delivery.settle(turn, letter)
         for each in asked:
             each.apply(turn)
-        return self._keep_house(turn)
+        return housekeeping.keep(turn, self._house)
 
     def _committed(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
         """Let go of what is written down, and tell of it."""
@@ -171,14 +173,6 @@ class Engine:
         self._tell(turn)
         self.inbox.answer(asked)
 
-    def end_run(self, run_id: int, why: Why, steady: float) -> bool:
-        """End a run in progress from outside; False when it is not in progress."""
-        if run_id not in self._runs.inflight():
-            return False
-        self._ended.setdefault(run_id, (why, steady))
-        self._runs.cancel(run_id, why)
-        return True
-
     def busy(self) -> bool:
         """Whether runs or deliveries are in progress, or have ended and are not booked yet."""
         return any(executor.inflight() or executor.results() for executor in (self._runs, self._letters))
@@ -186,7 +180,7 @@ class Engine:
     def cut_runs(self, reading: Reading) -> None:
         """End everything that is in progress: the daemon stops."""
         for run_id in self._runs.inflight():
-            self.end_run(run_id, "shutdown", reading.steady)
+            self._deadlines.end(run_id, "shutdown", reading.steady)
 
     def at_rest(self, now: datetime) -> bool:
         """Whether all that is due is done: no attempt is left, no wake wants to start one, no message waits to be tried."""
@@ -221,19 +215,13 @@ class Engine:
         """Write down how a run ended; one that we ended ourselves ends as we meant it, unless it was done already."""
         claim = done.task
         ending = storable(done.result or _surprise(done.surprise))
-        why, _ = self._ended.get(claim.run_id, (None, None))
+        why = self._deadlines.ended_by(claim.run_id)
         if why and ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT):
             if why == "shutdown" and _may_come_back(turn, claim):
                 recovery.put_back(turn, claim)
                 return
             ending = _ended_by_us(claim, ending, why)
-        try:
-            with savepoint(turn):
-                closing.finish(turn, claim, ending)
-        except sqlite3.Error:
-            raise
-        except Exception as error:  # noqa: BLE001 (the entry's own data did this; the other entries are sound)
-            _put_aside(turn, claim.entry.kind, claim.entry.name, error)
+        guarded.step(turn, claim.entry.kind, claim.entry.name, lambda: closing.finish(turn, claim, ending))
 
     def _start_due(self, turn: Turn) -> list[Claim]:
         if self.stopping:
@@ -249,44 +237,15 @@ class Engine:
                 break
         return claims
 
-    def _keep_house(self, turn: Turn) -> House:
-        """What is to be done now and then: the sign of life, old wakes, old rows; a little at a time."""
-        boots.tick(turn)
-        if self._house.kept_at is not None and timedelta() <= turn.now - self._house.kept_at < KEEP_HOUSE:
-            return self._house
-        wakes.expire(turn)
-        outbox.forget(turn)
-        kept = turn.plan.settings.history
-        room = REMOVE_AT_ONCE - history.prune(turn, kept.keep, REMOVE_AT_ONCE)
-        trimmed = self._house.trimmed
-        some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)
-        for standing in some:
-            if room <= 0:
-                return House(None, trimmed)  # there is more: go on in the next turn
-            room -= history.trim(turn, standing, kept.runs, room)
-            trimmed = standing.id
-        return House(turn.now, trimmed if some else 0)
-
     def _next(self, turn: Turn) -> datetime:
         full = len(self._runs.inflight()) >= turn.limits.concurrency
         wishes = (None if full or self.stopping else duequeue.next_due(turn.db), outbox.next_due(turn.db))
         return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
 
     def _enforce_deadlines(self, reading: Reading) -> datetime:
-        """End what has run too long, give up what does not end; gives when to look again."""
-        inflight = self._runs.inflight()
-        waiting = inflight.keys() | {number for number, _ in self._runs.results()}
-        self._deadlines = {run_id: at for run_id, at in self._deadlines.items() if run_id in inflight}
-        self._ended = {run_id: ended for run_id, ended in self._ended.items() if run_id in waiting}
-        soonest = LATEST.total_seconds()
-        for run_id, claim in inflight.items():
-            if run_id not in self._ended and self._deadlines[run_id] <= reading.steady:
-                self.end_run(run_id, "timeout", reading.steady)
-            until = self._ended[run_id][1] + STUCK if run_id in self._ended else self._deadlines[run_id]
-            soonest = min(soonest, until - reading.steady)
-            if until <= reading.steady:
-                self._runs.give_up(run_id, Done(claim, _stuck()))
-        return reading.now + timedelta(seconds=max(soonest, 0.0))
+        """End what has run too long; gives when to look again."""
+        again_at = self._deadlines.enforce(reading.steady)
+        return reading.now + (LATEST if again_at is None else max(timedelta(seconds=again_at - reading.steady), timedelta()))
 
     def _tell(self, turn: Turn) -> None:
         for happened in turn.events:
@@ -312,40 +271,7 @@ def _start(turn: Turn, standing: Standing) -> Claim | None:
     if entry is None:
         duequeue.save(turn, standing, replace(standing, due_at=None))
         return None
-    try:
-        with savepoint(turn):
-            return opening.start(turn, entry, standing)
-    except sqlite3.Error:
-        raise
-    except Exception as error:  # noqa: BLE001 (the entry's own data did this; the other entries are sound)
-        _put_aside(turn, standing.kind, standing.name, error)
-        return None
-
-
-@contextmanager
-def savepoint(turn: Turn) -> Iterator[None]:
-    """What is done inside is undone alone if it raises, and nothing of it is told."""
-    told = len(turn.events)
-    turn.db.execute("savepoint part")
-    try:
-        yield
-    except BaseException:
-        if turn.db.in_transaction:
-            turn.db.execute("rollback to part")
-        del turn.events[told:]
-        raise
-    turn.db.execute("release part")
-
-
-def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:
-    """An entry whose own data break our rules is looked at again in an hour: it must neither stop the others nor loop."""
-    event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
-    standing = duequeue.find(turn.db, kind, name)
-    run = duequeue.open_run(turn.db, kind, name)
-    if run is not None and run.state == "running":
-        history.end_undeclared(turn, kind, name, run, f"could not be booked: {error}")
-    if standing is not None:
-        duequeue.save(turn, standing, replace(standing, due_at=turn.now + timedelta(hours=1)))
+    return guarded.step(turn, standing.kind, standing.name, lambda: opening.start(turn, entry, standing))
 
 
 def _may_come_back(turn: Turn, claim: Claim) -> bool:
@@ -364,10 +290,6 @@ def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
 def _surprise(error: BaseException | None) -> Ending:
     event(logging.ERROR, "runner_broken", error=error)
     return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
-
-
-def _stuck() -> Ending:
-    return Ending(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, not even when it was told to")
 
 
 def _replan_all(turn: Turn) -> None:

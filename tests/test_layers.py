@@ -14,7 +14,7 @@ FILES = sorted(path for package in ("scheduler", "heartbeat", "cron") for path i
 DOORS = {
     "croniter": {"cron/schedule.py"},
     "_ruamel_yaml": {"scheduler/config/tree.py"},
-    "sqlite_utils": {"scheduler/store.py"},
+    "sqlite_utils": {"scheduler/store.py", "scheduler/schema.py"},
     "prometheus_client": {"scheduler/metrics.py", "scheduler/gauges.py"},
     "httpcore2": {  # one for what we tell, one for whom we ask: packages that must not know each other
         "scheduler/transports/post.py",

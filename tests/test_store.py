@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
-from scheduler.store import FIRST_SCHEMA, Store, StoreError, Unavailable, inspect, migrations, reader
+from scheduler.schema import FIRST_SCHEMA, migrations
+from scheduler.store import Store, StoreError, Unavailable, inspect, reader
 
 
 @contextmanager

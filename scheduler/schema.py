@@ -1,0 +1,173 @@
+"""The schema: every table as a migration, never edited once it is released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlite_utils import Migrations
+
+migrations = Migrations("heartbeatd")
+
+
+@migrations()
+def m001_first_schema(db: Any) -> None:
+    """The standing entries, one row per occurrence, and what is still to be said or heard."""
+    for statement in FIRST_SCHEMA.split(";\n"):
+        if statement.strip():
+            db.conn.execute(statement)
+
+
+FIRST_SCHEMA = """
+create table entry (
+  id integer primary key,
+  kind text not null,
+  name text not null,
+  state text not null,              -- active, disabled, removed
+  pace text not null,               -- what decides the slots, as canonical text
+  first_seen_at integer not null,
+  anchor integer not null,          -- where the grid of slots stands
+  settled_until integer not null,   -- every slot up to here has its row
+  slot integer,                     -- the next slot
+  due_at integer,                   -- when to look at this entry next; null while it runs or nothing is planned
+  paused_until integer,
+  last_slot integer,                -- the last slot of the grid that ran
+  last_ended_at integer,
+  last_woken_at integer,            -- end of the last run that a wake started
+  last_success_at integer,
+  failures integer not null default 0,
+  quiet integer not null default 0,
+  alerting integer not null default 0,
+  unique (kind, name)
+) strict;
+
+create index entry_due on entry (due_at) where due_at is not null;
+
+create table run (
+  id integer primary key,
+  kind text not null,
+  name text not null,
+  slot integer not null,
+  trigger text not null,
+  slots integer not null default 1,
+  state text not null,              -- running, waiting (for its next attempt), closed
+  outcome text,
+  reason text,
+  suppression text,
+  attempt integer not null default 0,
+  crashes integer not null default 0,
+  fence integer not null default 0,
+  owner text,
+  not_before integer,
+  started_at integer,
+  finished_at integer,
+  model_requested text,
+  model_used text,
+  tokens text,
+  cost_usd real,
+  prompt_parts text,
+  exit_code integer,
+  text text,
+  error text,
+  config_hash text,
+  unique (kind, name, trigger, slot)
+) strict;
+
+create unique index run_open on run (kind, name) where state in ('running', 'waiting');
+
+create index run_of_entry on run (kind, name, id);
+
+create index run_finished on run (finished_at) where state = 'closed';
+
+create index run_started on run (kind, name, trigger, started_at);
+
+create table wake (
+  id integer primary key,
+  name text not null,
+  kind text not null,
+  source text not null,
+  sender text not null,
+  text text not null,
+  outcome text,
+  count integer not null default 1,
+  created_at integer not null,
+  updated_at integer not null,
+  due_at integer,                   -- when it may start a run; null: it waits for the next one
+  state text not null,              -- waiting, taken, ended
+  run_id integer
+) strict;
+
+create unique index wake_waiting on wake (kind, name, source, sender) where state = 'waiting';
+
+create index wake_taken on wake (run_id) where state = 'taken';
+
+create table outbox (
+  id integer primary key,
+  key text not null,
+  channel text not null,
+  run_id integer not null,
+  kind text not null,
+  name text not null,
+  trigger text not null,
+  slot integer not null,
+  part integer not null,
+  parts integer not null,
+  title text not null,
+  text text not null,
+  state text not null,
+  attempts integer not null default 0,
+  not_before integer not null,
+  created_at integer not null,
+  sending_at integer,
+  doubted_at integer,               -- when it was first unknown whether it had arrived
+  finished_at integer,
+  error text,
+  unique (key, channel)
+) strict;
+
+create index outbox_pending on outbox (not_before) where state = 'pending';
+
+create index outbox_sending on outbox (id) where state in ('sending', 'uncertain', 'held');
+
+create index outbox_channel on outbox (channel, state, created_at);
+
+create index outbox_run on outbox (run_id);
+
+create table digest (
+  kind text not null,
+  name text not null,
+  channel text not null,
+  hash text not null,
+  outbox_id integer not null,
+  until_at integer not null,        -- until then the same text is no news
+  primary key (kind, name, channel, hash)
+) strict, without rowid;
+
+create table breaker (
+  provider text primary key,
+  reason text not null,
+  opened_at integer not null,
+  probe_at integer not null         -- from then on one run may try it
+) strict;
+
+create table message (
+  id integer primary key,
+  name text not null,
+  role text not null,
+  text text not null,
+  at integer not null
+) strict;
+
+create index message_of_agent on message (name, id);
+
+create table boot (
+  id integer primary key,
+  instance text not null,
+  pid integer not null,
+  version text not null,
+  tzdata text not null,
+  started_at integer not null,
+  last_tick_at integer not null,
+  ended_at integer,                 -- null after a stop that was not clean
+  config_hash text
+) strict
+"""
