@@ -10,11 +10,12 @@ all: format lint types unit
 run: .venv/ready
 	$(BIN)/heartbeatd run
 
+# Many tests wait for a process or a socket, so there are more workers than cores.
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 unit: .venv/ready
-	$(BIN)/python -m pytest -m "not process"
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not process"
 
 lint: .venv/ready
 	$(BIN)/ruff check

@@ -88,10 +88,13 @@ def test_a_paused_agent_refuses_a_wake(config: Path, daemon: subprocess.Popen[st
 
 
 def test_a_reload_is_taken_or_refused(config: Path, daemon: subprocess.Popen[str]) -> None:
-    config.write_text(CONFIG.replace("interval: 1h", "interval: 2h"))
+    more = "".join(f"  more{number}: {{schedule: '@daily', command: 'true'}}\n" for number in range(9))
+    config.write_text(CONFIG + more)
+    assert call(config, "reload").returncode == 0
+    config.write_text(CONFIG)  # so many are gone that the daemon does not take it by itself: there is time for a dry run
     dry = call(config, "reload", "--dry-run")
     assert dry.returncode == 0
-    assert dry.stdout.startswith("changed agent/ops: interval")
+    assert dry.stdout.startswith("removed cron/more0\nremoved cron/more1\n")
     config.write_text(CONFIG.replace("interval: 1h", "interval: soon"))
     refused = call(config, "reload")
     assert refused.returncode == 2
