@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import chain
 
 from cron.job import Job
@@ -34,7 +34,7 @@ class Diff:
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    changed: Mapping[str, tuple[str, ...]] | None = None
+    changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unchanged: int = 0
 
     def lines(self) -> list[str]:
@@ -42,22 +42,24 @@ class Diff:
         told = [
             *(f"added {name}" for name in self.added),
             *(f"removed {name}" for name in self.removed),
-            *(f"changed {name}: {', '.join(keys)}" for name, keys in (self.changed or {}).items()),
+            *(": ".join(("changed " + name, *filter(None, [", ".join(keys)]))) for name, keys in self.changed.items()),
         ]
         return told or ["nothing changed"]
+
+
+PARTS = ("zone", "state", "server", "limits", "history", "channels", "prices")
 
 
 def diff(old: Settings, new: Settings) -> Diff:
     """What `new` changes against `old`."""
     before, after = _named(old), _named(new)
-    changed = {name: keys for name in before.keys() & after.keys() if (keys := _changed(before[name], after[name]))}
-    for part in ("zone", "state", "server", "limits", "history", "channels"):
-        if getattr(old, part) != getattr(new, part):
-            changed[part] = _changed(getattr(old, part), getattr(new, part)) or ("*",)
+    whole = {part: (getattr(old, part), getattr(new, part)) for part in PARTS}
+    both = whole | {name: (before[name], after[name]) for name in sorted(before.keys() & after.keys())}
+    changed = {name: _keys(was, now) for name, (was, now) in both.items() if was != now}
     return Diff(
         added=tuple(sorted(after.keys() - before.keys())),
         removed=tuple(sorted(before.keys() - after.keys())),
-        changed=dict(sorted(changed.items())),
+        changed=changed,
         unchanged=sum(name in after and name not in changed for name in before),
     )
 
@@ -68,8 +70,10 @@ def _named(settings: Settings) -> dict[str, Heartbeat | Job]:
     return dict(chain(agents, jobs))
 
 
-def _changed(old: object, new: object) -> tuple[str, ...]:
-    if not hasattr(type(old), "__dataclass_fields__"):
+def _keys(old: object, new: object) -> tuple[str, ...]:
+    """The keys under which two values differ; none where the value is one thing."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return tuple(sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)))
+    if not is_dataclass(old):
         return ()
-    names = (field.name for field in fields(old))  # type: ignore[arg-type]
-    return tuple(name for name in names if getattr(old, name) != getattr(new, name))
+    return tuple(field.name for field in fields(old) if getattr(old, field.name) != getattr(new, field.name))

@@ -57,9 +57,10 @@ def providers(settings: Settings) -> list[str]:
 
 
 def _models(beat: Heartbeat) -> Iterator[str]:
-    if isinstance(beat.runner, ModelRunner) and beat.model:
-        yield beat.model
-    if beat.decide and beat.decide.model != beat.model:
+    asked = beat.model if isinstance(beat.runner, ModelRunner) else None
+    if asked:
+        yield asked
+    if beat.decide and beat.decide.model != asked:
         yield beat.decide.model
 
 

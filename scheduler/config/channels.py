@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
 
 from scheduler.config import models
+from scheduler.config.fields import is_web_address
 from scheduler.config.frame import Spot
 from scheduler.secret import Secret
 from scheduler.settings import Channel, Transport
@@ -51,7 +51,7 @@ def _limit(kind: Transport, url: str, *, said: bool) -> int | None:
         return _apprise_limit(url)
     if not said:
         raise ValueError('a web address alone does not say what is understood there; write {kind: webhook, url: "https://..."}')
-    if not _is_web_address(url):
+    if not is_web_address(url):
         raise ValueError("this is not the address of a webhook; write http:// or https:// with a host")
     return None
 
@@ -71,21 +71,7 @@ def _apprise_limit(url: str) -> int:
 def _check_server(name: str, part: models.Channel, kind: Transport, base: Secret | None, spot: Spot) -> None:
     if part.base_url and kind not in _ELSEWHERE:
         spot.fault(f"only telegram and discord have a base_url; remove it, as {kind} has all in url", name, "base_url")
-    elif base and not spot.frame.vault.sealed and not _is_web_address(base.reveal()):
+    elif base and not spot.frame.vault.sealed and not is_web_address(base.reveal()):
         spot.fault("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
     if part.allow_private and kind == "apprise":
         spot.fault("Apprise opens its own connections, to private addresses too; remove allow_private", name, "allow_private")
-
-
-def _is_web_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and (parts.port or 1) > 0
-            and url.isprintable()
-            and " " not in url
-        )
-    except ValueError:
-        return False

@@ -97,7 +97,7 @@ def _told(reloaded: Reloaded) -> dict[str, Any]:
     return {
         "added": list(diff.added),
         "removed": list(diff.removed),
-        "changed": {name: list(keys) for name, keys in (diff.changed or {}).items()},
+        "changed": {name: list(keys) for name, keys in diff.changed.items()},
         "unchanged": diff.unchanged,
         "lines": diff.lines(),
         "warnings": list(reloaded.warnings),

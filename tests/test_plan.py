@@ -1,0 +1,55 @@
+"""What a reload says it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.config.load import load
+from scheduler.plan import diff
+
+BASE = """
+timezone: UTC
+channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}
+prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
+agents:
+  ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 30m, deliver: hook}}
+  other: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 1h, deliver: hook}}
+cron:
+  ops: {schedule: "@daily", command: x}
+"""
+
+
+def told(tmp_path: Path, old: str, new: str) -> list[str]:
+    path = tmp_path / "config.yaml"
+    settings = []
+    for text in (old, new):
+        path.write_text(text)
+        settings.append(load(path, {}).settings)
+    return diff(*settings).lines()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "lines"),
+    [
+        ("", "", ["nothing changed"]),
+        ("# nothing", "# but a comment", ["nothing changed"]),
+        ("retries: 2", "retries: 2", ["nothing changed"]),
+        ("interval: 1h, deliver: hook", "interval: 1h, deliver: log", ["changed agent/other: deliver"]),
+        ("command: x", "command: y", ["changed cron/ops: command"]),
+        ("output: 5.0", "output: 6.0", ["changed prices: claude-haiku-5-5"]),
+        ("127.0.0.1:1/x", "127.0.0.1:1/y", ["changed channels: hook"]),
+        ("channels:", "limits: {concurrency: 3}\nchannels:", ["changed limits: concurrency"]),
+        ("  ops: {schedule", "  new: {schedule", ["added cron/new", "removed cron/ops"]),
+    ],
+)
+def test_a_reload_tells_what_it_changes_and_nothing_else(tmp_path: Path, was: str, now: str, lines: list[str]) -> None:
+    assert told(tmp_path, BASE, BASE.replace(was, now) if was else BASE) == lines
+
+
+def test_what_does_not_change_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(BASE)
+    settings = load(path, {}).settings
+    assert diff(settings, settings).unchanged == 3
