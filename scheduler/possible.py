@@ -34,6 +34,7 @@ def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
     return Possible(
         triggers=(
             *((Trigger.INTERVAL,) if beat.interval else ()),
+            *((Trigger.SCHEDULE,) if beat.schedule else ()),
             *sources,
             *((Trigger.RESULT,) if _may_answer_later(beat) else ()),
         ),
@@ -104,7 +105,7 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
     yield Skip.PAUSED
     if beat.hours.windows:
         yield Skip.ACTIVE_HOURS
-    if beat.interval:
+    if beat.interval or beat.schedule:
         yield from (Skip.MISSED, Skip.ALREADY_RUNNING, Skip.SUPERSEDED)
     if beat.on_empty == "skip":
         yield Skip.CHECKLIST_EMPTY

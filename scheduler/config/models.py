@@ -201,7 +201,9 @@ class Decide(Part):
 
 
 class HeartbeatMisfire(Part):
-    grace: DurationOrNone = key(None, "How late a slot may start.", else_="half the interval, at most 10m")
+    grace: DurationOrNone = key(
+        None, "How late a slot may start.", else_="half the interval, or the shortest of the schedule, at most 10m"
+    )
 
 
 class Dedup(Part):
@@ -216,8 +218,16 @@ class Heartbeat(Part):
     interval: Annotated[
         timedelta | Literal["missing"] | None,
         Form(fields.interval, {"type": "string", "pattern": f"^none$|{_SPAN}"}, "duration, `none`"),
-    ] = key("missing", "How often. `none`: only when woken. `0m`: switched off.", else_="required, here or in the defaults")
-    stagger: Stagger = key(0.1, "How far beats are spread, by a stable hash of the agent's name.", written="10%")
+    ] = key("missing", "How often. `none`: only when woken. `0m`: switched off.", else_="this or `schedule`")
+    schedule: TextOrNone = key(
+        None, "When, as a cron expression in its zone; firings outside the active hours are skipped.", else_="this or `interval`"
+    )
+    backoff_on_failure: Truth = key(
+        False, "Doubles the interval after each failed beat, to at most 8 times; the first that succeeds brings it back."
+    )
+    stagger: Stagger = key(
+        0.1, "How far beats are spread, by a stable hash of the agent's name; with `schedule` only if written.", written="10%"
+    )
     active_hours: Annotated[list[Window], BeforeValidator(fields.windows)] = Field(
         default=[],
         description="When it may speak: `always`, `08:00-22:00`, a map, or a list of them.",
