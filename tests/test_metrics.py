@@ -394,3 +394,14 @@ def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, play: Play) -> No
     text = page.text()
     assert time.process_time() - began < 1.0
     assert text.count("\n") > 49_000
+
+
+def test_a_heartbeat_by_schedule_counts_under_its_own_trigger_and_has_no_interval(play: Play) -> None:
+    world = play(agent(interval="30m").replace("interval: 30m", 'schedule: "0 * * * *"'))
+    page = Page(world)
+    world.run(minutes=90)
+    assert page.series("runs_total")["runs_total{heartbeat,ops,ok,schedule}"] == 2
+    assert not any("interval" in name for name in page.series("runs_total"))
+    assert page.series("interval_seconds") == {}
+    assert page.series("next_due") == {"next_due_timestamp_seconds{heartbeat,ops}": 1772445600.0}
+    assert page.series("skips_total")["skips_total{heartbeat,ops,missed}"] == 0
