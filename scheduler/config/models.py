@@ -155,7 +155,9 @@ class ModelRunner(Part):
 class CommandRunner(Part):
     """Runs a program: the prompt goes in on stdin, the answer comes out on stdout."""
 
-    kind: Literal["command"] = needed("Runs a program: the prompt goes in on stdin, the answer comes out on stdout.")
+    kind: Literal["command"] = needed(
+        "Runs a program: the prompt goes in on stdin, the answer comes out on stdout, as text or as an agent's JSON report."
+    )
     argv: Annotated[
         tuple[str, ...],
         Form(fields.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
