@@ -194,6 +194,7 @@ def ask(run):
 def fail(run):
     raise RuntimeError(f"{run['agent']} has failed")
 """
+PAGES = ("/metrics", "/healthz", "/readyz", *(f"/api/v1/{name}" for name in ("status", "agents", "cron", "runs?limit=1000")))
 STAY = {"sleeps", "stays"}  # what runs to the end of the test
 
 
@@ -282,24 +283,20 @@ def broken(good: str) -> Iterator[str]:
 
 def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
     """All that the daemon and the command line say while it runs."""
-    for path in (
-        "/metrics",
-        "/healthz",
-        "/readyz",
-        "/api/v1/status",
-        "/api/v1/agents",
-        "/api/v1/cron",
-        "/api/v1/runs?limit=1000",
-    ):
+    for path in PAGES:
         yield path, it.get(path)
     for row in it.runs():
-        yield "show", told("-c", str(it.config), "show", str(row["id"]))
+        shown = told("-c", str(it.config), "show", str(row["id"]))
+        assert b"trigger" in shown
+        yield "show", shown
         yield "runs/ID", it.get(f"/api/v1/runs/{row['id']}")
     for command in ("check", "status", "runs", "doctor", "reload", "ping"):
         done = it.do(command)
         yield command, (done.stdout + done.stderr).encode()
     for name in it.entries():
-        yield f"check --effective {name}", told("-c", str(it.config), "check", "--effective", name)
+        effective = told("-c", str(it.config), "check", "--effective", name)
+        assert b"built in" in effective
+        yield f"check --effective {name}", effective
 
 
 def refusals(it: Bird) -> Iterator[tuple[str, bytes]]:
