@@ -12,6 +12,8 @@ from scheduler.turn import Turn
 
 PROBE_EVERY = timedelta(minutes=30)
 
+RATE = "rate"  # the reason of a breaker that only gives a provider its rest
+
 REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT})
 
 
@@ -40,7 +42,7 @@ def hear(turn: Turn, call: Call) -> None:
     if call.failure in REFUSALS:
         _open(turn, call.provider, str(call.failure), turn.now + PROBE_EVERY)
     elif call.retry_after is not None and call.retry_after > LONGEST_RETRY_AFTER:
-        _open(turn, call.provider, "rate", turn.now + LONGEST_RETRY_AFTER)
+        _open(turn, call.provider, RATE, turn.now + LONGEST_RETRY_AFTER)
     elif call.failure is None:
         _close(turn, call.provider)
 
@@ -52,8 +54,8 @@ def give_back(turn: Turn, providers: list[str]) -> None:
 
 
 def probe_all(turn: Turn) -> None:
-    """Let every provider be tried at once: the config may have got a new key."""
-    turn.db.execute("update breaker set probe_at = ?", (millis(turn.now),))
+    """Let every provider that refuses us be tried at once: there may be a new key. One that wants rest gets its rest."""
+    turn.db.execute("update breaker set probe_at = ? where reason <> ?", (millis(turn.now), RATE))
 
 
 def open_ones(db: sqlite3.Connection) -> list[str]:

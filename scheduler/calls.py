@@ -13,10 +13,13 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
     if not (ending.calls or claim.probes) or not history.owns(turn, claim):
         return
+    # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
+    is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
     for call in ending.calls:
         money.book(turn, claim, call, ending.outcome)
         _tell_of(turn, claim, call)
-        breakers.hear(turn, call)
+        if is_current:
+            breakers.hear(turn, call)
     asked = {call.provider for call in ending.calls}
     breakers.give_back(turn, [provider for provider in claim.probes if provider not in asked])
 

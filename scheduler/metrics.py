@@ -237,8 +237,10 @@ class Metrics:
         """Make the counters that the settings call for, and let go of those whose entry or channel is gone."""
         shown = dict(islice(_possible(settings), settings.server.metrics_entries))
         self._settings, self._shown = settings, frozenset(shown)
-        for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds, self._tokens, self._cost):
+        for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
             family.keep(lambda labels: labels[:2] in shown)
+        for family in (self._tokens, self._cost):
+            family.keep(lambda labels: labels[:2] in shown and labels[2] in shown[labels[:2]].models)
         self._mismatches.keep(lambda labels: labels in shown)
         self._wakes.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep(lambda labels: labels[0] in settings.channels)
