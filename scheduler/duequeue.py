@@ -254,12 +254,12 @@ def begin(turn: Turn, standing: Standing, slot: datetime, trigger: Trigger, mode
     return (row["id"], row["fence"]) if row else None
 
 
-def begin_again(turn: Turn, run: Open) -> Open | None:
-    """Claim the next attempt of a waiting run; None when it no longer waits."""
+def begin_again(turn: Turn, run: Open, model: str | None) -> Open | None:
+    """Claim the next attempt of a waiting run, by the config in force now; None when it no longer waits."""
     row = turn.db.execute(
-        "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null"
-        " where id = ? and state = 'waiting' and fence = ? returning *",
-        (turn.owner, run.run_id, run.fence),
+        "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
+        " model_requested = ?, config_hash = ? where id = ? and state = 'waiting' and fence = ? returning *",
+        (turn.owner, model, turn.plan.settings.hash, run.run_id, run.fence),
     ).fetchone()
     return replace(_open(row), started_at=turn.now) if row else None
 

@@ -32,7 +32,7 @@ class Claim:
     """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
 
     `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
-    what was said in them, as (role, text).
+    what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try.
     """
 
     run_id: int
@@ -49,6 +49,7 @@ class Claim:
     last_beat: datetime | None
     failures: int
     breaker_open: bool = False
+    probes: tuple[str, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -85,8 +86,8 @@ class Entry(Protocol):
     @property
     def model(self) -> str | None: ...
     @property
-    def provider(self) -> str | None:
-        """The name of the provider whose models it asks; None when it asks none."""
+    def providers(self) -> tuple[str, ...]:
+        """The names of the providers whose models it asks."""
         ...
 
     @property
