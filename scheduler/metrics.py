@@ -240,7 +240,7 @@ class Metrics:
         for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
             family.keep(lambda labels: labels[:2] in shown)
         for family in (self._tokens, self._cost):
-            family.keep(lambda labels: labels[:2] in shown and labels[2] in shown[labels[:2]].models)
+            family.keep(lambda labels: (key := (labels[0], labels[1])) in shown and labels[2] in shown[key].models)
         self._mismatches.keep(lambda labels: labels in shown)
         self._wakes.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep(lambda labels: labels[0] in settings.channels)

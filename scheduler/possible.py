@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cron.job import Job
-from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner, PythonRunner
+from heartbeat.spec import Heartbeat, HttpRunner, ModelRunner, PythonRunner
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.settings import Settings
 
@@ -58,9 +58,8 @@ def providers(settings: Settings) -> list[str]:
 
 
 def _models(beat: Heartbeat) -> Iterator[str]:
-    asked = None if isinstance(beat.runner, CommandRunner) else beat.model or ""
-    if asked is not None:
-        yield asked
+    asked = beat.model or ""  # a program, too, may report what it took
+    yield asked
     if beat.decide and beat.decide.model != asked:
         yield beat.decide.model
 
