@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduler import breakers, duequeue, sessions, wakes
+from scheduler import breakers, duequeue, items, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.outcome import Trigger
@@ -48,4 +48,6 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         failures=standing.failures,
         breaker_open=breakers.is_shut_off(turn, entry.provider),
         messages=sessions.recall(turn, entry.name, entry.session_keep),
+        asked=items.asked(turn, entry),
+        last_precheck=standing.precheck,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler import breakers, claims, duequeue, history, money, outbox, planning, sessions, wakes
+from scheduler import breakers, claims, duequeue, history, items, money, outbox, planning, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.events import Mismatched, ProviderFailed, Retried, Stale
-from scheduler.outcome import SUCCESSES, WOKEN, Ending, Failure, Kind, Outcome, Reason, Skip, Suppression
+from scheduler.outcome import ANSWERS, SUCCESSES, WOKEN, Ending, Failure, Kind, Outcome, Reason, Skip, Suppression
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 
@@ -132,6 +132,8 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     if ending.message:
         outbox.put(turn, claim, ending.message, channels)
     sessions.remember(turn, claim, ending)
+    if ending.outcome in ANSWERS:
+        items.note(turn, claim, ending)
     _end_wakes(turn, standing, claim, ending)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
@@ -160,6 +162,8 @@ def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told
     noted = replace(standing, last_ended_at=turn.now, last_woken_at=woken_at)
     if ending.outcome not in SUCCESSES:
         return replace(noted, failures=standing.failures + 1)
+    if ending.outcome in ANSWERS and ending.precheck and ending.precheck.digest:
+        noted = replace(noted, precheck=ending.precheck.digest)
     alerting = int(ending.outcome is Outcome.ALERT)
     return replace(noted, failures=0, last_success_at=turn.now, quiet=0 if told else standing.quiet + 1, alerting=alerting)
 

@@ -8,10 +8,13 @@ from datetime import timedelta
 from enum import StrEnum
 
 from heartbeat.checks import Skip
+from heartbeat.items import Selection
+from heartbeat.precheck import Checked
 from heartbeat.runners import Failure, Tokens
 from heartbeat.verdict import Suppression
 
 __all__ = [
+    "ANSWERS",
     "FAILURES",
     "SUCCESSES",
     "WOKEN",
@@ -100,6 +103,8 @@ class Delivery(StrEnum):
 FAILURES = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
 SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
 
+ANSWERS = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has dealt with what it was asked about
+
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
 
 
@@ -118,7 +123,8 @@ class Ending:
 
     `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
     `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
-    `spent` lists the calls of this attempt, and `tools_ignored` counts the tools that a model wanted to use.
+    `spent` lists the calls of this attempt, and `tools_ignored` counts the tools that a model wanted to use. `precheck` is what
+    was found before the agent was asked, `selection` what of its checklist it was asked about.
     """
 
     outcome: Outcome
@@ -134,6 +140,8 @@ class Ending:
     retry_after: timedelta | None = None
     spent: tuple[Spent, ...] = ()
     tools_ignored: int = 0
+    precheck: Checked | None = None
+    selection: Selection | None = None
 
 
 def storable(ending: Ending) -> Ending:

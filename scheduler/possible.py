@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cron.job import Job
+from heartbeat import items
 from heartbeat.spec import Heartbeat, HttpRunner, ModelRunner, PythonRunner
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.settings import Settings
@@ -112,10 +113,19 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
         yield from (Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE)
         if beat.on_missing != "run":
             yield Skip.CHECKLIST_MISSING
+    if "\n" not in beat.checklist or items.may_rest(beat.checklist):
+        yield Skip.NOTHING_DUE
     if not (beat.show_ok or beat.show_alerts):
         yield Skip.NOT_SHOWN
     if any(_model_runners(beat)):
         yield Skip.BREAKER_OPEN
+    if beat.precheck:
+        yield Skip.PRECHECK
+        if beat.precheck.unchanged == "skip":
+            yield Skip.PRECHECK_UNCHANGED
+        if beat.precheck.on_error == "skip":
+            yield Skip.PRECHECK_FAILED
+    yield Skip.PROMPT_TOO_LARGE
 
 
 def _own_triggers(job: Job) -> Iterator[Trigger]:
