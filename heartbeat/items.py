@@ -157,7 +157,7 @@ def _sections(text: str) -> Iterator[_Section]:
 
 
 def _grouped(lines: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
-    """Lines that belong together: a heading, a list item with what is indented below it or goes on without a blank line, others."""
+    """Lines that belong together: a heading, an item of a list with what is indented below it or goes on at once, others."""
     group: list[tuple[str, bool]] = []
     for line, code in lines:
         if group and not _goes_on(group, line, code):

@@ -14,7 +14,6 @@ from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
-
 PRECHECK_KEPT = 4096  # characters of a precheck's output that a row keeps
 
 

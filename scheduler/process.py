@@ -70,8 +70,8 @@ class Children:
         """Start `argv` (no shell), feed it `stdin` and block until it has ended.
 
         What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
-        `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended, beside what `end` does. A program that cannot be started is a `problem`, never
-        an exception. After `end` nothing is started any more.
+        `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end`, it alone. A
+        program that cannot be started is a `problem`, never an exception. After `end` nothing is started any more.
         """
         if self._why:
             return _never_started(problem=None, why=self._why)

@@ -172,6 +172,8 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         "failures": 3,
         "light_context": False,
         "tasks": None,
+        "precheck": None,
+        "progress": {"open": 0, "done": 0},
         "wakes": [{"source": "cron", "sender": "nightly-backup", "count": 1, "outcome": "failed", "text": "disk full"}],
     }
     assert meta(Facts(NOW), OPS)["last_beat"] is None

@@ -113,7 +113,7 @@ def _precheck(beat: models.Heartbeat, spot: Spot) -> Precheck | None:
     timeout = part.timeout or min(beat.timeout / 2, LONGEST_PRECHECK)
     if timeout >= beat.timeout:
         spot.fault(
-            f"{written(timeout)} leaves no time for the agent; write less than the heartbeat's timeout, which is {written(beat.timeout)}",
+            f"{written(timeout)} leaves the agent no time; write less than the heartbeat's timeout of {written(beat.timeout)}",
             "heartbeat",
             "precheck",
             "timeout",
