@@ -28,14 +28,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """A list item with all that belongs to it, or (`marked` None) lines that are none."""
+    """A list item with all that belongs to it, or (`marked` None) lines that are none; `work`: there is something to do."""
 
     marked: Marked | None
     lines: list[tuple[str, bool]]
-
-    @property
-    def work(self) -> bool:
-        return any(is_content(line, code) for line, code in self.lines)
+    work: bool
 
     @property
     def is_item(self) -> bool:
@@ -152,7 +149,8 @@ def _sections(text: str) -> Iterator[_Section]:
             section = _Section(len(heading[1]), (line,))
             lines = lines[1:]
         if lines:
-            section.blocks.append(_Block(None if code or heading else marks.read(line), lines))
+            marked = None if code or heading else marks.read(line)
+            section.blocks.append(_Block(marked, lines, any(is_content(each, fenced) for each, fenced in lines)))
     yield section
 
 

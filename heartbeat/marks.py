@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 
 HIGH, NORMAL, LOW = range(3)
 
@@ -36,6 +37,7 @@ class Marked:
         return f"{self.lead}{self.box} {self.text}".rstrip() if self.box else f"{self.lead}{self.text}".rstrip()
 
 
+@lru_cache(maxsize=4096)
 def read(line: str) -> Marked | None:
     """The line taken apart; None when it is no line of a list. Marks stand before or behind a checkbox; the last one of a kind
     counts, and from the first brackets on that are no mark all is text."""

@@ -72,7 +72,8 @@ def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | No
     run = duequeue.begin_report(turn, entry.kind, entry.name, slot)
     if run is None:
         return None
-    after = _close(turn, standing, claims.of(turn, entry, standing, run), ending)
+    told = items.resumed(turn, entry.kind, entry.name, slot, ending)
+    after = _close(turn, standing, claims.of(turn, entry, standing, run), told)
     planning.replan(turn, standing, after or standing)
     return run.run_id
 
@@ -134,6 +135,8 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     sessions.remember(turn, claim, ending)
     if ending.outcome in ANSWERS:
         items.note(turn, claim, ending)
+    if ending.outcome is Outcome.ASYNC:
+        items.put_off(turn, claim, ending)
     _end_wakes(turn, standing, claim, ending)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)

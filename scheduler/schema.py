@@ -68,6 +68,7 @@ create table run (
   prompt_parts text,
   precheck_exit integer,
   precheck_output text,             -- null: no precheck was made
+  asked text,                       -- what an answer that is still to come will have dealt with, as JSON
   exit_code integer,
   text text,
   error text,

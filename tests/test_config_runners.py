@@ -148,14 +148,6 @@ def test_an_inherited_decision_is_undone_with_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beat", "keep"),
-    [
-        ("isolated_session: true", 0),
-        ("isolated_session: false", 8),
-        ("isolated_session: false\n      session_keep: 20", 20),
-    ],
-)
-@pytest.mark.parametrize(
     ("written", "precheck"),
     [
         ("precheck: ./look", Precheck("./look", "run", "run", timedelta(seconds=30))),
@@ -185,6 +177,14 @@ def test_memory_and_the_length_of_a_prompt_are_read(tmp_path: Path) -> None:
     assert (ops(tmp_path).memory, ops(tmp_path).max_input_tokens) == ((), 50_000)
 
 
+@pytest.mark.parametrize(
+    ("beat", "keep"),
+    [
+        ("isolated_session: true", 0),
+        ("isolated_session: false", 8),
+        ("isolated_session: false\n      session_keep: 20", 20),
+    ],
+)
 def test_only_a_session_that_is_not_isolated_keeps_messages(tmp_path: Path, beat: str, keep: int) -> None:
     assert ops(tmp_path, beat=beat).session_keep == keep
 
@@ -247,7 +247,7 @@ FAULTS = [
     (BEAT, 'memory: [../TODO.md]', "config.yaml:11:16: agents.ops.heartbeat.memory[0]: '../TODO.md' lies outside the workspace; name a file inside it"),
     (BEAT, 'precheck:', 'config.yaml:11:16: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
     (BEAT, 'precheck: {unchanged: skip}', 'config.yaml:11:7: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
-    (BEAT, 'precheck: ""', 'config.yaml:11:17: agents.ops.heartbeat.precheck.command: the text is empty; write one or remove the key'),
+    (BEAT, 'precheck: ""', 'config.yaml:11:17: agents.ops.heartbeat.precheck: the text is empty; write one or remove the key'),
     (BEAT, 'precheck: [./look]', 'config.yaml:11:17: agents.ops.heartbeat.precheck: a map is wanted here: keys with values, each on a line of its own and indented'),
     (BEAT, 'precheck: {command: x, unchanged: maybe}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'maybe' is not known here; write skip or run"),
     (BEAT, 'precheck: {command: x, on_error: fail}', "config.yaml:11:40: agents.ops.heartbeat.precheck.on_error: 'fail' is not known here; write skip or run"),
@@ -381,12 +381,19 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
                 "runner.provider": "anthropic",
                 "model": "claude-haiku-5-5",
                 "heartbeat.session_keep": "0",
+                "heartbeat.precheck": "none",
             },
         ),
         (
             RUNNER,
             "provider: local\n      model: q\n      decide: {model: q}",
             {"heartbeat.provider": "local", "heartbeat.decide.model": "q", "heartbeat.decide.provider": "local"},
+        ),
+        (RUNNER, "precheck: ./look", {"heartbeat.precheck": "./look"}),
+        (
+            RUNNER,
+            "timeout: 40s\n      precheck: {command: ./look}",
+            {"heartbeat.precheck.command": "./look", "heartbeat.precheck.unchanged": "run", "heartbeat.precheck.timeout": "20s"},
         ),
         (
             'runner: {kind: python, call: "a:b"}',

@@ -13,7 +13,7 @@ from test_checks import OPS
 
 from heartbeat.precheck import Checked, Found, look
 from heartbeat.spec import Precheck
-from scheduler.process import Ended
+from scheduler.process import Children, Ended
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
 FINE = Ended(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
@@ -91,3 +91,25 @@ def test_an_output_that_was_cut_or_comes_from_another_command_is_never_the_same(
     assert looked(output=b"2 mails", truncated=True).digest is None
     assert looked(last, output=b"2 mails", truncated=True).found is Found.WORK
     assert looked(last, replace(MAIL, command="./other.sh"), output=b"2 mails").found is Found.WORK
+
+
+def test_a_real_one_is_run_by_a_shell_in_the_workspace(tmp_path: Path) -> None:
+    here = replace(OPS, workspace=tmp_path)
+    found = look(
+        here, replace(MAIL, command='echo "$HEARTBEATD_AGENT in $(pwd)"; env | grep -c KEY; true'), None, Children("life/1").start
+    )
+    assert (found.found, found.exit_code, found.output) == (Found.WORK, 0, f"ops in {tmp_path}\n0\n")
+
+
+def test_a_real_one_that_hangs_is_ended_with_all_that_it_started_and_the_next_program_may_start(tmp_path: Path) -> None:
+    here, children = replace(OPS, workspace=tmp_path), Children("life/1")
+    hangs = replace(MAIL, command="echo begun; sleep 60 & sleep 60", timeout=timedelta(milliseconds=300))
+    found = look(here, hangs, None, children.start)
+    assert (found.found, found.output, found.error) == (Found.FAILED, "begun\n", "did not end within 0:00:00.300000")
+    assert look(here, replace(MAIL, command="echo fine"), None, children.start).found is Found.WORK
+
+
+def test_a_real_one_whose_run_is_ended_has_not_failed(tmp_path: Path) -> None:
+    children = Children("life/1")
+    children.end("shutdown")
+    assert look(replace(OPS, workspace=tmp_path), MAIL, None, children.start).found is Found.CUT

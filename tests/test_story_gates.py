@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from servers import gateway
+from servers.scripted import Server
 from test_metrics import Page
 from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
 from scheduler.process import Ended
+from scheduler.requests import Report
 
 Play = Callable[..., World]
 
@@ -290,3 +293,34 @@ def test_a_beat_that_takes_long_counts_from_its_slot(play: Play) -> None:
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=4))
     world.run(minutes=125)
     assert [f"{asked.at:%H:%M}" for asked in world.asked] == ["08:00", "09:00", "10:00"]
+
+
+def test_an_answer_that_comes_later_counts_for_what_it_was_asked_about_once_it_is_there(play: Play) -> None:
+    with Server([gateway.later()] * 2) as server:
+        world = play(later(server.url), prechecks={"ops": says("1")})
+        world.run(minutes=70)
+        first, second = (request.json["run"] for request in server.requests)
+        world.ask(Report(second, None, "it broke"))
+        assert world.store.connection.execute("select count(*) from item").fetchone()[0] == 0
+        world.ask(Report(first, "HEARTBEAT_OK", None))
+        world.run(minutes=60)
+        world.reload(later(server.url, checklist=lists("- look")))
+        world.run(minutes=60)
+    reasons = [row["reason"] or row["outcome"] for row in world.rows()]
+    assert reasons == ["async", "async", "exit", "ok", "nothing_due", "precheck_unchanged"]
+    assert world.rows()[3]["precheck"] == {"exit_code": 0, "output": "1"}
+
+
+def later(url: str, checklist: str = lists("- [every 5h] mail")) -> str:
+    """An agent behind a URL with these items, and a precheck."""
+    beat = f"{{interval: 1h, stagger: 0s, checklist: {checklist}, precheck: {SAME}, deliver: log}}"
+    return f"agents:\n  ops:\n    runner: {{kind: http, url: '{url}'}}\n    heartbeat: {beat}\n"
+
+
+def test_the_precheck_of_a_beat_that_waits_for_its_next_attempt_is_in_its_row(play: Play) -> None:
+    world = play(agent(precheck="./new-mail.sh"), prechecks={"ops": says("1 mail", "2 mails")})
+    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
+    world.settle()
+    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "1 mail"}
+    world.run(minutes=1)
+    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "2 mails"}
