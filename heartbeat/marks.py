@@ -37,7 +37,7 @@ class Marked:
         return f"{self.lead}{self.box} {self.text}".rstrip() if self.box else f"{self.lead}{self.text}".rstrip()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def read(line: str) -> Marked | None:
     """The line taken apart; None when it is no line of a list. Marks stand before or behind a checkbox; the last one of a kind
     counts, and from the first brackets on that are no mark all is text."""

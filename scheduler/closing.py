@@ -41,7 +41,8 @@ def _book_asking(turn: Turn, claim: Claim, ending: Ending) -> None:
     if not (ending.spent or entry.provider) or not history.owns(turn, claim):
         return
     money.book(turn, claim, ending)
-    if entry.provider is not None and isinstance(ending.reason, Failure):
+    ended_before_asking = ending.precheck is not None and not ending.prompt_parts
+    if entry.provider is not None and isinstance(ending.reason, Failure) and not ended_before_asking:
         turn.tell(ProviderFailed(entry.provider, ending.reason))
     if entry.provider is not None and ending.tools_ignored:
         turn.tell(ProviderFailed(entry.provider, Failure.TOOL_USE))

@@ -13,6 +13,7 @@ from test_metrics import Page
 from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
+from scheduler.events import ProviderFailed
 from scheduler.process import Ended
 from scheduler.requests import Report
 
@@ -217,10 +218,14 @@ def test_no_precheck_is_made_where_a_cheaper_gate_is_shut(play: Play, keys: dict
 
 def test_a_run_that_is_ended_during_its_precheck_asks_nobody(play: Play) -> None:
     cut = Ended(-15, b"", b"", truncated=False, timed_out=False, problem=None, ended_by="shutdown")
-    world = play(agent(precheck="./new-mail.sh", retries="0"), prechecks={"ops": says(cut)})
-    world.run(minutes=5)
+    with Server([]) as server:
+        config = agent(precheck="./new-mail.sh", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
+        config += f"providers: {{anthropic: {{api_key: '${{KEY}}', base_url: '{server.url}'}}}}\n"
+        world = play(config, prechecks={"ops": says(cut)}, environ={"KEY": "k"})
+        world.run(minutes=5)
+        assert server.requests == []
     assert world.story() == ["03-02 08:00 interval timeout timeout"]
-    assert world.asked == []
+    assert not [happened for happened in world.events if isinstance(happened, ProviderFailed)]
 
 
 def test_a_long_output_is_bounded_in_the_prompt_and_in_the_row(play: Play) -> None:
