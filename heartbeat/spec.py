@@ -80,6 +80,19 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True)
+class Precheck:
+    """A line for the shell that looks whether there is anything to ask about.
+
+    `unchanged` is what becomes of a beat when it prints the same as last time, `on_error` when it fails.
+    """
+
+    command: str
+    unchanged: Literal["skip", "run"]
+    on_error: Literal["skip", "run"]
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One agent's heartbeat as declared.
 
@@ -88,6 +101,7 @@ class Heartbeat:
     the text itself when it holds a line break.
     `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
     `session_keep` is how many messages of earlier beats an agent is reminded of; 0: each beat stands alone.
+    `memory` are the files that are read where the checklist is missing or empty and the agent beats all the same.
     """
 
     name: str
@@ -119,3 +133,6 @@ class Heartbeat:
     session_keep: int = 0
     schedule: str | None = None
     backoff_on_failure: bool = False
+    precheck: Precheck | None = None
+    memory: tuple[str, ...] = ()
+    max_input_tokens: int = 50_000

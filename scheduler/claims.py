@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler import breakers, duequeue, sessions, wakes
+from scheduler import breakers, duequeue, items, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.outcome import Trigger
@@ -55,4 +55,6 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         last_beat=standing.last_ended_at,
         failures=standing.failures,
         messages=sessions.recall(turn, entry.name, entry.session_keep),
+        asked=items.asked(turn, entry),
+        last_precheck=standing.precheck,
     )
