@@ -71,7 +71,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("OK: no message, no history; alert: sent once, kept"),
         Row('after repeated failures "ALERT: heartbeat_failed" with the last error', waits="failure notices"),
         Row("runs in the agent's main session"),
-        Row("missing or empty checklist: look at recent memory, take one small step", waits="memory"),
+        Row("missing or empty checklist: look at recent memory, take one small step", ("test_story_gates.py::test_an_agent_without_a_list_is_given_its_memory_and_how_far_it_got",)),
         Row("alerts of a daemon without a chat go to the log"),
         Row("per-chat heartbeats"),
         Row("an HTTP endpoint for monitors", ("test_web_api.py::test_health_is_told_without_a_token", "test_web_api.py::test_metrics_need_no_token_and_hold_no_text")),
@@ -89,10 +89,16 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("lanes by queue depth", waits="lanes"),
         Row("wake now or at the next heartbeat"),
         Row("per-channel visibility"),
-        Row("per-task intervals", waits="item marks"),
+        Row("per-task intervals", ("test_story_gates.py::test_an_item_is_due_until_a_beat_about_it_was_answered",)),
     ),
     "ZeroClaw": (
-        Row("priorities and paused items", waits="item marks"),
+        Row(
+            "priorities and paused items",
+            (
+                "test_items.py::test_high_items_come_first_and_low_ones_last_in_their_section",
+                "test_items.py::test_a_paused_item_is_never_asked_about_not_even_with_everything",
+            ),
+        ),
         Row("dead man's switch", waits="deadman"),
         Row("adaptive interval"),
     ),
