@@ -18,6 +18,7 @@ from types import FrameType
 
 from heartbeat.runners import ask as runners
 from scheduler import __version__, boots, delivery, orphans, plan
+from scheduler.bell import Bell
 from scheduler.boots import Boot
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
@@ -42,7 +43,7 @@ from scheduler.watch import Watch
 from scheduler.web.reach import Reach
 from scheduler.web.server import Server
 
-LONGEST_SLEEP = 30.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
+LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
 A_MOMENT = 0.3  # seconds
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
 
@@ -71,16 +72,16 @@ class Daemon:
         self.settings = loaded.settings
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
-        self._stirred = threading.Event()
+        self._bell = Bell()
         self._stops = 0
         self._reload_wanted = False
         self._failed_runs = 0
         self.instance = secrets.token_hex(8)
         self._lock = _take_lock(self.settings, self.instance)
         self.store = _open_store(self.settings.state)
-        inbox = Inbox(self._stirred.set)
-        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(_carry, _mark, self._stirred.set, "run")
-        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, _no_mark, self._stirred.set, "deliver")
+        inbox = Inbox(self._bell.ring)
+        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(_carry, _mark, self._bell.ring, "run")
+        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, _no_mark, self._bell.ring, "deliver")
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
@@ -97,9 +98,9 @@ class Daemon:
 
     def run(self, *, duration: timedelta | None = None) -> int:
         """Run until told to stop, or for `duration`; gives the exit code."""
-        self._begin(at_once=False)
         assert self._server is not None
-        self._server.start()
+        self._server.start()  # first of all: where it cannot listen, no life has begun
+        self._begin(at_once=False)
         self._watch.start()
         until = None if duration is None else time.monotonic() + duration.total_seconds()
         self._loop(lambda: self._stops > 0 or (until is not None and time.monotonic() >= until), until)
@@ -151,7 +152,7 @@ class Daemon:
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
         """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""
         while not over():
-            self._stirred.clear()
+            self._bell.silence()
             again_at = self.engine.tick(now())
             self._start_reload()
             if not over():
@@ -163,7 +164,7 @@ class Daemon:
         if until is not None:
             wait = min(wait, until - time.monotonic())
         if wait > 0:
-            self._stirred.wait(wait)
+            self._bell.sleep(wait)
 
     def _stop(self) -> None:
         """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
@@ -187,11 +188,11 @@ class Daemon:
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
-        self._stirred.set()
+        self._bell.ring()
 
     def _on_hup(self, number: int, frame: FrameType | None) -> None:
         self._reload_wanted = True
-        self._stirred.set()
+        self._bell.ring()
 
     def _start_reload(self) -> None:
         """A reload waits for the engine, so the engine's thread must not wait for it."""

@@ -11,7 +11,7 @@ from scheduler.duequeue import optional
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
-SIGN_OF_LIFE = timedelta(seconds=15)
+SIGN_OF_LIFE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,17 @@ def tick(turn: Turn) -> None:
 
 def adopt(turn: Turn) -> None:
     """This life goes on by the plan of this turn."""
-    turn.db.execute("update boot set config_hash = ? where instance = ?", (turn.plan.settings.hash, turn.owner))
+    turn.db.execute(
+        "update boot set config_hash = ?, config_problem = null, config_refused_at = null where instance = ?",
+        (turn.plan.settings.hash, turn.owner),
+    )
+
+
+def refuse(turn: Turn, problem: str) -> None:
+    """A changed config was refused; the one in force stays."""
+    turn.db.execute(
+        "update boot set config_problem = ?, config_refused_at = ? where instance = ?", (problem, millis(turn.now), turn.owner)
+    )
 
 
 def end(turn: Turn) -> None:

@@ -15,7 +15,7 @@ from scheduler.config.load import Loaded
 from scheduler.inbox import Inbox, Refused
 from scheduler.logs import event
 from scheduler.plan import Diff, Plan
-from scheduler.requests import Adopt
+from scheduler.requests import Adopt, Refuse
 from scheduler.settings import Settings
 
 ANSWER_WITHIN = 30.0  # seconds
@@ -93,6 +93,7 @@ class Reloader:
 
     def _failed(self, error: ConfigError | Refused) -> None:
         self.standing = Standing(successful=False, succeeded_at=self.standing.succeeded_at, problem=str(error))
+        self._inbox.ask(Refuse(str(error)))
         for line in str(error).splitlines():
             event(logging.ERROR, "reload_refused", problem=line)
 

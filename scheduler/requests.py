@@ -30,6 +30,9 @@ class WakeAgent:
     def apply(self, turn: Turn) -> int:
         """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
         standing = _declared(turn, Kind.HEARTBEAT, self.wake.name)
+        if standing.state != "active":
+            history.skip(turn, standing, Trigger(self.wake.source), Skip.DISABLED, turn.now)
+            raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {turn.plan.settings.path.name}")
         run = duequeue.open_run(turn.db, Kind.HEARTBEAT, self.wake.name)
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
             wakes.reject(turn, self.wake)
@@ -144,6 +147,17 @@ class Adopt:
         breakers.probe_all(turn)
         turn.tell(Adopted(self.plan.settings))
         return diff(before.settings, self.plan.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Note that a changed config was refused, for those who ask how the daemon does."""
+
+    problem: str
+
+    def apply(self, turn: Turn) -> None:
+        """Nothing else changes."""
+        boots.refuse(turn, self.problem)
 
 
 def _full_name(standing: Standing) -> str:

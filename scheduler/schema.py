@@ -181,6 +181,8 @@ create table boot (
   started_at integer not null,
   last_tick_at integer not null,
   ended_at integer,                 -- null after a stop that was not clean
-  config_hash text
+  config_hash text,
+  config_problem text,              -- the faults of a config that was refused and waits
+  config_refused_at integer
 ) strict
 """

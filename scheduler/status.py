@@ -6,7 +6,7 @@ import sqlite3
 from datetime import datetime
 from typing import Any
 
-from scheduler import boots, history, outbox
+from scheduler import boots, breakers, history, outbox
 from scheduler.duequeue import UNTIL_RESUMED, optional
 from scheduler.history import iso
 from scheduler.outcome import Kind
@@ -36,10 +36,19 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "daemon": _daemon(boots.latest(db)),
         "downs": [{"since": iso(down.since), "until": iso(down.until), "clean": down.clean} for down in boots.downs(db)],
         "config_hash": _config_hash(db),
+        "config_refused": _refused(boots.latest(db)),
+        "breakers": breakers.open_ones(db),
         "entries": listed,
         "queue": _queue(db, listed, now),
         "outbox": [_outbox(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
     }
+
+
+def _refused(life: sqlite3.Row | None) -> dict[str, Any] | None:
+    """A changed config that was refused and waits, while the one before it stays in force."""
+    if life is None or life["config_problem"] is None:
+        return None
+    return {"at": iso(optional(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
 
 
 def entries(db: sqlite3.Connection, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:

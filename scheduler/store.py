@@ -209,8 +209,10 @@ def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
 
 def _damaged(path: Path, finding: str) -> str:
     aside = f"{path}.damaged"
+    log = path.with_name(path.name + "-wal")
+    move_log = f"; mv {log} {aside}-wal" if log.exists() else ""
     return (
         f"{path} is not a sound database ({finding}); nothing was changed. "
         "Set it aside and start anew, or put a backup in its place: "
-        f"mv {path} {aside}; mv {path}-wal {aside}-wal"
+        f"mv {path} {aside}{move_log}"
     )

@@ -147,7 +147,8 @@ def test_a_wake_waits_while_its_agent_is_paused_and_is_heard_afterwards(play: Pl
 
 def test_a_wake_of_a_disabled_agent_says_so_and_ends(play: Play) -> None:
     world = play(agent(enabled="false"))
-    world.wake("ops", "look")
+    with pytest.raises(Refused, match=r"is disabled in config\.yaml"):
+        world.wake("ops", "look")
     world.run(hours=1)
     world.reload(agent())
     world.run(hours=1)

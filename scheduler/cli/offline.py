@@ -27,7 +27,7 @@ class Offline:
     """Applies requests to the database of a config that is valid. Raises ConfigError, Taken, Unusable, StoreError, Refused."""
 
     def __init__(self, path: Path) -> None:
-        self._plan = plan.make(load.load(path, os.environ).settings)
+        self._plan = plan.make(load.load(path, os.environ, resolve=False).settings)  # nothing is sent from here
 
     def knows(self, key: Key) -> bool:
         return key in self._plan.entries

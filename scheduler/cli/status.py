@@ -38,9 +38,20 @@ def status(path: Path, state: Path | None, form: str) -> None:
         click.echo(line)
 
 
+def _worries(seen: dict[str, Any]) -> Iterator[str]:
+    """What keeps things from going as the config on the disk says."""
+    refused = seen["config_refused"]
+    if refused:
+        yield f"config: refused {local(refused['at'])}, the old one is in force"
+        yield from (f"  {problem}" for problem in refused["problems"])
+    if seen["breakers"]:
+        yield f"providers left alone because they refuse us: {', '.join(seen['breakers'])}"
+
+
 def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
     """The snapshot, with what only the lock can tell: whether the last life goes on."""
-    seen = seen or {"daemon": None, "downs": [], "config_hash": None, "entries": [], "queue": None, "outbox": []}
+    empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
+    seen = seen or empty | {"entries": [], "queue": None, "outbox": []}
     return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
 
@@ -55,6 +66,8 @@ def _life(seen: dict[str, Any] | None, up: Up | None, now: datetime, where: Plac
         since = life["ended_at"] or life["last_tick_at"]
         span = rough(now - datetime.fromisoformat(since))
         yield f"daemon: down since {local(since)} ({span}), {_how(life['ended_at'] is not None)}"
+    if seen:
+        yield from _worries(seen)
     for down in (seen["downs"] if seen else [])[:DOWNS]:
         span = rough(datetime.fromisoformat(down["until"]) - datetime.fromisoformat(down["since"]))
         yield f"  was down {local(down['since'])} to {local(down['until'])} ({span}), {_how(down['clean'])}"

@@ -8,6 +8,7 @@ from scheduler.config.complaint import ConfigError
 from scheduler.inbox import Refused
 from scheduler.locks import Taken, Unusable
 from scheduler.store import StoreError, Unavailable
+from scheduler.web.server import CannotListen
 
 NOT_FOUND = "not_found"
 
@@ -22,7 +23,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
             return str(error), 2
         case Refused():
             return f"heartbeatd: {error}", 2 if error.code == NOT_FOUND else 1
-        case Taken() | Unusable() | StoreError():
+        case Taken() | Unusable() | StoreError() | CannotListen():
             return f"heartbeatd: {error}", 1
         case Unavailable():
             return f"heartbeatd: the database could not be written: {error}; nothing was changed", 1

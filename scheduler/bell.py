@@ -1,0 +1,34 @@
+"""A bell: wakes the one thread that sleeps on it, rung by other threads and by signal handlers."""
+
+from __future__ import annotations
+
+import os
+import select
+
+ENOUGH = 4096  # bytes: more rings than can have piled up between two sleeps that matter
+
+
+class Bell:
+    """A pipe, because a handler may run in the middle of anything: a lock that the sleeper holds would stop both for ever."""
+
+    def __init__(self) -> None:
+        self._heard, self._rung = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def ring(self) -> None:
+        """End the sleep in progress, or the next one."""
+        try:
+            os.write(self._rung, b"!")
+        except BlockingIOError:
+            return  # it has been rung often enough
+
+    def silence(self) -> None:
+        """Forget the rings so far."""
+        try:
+            while len(os.read(self._heard, ENOUGH)) == ENOUGH:
+                pass
+        except BlockingIOError:
+            return
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until it rings, at most so long."""
+        select.select([self._heard], [], [], max(seconds, 0.0))

@@ -1,0 +1,49 @@
+"""The bell that ends the engine's sleep: rung by threads and by signal handlers, whatever the sleeper is at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from scheduler.bell import Bell
+
+
+def test_a_ring_before_the_sleep_ends_it_at_once() -> None:
+    bell = Bell()
+    bell.ring()
+    bell.sleep(60)
+
+
+def test_rings_that_were_silenced_do_not_wake() -> None:
+    bell = Bell()
+    for _ in range(100_000):
+        bell.ring()
+    bell.silence()
+    woke = threading.Event()
+    sleeper = threading.Thread(target=lambda: (bell.sleep(60), woke.set()))
+    sleeper.start()
+    assert not woke.wait(0.05)
+    bell.ring()
+    sleeper.join(10)
+    assert woke.is_set()
+
+
+def test_a_signal_handler_may_ring_in_the_middle_of_anything() -> None:
+    """With a lock in the bell a handler that interrupts its holder would wait for itself for ever."""
+    bell, heard = Bell(), []
+
+    def handler(number: int, frame: object) -> None:
+        heard.append(number)
+        bell.ring()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for _ in range(2_000):
+            bell.silence()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            bell.sleep(60)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(heard) >= 2_000
