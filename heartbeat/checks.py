@@ -43,7 +43,7 @@ class Situation:
     """All that the chain looks at.
 
     `checklist` is its text, or why there is none, as `checklist_of` finds it. `breaker_open` says that the provider of the
-    model refuses us, and that it is not yet time to try it again.
+    model refuses us, and that it is not yet time to try it again; `busy`, that somebody is speaking to the agent.
     """
 
     heartbeat: Heartbeat
@@ -52,6 +52,7 @@ class Situation:
     paused: bool
     checklist: str | Skip
     breaker_open: bool = False
+    busy: bool = False
 
 
 def first_obstacle(situation: Situation) -> Skip | None:
@@ -77,6 +78,10 @@ def _paused(situation: Situation) -> bool:
 
 def _outside_hours(situation: Situation) -> bool:
     return not situation.heartbeat.hours.open_at(situation.now)
+
+
+def _busy(situation: Situation) -> bool:
+    return situation.busy
 
 
 def _missing(situation: Situation) -> bool:
@@ -110,6 +115,7 @@ _CHAIN: tuple[tuple[Skip, Callable[[Situation], bool]], ...] = (
     (Skip.DISABLED, _disabled),
     (Skip.PAUSED, _paused),
     (Skip.ACTIVE_HOURS, _outside_hours),
+    (Skip.BUSY, _busy),
     (Skip.CHECKLIST_MISSING, _missing),
     (Skip.CHECKLIST_EMPTY, _empty),
     (Skip.CHECKLIST_UNREADABLE, _unreadable),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduler import breakers, duequeue, sessions, wakes
+from scheduler import breakers, duequeue, holds, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
-from scheduler.outcome import Trigger
+from scheduler.outcome import Outcome, Trigger
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 
@@ -19,6 +19,13 @@ def first(
     run_id, fence = opened
     taken = wakes.take(turn, standing.kind, standing.name, run_id, waker)
     return _claim(turn, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, turn.owner, turn.now), taken)
+
+
+def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+    """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
+    if run.outcome == Outcome.SKIPPED:
+        wakes.take(turn, standing.kind, standing.name, run.run_id, None)
+    return of(turn, entry, standing, run)
 
 
 def of(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
@@ -47,5 +54,6 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         last_beat=standing.last_ended_at,
         failures=standing.failures,
         breaker_open=breakers.is_shut_off(turn, entry.provider),
+        busy=entry.lane is not None and holds.is_held(turn, entry.lane),
         messages=sessions.recall(turn, entry.name, entry.session_keep),
     )

@@ -64,7 +64,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The open run of an entry: running, or waiting for its next attempt."""
+    """The open run of an entry: running, or waiting for its next attempt or its agent's lane.
+
+    `outcome` is what its last attempt came to: `abandoned` if that was cut short, `skipped` if none has begun; None while the
+    first one runs.
+    """
 
     run_id: int
     state: str
@@ -77,6 +81,7 @@ class Open:
     started_at: datetime
     not_before: datetime | None = None
     outcome: str | None = None
+    reason: str | None = None
     error: str | None = None
     text: str | None = None
 
@@ -227,6 +232,7 @@ def _open(row: sqlite3.Row) -> Open:
         started_at=moment(row["started_at"]),
         not_before=optional(row["not_before"]),
         outcome=row["outcome"],
+        reason=row["reason"],
         error=row["error"],
         text=row["text"],
     )
@@ -246,11 +252,21 @@ def begin(turn: Turn, standing: Standing, slot: datetime, trigger: Trigger, mode
 def begin_again(turn: Turn, run: Open) -> Open | None:
     """Claim the next attempt of a waiting run; None when it no longer waits."""
     row = turn.db.execute(
-        "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null"
+        "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
+        " started_at = case outcome when 'skipped' then ? else started_at end"
         " where id = ? and state = 'waiting' and fence = ? returning *",
-        (turn.owner, run.run_id, run.fence),
+        (turn.owner, millis(turn.now), run.run_id, run.fence),
     ).fetchone()
     return replace(_open(row), started_at=turn.now) if row else None
+
+
+def look_now(turn: Turn, standing: Standing) -> bool:
+    """Have a run that waits for its agent's lane tried at once; False when none does."""
+    row = turn.db.execute(
+        "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = 'busy' returning id",
+        (millis(turn.now), standing.kind, standing.name),
+    ).fetchone()
+    return row is not None
 
 
 def seize(turn: Turn, run: Open) -> Open:

@@ -32,7 +32,7 @@ class Claim:
     """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
 
     `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
-    what was said in them, as (role, text).
+    what was said in them, as (role, text). `busy`: somebody else has the lane.
     """
 
     run_id: int
@@ -49,6 +49,7 @@ class Claim:
     last_beat: datetime | None
     failures: int
     breaker_open: bool = False
+    busy: bool = False
     messages: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -97,6 +98,11 @@ class Entry(Protocol):
     def dedup_window(self) -> timedelta: ...
     @property
     def starts_at_boot(self) -> bool: ...
+    @property
+    def lane(self) -> str | None:
+        """The agent whose lane a run takes; None when it speaks to none."""
+        ...
+
     def open_at(self, now: datetime) -> bool:
         """Whether it may run at `now` by its active hours."""
         ...

@@ -68,6 +68,10 @@ class HeartbeatEntry:
         return asked.provider.name if isinstance(asked, ModelRunner) else None
 
     @property
+    def lane(self) -> str:
+        return self.spec.name
+
+    @property
     def session_keep(self) -> int:
         return self.spec.session_keep
 
@@ -167,6 +171,7 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         claim.started_at,
         woken=_is_woken(claim),
         paused=claim.paused,
+        busy=claim.busy,
         checklist=checklist_of(spec),
         breaker_open=claim.breaker_open,
     )

@@ -70,7 +70,7 @@ def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Cla
         return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
     again = duequeue.begin_again(turn, run) if run.state == "waiting" else None
     duequeue.save(turn, standing, planning.busy_until(standing, None))
-    return _tell(turn, claims.of(turn, entry, standing, again), None) if again else None
+    return _tell(turn, claims.tried_again(turn, entry, standing, again), None) if again else None
 
 
 def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:

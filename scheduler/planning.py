@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from scheduler import duequeue, history, wakes
 from scheduler.duequeue import Standing
@@ -11,6 +11,8 @@ from scheduler.entry import Entry
 from scheduler.outcome import Kind, Skip
 from scheduler.paces import Slots
 from scheduler.turn import Turn
+
+LANE_LOOK = timedelta(seconds=30)
 
 
 def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
@@ -135,6 +137,12 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
         return account_pause(turn, standing, turn.now)
     running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
     return account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else reason)
+
+
+def lane_look(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> datetime:
+    """When to see again whether a taken lane is free: soon, and no later than the slot's time is over."""
+    ends = (turn.now + LANE_LOOK, due_after(standing, slot), entry.closes(turn.now))
+    return min(end for end in ends if end is not None)
 
 
 def still_in_time(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> bool:
