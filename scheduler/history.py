@@ -89,8 +89,8 @@ def defer(turn: Turn, claim: Claim, not_before: datetime) -> bool:
     What an earlier attempt came to is kept; a run that has had none has come to `skipped` so far.
     """
     waiting = turn.db.execute(
-        "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?, outcome = coalesce(outcome, 'skipped')"
-        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
+        " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (millis(not_before), Skip.BUSY, claim.run_id, claim.owner, claim.fence),
     ).fetchone()
     return waiting is not None

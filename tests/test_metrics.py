@@ -134,20 +134,20 @@ def test_a_time_that_is_not_known_yet_is_absent(play: Play) -> None:
 @pytest.mark.parametrize(
     ("keys", "reasons"),
     [
-        ({}, {"paused", "missed", "already_running", "superseded", "checklist_empty"}),
-        ({"on_empty": "run"}, {"paused", "missed", "already_running", "superseded"}),
-        ({"interval": "none", "on_empty": "run"}, {"paused"}),
+        ({}, {"paused", "busy", "missed", "already_running", "superseded", "checklist_empty"}),
+        ({"on_empty": "run"}, {"paused", "busy", "missed", "already_running", "superseded"}),
+        ({"interval": "none", "on_empty": "run"}, {"paused", "busy"}),
         ({"enabled": "false"}, {"disabled"}),
-        ({"on_empty": "run", "interval": "none", "active_hours": '"08:00-20:00"'}, {"paused", "active_hours"}),
+        ({"on_empty": "run", "interval": "none", "active_hours": '"08:00-20:00"'}, {"paused", "busy", "active_hours"}),
         (
             {"on_empty": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
-            {"paused", "checklist_missing", "checklist_unreadable", "checklist_too_large"},
+            {"paused", "busy", "checklist_missing", "checklist_unreadable", "checklist_too_large"},
         ),
         (
             {"on_empty": "run", "on_missing": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
-            {"paused", "checklist_unreadable", "checklist_too_large"},
+            {"paused", "busy", "checklist_unreadable", "checklist_too_large"},
         ),
-        ({"on_empty": "run", "interval": "none", "show_alerts": "false"}, {"paused", "not_shown"}),
+        ({"on_empty": "run", "interval": "none", "show_alerts": "false"}, {"paused", "busy", "not_shown"}),
     ],
 )
 def test_only_the_reasons_that_the_config_makes_possible_are_shown(play: Play, keys: dict[str, str], reasons: set[str]) -> None:
