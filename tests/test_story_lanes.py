@@ -120,15 +120,15 @@ def test_a_closing_window_ends_the_wait(play: Play) -> None:
     assert len(world.asked) == 1
 
 
-def test_a_beat_between_two_looks_is_not_late_for_its_own_slot(play: Play) -> None:
-    """The looks are 30 s apart, but the last one is at the slot, whenever the first one was."""
-    world = play(
-        "limits: {concurrency: 1}\n" + agent() + OTHER.replace("1d", "30m").replace("deliver", 'checklist: "- x\\n", deliver')
-    )
-    world.scripts["other"] = lambda asked: Takes(QUIET, timedelta(seconds=7))
+@pytest.mark.parametrize("hours", ["always", '"08:00-08:30"'])
+def test_the_last_look_is_when_the_time_is_over_whenever_the_first_one_was(play: Play, hours: str) -> None:
+    world = play(agent(active_hours=hours, interval="30m" if hours == "always" else "1d"))
+    world.run(minutes=20, seconds=7)
     with speaking(world):
-        world.run(minutes=35)
-    assert world.rows("ops")[0]["finished_at"] == "2026-03-02T08:30:00Z"
+        world.wake("ops", "look")
+        world.run(minutes=15)
+    busy = next(row for row in world.rows() if row["reason"] == "busy")
+    assert (busy["trigger"], busy["finished_at"]) == ("api", "2026-03-02T08:30:00Z")
 
 
 def test_a_job_has_no_lane(play: Play) -> None:
