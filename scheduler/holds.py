@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.history import iso
@@ -11,6 +11,7 @@ from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
 MOST = 100  # per agent
+LONGEST = timedelta(hours=24)
 
 
 def put(turn: Turn, name: str, holder: str, until: datetime) -> bool:
@@ -37,6 +38,11 @@ def is_held(turn: Turn, name: str) -> bool:
         rows = turn.db.execute("select distinct name from hold where until_at > ?", (millis(turn.now),))
         turn.held = {row[0] for row in rows}
     return name in turn.held
+
+
+def pull_near(turn: Turn) -> None:
+    """No hold lasts longer than one may, whatever the clock said when it was asked for."""
+    turn.db.execute("update hold set until_at = min(until_at, ?)", (millis(turn.now + LONGEST),))
 
 
 def forget(turn: Turn) -> None:

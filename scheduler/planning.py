@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from scheduler import duequeue, history, wakes
-from scheduler.duequeue import Standing
+from scheduler.duequeue import Open, Standing
 from scheduler.entry import Entry
-from scheduler.outcome import Kind, Skip
+from scheduler.outcome import Kind, Outcome, Skip
 from scheduler.paces import Slots
 from scheduler.turn import Turn
 
@@ -135,8 +135,13 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
         return standing
     if standing.paused:
         return account_pause(turn, standing, turn.now)
-    running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
-    return account(turn, standing, turn.now, Skip.ALREADY_RUNNING if running else reason)
+    run = duequeue.open_run(turn.db, standing.kind, standing.name)
+    return account(turn, standing, turn.now, reason if run is None else _in_the_way(run))
+
+
+def _in_the_way(run: Open) -> Skip:
+    """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
+    return Skip.BUSY if run.outcome == Outcome.SKIPPED and run.state == "waiting" else Skip.ALREADY_RUNNING
 
 
 def lane_look(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> datetime:

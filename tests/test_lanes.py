@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from scheduler.process import Children
 
 __all__ = ["daemon"]
 
-Ends = Callable[[], None]
+REPOSITORY = Path(__file__).parent.parent
 
 CONFIG = """\
 state: state/h.db
@@ -194,6 +193,7 @@ def test_a_beat_is_not_repeated_beside_an_orphan_that_no_mark_betrays(daemon: Be
 
 
 @pytest.mark.process
-def test_a_beat_that_takes_its_own_lane_does_not_wait_for_itself(daemon: Begin) -> None:
-    it = daemon(BEAT.format(interval="1h", script="cat > /dev/null; cd ../..; " + " ".join(BUSY) + " echo HEARTBEAT_OK"))
+def test_a_beat_that_takes_its_own_lane_does_not_wait_for_itself(daemon: Begin, tmp_path: Path) -> None:
+    own = f"{sys.executable} -m scheduler -c {tmp_path}/config.yaml busy ops -- echo HEARTBEAT_OK"
+    it = daemon(BEAT.format(interval="1h", script=f"cat > /dev/null; cd {REPOSITORY}; {own}"))
     assert "outcome=ok" in it.expect("run id=")

@@ -288,6 +288,16 @@ def test_a_pause_ends_the_wait(play: Play) -> None:
     assert world.asked == []
 
 
+def test_a_slot_that_comes_just_before_a_pause_is_busy_too(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=29, seconds=50)
+        world.clock.forward(timedelta(seconds=11))
+        world.pause(OPS_KEY)
+        world.run(seconds=1)
+    assert world.story() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped busy"]
+
+
 @pytest.mark.parametrize("gone", ["disabled", "removed", "removed while down"])
 def test_an_agent_that_goes_while_its_beat_waits_leaves_a_busy_row(play: Play, gone: str) -> None:
     world = play(OPS + OTHER)
@@ -434,6 +444,15 @@ def test_a_hold_does_not_stop_a_beat_in_progress_and_names_it(play: Play) -> Non
     world.run(minutes=5)
     assert world.story()[-1] == "03-02 08:30 interval ok heartbeat_ok"
     assert hold(world, minutes=1) is None
+
+
+def test_a_clock_that_is_set_back_does_not_prolong_a_hold_beyond_a_day(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=1)
+    hold(world, hours=1)
+    world.clock.now -= timedelta(days=30)
+    world.run(hours=25)
+    assert len(world.asked) >= 2
 
 
 def test_holds_that_have_ended_are_forgotten(play: Play) -> None:

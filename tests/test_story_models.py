@@ -129,7 +129,9 @@ def test_a_reload_lets_a_refusing_provider_be_tried_at_once(play: Play) -> None:
 
 def test_a_refusal_of_one_provider_leaves_the_others_alone(play: Play) -> None:
     with model(refuses(401, "authentication_error", "no")) as bad, model(says("HEARTBEAT_OK")) as good:
-        text = config(bad.url).replace("providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{good.url}"}}, ')
+        text = config(bad.url).replace(
+            "providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{good.url}"}}, '
+        )
         text += """
   other:
     runner: {kind: anthropic, provider: spare}

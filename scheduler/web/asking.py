@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from scheduler import holds
 from scheduler.config import fields
 from scheduler.entry import Key
 from scheduler.history import iso
@@ -23,7 +24,6 @@ from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
 
 HOLDER = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")
-LONGEST_HOLD = timedelta(hours=24)
 
 
 async def wake(call: Call) -> dict[str, int]:
@@ -62,7 +62,7 @@ async def hold(call: Call) -> dict[str, Any]:
     call.only("id", "for")
     name, holder = call.path["name"], _holder(call.body.get("id"))
     check_reach(call, Kind.HEARTBEAT, name)
-    until = call.reach.clock() + _span(call, LONGEST_HOLD)
+    until = call.reach.clock() + _span(call, holds.LONGEST)
     return {"id": holder, "until": iso(until), "run": await _ask(call, Hold(name, holder, until))}
 
 
