@@ -6,46 +6,56 @@ import sqlite3
 from datetime import datetime, timedelta
 
 from scheduler.events import BreakerMoved
-from scheduler.outcome import Ending, Failure, Outcome, Reason
+from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Failure
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
 PROBE_EVERY = timedelta(minutes=30)
-LONGEST_REST = timedelta(minutes=15)  # however long a provider asks to be left alone
+
+RATE = "rate"  # the reason of a breaker that only gives a provider its rest
 
 REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT})
 
 
-def is_shut_off(turn: Turn, provider: str | None) -> bool:
-    """Whether a provider must not be asked now. When it is time to try it again, whoever asks first may."""
-    if provider is None:
-        return False
-    row = turn.db.execute("select probe_at from breaker where provider = ?", (provider,)).fetchone()
-    if row is None:
-        return False
-    if moment(row["probe_at"]) > turn.now:
-        return True
-    _probe_at(turn, provider, turn.now + PROBE_EVERY)
-    return False
+def admit(turn: Turn, providers: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+    """Whether one of these providers must not be asked now, and which of them this attempt is to try again.
+
+    When it is time to try a provider again, whoever comes first may; the others wait for what becomes of it.
+    """
+    probe_at = {provider: at for provider in providers if (at := _probe_time(turn, provider)) is not None}
+    if any(at > turn.now for at in probe_at.values()):
+        return True, ()
+    for provider in probe_at:
+        _probe_at(turn, provider, turn.now + PROBE_EVERY)
+    return False, tuple(probe_at)
 
 
-def hear(turn: Turn, provider: str | None, ending: Ending) -> None:
-    """Open, keep or close a provider's breaker by how an attempt ended."""
-    if provider is None:
+def is_open(turn: Turn, providers: tuple[str, ...]) -> bool:
+    """Whether the breaker of one of these providers is open."""
+    return any(_probe_time(turn, provider) is not None for provider in providers)
+
+
+def hear(turn: Turn, call: Call) -> None:
+    """Open, keep or close a provider's breaker by how a call went."""
+    if call.provider is None:
         return
-    if ending.reason in REFUSALS:
-        _open(turn, provider, str(ending.reason), turn.now + PROBE_EVERY)
-    elif ending.reason is Reason.RATE_LIMITED:
-        _open(turn, provider, "rate", turn.now + min(ending.retry_after or LONGEST_REST, LONGEST_REST))
-    elif ending.outcome is Outcome.SKIPPED:
-        _give_probe_back(turn, provider, ending)
-    elif ending.outcome in (Outcome.OK, Outcome.ALERT, Outcome.ASYNC):
-        _close(turn, provider)
+    if call.failure in REFUSALS:
+        _open(turn, call.provider, str(call.failure), turn.now + PROBE_EVERY)
+    elif call.retry_after is not None and call.retry_after > LONGEST_RETRY_AFTER:
+        _open(turn, call.provider, RATE, turn.now + LONGEST_RETRY_AFTER)
+    elif call.failure is None:
+        _close(turn, call.provider)
+
+
+def give_back(turn: Turn, providers: list[str]) -> None:
+    """The attempt that was to try these did not come to ask them: the next one may."""
+    for provider in providers:
+        _probe_at(turn, provider, turn.now)
 
 
 def probe_all(turn: Turn) -> None:
-    """Let every provider be tried at once: the config may have got a new key."""
-    turn.db.execute("update breaker set probe_at = ?", (millis(turn.now),))
+    """Let every provider that refuses us be tried at once: there may be a new key. One that wants rest gets its rest."""
+    turn.db.execute("update breaker set probe_at = ? where reason <> ?", (millis(turn.now), RATE))
 
 
 def open_ones(db: sqlite3.Connection) -> list[str]:
@@ -69,10 +79,9 @@ def _close(turn: Turn, provider: str) -> None:
         turn.tell(BreakerMoved(provider, "answered", is_open=False))
 
 
-def _give_probe_back(turn: Turn, provider: str, ending: Ending) -> None:
-    """The attempt that was to try the provider did not come to ask it: the next one may."""
-    if ending.reason != "breaker_open" and provider in open_ones(turn.db):
-        _probe_at(turn, provider, turn.now)
+def _probe_time(turn: Turn, provider: str) -> datetime | None:
+    row = turn.db.execute("select probe_at from breaker where provider = ?", (provider,)).fetchone()
+    return moment(row["probe_at"]) if row else None
 
 
 def _probe_at(turn: Turn, provider: str, at: datetime) -> None:

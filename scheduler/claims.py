@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from scheduler import breakers, duequeue, holds, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
-from scheduler.outcome import Outcome, Trigger
+from scheduler.outcome import Trigger
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 
@@ -18,12 +19,19 @@ def first(
     """The first attempt of a run; every wake that waits goes with it, `waker` being the one that started it."""
     run_id, fence = opened
     taken = wakes.take(turn, standing.kind, standing.name, run_id, waker)
-    return _claim(turn, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, turn.owner, turn.now), taken)
+    claim = _claim(turn, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, turn.owner, turn.now), taken)
+    return admitted(turn, claim)
+
+
+def admitted(turn: Turn, claim: Claim) -> Claim:
+    """The claim with what it may ask: whether a provider is shut off, and which one it is to try again."""
+    breaker_open, probes = breakers.admit(turn, claim.entry.providers)
+    return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
 
 def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
     """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
-    if run.outcome == Outcome.SKIPPED:
+    if run.has_not_begun:
         wakes.take(turn, standing.kind, standing.name, run.run_id, None)
     return of(turn, entry, standing, run)
 
@@ -53,7 +61,6 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         wakes=taken,
         last_beat=standing.last_ended_at,
         failures=standing.failures,
-        breaker_open=breakers.is_shut_off(turn, entry.provider),
         busy=entry.lane is not None and holds.is_held(turn, entry.lane),
         messages=sessions.recall(turn, entry.name, entry.session_keep),
     )

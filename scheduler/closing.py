@@ -5,27 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler import breakers, claims, duequeue, history, money, outbox, planning, sessions, wakes
+from scheduler import breakers, calls, claims, duequeue, history, outbox, planning, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
-from scheduler.events import LaneTaken, Mismatched, ProviderFailed, Retried, Stale
-from scheduler.outcome import SUCCESSES, WOKEN, Ending, Failure, Kind, Outcome, Reason, Skip, Suppression
+from scheduler.events import LaneTaken, Retried, Stale
+from scheduler.outcome import LONGEST_RETRY_AFTER, SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 
 LONGEST_DELAY = timedelta(seconds=30)
-LONGEST_RETRY_AFTER = timedelta(minutes=15)
 
 
 def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
     before = duequeue.get(turn, claim.entry.kind, claim.entry.name)
+    calls.book(turn, claim, ending)
     if ending.reason is Skip.BUSY:
         _wait_for_lane(turn, before, claim)
         return
-    _book_asking(turn, claim, ending)
     ending, again_at = _next_attempt(turn, before, claim, ending)
-    breakers.hear(turn, claim.entry.provider, ending)
     if again_at is not None:
         _wait(turn, before, claim, ending, again_at)
         return
@@ -36,25 +34,6 @@ def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     if after.state == "active" and not after.paused:
         after = planning.account(turn, after, turn.now, Skip.ALREADY_RUNNING)
     duequeue.save(turn, before, planning.idle(turn, after))
-
-
-def _book_asking(turn: Turn, claim: Claim, ending: Ending) -> None:
-    """What asking took, and whether the other side answered as it should; true of every attempt, whatever comes after it."""
-    entry = claim.entry
-    if not (ending.spent or entry.provider) or not history.owns(turn, claim):
-        return
-    money.book(turn, claim, ending)
-    if entry.provider is not None and isinstance(ending.reason, Failure):
-        turn.tell(ProviderFailed(entry.provider, ending.reason))
-    if entry.provider is not None and ending.tools_ignored:
-        turn.tell(ProviderFailed(entry.provider, Failure.TOOL_USE))
-    if entry.model and ending.model_used and not _is_model(entry.model, ending.model_used):
-        turn.tell(Mismatched(entry.kind, entry.name, entry.model, ending.model_used))
-
-
-def _is_model(requested: str, used: str) -> bool:
-    """Whether the model that answered is the one asked for; a provider may add the date of its version."""
-    return used == requested or used.startswith(f"{requested}-2")
 
 
 def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: Ending) -> None:
@@ -82,10 +61,10 @@ def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | No
 
 def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open) -> None:
     """Close a run that waits for an attempt that it will not get, with what its last one said; `busy` if it never had one."""
-    if run.outcome == Outcome.SKIPPED:
+    if run.has_not_begun:
         end(turn, entry, standing, run, Ending(Outcome.SKIPPED, Skip.BUSY))
         return
-    failed = run.outcome != Outcome.ABANDONED  # else it was cut short, and never came to an end of its own
+    failed = run.has_failed  # else it was cut short, and never came to an end of its own
     error = run.error or "there was no time left to try it again"
     message = f"{standing.name} {'failed' if failed else 'was cut short'}: {error}" if standing.kind is Kind.CRON else None
     outcome = Outcome.FAILED if failed else Outcome.ABANDONED
@@ -95,10 +74,10 @@ def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open) -> N
 def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> tuple[Ending, datetime | None]:
     """When to try again, if that is right; else the ending that says why not."""
     used = claim.attempt - claim.crashes
-    if not ending.transient or used > claim.entry.retries:
-        return ending, None
-    if ending.retry_after and ending.retry_after > LONGEST_RETRY_AFTER:
+    if ending.transient and ending.retry_after and ending.retry_after > LONGEST_RETRY_AFTER:
         return replace(ending, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
+    if not ending.transient or used > claim.entry.retries or breakers.is_open(turn, claim.entry.providers):
+        return ending, None
     at = turn.now + max(_delay(turn, used), ending.retry_after or timedelta())
     if standing.state != "active" or standing.paused or not _fits(claim.entry, standing, claim.slot, turn.now, at):
         return replace(ending, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT), None
@@ -180,6 +159,8 @@ def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told
         return standing
     woken_at = turn.now if claim.trigger in WOKEN else standing.last_woken_at
     noted = replace(standing, last_ended_at=turn.now, last_woken_at=woken_at)
+    if ending.outcome is Outcome.ASYNC:
+        return noted  # whether it went well is for its result to say
     if ending.outcome not in SUCCESSES:
         return replace(noted, failures=standing.failures + 1)
     alerting = int(ending.outcome is Outcome.ALERT)

@@ -25,7 +25,7 @@ class JobEntry:
 
     kind = Kind.CRON
     model = None
-    provider = None
+    providers = ()
     session_keep = 0
     dedup_window = timedelta()  # each output is news
 

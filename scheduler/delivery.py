@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from scheduler import outbox
 from scheduler.executor import Done
@@ -17,6 +18,8 @@ from scheduler.transports import Message, Sent, discord, telegram, webhook
 from scheduler.transports.post import Wire
 from scheduler.turn import Turn
 
+AT_ONCE = 8  # messages under way
+SHARE = 4  # of one channel, so that one that hangs does not hold up the others
 LONGEST_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
 ONCE_MORE = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
 KNOWS_REPEATS = ("webhook", "log")  # kinds that take a message's key, or do not mind a line more
@@ -32,16 +35,28 @@ class Parcel:
     channel: Channel
 
 
-def collect(turn: Turn, limit: int) -> list[Parcel]:
+def collect(turn: Turn, under_way: Iterable[Parcel]) -> list[Parcel]:
     """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
     parcels = []
-    for letter in outbox.take(turn, limit):
+    for letter in outbox.take(turn, AT_ONCE, SHARE, _by_channel(under_way)):
         channel = turn.plan.settings.channels.get(letter.channel)
         if channel is None:
             outbox.dead(turn, letter, _undeclared(letter))
         else:
             parcels.append(Parcel(letter, channel))
     return parcels
+
+
+def next_due(turn: Turn, under_way: Iterable[Parcel]) -> datetime | None:
+    """When the next message can be sent; None while there is no room for any."""
+    busy = _by_channel(under_way)
+    if busy.total() >= AT_ONCE:
+        return None
+    return outbox.next_due(turn.db, [channel for channel, count in busy.items() if count >= SHARE])
+
+
+def _by_channel(under_way: Iterable[Parcel]) -> Counter[str]:
+    return Counter(parcel.channel.name for parcel in under_way)
 
 
 def settle(turn: Turn, done: Done[Parcel, Sent]) -> None:

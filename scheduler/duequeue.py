@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from scheduler import paces
-from scheduler.outcome import Kind, Trigger
+from scheduler.outcome import Kind, Outcome, Trigger
 from scheduler.paces import Pace
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
+FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that somebody must end
 
 
@@ -84,6 +85,16 @@ class Open:
     reason: str | None = None
     error: str | None = None
     text: str | None = None
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether it has only ever waited for its agent's lane."""
+        return self.outcome == Outcome.SKIPPED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt of it has come to an end of its own, which was none to stay with."""
+        return self.outcome in FAILED
 
 
 def optional(value: int | None) -> datetime | None:
@@ -249,13 +260,13 @@ def begin(turn: Turn, standing: Standing, slot: datetime, trigger: Trigger, mode
     return (row["id"], row["fence"]) if row else None
 
 
-def begin_again(turn: Turn, run: Open) -> Open | None:
-    """Claim the next attempt of a waiting run; None when it no longer waits."""
+def begin_again(turn: Turn, run: Open, model: str | None) -> Open | None:
+    """Claim the next attempt of a waiting run, by the config in force now; None when it no longer waits."""
     row = turn.db.execute(
         "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
-        " started_at = case outcome when 'skipped' then ? else started_at end"
+        " model_requested = ?, config_hash = ?, started_at = case outcome when 'skipped' then ? else started_at end"
         " where id = ? and state = 'waiting' and fence = ? returning *",
-        (turn.owner, millis(turn.now), run.run_id, run.fence),
+        (turn.owner, model, turn.plan.settings.hash, millis(turn.now), run.run_id, run.fence),
     ).fetchone()
     return replace(_open(row), started_at=turn.now) if row else None
 

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from scheduler import (
     boots,
+    breakers,
+    calls,
     closing,
     delivery,
     duequeue,
@@ -44,7 +46,6 @@ from scheduler.turn import Turn
 LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
-LETTERS_AT_ONCE = 8
 LOOKS_AT_ONCE = 500  # entries; bounds a transaction
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
@@ -122,6 +123,7 @@ class Engine:
             setback.catch_up(turn, UNBELIEVABLE)
             recovery.recover(turn, survivors)
             delivery.recover(turn)
+            breakers.probe_all(turn)  # whoever started us may have brought a new key
             syncing.sync(turn, {}, at_once=at_once)
             recovery.start_at_boot(turn)
             if tzdata_changed:
@@ -138,7 +140,7 @@ class Engine:
                 turn = self._turn(db, reading.now)
                 house = self._take(turn, *results)
                 claims = self._start_due(turn)
-                parcels = delivery.collect(turn, LETTERS_AT_ONCE - len(self._letters.inflight()))
+                parcels = delivery.collect(turn, self._letters.inflight().values())
                 again_at = self._next(turn)
         except Unavailable as error:
             self._complain(reading.now, str(error))
@@ -218,6 +220,7 @@ class Engine:
         why = self._deadlines.ended_by(claim.run_id)
         if why and ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT):
             if why == "shutdown" and _may_come_back(turn, claim):
+                calls.book(turn, claim, ending)
                 recovery.put_back(turn, claim)
                 return
             ending = _ended_by_us(claim, ending, why)
@@ -239,7 +242,8 @@ class Engine:
 
     def _next(self, turn: Turn) -> datetime:
         full = len(self._runs.inflight()) >= turn.limits.concurrency
-        wishes = (None if full or self.stopping else duequeue.next_due(turn.db), outbox.next_due(turn.db))
+        letters = delivery.next_due(turn, self._letters.inflight().values())
+        wishes = (None if full or self.stopping else duequeue.next_due(turn.db), letters)
         return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
 
     def _enforce_deadlines(self, reading: Reading) -> datetime:

@@ -32,7 +32,8 @@ class Claim:
     """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
 
     `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
-    what was said in them, as (role, text). `busy`: somebody else has the lane.
+    what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try. `busy`:
+    somebody else has the lane.
     """
 
     run_id: int
@@ -50,6 +51,7 @@ class Claim:
     failures: int
     breaker_open: bool = False
     busy: bool = False
+    probes: tuple[str, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -86,8 +88,8 @@ class Entry(Protocol):
     @property
     def model(self) -> str | None: ...
     @property
-    def provider(self) -> str | None:
-        """The name of the provider whose models it asks; None when it asks none."""
+    def providers(self) -> tuple[str, ...]:
+        """The names of the providers whose models it asks."""
         ...
 
     @property

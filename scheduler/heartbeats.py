@@ -5,19 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from heartbeat import checklist, verdict
 from heartbeat.checks import Situation, checklist_of, first_obstacle
 from heartbeat.decision import Action, Decision, question
 from heartbeat.prompt import Facts, Prompt, compose, meta
 from heartbeat.prompt import Wake as PromptWake
-from heartbeat.runners import Answer, Run
+from heartbeat.runners import Answer, Run, Tokens
 from heartbeat.runners import ask as runners
-from heartbeat.spec import Decide, Heartbeat, ModelRunner
+from heartbeat.spec import Decide, Heartbeat, ModelRunner, Runner
 from scheduler import paces
 from scheduler.entry import Claim, Elapsed, Start
-from scheduler.outcome import WOKEN, Ending, Failure, Kind, Outcome, Skip, Spent, Suppression
+from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
 from scheduler.wake import Wake
 
 A_MOMENT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
@@ -63,9 +62,9 @@ class HeartbeatEntry:
         return self.spec.model
 
     @property
-    def provider(self) -> str | None:
-        asked = self.spec.decide.runner if self.spec.decide else self.spec.runner
-        return asked.provider.name if isinstance(asked, ModelRunner) else None
+    def providers(self) -> tuple[str, ...]:
+        asked = (self.spec.decide.runner if self.spec.decide else None, self.spec.runner)
+        return tuple(dict.fromkeys(runner.provider.name for runner in asked if isinstance(runner, ModelRunner)))
 
     @property
     def lane(self) -> str:
@@ -117,7 +116,7 @@ def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Endin
     if isinstance(decided, Ending):
         return decided
     ending = _asked(spec, claim, replace(facts, tasks=decided.tasks), start, max(spec.timeout - elapsed(), A_MOMENT))
-    return replace(ending, spent=(Spent(spec.decide.model, decided.tokens), *ending.spent))
+    return replace(ending, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *ending.calls))
 
 
 def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> Ending | Decision:
@@ -125,7 +124,7 @@ def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> End
     prompt = question(facts, spec)
     answer = runners.decide(_run(spec, claim, facts, prompt, decide.model), decide.runner)
     if isinstance(answer, Answer):
-        return _failed(answer, prompt, decide.model)
+        return _failed(answer, prompt, _call(decide.runner, decide.model, answer))
     if answer.action is Action.RUN:
         return answer
     return Ending(
@@ -133,8 +132,12 @@ def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> End
         suppression=Suppression.DECIDED_SKIP,
         model_used=answer.model_used,
         prompt_parts=dict(prompt.sizes),
-        spent=(Spent(decide.model, answer.tokens),),
+        calls=(_decision_call(decide, answer.model_used, answer.tokens),),
     )
+
+
+def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None) -> Call:
+    return Call(decide.runner.provider.name, decide.model, model_used, tokens)
 
 
 def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, timeout: timedelta) -> Ending:
@@ -143,25 +146,29 @@ def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, timeout: t
         spec.workspace.mkdir(parents=True, exist_ok=True)
     run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
     answer = runners.ask(run, spec.runner, start)
+    call = _call(spec.runner, spec.model, answer)
     if answer.failure is not None:
-        return _failed(answer, prompt, spec.model)
+        return _failed(answer, prompt, call)
     ending = Ending(Outcome.ASYNC) if answer.later else _judged(spec, answer.text)
-    return replace(ending, prompt_parts=dict(prompt.sizes), **_about_answer(answer, spec.model))
+    return replace(ending, prompt_parts=dict(prompt.sizes), model_used=answer.model_used, calls=(call,))
+
+
+def _call(runner: Runner, model: str | None, answer: Answer) -> Call:
+    return Call(
+        provider=runner.provider.name if isinstance(runner, ModelRunner) else None,
+        model=model,
+        model_used=answer.model_used,
+        tokens=answer.tokens,
+        cost_usd=answer.cost_usd,
+        failure=answer.failure,
+        retry_after=answer.retry_after,
+        tools_ignored=answer.tools_ignored,
+    )
 
 
 def _run(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, model: str | None) -> Run:
     about = {**meta(facts, spec), **_about(claim)}
     return Run(spec.name, prompt.text, model, spec.workspace, spec.timeout, about)
-
-
-def _about_answer(answer: Answer, model: str | None) -> dict[str, Any]:
-    """What a row keeps of an answer beside its text."""
-    took = answer.tokens is not None or answer.cost_usd is not None
-    return {
-        "model_used": answer.model_used,
-        "spent": (Spent(model, answer.tokens, answer.cost_usd),) if took else (),
-        "tools_ignored": answer.tools_ignored,
-    }
 
 
 def look(spec: Heartbeat, claim: Claim) -> Situation:
@@ -214,15 +221,16 @@ def _about(claim: Claim) -> dict[str, object]:
     }
 
 
-def _failed(answer: Answer, prompt: Prompt, model: str | None) -> Ending:
+def _failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
     return Ending(
         Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
         answer.failure,
         error=answer.error,
         transient=answer.transient,
+        model_used=answer.model_used,
         prompt_parts=dict(prompt.sizes),
         retry_after=answer.retry_after,
-        **_about_answer(answer, model),
+        calls=(call,),
     )
 
 

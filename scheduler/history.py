@@ -36,6 +36,11 @@ def awaited(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str, datetime, d
     return (Kind(row["kind"]), row["name"], moment(row["slot"]), moment(row["finished_at"])) if row else None
 
 
+def is_open(db: sqlite3.Connection, run_id: int) -> bool:
+    """Whether a run is in progress, or waits for its next attempt."""
+    return db.execute("select 1 from run where id = ? and state <> 'closed'", (run_id,)).fetchone() is not None
+
+
 def owns(turn: Turn, claim: Claim) -> bool:
     """Whether the run is still the claim's."""
     query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"

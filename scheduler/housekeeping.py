@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler import boots, duequeue, history, holds, outbox, wakes
+from scheduler import boots, duequeue, history, holds, outbox, sessions, wakes
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -28,7 +28,9 @@ def keep(turn: Turn, house: House) -> House:
         return house
     wakes.expire(turn)
     holds.forget(turn)
+    outbox.give_up_held(turn)
     outbox.forget(turn)
+    sessions.forget(turn)
     kept = turn.plan.settings.history
     room = REMOVE_AT_ONCE - history.prune(turn, kept.keep, REMOVE_AT_ONCE)
     trimmed = house.trimmed

@@ -209,12 +209,13 @@ class Metrics:
             for kind, count in tokens.items():
                 self._tokens.grow(*key, model, kind, by=count)
             self._cost.grow(*key, model, paid.outcome.value, by=paid.cost_usd or 0)
-        if paid.cost_usd is None:
+        if paid.cost_usd is None and model in possible.models(self._settings):
             self._unpriced.grow(model, by=sum(tokens.values()))
 
     @_count.register
     def _(self, failed: ProviderFailed) -> None:
-        self._provider_errors.grow(failed.provider, failed.error_class)
+        if failed.provider in possible.providers(self._settings):
+            self._provider_errors.grow(failed.provider, failed.error_class)
 
     @_count.register
     def _(self, mismatched: Mismatched) -> None:
@@ -241,16 +242,21 @@ class Metrics:
         """Make the counters that the settings call for, and let go of those whose entry or channel is gone."""
         shown = dict(islice(_possible(settings), settings.server.metrics_entries))
         self._settings, self._shown = settings, frozenset(shown)
-        for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds, self._tokens, self._cost):
+        for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
             family.keep(lambda labels: labels[:2] in shown)
+        for family in (self._tokens, self._cost):
+            family.keep(lambda labels: (key := (labels[0], labels[1])) in shown and labels[2] in shown[key].models)
         self._mismatches.keep(lambda labels: labels in shown)
         self._wakes.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep(lambda labels: labels[0] in settings.channels)
         for key, what in shown.items():
             self._declare(key, what)
-        for model in possible.models(settings):
+        models, providers = possible.models(settings), possible.providers(settings)
+        self._unpriced.keep(lambda labels: labels[0] in models)
+        self._provider_errors.keep(lambda labels: labels[0] in providers)
+        for model in models:
             self._unpriced.grow(model, by=0)
-        for provider, failure in product(possible.providers(settings), Failure):
+        for provider, failure in product(providers, Failure):
             self._provider_errors.grow(provider, failure.value, by=0)
         for channel, result in product(settings.channels, DELIVERIES):
             self._deliveries.grow(channel, result, by=0)

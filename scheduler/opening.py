@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler import claims, closing, duequeue, planning, wakes
+from scheduler import breakers, claims, closing, duequeue, planning, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.events import Started
@@ -65,12 +65,18 @@ def _claim_wake(turn: Turn, entry: Entry, standing: Standing, waker: Wake) -> Cl
 
 def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim | None:
     """Claim the next attempt of a run that waits for it, unless its time is over."""
-    if run.state == "waiting" and not planning.still_in_time(turn, entry, standing, run.slot):
+    if run.state == "waiting" and not _may_go_on(turn, entry, standing, run):
         closing.give_up(turn, entry, standing, run)
         return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
-    again = duequeue.begin_again(turn, run) if run.state == "waiting" else None
+    again = duequeue.begin_again(turn, run, entry.model) if run.state == "waiting" else None
     duequeue.save(turn, standing, planning.busy_until(standing, None))
-    return _tell(turn, claims.tried_again(turn, entry, standing, again), None) if again else None
+    return _tell(turn, claims.admitted(turn, claims.tried_again(turn, entry, standing, again)), None) if again else None
+
+
+def _may_go_on(turn: Turn, entry: Entry, standing: Standing, run: Open) -> bool:
+    """A run that has asked already ends as a failure, and not as a skip, when its provider has been shut off meanwhile."""
+    shut_off = run.has_failed and breakers.is_open(turn, entry.providers)
+    return not shut_off and planning.still_in_time(turn, entry, standing, run.slot)
 
 
 def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:

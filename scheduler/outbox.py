@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +23,7 @@ LAST_STEP = LADDER[-1]
 GIVE_UP = timedelta(hours=24)
 
 # A part waits until those before it, of the same run and for the same channel, are delivered or given up.
+ELSEWHERE = "channel not in (select value from json_each(?))"
 READY = (
     "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
     " and before.channel = outbox.channel and before.part < outbox.part"
@@ -67,7 +70,7 @@ def _heard(turn: Turn, entry: Entry, channel: str, digest: str) -> bool:
     ).fetchone()
     if row is None:
         return False
-    pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN, Delivery.HELD)
+    pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN)
     return pending or moment(row["until_at"]) > turn.now
 
 
@@ -110,19 +113,33 @@ def letter_key(claim: Claim, part: int) -> str:
     return hashlib.sha256(said.encode()).hexdigest()
 
 
-def take(turn: Turn, limit: int) -> list[Letter]:
-    """Mark at most `limit` due messages as being sent, the oldest first, before anything leaves the machine."""
+def take(turn: Turn, at_once: int, share: int, busy: Counter[str]) -> list[Letter]:
+    """Mark due messages as being sent, the oldest first, before anything leaves the machine.
+
+    With those that are under way (`busy`, by channel) there are at most `at_once` in all and `share` of one channel.
+    """
+    chosen = []
+    for row in _candidates(turn, [channel for channel, count in busy.items() if count >= share]):
+        if busy.total() < at_once and busy[row["channel"]] < share:
+            busy[row["channel"]] += 1
+            chosen.append(row["id"])
     rows = turn.db.execute(
-        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1 where id in"  # noqa: S608
-        " (select id from outbox where " + READY + " and not_before <= ? order by id limit ?) returning *",
-        (millis(turn.now), millis(turn.now), limit),
+        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1"
+        " where id in (select value from json_each(?)) returning *",
+        (millis(turn.now), json.dumps(chosen)),
     ).fetchall()
     return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
 
 
-def next_due(db: sqlite3.Connection) -> datetime | None:
-    """When the next message wants to be sent."""
-    return optional(db.execute("select min(not_before) from outbox where " + READY).fetchone()[0])  # noqa: S608
+def _candidates(turn: Turn, full: list[str]) -> list[sqlite3.Row]:
+    query = "select id, channel from outbox where " + READY + " and not_before <= ? and " + ELSEWHERE + " order by id limit 64"  # noqa: S608
+    return turn.db.execute(query, (millis(turn.now), json.dumps(full))).fetchall()
+
+
+def next_due(db: sqlite3.Connection, full: list[str]) -> datetime | None:
+    """When the next message wants to be sent, to any channel but those that have their share under way."""
+    query = "select min(not_before) from outbox where " + READY + " and " + ELSEWHERE  # noqa: S608
+    return optional(db.execute(query, (json.dumps(full),)).fetchone()[0])
 
 
 def untried(db: sqlite3.Connection) -> bool:
@@ -173,6 +190,13 @@ def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: tim
 def interrupted(db: sqlite3.Connection) -> list[Letter]:
     """The messages that an earlier life of the daemon was sending when it died."""
     return [_letter(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
+
+
+def give_up_held(turn: Turn) -> None:
+    """A message that nobody decided about within a day is dead; what waited behind it goes on."""
+    old = "select * from outbox where state = 'held' and created_at < ?"
+    for row in turn.db.execute(old, (millis(turn.now - GIVE_UP),)).fetchall():
+        dead(turn, _letter(row), "it was never known whether it had arrived, and nobody decided")
 
 
 def forget(turn: Turn) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "FAILURES",
     "SUCCESSES",
     "WOKEN",
+    "Call",
     "Delivery",
     "Ending",
     "Failure",
@@ -22,7 +23,6 @@ __all__ = [
     "Outcome",
     "Reason",
     "Skip",
-    "Spent",
     "Suppression",
     "Trigger",
     "WakeResult",
@@ -103,13 +103,24 @@ SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What one call took: the model asked for, its tokens where they are known, its cost where the other side said it."""
+LONGEST_RETRY_AFTER = timedelta(minutes=15)  # whoever asks for more is not waited for, and left alone for so long
 
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One asking: of which provider (None: of none that we know), for which model, and how it went.
+
+    `tokens` and `cost_usd` are None where nobody said them; `tools_ignored` counts the tools that a model wanted to use.
+    """
+
+    provider: str | None
     model: str | None
-    tokens: Tokens | None
+    model_used: str | None = None
+    tokens: Tokens | None = None
     cost_usd: float | None = None
+    failure: Failure | None = None
+    retry_after: timedelta | None = None
+    tools_ignored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +129,7 @@ class Ending:
 
     `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
     `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
-    `spent` lists the calls of this attempt, and `tools_ignored` counts the tools that a model wanted to use.
+    `calls` lists whom this attempt asked.
     """
 
     outcome: Outcome
@@ -132,8 +143,7 @@ class Ending:
     prompt_parts: Mapping[str, int] = field(default_factory=dict)
     transient: bool = False
     retry_after: timedelta | None = None
-    spent: tuple[Spent, ...] = ()
-    tools_ignored: int = 0
+    calls: tuple[Call, ...] = ()
 
 
 def storable(ending: Ending) -> Ending:

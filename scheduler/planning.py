@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from scheduler import duequeue, history, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Entry
-from scheduler.outcome import Kind, Outcome, Skip
+from scheduler.outcome import Kind, Skip
 from scheduler.paces import Slots
 from scheduler.turn import Turn
 
@@ -141,7 +141,7 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
 
 def _in_the_way(run: Open) -> Skip:
     """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
-    return Skip.BUSY if run.outcome == Outcome.SKIPPED and run.state == "waiting" else Skip.ALREADY_RUNNING
+    return Skip.BUSY if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
 
 
 def lane_look(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> datetime:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cron.job import Job
-from heartbeat.spec import Heartbeat, HttpRunner, ModelRunner, PythonRunner
+from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner, PythonRunner
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.settings import Settings
 
@@ -57,8 +57,8 @@ def providers(settings: Settings) -> list[str]:
 
 
 def _models(beat: Heartbeat) -> Iterator[str]:
-    asked = beat.model if isinstance(beat.runner, ModelRunner) else None
-    if asked:
+    asked = None if isinstance(beat.runner, CommandRunner) else beat.model or ""
+    if asked is not None:
         yield asked
     if beat.decide and beat.decide.model != asked:
         yield beat.decide.model

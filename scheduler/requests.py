@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from heartbeat.runners import MAX_ANSWER
 from scheduler import boots, breakers, closing, duequeue, history, holds, planning, syncing, wakes
 from scheduler.duequeue import Standing
-from scheduler.entry import Key
+from scheduler.entry import Entry, Key
 from scheduler.events import Adopted
 from scheduler.inbox import Refused
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger, storable
@@ -138,17 +139,27 @@ class Report:
     def apply(self, turn: Turn) -> int:
         """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
         found = history.awaited(turn.db, self.run_id)
+        if found is None and history.is_open(turn.db, self.run_id):
+            raise Refused("not_yet", f"run {self.run_id} has not said yet that it answers later; try again in a moment")
         if found is None:
             raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
         kind, name, slot, ended_at = found
         entry = turn.plan.entries.get((kind, name))
         if entry is None or turn.now - ended_at > LATE_RESULT:
             raise Refused("too_late", f"run {self.run_id} is no longer waited for")
-        ending = Ending(Outcome.FAILED, Failure.EXIT, error=self.error) if self.text is None else entry.judge(self.text)
+        ending = Ending(Outcome.FAILED, Failure.EXIT, error=self.error) if self.text is None else _judged(entry, self.text)
         run_id = closing.report(turn, entry, slot, storable(ending))
         if run_id is None:
             raise Refused("already_reported", f"run {self.run_id} has its result already")
         return run_id
+
+
+def _judged(entry: Entry, text: str) -> Ending:
+    """Judged as if it had been answered at once, by the same rules for what an answer may be."""
+    kept = text.replace("\0", "")
+    if len(kept.encode(errors="replace")) > MAX_ANSWER:
+        return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
+    return entry.judge(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ create table run (
   slot integer not null,
   trigger text not null,
   slots integer not null default 1,
-  state text not null,              -- running, waiting (for its next attempt), closed
+  state text not null,              -- running, waiting (for its next attempt), reported (for an instant), closed
   outcome text,
   reason text,
   suppression text,
@@ -165,6 +165,8 @@ create table message (
 ) strict;
 
 create index message_of_agent on message (name, id);
+
+create index message_age on message (at);
 
 create table boot (
   id integer primary key,

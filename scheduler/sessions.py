@@ -30,3 +30,8 @@ def remember(turn: Turn, claim: Claim, ending: Ending) -> None:
         "delete from message where name = ? and id not in (select id from message where name = ? order by id desc limit ?)",
         (entry.name, entry.name, entry.session_keep - entry.session_keep % 2),
     )
+
+
+def forget(turn: Turn) -> None:
+    """Messages are kept no longer than the history."""
+    turn.db.execute("delete from message where at < ?", (millis(turn.now - turn.plan.settings.history.keep),))

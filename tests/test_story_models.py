@@ -196,12 +196,14 @@ def test_a_tool_that_nobody_offered_has_no_effect_and_is_counted(play: Play) -> 
 
 
 def test_attempts_that_failed_are_paid_for_too(play: Play) -> None:
-    empty = reply(message(tool("bash", {})))
-    with model(empty, says("HEARTBEAT_OK")) as server:
-        world = play(config(server.url, retries="1"), environ={"KEY": KEY})
-        world.run(minutes=1)
-        calls = len(server.requests)
-    assert world.rows()[0]["tokens"]["input"] == 120 * calls
+    tokens = {"input": 70, "output": 3}
+    with Server(
+        [reply({"error": "busy", "tokens": tokens}), gateway.says("HEARTBEAT_OK", tokens=tokens, cost_usd=0.01)]
+    ) as server:
+        world = play(GATEWAY.format(url=server.url))
+        world.run(hours=3)
+        assert len(server.requests) == 2
+    assert world.rows()[0]["tokens"]["input"] == 140
 
 
 def test_a_model_without_a_price_is_counted_and_not_called_free(play: Play) -> None:

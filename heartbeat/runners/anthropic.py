@@ -61,7 +61,7 @@ def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]
         raise Trouble(Failure.BAD_REQUEST, f"no model is named; write a model: for the agent {run.agent}")
     reply = _sent(_client(key, url), run, runner.max_output_tokens, more)
     if reply.status != 200:
-        raise refusal(reply, Veil([key, *parts_of(url, all_of_it=False)]))
+        raise refusal(reply, Veil([key, *parts_of(url, all_of_it=True)]))
     return json_object(reply)
 
 

@@ -60,7 +60,7 @@ def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]
 
 
 def _veil(key: str | None, url: str) -> Veil:
-    return Veil([key, *parts_of(url, all_of_it=False)])
+    return Veil([key, *parts_of(url, all_of_it=True)])
 
 
 def _question(run: Run, runner: ModelRunner) -> dict[str, Any]:

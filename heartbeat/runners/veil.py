@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from base64 import b64encode
 from collections.abc import Iterable
-from urllib.parse import quote, unquote, urlsplit
+from html import escape
+from urllib.parse import unquote, urlsplit
 
 MASK = "***"
 SHORTEST = 4  # characters; hiding less would only spoil the words around it
@@ -22,16 +25,18 @@ def reveal(value: object) -> str:
 
 
 class Veil:
-    """Covers the given secrets in a text, also as base64 or encoded for a URL. Empty ones and None count as none."""
+    """Covers the given secrets in a text, however servers spell what they repeat: escaped once or more, or in base64.
+
+    Empty ones and None count as none.
+    """
 
     def __init__(self, secrets: Iterable[str | None]) -> None:
-        known = {form for secret in secrets if secret for form in _forms(secret)}
-        self._forms = sorted((form for form in known if len(form) >= SHORTEST), key=len, reverse=True)
+        plain = {form for secret in secrets if secret for form in (secret, unquote(secret)) if len(form) >= SHORTEST}
+        known = [spelling for form in sorted(plain, key=len, reverse=True) for spelling in _spellings(form)]
+        self._pattern = re.compile("|".join(known), re.IGNORECASE) if known else None
 
     def over(self, text: str) -> str:
-        for form in self._forms:
-            text = text.replace(form, MASK)
-        return text
+        return self._pattern.sub(MASK, text) if self._pattern else text
 
 
 def parts_of(url: str, *, all_of_it: bool) -> list[str]:
@@ -41,13 +46,29 @@ def parts_of(url: str, *, all_of_it: bool) -> list[str]:
     except ValueError:
         return [url]
     login = [f"{address.username}:{address.password or ''}", address.password or address.username] if address.username else []
-    plain = [unquote(part) for part in login]
     if not all_of_it:
-        return login + plain
+        return login
     pieces = address.path.split("/") + [pair.partition("=")[2] or pair for pair in address.query.split("&")]
-    return [*login, *plain, url, *(piece for piece in pieces if len(piece) >= SHORTEST_PART)]
+    return [*login, url, *(piece for piece in pieces if len(piece) >= SHORTEST_PART)]
 
 
-def _forms(secret: str) -> Iterable[str]:
-    encoded = b64encode(secret.encode(errors="replace")).decode()
-    return secret, quote(secret, safe=""), encoded, encoded.rstrip("=")
+def _spellings(secret: str) -> Iterable[str]:
+    """Patterns for the secret as text, and in base64 wherever it stands in what was encoded."""
+    data = secret.encode(errors="replace")
+    yield _escaped(secret)
+    yield _escaped(b64encode(data).decode())
+    for before, unsure in enumerate((0, 2, 3)):
+        encoded = b64encode(bytes(before) + data).decode().rstrip("=")
+        own = encoded[unsure : -1 if (before + len(data)) % 3 else None]  # without the signs that hold others' bits too
+        yield _escaped(own)
+        yield _escaped(own.replace("+", "-").replace("/", "_"))
+
+
+def _escaped(text: str) -> str:
+    return "".join(sign if sign.isascii() and sign.isalnum() else _escapes(sign) for sign in text)
+
+
+def _escapes(sign: str) -> str:
+    """A pattern for one sign as it is, and as URLs (again and again), HTML and JSON write it."""
+    in_url = "".join(f"%(?:25)*{byte:02X}" for byte in sign.encode(errors="replace"))
+    return f"(?:{in_url}|{re.escape(escape(sign))}|{re.escape(json.dumps(sign)[1:-1])}|{re.escape(sign)})"

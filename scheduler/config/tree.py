@@ -23,6 +23,7 @@ from ruamel.yaml.events import (
 )
 
 from scheduler.config.complaint import NOWHERE, Complaints, Elsewhere, Place
+from scheduler.secret import MASK
 
 DEPTH = 64  # maps and lists inside each other; a config needs eight
 NODES = 5_000_000  # values once every alias is followed: 100,000 agents that share twenty keys are half of that
@@ -112,7 +113,9 @@ def dotted(steps: Steps) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A key fit for a message: short and on one line."""
+    """A key fit for a message: short, on one line, and without the value that NAME=value brought into it."""
+    name, _, value = key.partition("=")
+    key = f"{name}={MASK}" if value else key
     printable = key if key.isprintable() else ascii(key)[1:-1]
     return printable if len(printable) <= 63 else f"{printable[:60]}..."
 

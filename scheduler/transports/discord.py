@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heartbeat.runners.veil import parts_of
 from scheduler.transports import Message, Sent, address
 from scheduler.transports.address import Hook
 from scheduler.transports.limits import DISCORD as LIMIT
@@ -22,13 +23,14 @@ def send(url: str, message: Message, wire: Wire, *, base: str | None = None) -> 
         hook = address.hook(url)
     except ValueError as error:
         return Sent("dead", str(error), None)
-    answer = post(_execute(hook, base), _content(message), wire)
-    return answer if isinstance(answer, Sent) else _judge(answer, hook)
+    server = base or hook.base or BASE
+    answer = post(_execute(hook, server), _content(message), wire)
+    return answer if isinstance(answer, Sent) else _judge(answer, [hook.token, *parts_of(server, all_of_it=True)])
 
 
-def _execute(hook: Hook, base: str | None) -> str:
+def _execute(hook: Hook, server: str) -> str:
     thread = f"&thread_id={hook.thread}" if hook.thread else ""
-    return f"{(base or hook.base or BASE).rstrip('/')}/api/v10/webhooks/{hook.id}/{hook.token}?wait=true{thread}"
+    return f"{server.rstrip('/')}/api/v10/webhooks/{hook.id}/{hook.token}?wait=true{thread}"
 
 
 def _content(message: Message) -> dict[str, Any]:
@@ -44,9 +46,9 @@ def _plain(text: str) -> str:
     return escaped if len(escaped) <= LIMIT else text.replace("](", "]\N{FULLWIDTH LEFT PARENTHESIS}")
 
 
-def _judge(answer: Answer, hook: Hook) -> Sent:
+def _judge(answer: Answer, secrets: list[str]) -> Sent:
     """`wait=true` has Discord answer with the message that it made; its refusals say why in the body."""
     told = answer.told()
     if answer.status == 200 and "id" not in told:
         return Sent("uncertain", f"{answer.host} answered 200 without the message that it made", None)
-    return judge(answer, said=shown(told.get("message"), hook.token), wait=seconds(told.get("retry_after")))
+    return judge(answer, said=shown(told.get("message"), secrets), wait=seconds(told.get("retry_after")))

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import httpcore2
 
-from scheduler.secret import MASK
+from heartbeat.runners.veil import Veil
 from scheduler.transports import Sent, State
 from scheduler.transports.guard import Guard, Refused, Resolve
 
@@ -124,13 +124,11 @@ def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> S
     return Sent("dead", error, None)
 
 
-def shown(text: object, *secrets: str) -> str:
+def shown(text: object, secrets: Iterable[str]) -> str:
     """A receiver's own words on one short line, without the secrets that it was asked with."""
     if not isinstance(text, str):
         return ""
-    for secret in secrets:
-        text = text.replace(secret, MASK).replace(quote(secret, safe=""), MASK)
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:SAID_MAX]
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in Veil(secrets).over(text)).split())[:SAID_MAX]
 
 
 def seconds(value: object) -> timedelta | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from heartbeat.runners.veil import parts_of
 from scheduler.transports import Message, Sent, address
 from scheduler.transports.address import Bot
 from scheduler.transports.post import Answer, Wire, judge, post, seconds, shown
@@ -22,7 +23,7 @@ def send(url: str, message: Message, wire: Wire, *, base: str | None = None) -> 
     except ValueError as error:
         return Sent("dead", str(error), None)
     answer = post(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), wire)
-    return answer if isinstance(answer, Sent) else _judge(answer, bot)
+    return answer if isinstance(answer, Sent) else _judge(answer, [bot.token, *parts_of(base or "", all_of_it=True)])
 
 
 def _content(bot: Bot, message: Message) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def _content(bot: Bot, message: Message) -> dict[str, Any]:
     return content | ({"message_thread_id": bot.topic} if bot.topic is not None else {})
 
 
-def _judge(answer: Answer, bot: Bot) -> Sent:
+def _judge(answer: Answer, secrets: list[str]) -> Sent:
     """Telegram says `ok` in the body; a refusal carries its status there too, so one in a 200 is judged by that."""
     told = answer.told()
     if 200 <= answer.status < 300:
@@ -42,4 +43,4 @@ def _judge(answer: Answer, bot: Bot) -> Sent:
         answer = replace(answer, status=code if type(code) is int and 300 <= code < 600 else 500)
     parameters = told.get("parameters")
     wait = seconds(parameters.get("retry_after")) if isinstance(parameters, dict) else None
-    return judge(answer, said=shown(told.get("description"), bot.token), wait=wait)
+    return judge(answer, said=shown(told.get("description"), secrets), wait=wait)

@@ -1,0 +1,383 @@
+"""One secret in every place that can hold one: whatever is done and goes wrong, it shows in nothing that the daemon says or keeps."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pytest
+from servers.messages import says
+from servers.scripted import Act, Request, Server, raw, reply, reset
+from test_daemon_models import Equipped, running
+
+from scheduler.cli.main import main
+
+pytestmark = pytest.mark.process
+
+# What is looked for is the part that no escaping changes; around it stands what URLs, HTML and base64 write otherwise.
+CORE = "Kanarienvogel7Zq9Xw3"
+SECRET = f"k>~{CORE}?/+=&%:@'"
+QUOTED = quote(SECRET, safe="")
+PLAIN = f"{CORE}-_"  # for tokens of bots and webhooks, which know no other signs
+
+HOW = ("200", "200-html", "301", "401", "401-html", "401-text", "429", "500", "garbled", "reset")
+
+
+@dataclass
+class Parrot(Server):
+    """Refuses whatever it is asked, as the first part of the path says, and repeats all that it was sent in several spellings."""
+
+    script: list[Act] = field(default_factory=list)
+
+    def _next(self, request: Request) -> Act:
+        with self._lock:
+            self.requests.append(request)
+        how, said = request.path.split("/")[1], "\n".join(spellings(request))
+        status, _, form = how.partition("-")
+        if form == "html":
+            return reply(f"<html><body><pre>{said}</pre></body></html>".encode(), int(status), "text/html")
+        if form == "text":
+            return reply(said.encode(), int(status), "text/plain")
+        if how == "200":
+            return says("HEARTBEAT_OK")
+        if how == "garbled":
+            return raw(b"HTTP/1.1 " + said.encode())
+        if how == "reset":
+            return reset()
+        words = {"error": {"message": said}, "message": said, "description": said, "ok": False, "error_code": int(status)}
+        return reply(words, int(status), location=f"/{quote(said)}", retry_after=quote(said))
+
+
+def spellings(request: Request) -> Iterator[str]:
+    """The head of a request as servers tell of it: as it came, decoded, encoded once more, in base64."""
+    credentials = [request.headers.get(name, "") for name in ("authorization", "x-api-key", "x-key")]
+    for word in (request.path, *filter(None, credentials)):
+        yield from (word, unquote(word), quote(word, safe=""), quote(word).lower(), b64encode(word.encode()).decode())
+        if word.startswith("Basic "):
+            yield b64decode(word.removeprefix("Basic ")).decode()
+
+
+def needles() -> list[bytes]:
+    """The secret as it is, in hex, and in base64 as it stands there after any number of other bytes."""
+    found = {CORE, CORE.encode().hex()}
+    for before in range(3):
+        text = b64encode(b"\0" * before + CORE.encode()).decode().rstrip("=")
+        whole = text[(0, 2, 3)[before] : -1 if (before + len(CORE)) % 3 else None]
+        found |= {whole, whole.replace("+", "-").replace("/", "_")}
+    return [needle.lower().encode() for needle in found]
+
+
+NEEDLES = needles()
+
+
+def leaks(evidence: bytes) -> list[str]:
+    """What stands around each place in which the secret shows."""
+    known, pattern = evidence.lower(), re.compile(b"|".join(map(re.escape, NEEDLES)))
+    return [evidence[max(hit.start() - 150, 0) : hit.end() + 30].decode(errors="replace") for hit in pattern.finditer(known)]
+
+
+@pytest.mark.parametrize("spell", [
+    lambda secret: secret,
+    str.upper,
+    partial(quote, safe=""),
+    lambda secret: json.dumps({"x": secret}),
+    lambda secret: b64encode(secret.encode()).decode(),
+    lambda secret: b64encode(f"u:{secret}".encode()).decode(),
+    lambda secret: b64encode(f"xy:{secret}:z".encode()).decode(),
+    lambda secret: b64encode(f"Bearer {secret}".encode()).decode(),
+])  # fmt: skip
+def test_the_secret_would_be_found_however_it_were_spelled(spell: Callable[[str], str]) -> None:
+    assert leaks(f"before {spell(SECRET)} after".encode())
+
+
+def config(server: Server) -> dict[str, Any]:
+    """Every place that can hold a secret, each with every way to be refused."""
+    host = f"127.0.0.1:{server.port}"
+    lent = f"http://u:${{QUOTED}}@{host}"
+    providers = {
+        **{f"m-{how}": {"kind": "anthropic", "api_key": "${KEY}", "base_url": f"http://{host}/{how}/${{QUOTED}}"} for how in HOW},
+        **{f"o-{how}": {"kind": "openai", "api_key": "${file:key.txt}", "base_url": f"http://{host}/{how}"} for how in HOW},
+        **{f"l-{how}": {"kind": "openai", "base_url": f"{lent}/{how}/${{QUOTED}}"} for how in HOW},
+        "m-two": {"kind": "anthropic", "api_key": "${KEY}", "base_url": lent},
+        "m-literal": {"kind": "anthropic", "api_key": SECRET, "base_url": f"http://{host}/401"},
+    }
+    posts = {
+        **{f"h-{how}": {"url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "headers": {"X-Key": "${KEY}"}} for how in HOW},
+        **{f"b-{how}": {"url": f"http://{host}/{how}", "headers": {"Authorization": "Bearer ${KEY}"}} for how in HOW},
+    }
+    channels = {
+        **{
+            f"w-{how}": {"kind": "webhook", "url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "allow_private": True}
+            for how in HOW
+        },
+        **{f"t-{how}": _chat("tgram://12:${PLAIN}/-100", f"{lent}/{how}/${{QUOTED}}") for how in HOW},
+        **{f"d-{how}": _chat("discord://42/${PLAIN}", f"{lent}/{how}/${{QUOTED}}") for how in HOW},
+        "private": {"kind": "webhook", "url": f"{lent}/${{QUOTED}}"},
+        "gone": {"kind": "webhook", "url": "http://u:${QUOTED}@127.0.0.1:9/${QUOTED}", "allow_private": True},
+        "foreign": f"json://u:${{QUOTED}}@{host}/401/${{QUOTED}}",
+    }
+    lending = {"TOKEN": "${KEY}"}
+    agents = {
+        **{
+            name: {"runner": {"kind": part["kind"], "provider": name}, "model": "claude-haiku-5-5"}
+            for name, part in providers.items()
+        },
+        **{name: {"runner": {"kind": "http", **part}} for name, part in posts.items()},
+        "names": {
+            "runner": _command("cut -z -d= -f1 /proc/self/environ | tr '\\0' ' '", lending),
+            "heartbeat": {"deliver": list(channels)},
+        },
+        "fails": {"runner": _command("cut -z -d= -f1 /proc/self/environ | tr '\\0' ' ' >&2; exit 3", lending)},
+        "sleeps": {"runner": _command("exec sleep 600", lending)},
+        "lost": {"runner": {"kind": "command", "argv": ["./no-such-program"], "env": lending}},
+        "raises": {"runner": {"kind": "python", "call": "agent:ask"}},
+        "within": {"runner": {"kind": "python", "call": "agent:fail", "in_process": True}},
+    }
+    return {
+        "state": "state/h.db",
+        "env_file": ".env",
+        "server": {"listen": "127.0.0.1:0", "tokens": {"bot": {"value": "${KEY}", "may": ["read", "wake", "operate"]}}},
+        "limits": {"concurrency": 100, "wake_gap": "1s", "min_interval": "1m", "shutdown_grace": "0s"},
+        "prices": {"claude-haiku-5-5": {"input": 1.0, "output": 5.0}},
+        "providers": providers,
+        "channels": channels,
+        "defaults": {
+            "agent": {"workspace": "."},
+            "heartbeat": {"interval": "1h", "stagger": "0s", "retries": 0, "checklist": "- look\n", "deliver": "log"},
+        },
+        "agents": agents,
+        "cron": {
+            "bare": {"schedule": "@reboot", "command": "env"},
+            "lent": {"schedule": "@reboot", "command": "env | cut -d= -f1; exit 3", "env": lending, "wake_heartbeat": "names"},
+            "gone": {"schedule": "@reboot", "command": ["./no-such-program"], "env": lending},
+            "stays": {"schedule": "@reboot", "command": "exec sleep 600", "env": lending},
+        },
+    }
+
+
+def yaml(config: dict[str, Any]) -> str:
+    """The config as it is written, a line for each of its parts: JSON is YAML."""
+    lines = [
+        f"{key}:\n" + "".join(f"  {json.dumps(name)}: {json.dumps(part)}\n" for name, part in value.items())
+        if isinstance(value, dict)
+        else f"{key}: {value}\n"
+        for key, value in config.items()
+    ]
+    return "".join(lines)
+
+
+def _chat(url: str, base: str) -> dict[str, Any]:
+    return {"url": url, "base_url": base, "allow_private": True}
+
+
+def _command(script: str, env: dict[str, str]) -> dict[str, Any]:
+    return {"kind": "command", "argv": ["sh", "-c", f"cat > /dev/null; {script}"], "env": env}
+
+
+AGENT = """\
+import os
+
+def ask(run):
+    raise RuntimeError(dict(os.environ))
+
+def fail(run):
+    raise RuntimeError(f"{run['agent']} has failed")
+"""
+PAGES = ("/metrics", "/healthz", "/readyz", *(f"/api/v1/{name}" for name in ("status", "agents", "cron", "runs?limit=1000")))
+STAY = {"sleeps", "stays"}  # what runs to the end of the test
+
+
+class Bird(Equipped):
+    """A daemon that knows the secret from its environment, from an env_file and from a file."""
+
+    def __init__(self, folder: Path, server: Server, form: str) -> None:
+        (folder / "agent.py").write_text(AGENT)
+        (folder / "key.txt").write_text(SECRET + "\n")
+        (folder / ".env").write_text(f"QUOTED={QUOTED}\nPLAIN={PLAIN}\n")
+        (folder / ".env").chmod(0o600)
+        debugging = {"ANTHROPIC_LOG": "debug", "HTTPX_LOG_LEVEL": "debug", "PYTHONASYNCIODEBUG": "1"}
+        options = ("--log-level", "debug", "--log-format", form)
+        self.declared = config(server)
+        super().__init__(folder, yaml(self.declared), {"KEY": SECRET, **debugging}, options)
+
+    def start(self) -> None:
+        """Its log goes to a file: nobody reads along here, and a pipe that is full would stop it."""
+        log = self.folder / "daemon.log"
+        with log.open("wb") as end:
+            command = self._command("run", *self.options)
+            self.process = subprocess.Popen(command, cwd=self.folder, env=self.environ, stderr=end, stdin=subprocess.DEVNULL)
+        self.process.stderr = log.open("rb")
+        self.until(lambda: "started" in log.read_text() and (self.folder / "state" / "daemon.json").exists())
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The last run of each entry."""
+        return {row["name"]: row for row in reversed(self.runs())}
+
+    def is_through(self) -> bool:
+        """Whether everything has run once, what stays apart, and every channel was tried."""
+        closed = {name for name, row in self.rows().items() if row["outcome"]}
+        tried = set(re.findall(r'deliveries_total{channel="([^"]+)",result="\w+"} [1-9]', self.metrics()))
+        return closed >= self.entries() - STAY and tried >= self.declared["channels"].keys()
+
+    def entries(self) -> set[str]:
+        return {*self.declared["agents"], *self.declared["cron"]}
+
+    def get(self, path: str) -> bytes:
+        """What the interface answers to who knows the token."""
+        address = urlsplit(json.loads((self.folder / "state" / "daemon.json").read_text())["url"]).netloc
+        connection = http.client.HTTPConnection(address, timeout=20)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {SECRET}"})
+            answer = connection.getresponse()
+            assert answer.status == 200
+            return answer.read()
+        finally:
+            connection.close()
+
+    def family(self) -> Iterator[Path]:
+        """The folders in /proc of the daemon's children and of theirs."""
+        parents = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        for pid in parents:
+            ancestor = pid
+            while ancestor in parents and ancestor != self.process.pid:
+                ancestor = parents[ancestor]
+            if ancestor == self.process.pid != pid:
+                yield Path("/proc") / str(pid)
+
+
+def told(*arguments: str) -> bytes:
+    """What a command says, carried out here."""
+    said = StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        main(arguments)
+    return said.getvalue().encode()
+
+
+def broken(good: str) -> Iterator[str]:
+    """The config with faults of every kind where the secrets stand."""
+    yield good.replace("${QUOTED}", "${KEY}").replace("Bearer ${KEY}", "${KEY}\\n")
+    literal = good.replace("${KEY}", SECRET).replace("${QUOTED}", QUOTED).replace("${PLAIN}", PLAIN)
+    yield literal.replace('"url"', '"urll"').replace('"api_key"', '"apikey"').replace('"value"', '"valu"')
+    yield literal.replace(f'"{SECRET}"', f'["{SECRET}"]')
+    yield literal.replace("tgram://", "tgrm://").replace("http://", "htp://").replace("discord://", "discord:")
+    yield literal.replace(f'"TOKEN": "{SECRET}"', f'"TOKEN={SECRET}"')
+    yield literal.replace(f'"X-Key": "{SECRET}"', f'"X-Key={SECRET}"')
+    yield literal[: literal.index(CORE) + len(CORE)]
+    yield literal.replace(f'"{SECRET}"', SECRET)
+    yield literal.replace('"TOKEN": "', '"TOKEN": "\\0')
+
+
+def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
+    """All that the daemon and the command line say while it runs."""
+    for path in PAGES:
+        yield path, it.get(path)
+    for row in it.runs():
+        shown = told("-c", str(it.config), "show", str(row["id"]))
+        assert b"trigger" in shown
+        yield "show", shown
+        yield "runs/ID", it.get(f"/api/v1/runs/{row['id']}")
+    for command in ("check", "status", "runs", "doctor", "reload", "ping"):
+        done = it.do(command)
+        yield command, (done.stdout + done.stderr).encode()
+    for name in it.entries():
+        effective = told("-c", str(it.config), "check", "--effective", name)
+        assert b"built in" in effective
+        yield f"check --effective {name}", effective
+
+
+def refusals(it: Bird) -> Iterator[tuple[str, bytes]]:
+    """What is said to a config that is broken, and to an env_file that is."""
+    good = it.config.read_text()
+    for index, bad in enumerate(broken(good)):
+        assert bad != good
+        it.config.write_text(bad)
+        said = told("-c", str(it.config), "check")
+        assert said.count(b"\n") > 0
+        yield f"check of fault {index}", said
+        yield f"json of fault {index}", told("-c", str(it.config), "check", "--format", "json")
+    it.config.write_text(next(broken(good)))
+    for command in ("reload", "doctor", "run"):
+        done = it.do(command)
+        assert done.returncode
+        yield f"{command} of a fault", (done.stdout + done.stderr).encode()
+    it.config.write_text(good)
+    for line in (SECRET, f"KEY {SECRET}", f"{QUOTED}={QUOTED}"):
+        (it.folder / ".env").write_text(line)
+        done = it.do("reload")
+        assert done.returncode == 2
+        yield f"reload with an env_file that holds {line}", (done.stdout + done.stderr).encode()
+
+
+def variables(child: Path) -> Iterator[tuple[str, bytes]]:
+    """The environment of a child."""
+    for pair in (child / "environ").read_bytes().split(b"\0"):
+        name, _, value = pair.partition(b"=")
+        yield name.decode(), value
+
+
+def kept(it: Bird) -> list[tuple[str, bytes]]:
+    """Every file that is there, the log and the database among them; the config and what it takes its secrets from apart."""
+    sources = {it.config, it.folder / ".env", it.folder / "key.txt"}
+    return [(path.name, path.read_bytes()) for path in it.folder.rglob("*") if path.is_file() and path not in sources]
+
+
+def leaking(evidence: list[tuple[str, bytes]]) -> dict[str, list[str]]:
+    """What shows the secret, with what stands around it."""
+    return {what: hits for what, said in evidence if (hits := leaks(said))}
+
+
+@pytest.fixture
+def server() -> Iterator[Parrot]:
+    with Parrot() as parrot:
+        yield parrot
+
+
+def test_a_secret_shows_in_nothing_that_is_said_or_kept(tmp_path: Path, server: Parrot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", SECRET)  # for the commands that are carried out here
+    with running(it := Bird(tmp_path, server, "text")):
+        it.until(it.is_through)
+        said = [*outside(it), *refusals(it), *kept(it)]
+        kin = list(it.family())
+        lent = {name for child in kin for name, value in variables(child) if leaks(value)}
+        argued = [(f"{child}/cmdline", (child / "cmdline").read_bytes()) for child in kin]
+        it.stop()
+    assert leaking(said + argued + kept(it)) == {}
+    assert len(kin) >= len(STAY)
+    assert lent == {"TOKEN"}
+
+
+def test_nor_in_a_log_for_machines(tmp_path: Path, server: Parrot) -> None:
+    with running(it := Bird(tmp_path, server, "json")):
+        it.until(it.is_through)
+        it.config.write_text(next(broken(it.config.read_text())))
+        assert it.do("reload").returncode == 2
+        it.stop()
+    log = (tmp_path / "daemon.log").read_text()
+    assert {json.loads(line)["event"] for line in log.splitlines()} >= {"run", "deliver", "breaker", "reload_refused"}
+    assert leaking(kept(it)) == {}
+
+
+def test_everybody_was_lent_it_and_had_every_chance_to_tell(tmp_path: Path, server: Parrot) -> None:
+    """That the tests above can fail: whoever was asked had the secret in some spelling, and repeated it as each refusal does."""
+    with running(it := Bird(tmp_path, server, "text")):
+        it.until(it.is_through)
+        rows = it.runs()
+    assert {request.path.split("/")[1] for request in server.requests} == set(HOW)
+    assert all(leaks("\n".join(spellings(request)).encode()) for request in server.requests)
+    assert len(server.requests) >= len(HOW) * 8
+    assert any("PATH" in row["error"] for row in rows if row["name"] == "raises")
+    assert any("TOKEN" in (row["text"] or "") for row in rows if row["name"] == "names")

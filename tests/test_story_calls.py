@@ -1,0 +1,384 @@
+"""Stories of calls: whose provider, whose probe, whose cost, and messages that wait behind others."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from servers import gateway
+from servers.messages import message, refuses, says, tool
+from servers.scripted import Server, reply
+from test_story_models import KEY, config, decides, model
+
+from scheduler.inbox import Refused
+from scheduler.metrics import Metrics
+from scheduler.requests import Report
+from scheduler.store import millis
+from scheduler.transports import Sent
+
+PRICES = "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}, claude-sonnet-5: {input: 3.0, output: 15.0}}"
+
+
+def two(url, extra, beat="interval: 30m"):
+    return f"""
+providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{url}"}}}}
+{PRICES}
+agents:
+  ops:
+    runner: {{kind: anthropic}}
+    heartbeat: {{stagger: 0s, checklist: "- look\\n", deliver: log, {beat}}}
+{extra}
+"""
+
+
+IDLE = """
+  idle:
+    runner: {kind: anthropic}
+    heartbeat: {interval: 5m, stagger: 0s, checklist: HEARTBEAT.md, deliver: log}
+"""
+
+
+def names(world, kind):
+    return [e for e in world.events if type(e).__name__ == kind]
+
+
+def test_an_agent_with_an_empty_checklist_does_not_give_back_a_probe_that_was_not_its(play):
+    with model(refuses(401, "authentication_error", "no")) as server:
+        world = play(two(server.url, IDLE, "interval: 10m"), environ={"KEY": KEY})
+        world.write("idle/HEARTBEAT.md", "")
+        world.run(minutes=119)
+        assert len(server.requests) <= 4  # 08:00 08:30 09:00 09:30
+
+
+def test_the_last_attempt_that_wants_a_year_of_rest_opens_the_breaker_too(play):
+    with model(refuses(429, "rate_limit_error", "x", retry_after="31536000")) as server:
+        world = play(config(server.url, interval="10m", retries="0"), environ={"KEY": KEY})
+        world.run(minutes=11)
+        assert world.story() == ["03-02 08:00 interval failed rate_limited", "03-02 08:10 interval skipped breaker_open"]
+
+
+def other_provider(good, bad, runner="{kind: anthropic}"):
+    return f"""
+providers:
+  local: {{kind: anthropic, api_key: x, base_url: "{good}"}}
+  anthropic: {{api_key: "${{KEY}}", base_url: "{bad}"}}
+{PRICES}
+agents:
+  ops:
+    runner: {runner}
+    model: claude-sonnet-5
+    heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, decide: {{model: claude-haiku-5-5, provider: local}}}}
+  neighbour:
+    runner: {{kind: anthropic, provider: local}}
+    heartbeat: {{interval: 7m, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+
+
+def test_a_refusal_of_the_runners_provider_is_not_the_deciders(play):
+    def act(connection, over):
+        pass
+
+    with Server([decides("run", "do it")]) as good, model(refuses(401, "authentication_error", "no")) as bad:
+        world = play(
+            other_provider(good.url, bad.url).replace(
+                'checklist: "- look\\n", deliver: log}', 'checklist: "- look\\n", deliver: log}'
+            ),
+            environ={"KEY": KEY},
+        )
+        world.run(minutes=8)
+    assert [e.provider for e in names(world, "ProviderFailed")][:1] == ["anthropic"]
+    assert not any("breaker_open" in line for line in world.story("neighbour"))
+
+
+def test_a_401_of_an_http_agent_does_not_shut_the_deciders_provider(play):
+    with Server([decides("run", "do it")]) as good, Server([reply({"error": "no"}, 401)]) as agent:
+        text = other_provider(good.url, good.url, f'{{kind: http, url: "{agent.url}"}}')
+        world = play(text, environ={"KEY": KEY})
+        world.run(minutes=8)
+    assert [e.provider for e in names(world, "BreakerMoved")] == []
+
+
+def test_an_http_agents_exit_is_no_provider_error(play):
+    with Server([decides("run", "do it")]) as good, Server([reply({"error": "disk"}, 500)]) as agent:
+        text = other_provider(good.url, good.url, f'{{kind: http, url: "{agent.url}"}}')
+        world = play(text, environ={"KEY": KEY})
+        world.run(minutes=1)
+    ops = [e for e in names(world, "ProviderFailed") if e.error_class == "server"]
+    assert ops == []
+
+
+def test_a_decided_skip_by_the_model_asked_is_no_mismatch(play):
+    with model(decides("skip")) as server:
+        world = play(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert names(world, "Mismatched") == []
+
+
+def test_a_probe_that_fails_for_a_moment_is_a_failed_run_not_a_skip(play):
+    with model(
+        refuses(401, "authentication_error", "no"), refuses(529, "overloaded_error", "busy"), says("HEARTBEAT_OK")
+    ) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=40)
+    assert world.story()[1].startswith("03-02 08:30 interval failed")
+
+
+def test_a_run_that_asked_and_waits_when_the_breaker_opens_is_no_skip(play):
+    extra = """
+  other:
+    runner: {kind: anthropic}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
+"""
+    empty_usage = refuses(529, "overloaded_error", "busy")
+    with model(empty_usage, refuses(401, "authentication_error", "no")) as server:
+        world = play(two(server.url, extra), environ={"KEY": KEY})
+        world.run(minutes=2)
+    assert world.rows("ops")[0]["outcome"] == "failed", world.story()
+
+
+def test_a_run_half_of_which_has_no_price_has_no_known_cost(play):
+    with model(decides("run", "do it"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, decide="{model: claude-haiku-5-5}", model="claude-opus-9"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert world.rows()[0]["cost_usd"] is None
+
+
+def test_the_row_says_which_model_was_asked_for_after_a_reload_between_attempts(play):
+    with model(refuses(429, "rate_limit_error", "x", retry_after="120"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.reload(config(server.url, model="claude-haiku-5-5"))
+        world.run(minutes=2)
+        last = server.requests[-1].json["model"]
+    assert world.rows()[0]["model_requested"] == last
+
+
+HTTP = """
+agents:
+  ops:
+    runner: {{kind: http, url: "{url}"}}
+    heartbeat: {{interval: {interval}, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+
+
+def test_results_that_fail_one_after_the_other_are_failures_in_a_row(play):
+    with Server([gateway.later()]) as server:
+        world = play(HTTP.format(url=server.url, interval="30m"))
+        for _ in range(3):
+            world.run(minutes=1)
+            world.ask(Report(server.requests[-1].json["run"], None, "it broke"))
+            world.run(minutes=29)
+    assert world.store.connection.execute("select failures from entry").fetchone()[0] == 3
+
+
+def test_a_later_quiet_answer_counts_once_as_quiet(play):
+    with Server([gateway.later()]) as server:
+        world = play(HTTP.format(url=server.url, interval="30m"))
+        world.run(minutes=1)
+        world.ask(Report(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+    assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 1
+
+
+def test_an_alert_that_stands_is_not_ended_by_an_asynchronous_start(play):
+    with Server([gateway.later()]) as server:
+        world = play(HTTP.format(url=server.url, interval="30m"))
+        world.run(minutes=1)
+        world.ask(Report(server.requests[-1].json["run"], "ALERT: x", None))
+        world.run(minutes=30)
+    assert world.store.connection.execute("select alerting from entry").fetchone()[0] == 1
+
+
+@pytest.mark.parametrize("words", ["a\0b"])
+def test_odd_results(play, words):
+    with Server([gateway.later()]) as server:
+        world = play(HTTP.format(url=server.url, interval="30m"))
+        world.run(minutes=1)
+        world.ask(Report(server.requests[-1].json["run"], words, None))
+        world.run(minutes=1)
+    assert "\0" not in (world.rows()[-1]["text"] or "")
+    assert len(world.rows()[-1]["text"].encode()) <= 64 * 1024
+
+
+BEHIND_A_GATEWAY = """
+providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{good}"}}}}
+{prices}
+agents:
+  ops:
+    runner: {{kind: http, url: "{agent}"}}
+    heartbeat: {{interval: 40m, stagger: 0s, checklist: "- look\\n", deliver: log, decide: {{model: claude-haiku-5-5}}}}
+"""
+
+
+def test_a_report_does_not_use_up_the_probe(play):
+    with (
+        Server([decides("run", "do"), refuses(401, "authentication_error", "no"), decides("skip")]) as good,
+        Server([gateway.later()]) as agent,
+    ):
+        world = play(BEHIND_A_GATEWAY.format(good=good.url, agent=agent.url, prices=PRICES), environ={"KEY": KEY})
+        world.run(minutes=75)  # 08:00 async; 08:40 401 -> probe 09:10
+        run_id = agent.requests[0].json["run"]
+        world.ask(Report(run_id, "HEARTBEAT_OK", None))  # 09:15
+        world.run(minutes=10)  # 09:20
+    assert world.story()[-1] == "03-02 09:20 interval ok decided_skip", world.story()
+
+
+def test_a_restart_with_a_new_key_tries_the_provider_at_once(play):
+    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.environ["KEY"] = "sk-new-key"
+        world.off(minutes=2)
+        world.run(minutes=5)
+    assert world.story()[-1] == "03-02 08:10 interval ok heartbeat_ok", world.story()
+
+
+def test_more_messages_than_can_be_sent_at_once_do_not_make_the_engine_spin(play):
+    agents = "\n".join(
+        f'  a{i}: {{runner: {{kind: command, argv: [x]}}, heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}}}'
+        for i in range(12)
+    )
+    world = play("agents:\n" + agents, scripts={f"a{i}": (lambda asked, i=i: f"ALERT {i}") for i in range(12)})
+    sent = world.letters._carry
+    world.letters._carry = lambda parcel: (sent(parcel)[0], timedelta(seconds=20))
+    for _ in range(5):
+        again_at = world.engine.tick(world.clock.read())
+    assert len(world.letters.inflight()) == 4  # the share of one channel
+    assert again_at > world.clock.now
+
+
+TG = """
+channels: {phone: "tgram://12345:abcdefghijklmnopqrstuvwxyz0123456789/99"}
+agents:
+  ops:
+    runner: {kind: command, argv: [x]}
+    heartbeat: {interval: 12h, stagger: 0s, checklist: "- look\\n", deliver: phone}
+"""
+
+
+def test_an_alert_is_told_again_after_its_window_though_an_older_message_is_held(play):
+    state = {"s": Sent("uncertain", "timed out", None)}
+    world = play(TG, scripts={"ops": lambda asked: "ALERT disk full"}, sends=lambda parcel: state["s"])
+    world.run(hours=1)
+    assert world.rows()[0]["delivery"]["state"] == "held"
+    state["s"] = Sent("delivered", "", None)
+    world.run(days=5)
+    assert [t for *_, t in world.said], world.story()
+
+
+def test_a_result_that_comes_before_its_202_is_booked_is_not_lost(play):
+    with Server([gateway.later()]) as server:
+        world = play(HTTP.format(url=server.url, interval="30m"))
+        world.engine.tick(world.clock.read())
+        ((number, (task, result, _)),) = world.runs._tasks.items()
+        world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
+        world.engine._deadlines.start(task, world.clock.steady)
+        try:
+            world.ask(Report(number, "ALERT fast", None))
+        except Refused as refused:
+            assert refused.code != "not_found", refused
+
+
+def test_tokens_of_a_cut_call_are_booked(play):
+    # a model answered something useless just while we stopped: the row is put back, its tokens are gone
+    with model(reply(message(tool("bash", {})))) as server:
+        world = play(config(server.url, retries="0"), environ={"KEY": KEY})
+        world.engine.tick(world.clock.read())
+        ((number, (task, result, _)),) = world.runs._tasks.items()
+        world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
+        world.engine._deadlines.start(task, world.clock.steady)
+        world.engine.stopping = True
+        world.runs.cancel = lambda number, why: None  # as with a model call: nothing can be ended
+        world.engine.cut_runs(world.clock.read())
+        world.clock.forward(timedelta(seconds=2))
+        world.engine.tick(world.clock.read())
+    assert world.rows()[0]["tokens"]["input"] == 120, world.rows()[0]
+
+
+# ---- metrics
+
+
+def metrics_of(world, settings=None):
+    return Metrics(settings or world.engine.plan.settings, version="1", tzdata="x")
+
+
+def lines(m, start):
+    return [line for family in m._counters() for line in "".join(family.lines()).splitlines() if line.startswith(start)]
+
+
+def test_the_tokens_of_an_http_agent_exist_at_zero_from_load(play):
+    with Server([gateway.says("HEARTBEAT_OK", model="opus-9", tokens={"input": 3, "output": 4})]) as server:
+        world = play(HTTP.format(url=server.url, interval="30m"))
+        m = metrics_of(world)
+        before = {line.rsplit(" ", 1)[0] for line in lines(m, "heartbeatd_")}
+        world.run(minutes=1)
+        for e in world.events:
+            m.hear(e)
+        after = {line.rsplit(" ", 1)[0] for line in lines(m, "heartbeatd_")}
+    assert after - before == set()
+
+
+def test_counters_of_a_provider_and_a_model_go_with_them(play):
+    with model(refuses(401, "authentication_error", "no")) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        m = metrics_of(world)
+        world.run(minutes=1)
+        world.reload("agents: {ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 30m, deliver: log}}}")
+        for e in world.events:
+            m.hear(e)
+    left = [line for name in ("provider_errors_total", "unpriced", "tokens") for line in lines(m, f"heartbeatd_{name}")]
+    assert left == [], left[:3]
+
+
+def test_messages_of_sessions_are_kept_no_longer_than_history(play):
+    with model(says("ALERT: x")) as server:
+        y = config(server.url, isolated_session="false")
+        world = play(y, environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.reload("agents: {y: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 30m, deliver: log}}}")
+        world.run(days=40)
+    assert world.store.connection.execute("select count(*) from message").fetchone()[0] == 0
+
+
+def test_a_reload_leaves_a_provider_that_wants_rest_alone(play):
+    with model(refuses(429, "rate_limit_error", "x", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.reload(config(server.url, interval="10m"))
+        world.run(minutes=6)
+        assert len(server.requests) == 1
+
+
+def test_waiting_parts_behind_a_held_one_end_some_day(play):
+    def sends(parcel):
+        return Sent("uncertain", "t", None) if parcel.letter.part == 1 else Sent("delivered", "", None)
+
+    world = play(TG, scripts={"ops": lambda asked: "ALERT " + "word " * 2000}, sends=sends)
+    world.run(days=40)
+    old = "select state from outbox where created_at < ? and state in ('held', 'pending')"
+    assert not world.store.connection.execute(old, (millis(world.clock.now - timedelta(days=2)),)).fetchall()
+
+
+def test_an_old_keys_refusal_does_not_shut_off_the_new_key(play):
+    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.engine.tick(world.clock.read())
+        ((number, (task, result, _)),) = world.runs._tasks.items()
+        world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
+        world.engine._deadlines.start(task, world.clock.steady)
+        world.environ["KEY"] = "sk-new"
+        world.reload(config(server.url, interval="10m"))
+        world.run(minutes=11)
+    assert world.story()[-1] == "03-02 08:10 interval ok heartbeat_ok", world.story()
+
+
+def test_one_hanging_channel_does_not_hold_up_another(play):
+    cfg = 'channels: {slow: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\nagents:\n'
+    for i in range(9):
+        to = "slow" if i < 8 else "log"
+        cfg += f'  a{i}: {{runner: {{kind: command, argv: [x]}}, heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: {to}}}}}\n'
+    world = play(cfg, scripts={f"a{i}": (lambda asked, i=i: f"ALERT {i}") for i in range(9)})
+    sent = world.letters._carry
+    world.letters._carry = lambda parcel: (sent(parcel)[0], timedelta(seconds=30 if parcel.channel.name == "slow" else 0))
+    for _ in range(4):
+        world.engine.tick(world.clock.read())
+    assert any(name == "a8" for _, name, _ in world.said)

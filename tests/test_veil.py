@@ -1,0 +1,63 @@
+"""Foreign texts that repeat our secrets: covered however they are spelled, and nothing else with them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from html import escape
+from urllib.parse import quote
+
+import pytest
+
+from heartbeat.runners.veil import Veil, parts_of
+
+SECRET = "k>~ey?/+=&%:@'\"é-0123456789"
+
+
+def encoded(before: str, secret: str, after: str = "", *, encode: Callable[[bytes], bytes] = b64encode) -> str:
+    return encode(f"{before}{secret}{after}".encode()).decode()
+
+
+@pytest.mark.parametrize("spell", [
+    str,
+    str.upper,
+    quote,
+    lambda secret: quote(secret, safe=""),
+    lambda secret: quote(secret, safe="").lower(),
+    lambda secret: quote(quote(secret, safe=""), safe=""),
+    escape,
+    lambda secret: json.dumps(secret)[1:-1],
+    lambda secret: json.dumps(secret, ensure_ascii=False)[1:-1],
+], ids=range(9))  # fmt: skip
+def test_a_secret_is_covered_wholly_however_it_is_escaped(spell: Callable[[str], str]) -> None:
+    assert Veil([SECRET]).over(f"no: {spell(SECRET)}!") == "no: ***!"
+
+
+@pytest.mark.parametrize("before", ["", "u:", "me:", "Bearer "])
+@pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
+def test_in_base64_it_is_covered_whatever_stands_before_it(before: str, encode: Callable[[bytes], bytes]) -> None:
+    shown = Veil([SECRET]).over(encoded(before, SECRET, " x", encode=encode))
+    bare = encoded(before, "", encode=encode).rstrip("=")
+    assert shown.startswith(bare[:-1] or "***")
+    assert len(shown.replace("***", "")) <= len(bare) + 6
+
+
+def test_what_is_written_encoded_in_the_config_is_covered_decoded_too() -> None:
+    assert Veil([quote(SECRET, safe="")]).over(f"GET /{SECRET}") == "GET /***"
+
+
+def test_of_two_secrets_that_overlap_the_longer_is_covered_whole() -> None:
+    assert Veil(["abcd", "abcd-efgh"]).over("abcd-efgh abcd") == "*** ***"
+
+
+@pytest.mark.parametrize("secret", [None, "", "abc"])
+def test_what_is_too_short_to_be_a_secret_covers_nothing(secret: str | None) -> None:
+    assert Veil([secret]).over("abcdef") == "abcdef"
+
+
+def test_of_an_address_the_login_is_secret_and_with_all_of_it_what_may_be_a_token() -> None:
+    url = "https://user:pass-word@host/v1/0123456789?key=abcdefgh"
+    assert parts_of(url, all_of_it=False) == ["user:pass-word", "pass-word"]
+    veil = Veil(parts_of(url, all_of_it=True))
+    assert veil.over("POST /v1/0123456789?key=abcdefgh at host") == "POST /v1/***?key=*** at host"
