@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from servers.messages import refuses, says
+from test_story_models import KEY, config, model
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
@@ -368,6 +370,16 @@ def test_every_slot_has_its_one_end_however_often_the_lane_is_taken(play: Play) 
     passed = int((world.clock.now - at("2026-03-02 08:00")) / timedelta(minutes=5)) + 1
     assert sum(row["slots"] for row in closed) == passed
     assert {(row["outcome"], row["reason"]) for row in closed} == {("ok", None), ("skipped", "busy")}
+
+
+def test_a_beat_that_waits_for_its_lane_leaves_the_probe_of_its_provider_to_whoever_asks_first(play: Play) -> None:
+    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=29)
+        with speaking(world):
+            world.run(minutes=10)
+        world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval failed auth", "03-02 08:30 interval ok heartbeat_ok"]
 
 
 # --- held over HTTP -------------------------------------------------------------------------------------------------------
