@@ -92,7 +92,8 @@ def bare(folder: Path, agents: int) -> float:
         for number in range(first, last):
             db.execute(
                 "update run set state = 'closed', outcome = 'ok', suppression = 'heartbeat_ok', finished_at = ?,"
-                " text = 'HEARTBEAT_OK' where id = ? and state = 'running' and owner = 'bench' and fence = 1",
+                " text = 'HEARTBEAT_OK'"
+                " where id = ? and state = 'running' and owner = 'bench' and fence = 1",
                 (number, number),
             )
             db.execute("update entry set slot = ?, due_at = ?, settled_until = ? where id = ?", (number, number, number, number))

@@ -6,8 +6,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
+
+from heartbeat import marks
 
 MAX_BYTES = 64 * 1024
 
@@ -16,7 +19,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
+HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
 _STUB = re.compile(r"(?:[-*+]|\d{1,9}[.)])?\s*(?:\[\s*\])?$")
 _DONE = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])\s*)?\[[xX]\](?:\s|$)")
 _RULE = re.compile(r"([-*_])(?:\s*\1){2,}$")
@@ -87,16 +90,59 @@ def tasks(text: str) -> str:
     Such a section ends at the next heading of its own or a higher level. Nothing is cut out of code fences; a comment that
     is never closed stays.
     """
-    return "\n".join(line for line, _ in _open_lines(text)).strip("\n")
+    return "\n".join(line for line, _ in open_lines(text)).strip("\n")
 
 
 def has_work(text: str) -> bool:
     """Whether anything is left to ask about.
 
-    Blank lines, headings, rules, empty list items and boxes, done boxes, fences without content, comments and what is under
-    `Completed` do not count. `#TODO`, without a blank, is no heading and counts.
+    Blank lines, headings, rules, empty list items and boxes, done boxes, marks without a text, fences without content, comments
+    and what is under `Completed` do not count. `#TODO`, without a blank, is no heading and counts.
     """
-    return any(_is_content(line, code) for line, code in _open_lines(text))
+    return any(is_content(line, code) for line, code in open_lines(text))
+
+
+def open_lines(text: str) -> Iterator[tuple[str, bool]]:
+    """The lines of all sections that are not completed, without comments, and whether each is code."""
+    completed = 0
+    for line, code in _lines(text):
+        heading = None if code else HEADING.match(line)
+        if heading and (not completed or len(heading[1]) <= completed):
+            completed = len(heading[1]) if _says_completed(heading[2] or "") else 0
+        if not completed:
+            yield line, code
+
+
+def is_content(line: str, code: bool) -> bool:
+    """Whether a line says something to be done."""
+    bare = line.strip()
+    if not bare:
+        return False
+    if code:
+        return not _FENCE.match(line)
+    if marked := marks.read(line):
+        bare = marked.plain.strip()
+    return not (HEADING.match(line) or _STUB.match(bare) or _DONE.match(bare) or _RULE.match(bare))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many boxes with a text stand open, and how many are done."""
+
+    open: int
+    done: int
+
+
+def progress(*texts: str) -> Progress:
+    """The boxes of these texts: those done anywhere, those open outside `Completed`."""
+    opened = sum(_has_box(line, "[ ]") for text in texts for line, code in open_lines(text) if not code)
+    done = sum(_has_box(line, "[x]") for text in texts for line, code in _lines(text) if not code)
+    return Progress(opened, done)
+
+
+def _has_box(line: str, box: str) -> bool:
+    marked = marks.read(line)
+    return marked is not None and marked.box == box and bool(marked.text)
 
 
 def _open(root: Path, name: str, flags: int) -> int:
@@ -131,17 +177,6 @@ def _up_to(file: int, size: int) -> bytes:
     while len(data) < size and (more := os.read(file, size - len(data))):
         data += more
     return data
-
-
-def _open_lines(text: str) -> Iterator[tuple[str, bool]]:
-    """The lines of all sections that are not completed, and whether each is code."""
-    completed = 0
-    for line, code in _lines(text):
-        heading = None if code else _HEADING.match(line)
-        if heading and (not completed or len(heading[1]) <= completed):
-            completed = len(heading[1]) if _says_completed(heading[2] or "") else 0
-        if not completed:
-            yield line, code
 
 
 def _says_completed(title: str) -> bool:
@@ -183,12 +218,3 @@ def _uncommented(line: str, hidden: bool, last_close: int) -> tuple[str, bool]:
             return (shown if hidden else shown + line[at:]), hidden
         shown += "" if hidden else line[at:found]
         at, hidden = found + len(mark), not hidden
-
-
-def _is_content(line: str, code: bool) -> bool:
-    bare = line.strip()
-    if not bare:
-        return False
-    if code:
-        return not _FENCE.match(line)
-    return not (_HEADING.match(line) or _STUB.match(bare) or _DONE.match(bare) or _RULE.match(bare))

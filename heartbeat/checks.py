@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from heartbeat import checklist
+from heartbeat import checklist, items
 from heartbeat.checklist import Refusal
+from heartbeat.items import Selection
+from heartbeat.precheck import Checked, Found
 from heartbeat.spec import Heartbeat
 
 
@@ -42,8 +44,10 @@ class Skip(StrEnum):
 class Situation:
     """All that the chain looks at.
 
-    `checklist` is its text, or why there is none, as `checklist_of` finds it. `breaker_open` says that the provider of the
-    model refuses us, and that it is not yet time to try it again; `busy`, that somebody is speaking to the agent.
+    `checklist` is its text, or why there is none, as `checklist_of` finds it; `slot` and `asked` decide which of its items are
+    due, as `items.select` says. `breaker_open` says that the provider of the model refuses us, and that it is not yet time to
+    try it again; `busy`, that somebody else is speaking to the agent. What costs something is found last: `precheck` and
+    `tokens`, the prompt's estimated length, are None until all that stands before them in the chain has been passed.
     """
 
     heartbeat: Heartbeat
@@ -53,11 +57,47 @@ class Situation:
     checklist: str | Skip
     breaker_open: bool = False
     busy: bool = False
+    slot: datetime | None = None
+    asked: Mapping[str, datetime] = field(default_factory=dict)
+    precheck: Checked | None = None
+    tokens: int | None = None
+
+    @property
+    def selection(self) -> Selection:
+        """What of the checklist is asked about; a wake asks about all of it."""
+        if isinstance(self.checklist, Skip):
+            return NOTHING
+        return items.select(self.checklist, self.slot or self.now, self.asked, everything=self.woken)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything stands on the checklist, due or not."""
+        return not isinstance(self.checklist, Skip) and checklist.has_work(self.checklist)
+
+    @property
+    def beats_without_a_list(self) -> bool:
+        """Whether it is the config that wants this beat though there is nothing on the checklist, or none."""
+        if isinstance(self.checklist, Skip):
+            return self.checklist is Skip.CHECKLIST_MISSING and self.heartbeat.on_missing == "run"
+        return self.heartbeat.on_empty == "run" and not self.has_work
+
+
+NOTHING = Selection("", work=False)
+Link = tuple[Skip, Callable[[Situation], bool]]
 
 
 def first_obstacle(situation: Situation) -> Skip | None:
     """The first reason in the chain not to run; None when nothing stands in the way."""
-    return next((reason for reason, stands in _CHAIN if stands(situation)), None)
+    return _first(situation, (*_CHAIN, *_LATE))
+
+
+def late_obstacle(situation: Situation) -> Skip | None:
+    """The same, of a situation in which nothing stood in the way until what is found last was found."""
+    return _first(situation, _LATE)
+
+
+def _first(situation: Situation, chain: tuple[Link, ...]) -> Skip | None:
+    return next((reason for reason, stands in chain if stands(situation)), None)
 
 
 def checklist_of(heartbeat: Heartbeat) -> str | Skip:
@@ -92,7 +132,7 @@ def _missing(situation: Situation) -> bool:
 def _empty(situation: Situation) -> bool:
     if situation.woken or situation.heartbeat.on_empty == "run" or isinstance(situation.checklist, Skip):
         return False
-    return not checklist.has_work(situation.checklist)
+    return not situation.has_work
 
 
 def _unreadable(situation: Situation) -> bool:
@@ -103,6 +143,10 @@ def _too_large(situation: Situation) -> bool:
     return situation.checklist is Skip.CHECKLIST_TOO_LARGE
 
 
+def _nothing_due(situation: Situation) -> bool:
+    return situation.has_work and not situation.woken and not situation.selection.work
+
+
 def _not_shown(situation: Situation) -> bool:
     return not (situation.heartbeat.show_ok or situation.heartbeat.show_alerts)
 
@@ -111,7 +155,29 @@ def _breaker_open(situation: Situation) -> bool:
     return situation.breaker_open
 
 
-_CHAIN: tuple[tuple[Skip, Callable[[Situation], bool]], ...] = (
+def _precheck(situation: Situation) -> bool:
+    return _found(situation, Found.NOTHING) and not situation.woken
+
+
+def _unchanged(situation: Situation) -> bool:
+    precheck = situation.heartbeat.precheck
+    return _found(situation, Found.UNCHANGED) and not situation.woken and precheck is not None and precheck.unchanged == "skip"
+
+
+def _failed(situation: Situation) -> bool:
+    precheck = situation.heartbeat.precheck
+    return _found(situation, Found.FAILED) and precheck is not None and precheck.on_error == "skip"
+
+
+def _found(situation: Situation, found: Found) -> bool:
+    return situation.precheck is not None and situation.precheck.found is found
+
+
+def _too_long(situation: Situation) -> bool:
+    return situation.tokens is not None and situation.tokens > situation.heartbeat.max_input_tokens
+
+
+_CHAIN: tuple[Link, ...] = (
     (Skip.DISABLED, _disabled),
     (Skip.PAUSED, _paused),
     (Skip.ACTIVE_HOURS, _outside_hours),
@@ -120,8 +186,16 @@ _CHAIN: tuple[tuple[Skip, Callable[[Situation], bool]], ...] = (
     (Skip.CHECKLIST_EMPTY, _empty),
     (Skip.CHECKLIST_UNREADABLE, _unreadable),
     (Skip.CHECKLIST_TOO_LARGE, _too_large),
+    (Skip.NOTHING_DUE, _nothing_due),
     (Skip.NOT_SHOWN, _not_shown),
     (Skip.BREAKER_OPEN, _breaker_open),
+)
+
+_LATE: tuple[Link, ...] = (
+    (Skip.PRECHECK, _precheck),
+    (Skip.PRECHECK_UNCHANGED, _unchanged),
+    (Skip.PRECHECK_FAILED, _failed),
+    (Skip.PROMPT_TOO_LARGE, _too_long),
 )
 
 _REFUSED = {

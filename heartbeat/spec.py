@@ -80,12 +80,26 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True)
+class Precheck:
+    """A line for the shell that looks whether there is anything to ask about.
+
+    `unchanged` is what becomes of a beat when it prints the same as last time, `on_error` when it fails.
+    """
+
+    command: str
+    unchanged: Literal["skip", "run"]
+    on_error: Literal["skip", "run"]
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One agent's heartbeat as declared.
 
     `interval` None means the agent beats only when woken. `checklist` is a file name inside `workspace`, or the text itself
     when it holds a line break. `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
     `session_keep` is how many messages of earlier beats an agent is reminded of; 0: each beat stands alone.
+    `memory` are the files that are read where the checklist is missing or empty and the agent beats all the same.
     """
 
     name: str
@@ -115,3 +129,6 @@ class Heartbeat:
     deliver: tuple[str, ...]
     decide: Decide | None = None
     session_keep: int = 0
+    precheck: Precheck | None = None
+    memory: tuple[str, ...] = ()
+    max_input_tokens: int = 50_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler import breakers, duequeue, holds, sessions, wakes
+from scheduler import breakers, duequeue, holds, items, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.outcome import Trigger
@@ -63,4 +63,6 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         failures=standing.failures,
         busy=entry.lane is not None and holds.is_held(turn, entry.lane),
         messages=sessions.recall(turn, entry.name, entry.session_keep),
+        asked=items.asked(turn, entry),
+        last_precheck=standing.precheck,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler import breakers, calls, claims, duequeue, history, outbox, planning, sessions, wakes
+from scheduler import breakers, calls, claims, duequeue, history, items, outbox, planning, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.events import LaneTaken, Retried, Stale
-from scheduler.outcome import LONGEST_RETRY_AFTER, SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
+from scheduler.outcome import ANSWERS, LONGEST_RETRY_AFTER, SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 
@@ -54,7 +54,8 @@ def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | No
     run = duequeue.begin_report(turn, entry.kind, entry.name, slot)
     if run is None:
         return None
-    after = _close(turn, standing, claims.of(turn, entry, standing, run), ending)
+    told = items.resumed(turn, entry.kind, entry.name, slot, ending)
+    after = _close(turn, standing, claims.of(turn, entry, standing, run), told)
     planning.replan(turn, standing, after or standing)
     return run.run_id
 
@@ -133,6 +134,10 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     if ending.message:
         outbox.put(turn, claim, ending.message, channels)
     sessions.remember(turn, claim, ending)
+    if ending.outcome in ANSWERS:
+        items.note(turn, claim, ending)
+    if ending.outcome is Outcome.ASYNC:
+        items.put_off(turn, claim, ending)
     _end_wakes(turn, standing, claim, ending)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
@@ -163,6 +168,8 @@ def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told
         return noted  # whether it went well is for its result to say
     if ending.outcome not in SUCCESSES:
         return replace(noted, failures=standing.failures + 1)
+    if ending.outcome in ANSWERS and ending.precheck and ending.precheck.digest:
+        noted = replace(noted, precheck=ending.precheck.digest)
     alerting = int(ending.outcome is Outcome.ALERT)
     return replace(noted, failures=0, last_success_at=turn.now, quiet=0 if told else standing.quiet + 1, alerting=alerting)
 

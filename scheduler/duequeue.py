@@ -41,6 +41,7 @@ class Standing:
     failures: int
     quiet: int
     alerting: int
+    precheck: str | None
 
     @property
     def pace(self) -> Pace:
@@ -127,6 +128,7 @@ def _standing(row: sqlite3.Row) -> Standing:
         failures=row["failures"],
         quiet=row["quiet"],
         alerting=row["alerting"],
+        precheck=row["precheck"],
     )
 
 
@@ -181,7 +183,7 @@ COLUMNS = {
     "state": "state", "pace_text": "pace", "anchor": "anchor", "settled_until": "settled_until", "slot": "slot",
     "due_at": "due_at", "paused_until": "paused_until", "last_slot": "last_slot", "last_ended_at": "last_ended_at",
     "last_woken_at": "last_woken_at", "last_success_at": "last_success_at", "failures": "failures", "quiet": "quiet",
-    "alerting": "alerting",
+    "alerting": "alerting", "precheck": "precheck",
 }  # fmt: skip
 
 

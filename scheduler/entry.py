@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,15 @@ class Start(Protocol):
     """Starts a child process for a run and waits for its end."""
 
     def __call__(
-        self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = ..., keep_tail: bool = ...
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = ...,
+        keep_tail: bool = ...,
+        timeout: timedelta | None = ...,
     ) -> Ended: ...
 
 
@@ -32,8 +40,9 @@ class Claim:
     """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
 
     `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
-    what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try. `busy`:
-    somebody else has the lane.
+    what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try; `asked`
+    holds when each item of a checklist was last asked about, by its hash, and `last_precheck` the digest of what a precheck
+    last printed. `busy`: somebody else has the lane.
     """
 
     run_id: int
@@ -53,6 +62,8 @@ class Claim:
     busy: bool = False
     probes: tuple[str, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
+    asked: Mapping[str, datetime] = field(default_factory=dict)
+    last_precheck: str | None = None
 
     @property
     def mark(self) -> str:

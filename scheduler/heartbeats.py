@@ -6,10 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from heartbeat import checklist, verdict
-from heartbeat.checks import Situation, checklist_of, first_obstacle
+from heartbeat import checklist, precheck, verdict
+from heartbeat.checks import Situation, checklist_of, first_obstacle, late_obstacle
 from heartbeat.decision import Action, Decision, question
-from heartbeat.prompt import Facts, Prompt, compose, meta
+from heartbeat.items import Selection
+from heartbeat.precheck import Found
+from heartbeat.prompt import Facts, Prompt, compose, estimate, meta
 from heartbeat.prompt import Wake as PromptWake
 from heartbeat.runners import Answer, Run, Tokens
 from heartbeat.runners import ask as runners
@@ -109,14 +111,50 @@ def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Endin
     if obstacle is not None:
         _create_if_wished(spec, obstacle)
         return Ending(Outcome.SKIPPED, obstacle)
-    facts = _facts(spec, claim, situation)
+    with suppress(OSError):  # where it cannot be made, the runner says so better
+        spec.workspace.mkdir(parents=True, exist_ok=True)
+    if spec.precheck is None:
+        return _go_on(spec, claim, situation, start, elapsed)
+    checked = precheck.look(spec, spec.precheck, claim.last_precheck, start)
+    return replace(_checked(spec, claim, replace(situation, precheck=checked), start, elapsed), precheck=checked)
+
+
+def _checked(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
+    """A beat whose precheck has been made."""
+    checked = situation.precheck
+    assert checked is not None
+    if checked.found is Found.CUT or elapsed() >= spec.timeout:
+        return Ending(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
+    obstacle = late_obstacle(situation)
+    if obstacle is not None:
+        return Ending(Outcome.SKIPPED, obstacle, error=checked.error or None)
+    return _go_on(spec, claim, situation, start, elapsed)
+
+
+def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
+    """What is to be asked is put together, measured and asked."""
+    selection = situation.selection
+    facts = _facts(spec, claim, situation, selection)
+    prompt = compose(facts, spec)
+    said = (text for _, text in claim.messages)
+    if late_obstacle(replace(situation, tokens=estimate(prompt.text, *said))) is not None:
+        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
+    return replace(_answered(spec, claim, facts, start, elapsed), selection=selection)
+
+
+def _answered(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, elapsed: Elapsed) -> Ending:
+    """The agent's answer, or where a decision comes first and is to skip, that."""
     if spec.decide is None:
-        return _asked(spec, claim, facts, start, spec.timeout)
+        return _asked(spec, claim, facts, start, _time_left(spec, elapsed) if spec.precheck else spec.timeout)
     decided = _decided(spec, spec.decide, claim, facts)
     if isinstance(decided, Ending):
         return decided
-    ending = _asked(spec, claim, replace(facts, tasks=decided.tasks), start, max(spec.timeout - elapsed(), A_MOMENT))
+    ending = _asked(spec, claim, replace(facts, tasks=decided.tasks), start, _time_left(spec, elapsed))
     return replace(ending, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *ending.calls))
+
+
+def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
+    return max(spec.timeout - elapsed(), A_MOMENT)
 
 
 def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> Ending | Decision:
@@ -142,8 +180,6 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
 
 def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, timeout: timedelta) -> Ending:
     prompt = compose(facts, spec)
-    with suppress(OSError):  # where it cannot be made, the runner says so better
-        spec.workspace.mkdir(parents=True, exist_ok=True)
     run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
     answer = runners.ask(run, spec.runner, start)
     call = _call(spec.runner, spec.model, answer)
@@ -181,6 +217,8 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         busy=claim.busy,
         checklist=checklist_of(spec),
         breaker_open=claim.breaker_open,
+        slot=claim.slot,
+        asked=claim.asked,
     )
 
 
@@ -194,21 +232,26 @@ def _create_if_wished(spec: Heartbeat, obstacle: Skip) -> None:
         checklist.create(spec.workspace, spec.checklist)
 
 
-def _facts(spec: Heartbeat, claim: Claim, situation: Situation) -> Facts:
+def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selection) -> Facts:
+    whole = "" if isinstance(situation.checklist, Skip) else situation.checklist
+    memory = _read(spec, spec.memory) if situation.beats_without_a_list else ()
     return Facts(
         now=claim.started_at,
         last_beat=claim.last_beat,
         failures=claim.failures,
         wakes=tuple(PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome) for wake in claim.wakes),
-        checklist="" if isinstance(situation.checklist, Skip) else situation.checklist,
-        context=() if spec.light_context else tuple(_context(spec)),
+        checklist=selection.text,
+        context=() if spec.light_context else _read(spec, spec.context),
+        precheck=situation.precheck,
+        memory=memory,
+        progress=checklist.progress(whole, *(text for _, text in memory)),
     )
 
 
-def _context(spec: Heartbeat) -> list[tuple[str, str]]:
-    """The context files that can be read; one that cannot is said to be missing, so that the agent does not wonder."""
-    read = ((name, checklist.read(spec.workspace, name)) for name in spec.context)
-    return [(name, text if isinstance(text, str) else f"(this file is {text.value})") for name, text in read]
+def _read(spec: Heartbeat, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Files of the workspace by name; one that cannot be read is said to be missing, so that the agent does not wonder."""
+    read = ((name, checklist.read(spec.workspace, name)) for name in names)
+    return tuple((name, text if isinstance(text, str) else f"(this file is {text.value})") for name, text in read)
 
 
 def _about(claim: Claim) -> dict[str, object]:

@@ -14,6 +14,8 @@ from scheduler.outcome import Ending, Kind, Outcome, Skip, Trigger
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
+PRECHECK_KEPT = 4096  # characters of a precheck's output that a row keeps
+
 
 def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> None:
     """Write the row of `count` slots, from `first` on, that did not run, and why.
@@ -50,11 +52,13 @@ def owns(turn: Turn, claim: Claim) -> bool:
 def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
     told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
+    checked = _precheck(ending)
     closed = turn.db.execute(
         "update run set state = 'closed', finished_at = ?, prompt_parts = ?,"
-        " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?"
+        " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
+        " precheck_exit = ?, precheck_output = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning id",
-        (millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, claim.run_id, claim.owner, claim.fence),
+        (millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, claim.run_id, claim.owner, claim.fence),
     ).fetchone()
     if closed is None:
         return False
@@ -78,10 +82,11 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
 def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool:
     """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
     waiting = turn.db.execute(
-        "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?"
+        "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
+        " precheck_exit = ?, precheck_output = ?"
         " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (
-            millis(not_before), ending.outcome, ending.reason, ending.error, ending.text,
+            millis(not_before), ending.outcome, ending.reason, ending.error, ending.text, *_precheck(ending),
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
@@ -99,6 +104,12 @@ def defer(turn: Turn, claim: Claim, not_before: datetime) -> bool:
         (millis(not_before), Skip.BUSY, claim.run_id, claim.owner, claim.fence),
     ).fetchone()
     return waiting is not None
+
+
+def _precheck(ending: Ending) -> tuple[int | None, str | None]:
+    """What a row keeps of the precheck: its exit code and the beginning of its output."""
+    checked = ending.precheck
+    return (checked.exit_code, checked.output[:PRECHECK_KEPT]) if checked else (None, None)
 
 
 def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
@@ -239,12 +250,19 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
         "cost_usd": row["cost_usd"],
         "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
+        "precheck": _precheck_data(row),
         "exit_code": row["exit_code"],
         "text": row["text"],
         "error": row["error"],
         "delivery": {"state": _delivery_state(row, [each["state"] for each in targets]), "targets": targets},
         "config_hash": row["config_hash"],
     }
+
+
+def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
+    if row["precheck_output"] is None:
+        return None
+    return {"exit_code": row["precheck_exit"], "output": row["precheck_output"]}
 
 
 def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:

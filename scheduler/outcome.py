@@ -8,10 +8,13 @@ from datetime import timedelta
 from enum import StrEnum
 
 from heartbeat.checks import Skip
+from heartbeat.items import Selection
+from heartbeat.precheck import Checked
 from heartbeat.runners import Failure, Tokens
 from heartbeat.verdict import Suppression
 
 __all__ = [
+    "ANSWERS",
     "FAILURES",
     "SUCCESSES",
     "WOKEN",
@@ -100,6 +103,8 @@ class Delivery(StrEnum):
 FAILURES = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
 SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
 
+ANSWERS = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has dealt with what it was asked about
+
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
 
 
@@ -129,7 +134,8 @@ class Ending:
 
     `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
     `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
-    `calls` lists whom this attempt asked.
+    `calls` lists whom this attempt asked. `precheck` is what was found before the agent was asked, `selection` what of its
+    checklist it was asked about.
     """
 
     outcome: Outcome
@@ -144,6 +150,8 @@ class Ending:
     transient: bool = False
     retry_after: timedelta | None = None
     calls: tuple[Call, ...] = ()
+    precheck: Checked | None = None
+    selection: Selection | None = None
 
 
 def storable(ending: Ending) -> Ending:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cron.job import Job
+from heartbeat import items
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner, PythonRunner
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.settings import Settings
@@ -106,6 +107,7 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
         yield Skip.ACTIVE_HOURS
     if beat.interval:
         yield from (Skip.MISSED, Skip.ALREADY_RUNNING, Skip.SUPERSEDED)
+        yield from _slot_skips(beat)
     if beat.on_empty == "skip":
         yield Skip.CHECKLIST_EMPTY
     if "\n" not in beat.checklist:
@@ -116,6 +118,19 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
         yield Skip.NOT_SHOWN
     if any(_model_runners(beat)):
         yield Skip.BREAKER_OPEN
+    if beat.precheck and beat.precheck.on_error == "skip":
+        yield Skip.PRECHECK_FAILED
+    yield Skip.PROMPT_TOO_LARGE
+
+
+def _slot_skips(beat: Heartbeat) -> Iterator[Skip]:
+    """Why a slot may have nothing to ask about; a wake has."""
+    if "\n" not in beat.checklist or items.may_rest(beat.checklist):
+        yield Skip.NOTHING_DUE
+    if beat.precheck:
+        yield Skip.PRECHECK
+        if beat.precheck.unchanged == "skip":
+            yield Skip.PRECHECK_UNCHANGED
 
 
 def _own_triggers(job: Job) -> Iterator[Trigger]:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -65,12 +66,14 @@ class Children:
         keep: int = CHUNK,
         keep_tail: bool = False,
         inherited: Sequence[int] = (),
+        timeout: timedelta | None = None,
     ) -> Ended:
         """Start `argv` (no shell), feed it `stdin` and block until it has ended.
 
         What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
-        `keep` bytes of stdout, or the last ones with `keep_tail`. A program that cannot be started is a `problem`, never
-        an exception. After `end` nothing is started any more. The descriptors in `inherited` stay open in it.
+        `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end`, it alone. A
+        program that cannot be started is a `problem`, never an exception. After `end` nothing is started any more. The
+        descriptors in `inherited` stay open in it.
         """
         if self._why:
             return _never_started(problem=None, why=self._why)
@@ -79,10 +82,13 @@ class Children:
         except (OSError, ValueError) as error:
             return _never_started(problem=_why_not(error, argv[0], cwd), why=None)
         self._adopt(child)
+        watch = _alarm(timeout, child) if timeout else None
         try:
             return child.attend(stdin)
         finally:
             self._release(child)
+            if watch:
+                watch.cancel()
 
     def end(self, why: Why) -> None:
         """End the group of every child, from any thread: TERM now, KILL after 2 s. The first reason given stays."""
@@ -108,6 +114,14 @@ def environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
     """All that a child sees: PATH, HOME and LANG of ours, then `env` with its secrets in plain text, then the mark."""
     ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return ours | {name: _plain(value) for name, value in env.items()} | {MARK: mark}
+
+
+def _alarm(timeout: timedelta, child: _Child) -> threading.Timer:
+    """Ends a child after its own time, from outside the thread that attends it."""
+    watch = threading.Timer(timeout.total_seconds(), child.stop, ("timeout",))
+    watch.daemon = True
+    watch.start()
+    return watch
 
 
 class _Child:

@@ -37,6 +37,7 @@ create table entry (
   failures integer not null default 0,
   quiet integer not null default 0,
   alerting integer not null default 0,
+  precheck text,                    -- digest of what the precheck last printed
   unique (kind, name)
 ) strict;
 
@@ -65,6 +66,9 @@ create table run (
   tokens text,
   cost_usd real,
   prompt_parts text,
+  precheck_exit integer,
+  precheck_output text,             -- null: no precheck was made
+  asked text,                       -- what an answer that is still to come will have dealt with, as JSON
   exit_code integer,
   text text,
   error text,
@@ -140,6 +144,13 @@ create table digest (
   outbox_id integer not null,
   until_at integer not null,        -- until then the same text is no news
   primary key (kind, name, channel, hash)
+) strict, without rowid;
+
+create table item (
+  name text not null,               -- the agent's
+  hash text not null,               -- of the item's text
+  asked integer not null,           -- the slot at which it was last asked about
+  primary key (name, hash)
 ) strict, without rowid;
 
 create table breaker (

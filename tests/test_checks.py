@@ -10,9 +10,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle
+from heartbeat import items
+from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle, late_obstacle
 from heartbeat.hours import EVERY_DAY, Hours, window
-from heartbeat.spec import CommandRunner, Heartbeat
+from heartbeat.precheck import Checked, Found
+from heartbeat.spec import CommandRunner, Heartbeat, Precheck
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 11, 20, 3, tzinfo=UTC)
@@ -43,7 +45,10 @@ OPS = Heartbeat(
     dedup_normalize="text",
     deliver=("log",),
 )
+PRECHECK = Precheck("./look", "skip", "skip", timedelta(seconds=30))
 FREE = Situation(OPS, NOON, woken=False, paused=False, checklist="- look")
+
+ASKED = dict.fromkeys(items.select("- [every 6h] look", NOON, {}).known, NOON - timedelta(hours=5))
 
 
 def given(heartbeat: dict[str, Any] | None = None, **changes: Any) -> Situation:
@@ -72,6 +77,19 @@ def test_nothing_stands_in_the_way() -> None:
         (given(checklist=Skip.CHECKLIST_TOO_LARGE), Skip.CHECKLIST_TOO_LARGE),
         (given({"show_alerts": False}), Skip.NOT_SHOWN),
         (given({"show_alerts": False, "show_ok": True}), None),
+        (given(checklist="- [every 6h] look"), None),
+        (given(checklist="- [every 6h] look", asked=ASKED), Skip.NOTHING_DUE),
+        (given(checklist="- [paused] look"), Skip.NOTHING_DUE),
+        (given({"on_empty": "run"}, checklist="- [paused] look"), Skip.NOTHING_DUE),
+        (given(breaker_open=True), Skip.BREAKER_OPEN),
+        (given(precheck=Checked(Found.WORK)), None),
+        (given(precheck=Checked(Found.NOTHING)), Skip.PRECHECK),
+        (given({"precheck": PRECHECK}, precheck=Checked(Found.UNCHANGED)), Skip.PRECHECK_UNCHANGED),
+        (given({"precheck": replace(PRECHECK, unchanged="run")}, precheck=Checked(Found.UNCHANGED)), None),
+        (given({"precheck": PRECHECK}, precheck=Checked(Found.FAILED)), Skip.PRECHECK_FAILED),
+        (given({"precheck": replace(PRECHECK, on_error="run")}, precheck=Checked(Found.FAILED)), None),
+        (given(tokens=50_000), None),
+        (given(tokens=50_001), Skip.PROMPT_TOO_LARGE),
     ],
 )
 def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | None) -> None:
@@ -90,9 +108,18 @@ def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | Non
         (given(woken=True, checklist=Skip.CHECKLIST_UNREADABLE), Skip.CHECKLIST_UNREADABLE),
         (given(woken=True, checklist=Skip.CHECKLIST_TOO_LARGE), Skip.CHECKLIST_TOO_LARGE),
         (given({"show_alerts": False}, woken=True), Skip.NOT_SHOWN),
+        (given(woken=True, checklist="- [every 6h] look", asked=ASKED), None),
+        (given(woken=True, checklist="- [paused] look"), None),
+        (given(woken=True, breaker_open=True), Skip.BREAKER_OPEN),
+        (given({"precheck": PRECHECK}, woken=True, precheck=Checked(Found.NOTHING)), None),
+        (given({"precheck": PRECHECK}, woken=True, precheck=Checked(Found.UNCHANGED)), None),
+        (given({"precheck": PRECHECK}, woken=True, precheck=Checked(Found.FAILED)), Skip.PRECHECK_FAILED),
+        (given(woken=True, tokens=50_001), Skip.PROMPT_TOO_LARGE),
     ],
 )
-def test_a_wake_passes_a_missing_and_an_empty_checklist_and_nothing_else(situation: Situation, obstacle: Skip | None) -> None:
+def test_a_wake_passes_what_says_that_there_is_nothing_to_do_and_nothing_else(
+    situation: Situation, obstacle: Skip | None
+) -> None:
     assert first_obstacle(situation) is obstacle
 
 
@@ -102,6 +129,15 @@ def test_the_first_obstacle_of_the_chain_is_told() -> None:
     assert first_obstacle(given({"show_alerts": False}, paused=True, now=NIGHT, checklist="")) is Skip.PAUSED
     assert first_obstacle(given({"show_alerts": False}, now=NIGHT, checklist="")) is Skip.ACTIVE_HOURS
     assert first_obstacle(given({"show_alerts": False}, checklist="")) is Skip.CHECKLIST_EMPTY
+
+
+def test_what_is_found_last_comes_last_in_the_chain() -> None:
+    late = {"precheck": Checked(Found.NOTHING), "tokens": 50_001}
+    assert first_obstacle(given({"show_alerts": False}, checklist="- [paused] look", **late)) is Skip.NOTHING_DUE
+    assert first_obstacle(given({"show_alerts": False}, **late)) is Skip.NOT_SHOWN
+    assert first_obstacle(given(breaker_open=True, **late)) is Skip.BREAKER_OPEN
+    assert first_obstacle(given(**late)) is Skip.PRECHECK
+    assert late_obstacle(given(paused=True, **late)) is Skip.PRECHECK
 
 
 def test_the_words_stand_in_the_order_of_the_chain() -> None:

@@ -164,6 +164,13 @@ def test_a_run_is_shown_whole_and_cannot_drive_the_terminal(
     assert lines[-2:] == ["disk full", "\\x1b]0;owned\\x07"]
 
 
+def test_a_run_shows_what_its_precheck_said(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(store, NOON, "ok", text="HEARTBEAT_OK", precheck_exit=0, precheck_output="2 mails\n\x1b[2J")
+    add_run(store, NOON + timedelta(hours=1), "skipped", precheck_output="")
+    assert printed(capsys, state, "show", "1")[-5:] == ["precheck, exit code 0:", "2 mails", "\\x1b[2J", "", "HEARTBEAT_OK"]
+    assert printed(capsys, state, "show", "2")[-2:] == ["precheck, did not end by itself:", "(it printed nothing)"]
+
+
 def test_a_run_for_programs_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON)
     documented = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from config_file import complaints, read
 
-from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, PythonRunner
+from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from scheduler.config import skeleton
 from scheduler.config.effective import effective
 from scheduler.config.load import load, schema
@@ -148,6 +148,36 @@ def test_an_inherited_decision_is_undone_with_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "precheck"),
+    [
+        ("precheck: ./look", Precheck("./look", "run", "run", timedelta(seconds=30))),
+        ("timeout: 20s\n      precheck: ./look", Precheck("./look", "run", "run", timedelta(seconds=10))),
+        (
+            'precheck: {command: "a | b", unchanged: skip, on_error: skip, timeout: 2m}',
+            Precheck("a | b", "skip", "skip", timedelta(minutes=2)),
+        ),
+        ("precheck: none", None),
+        (BEAT, None),
+    ],
+)
+def test_a_precheck_is_a_command_or_a_map(tmp_path: Path, written: str, precheck: Precheck | None) -> None:
+    assert ops(tmp_path, beat=written).precheck == precheck
+
+
+def test_a_precheck_is_inherited_key_by_key_and_undone_with_a_word(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, precheck: {command: ./look, unchanged: skip}")
+    own = read(tmp_path, text.replace(BEAT, "precheck: {on_error: skip}"), ENVIRON).settings.heartbeats["ops"].precheck
+    assert own == Precheck("./look", "skip", "skip", timedelta(seconds=30))
+    assert read(tmp_path, text.replace(BEAT, "precheck: none"), ENVIRON).settings.heartbeats["ops"].precheck is None
+
+
+def test_memory_and_the_length_of_a_prompt_are_read(tmp_path: Path) -> None:
+    found = ops(tmp_path, beat="on_empty: run\n      memory: TODO.md\n      max_input_tokens: 8k")
+    assert (found.memory, found.max_input_tokens) == (("TODO.md",), 8000)
+    assert (ops(tmp_path).memory, ops(tmp_path).max_input_tokens) == ((), 50_000)
+
+
+@pytest.mark.parametrize(
     ("beat", "keep"),
     [
         ("isolated_session: true", 0),
@@ -212,6 +242,17 @@ FAULTS = [
     (BEAT, 'max_output_tokens: 2K', "config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: '2K' is not an amount of tokens; write 2000, 200k or 1m"),
     (BEAT, 'max_output_tokens: 2.5', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 2.5 is not an amount of tokens; write 2000, 200k or 1m'),
     (BEAT, 'max_output_tokens: true', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: true is not an amount of tokens; write 2000, 200k or 1m'),
+    (BEAT, 'max_input_tokens: 0', 'config.yaml:11:25: agents.ops.heartbeat.max_input_tokens: 0 is out of bounds; write an amount from 1 to 1000k'),
+    (BEAT, 'memory: TODO.md', 'config.yaml:11:15: agents.ops.heartbeat.memory: nothing is read where a missing or empty checklist is skipped; remove memory, or write on_empty: run too'),
+    (BEAT, 'memory: [../TODO.md]', "config.yaml:11:16: agents.ops.heartbeat.memory[0]: '../TODO.md' lies outside the workspace; name a file inside it"),
+    (BEAT, 'precheck:', 'config.yaml:11:16: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
+    (BEAT, 'precheck: {unchanged: skip}', 'config.yaml:11:7: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
+    (BEAT, 'precheck: ""', 'config.yaml:11:17: agents.ops.heartbeat.precheck: the text is empty; write one or remove the key'),
+    (BEAT, 'precheck: [./look]', 'config.yaml:11:17: agents.ops.heartbeat.precheck: a map is wanted here: keys with values, each on a line of its own and indented'),
+    (BEAT, 'precheck: {command: x, unchanged: maybe}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'maybe' is not known here; write skip or run"),
+    (BEAT, 'precheck: {command: x, on_error: fail}', "config.yaml:11:40: agents.ops.heartbeat.precheck.on_error: 'fail' is not known here; write skip or run"),
+    (BEAT, 'precheck: {command: x, timeout: 5m}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 5m leaves the agent no time; write less than the heartbeat's timeout of 5m"),
+    (BEAT, 'precheck: {command: x, timout: 5s}', 'config.yaml:11:30: agents.ops.heartbeat.precheck.timout: unknown key; did you mean timeout?'),
     (BEAT, 'decide:', 'config.yaml:11:14: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
     (BEAT, 'decide: {provider: work}', 'config.yaml:11:7: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
     (BEAT, 'decide: always', "config.yaml:11:15: agents.ops.heartbeat.decide: 'always' is not known here; write none, or a map: keys with values"),
@@ -340,12 +381,19 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
                 "runner.provider": "anthropic",
                 "model": "claude-haiku-5-5",
                 "heartbeat.session_keep": "0",
+                "heartbeat.precheck": "none",
             },
         ),
         (
             RUNNER,
             "provider: local\n      model: q\n      decide: {model: q}",
             {"heartbeat.provider": "local", "heartbeat.decide.model": "q", "heartbeat.decide.provider": "local"},
+        ),
+        (RUNNER, "precheck: ./look", {"heartbeat.precheck": "./look"}),
+        (
+            RUNNER,
+            "timeout: 40s\n      precheck: {command: ./look}",
+            {"heartbeat.precheck.command": "./look", "heartbeat.precheck.unchanged": "run", "heartbeat.precheck.timeout": "20s"},
         ),
         (
             'runner: {kind: python, call: "a:b"}',

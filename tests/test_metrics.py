@@ -131,23 +131,39 @@ def test_a_time_that_is_not_known_yet_is_absent(play: Play) -> None:
     assert not [series for series in after if series.startswith("outbox_oldest")]
 
 
+ALWAYS = {"paused", "busy", "prompt_too_large"}
+SLOTS = {"missed", "already_running", "superseded"}
+FILE = {"checklist_unreadable", "checklist_too_large"}
+
+
 @pytest.mark.parametrize(
     ("keys", "reasons"),
     [
-        ({}, {"paused", "busy", "missed", "already_running", "superseded", "checklist_empty"}),
-        ({"on_empty": "run"}, {"paused", "busy", "missed", "already_running", "superseded"}),
-        ({"interval": "none", "on_empty": "run"}, {"paused", "busy"}),
+        ({}, {*ALWAYS, *SLOTS, "checklist_empty"}),
+        ({"on_empty": "run"}, {*ALWAYS, *SLOTS}),
+        ({"interval": "none", "on_empty": "run"}, {*ALWAYS}),
         ({"enabled": "false"}, {"disabled"}),
-        ({"on_empty": "run", "interval": "none", "active_hours": '"08:00-20:00"'}, {"paused", "busy", "active_hours"}),
+        ({"on_empty": "run", "interval": "none", "active_hours": '"08:00-20:00"'}, {*ALWAYS, "active_hours"}),
         (
             {"on_empty": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
-            {"paused", "busy", "checklist_missing", "checklist_unreadable", "checklist_too_large"},
+            {*ALWAYS, "checklist_missing", *FILE},
         ),
         (
             {"on_empty": "run", "on_missing": "run", "interval": "none", "checklist": "HEARTBEAT.md"},
-            {"paused", "busy", "checklist_unreadable", "checklist_too_large"},
+            {*ALWAYS, *FILE},
         ),
-        ({"on_empty": "run", "interval": "none", "show_alerts": "false"}, {"paused", "busy", "not_shown"}),
+        ({"on_empty": "run", "interval": "none", "show_alerts": "false"}, {*ALWAYS, "not_shown"}),
+        ({"checklist": "HEARTBEAT.md"}, {*ALWAYS, *SLOTS, *FILE, "checklist_missing", "checklist_empty", "nothing_due"}),
+        ({"on_empty": "run", "checklist": '"- [every 6h] look\\n"'}, {*ALWAYS, *SLOTS, "nothing_due"}),
+        ({"on_empty": "run", "precheck": "./look"}, {*ALWAYS, *SLOTS, "precheck"}),
+        (
+            {"on_empty": "run", "precheck": "{command: ./look, unchanged: skip, on_error: skip}"},
+            {*ALWAYS, *SLOTS, "precheck", "precheck_unchanged", "precheck_failed"},
+        ),
+        (
+            {"interval": "none", "on_empty": "run", "precheck": "{command: ./look, unchanged: skip, on_error: skip}"},
+            {*ALWAYS, "precheck_failed"},
+        ),
     ],
 )
 def test_only_the_reasons_that_the_config_makes_possible_are_shown(play: Play, keys: dict[str, str], reasons: set[str]) -> None:

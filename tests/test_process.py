@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,10 @@ def test_the_only_call_of_subprocess_is_here() -> None:
         if any(word in file.read_text() for word in ("subprocess.", "os.system(", "os.popen(", "os.spawn", "os.fork("))
     }
     assert users == {"scheduler/process.py"}
+
+
+def test_a_child_with_a_time_of_its_own_is_ended_when_it_is_over_and_the_next_one_starts() -> None:
+    children = Children("life/1")
+    ended = start("sleep", "60", children=children, timeout=timedelta(milliseconds=200))
+    assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, "timeout", True)
+    assert start("true", children=children, timeout=timedelta(seconds=60)).exit_code == 0

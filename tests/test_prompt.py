@@ -10,8 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from heartbeat.checklist import Progress
 from heartbeat.hours import Hours
-from heartbeat.prompt import MAX_META_TEXT, MAX_WAKE_TEXT, Facts, Prompt, Wake, compose, meta
+from heartbeat.precheck import Checked, Found
+from heartbeat.prompt import MAX_META_TEXT, MAX_WAKE_TEXT, Facts, Prompt, Wake, compose, estimate, meta
 from heartbeat.spec import CommandRunner, Heartbeat
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
@@ -172,9 +174,42 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         "failures": 3,
         "light_context": False,
         "tasks": None,
+        "precheck": None,
+        "progress": {"open": 0, "done": 0},
         "wakes": [{"source": "cron", "sender": "nightly-backup", "count": 1, "outcome": "failed", "text": "disk full"}],
     }
     assert meta(Facts(NOW), OPS)["last_beat"] is None
+
+
+def test_a_precheck_and_the_progress_are_in_meta_too() -> None:
+    checked = Checked(Found.FAILED, 1, "x" * 5000, "exit code 1: no\nmailbox")
+    found = meta(replace(FULL, precheck=checked, progress=Progress(3, 5)), OPS)
+    assert found["precheck"] == {"found": "failed", "exit_code": 1, "output": "x" * 800, "error": "exit code 1: no mailbox"}
+    assert found["progress"] == {"open": 3, "done": 5}
+
+
+@pytest.mark.parametrize(
+    ("checked", "text"),
+    [
+        (Checked(Found.WORK, 0), "A check before this beat passed and printed nothing."),
+        (Checked(Found.FAILED, 1, "", "exit code 1: no\nmailbox"), "A check before this beat failed: exit code 1: no mailbox."),
+    ],
+)
+def test_a_precheck_without_output_is_told_in_a_sentence(checked: Checked, text: str) -> None:
+    assert part(compose(replace(FULL, precheck=checked), OPS), "precheck") == text
+
+
+def test_precheck_memory_and_progress_stand_between_what_woke_the_agent_and_its_list() -> None:
+    facts = replace(FULL, precheck=Checked(Found.WORK, 0, "2 mails"), memory=(("TODO.md", "- [ ] a"),), progress=Progress(1, 0))
+    names = [name for name, _ in compose(facts, OPS).sizes]
+    assert names[4:] == ["wakes", "precheck", "context:SOUL.md", "memory:TODO.md", "progress", "checklist"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens"), [((), 0), (("",), 0), (("abc", "d"), 2), (("abcdef",), 2), (("Wörter",), 3), (("日本語",), 3)]
+)
+def test_tokens_are_estimated_by_characters(texts: tuple[str, ...], tokens: int) -> None:
+    assert estimate(*texts) == tokens
 
 
 def test_meta_of_twenty_full_wakes_fits_into_one_environment_variable() -> None:

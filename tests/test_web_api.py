@@ -160,6 +160,39 @@ def test_a_job_runs_when_it_is_asked_to(daemon: Living) -> None:
     assert (run["kind"], run["trigger"], run["outcome"]) == ("cron", "api", "ok")
 
 
+def unanswered(daemon: Living, name: str) -> int:
+    """A run that said that it would answer later."""
+    row = (
+        "insert into run (kind, name, slot, trigger, state, outcome, attempt, fence, owner, started_at, finished_at)"
+        f" values ('heartbeat', '{name}', 7, 'interval', 'closed', 'async', 1, 1, 'x', 7, {int(daemon.now.timestamp() * 1000)})"
+    )
+    run: int = daemon.do(lambda: daemon.world.store.connection.execute(row).lastrowid)
+    return run
+
+
+def test_a_late_result_is_taken_once_and_told(daemon: Living) -> None:
+    run = unanswered(daemon, "ops")
+    took = daemon.post(f"/api/v1/runs/{run}/result", {"text": "ALERT: the tape is torn"}, OPSMAN)
+    assert daemon.get(f"/api/v1/runs/{took.data['run']}", OPSMAN).data["trigger"] == "result"
+    assert "ALERT: the tape is torn" in [text for _, _, text in daemon.world.said]
+    again = daemon.post(f"/api/v1/runs/{run}/result", {"text": "again"}, OPSMAN)
+    assert (again.status, again.code) == (409, "already_reported")
+
+
+@pytest.mark.parametrize("body", [{}, {"text": "a", "error": "b"}, {"text": 7}, {"words": "a"}])
+def test_a_late_result_is_a_text_or_an_error(daemon: Living, body: dict[str, Any]) -> None:
+    assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", body, CHIEF).status == 400
+
+
+def test_a_late_result_for_an_agent_that_is_not_ones_own_is_refused(daemon: Living) -> None:
+    assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'web')}/result", {"text": "a"}, OPSMAN).status == 403
+
+
+def test_no_result_is_taken_for_a_run_that_has_answered(daemon: Living) -> None:
+    reply = daemon.post("/api/v1/runs/1/result", {"text": "a"}, CHIEF)
+    assert (reply.status, reply.code) == (404, "not_found")
+
+
 @pytest.mark.parametrize("path", ["agents/nobody/wake", "agents/nobody/pause", "cron/nothing/run", "cron/nothing/resume"])
 def test_a_name_that_is_not_declared_is_404(still: Living, path: str) -> None:
     reply = still.post(f"/api/v1/{path}", {}, CHIEF)

@@ -127,12 +127,14 @@ class World:
     yaml: str
     start: str = "2026-03-02 08:00"
     scripts: dict[str, Script] = field(default_factory=dict)
+    prechecks: dict[str, Script] = field(default_factory=dict)
     sends: Callable[[Parcel], Sent] = lambda parcel: Sent("delivered", "", None)
     environ: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clock = Clock(at(self.start))
         self.asked: list[Asked] = []
+        self.prechecked: list[Asked] = []
         self.said: list[tuple[datetime, str, str]] = []
         self.events: list[Event] = []
         self.config = self.folder / "config.yaml"
@@ -240,10 +242,14 @@ class World:
         took = timedelta()
 
         def start(
-            argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False
-        ) -> Ended:
+            argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False,
+            timeout: timedelta | None = None,
+        ) -> Ended:  # fmt: skip
             nonlocal took
             asked = Asked(self.clock.now, claim.entry.name, stdin.decode(), env)
+            if timeout:  # only a precheck has a time of its own
+                self.prechecked.append(asked)
+                return _ended(self.prechecks[asked.name](asked))
             self.asked.append(asked)
             script = self.scripts.get(claim.entry.name)
             answer = script(asked) if script else (QUIET if claim.entry.kind == "heartbeat" else "")

@@ -86,7 +86,8 @@ def _row(run: dict[str, Any], now: datetime) -> list[str]:
 
 def _told(run: dict[str, Any]) -> str:
     lines = [f"{word:<10} {plain(value)}" for word, value in _facts(run) if value]
-    return "\n".join([*lines, "", harmless(run["text"])] if run["text"] else lines)
+    texts = [text for text in (_precheck(run), run["text"]) if text]
+    return "\n".join([*lines, *(part for text in texts for part in ("", harmless(text)))])
 
 
 def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
@@ -112,6 +113,14 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("delivery", _delivery(run["delivery"])),
         ("config", run["config_hash"] or ""),
     ]
+
+
+def _precheck(run: dict[str, Any]) -> str:
+    checked = run["precheck"]
+    if checked is None:
+        return ""
+    ended = "did not end by itself" if checked["exit_code"] is None else f"exit code {checked['exit_code']}"
+    return f"precheck, {ended}:\n{checked['output'].strip() or '(it printed nothing)'}"
 
 
 def _model(run: dict[str, Any]) -> str:

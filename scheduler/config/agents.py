@@ -9,13 +9,14 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.cadence import stagger_of
 from heartbeat.hours import Hours, window
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Heartbeat, Precheck
 from scheduler.config import models
 from scheduler.config.fields import Share, written
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
 
 LONGEST_GRACE = timedelta(minutes=10)
+LONGEST_PRECHECK = timedelta(seconds=30)
 ALWAYS = Hours()
 
 
@@ -53,6 +54,9 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
         deliver=_deliver(beat, spot),
         decide=runners.decide(agent, spot),
         session_keep=0 if beat.isolated_session else beat.session_keep,
+        precheck=_precheck(beat, spot),
+        memory=beat.memory,
+        max_input_tokens=beat.max_input_tokens,
     )
 
 
@@ -94,10 +98,27 @@ def _unheeded(agent: models.Agent) -> Iterator[tuple[str, str]]:
         yield "max_output_tokens", f"a runner of kind {kind} calls no model and has bounds of its own; remove max_output_tokens"
     if not asks_provider(agent):
         yield "provider", f"a runner of kind {kind} calls no model; remove provider, or write runner: {{kind: anthropic}}"
+    if "run" not in (beat.on_missing, beat.on_empty):
+        yield "memory", "nothing is read where a missing or empty checklist is skipped; remove memory, or write on_empty: run too"
     if beat.isolated_session:
         yield "session_keep", "nothing is kept in an isolated session; remove session_keep, or write isolated_session: false too"
     elif kind == "command":
         yield "isolated_session", "a command is told nothing of earlier beats and keeps its own session; remove isolated_session"
+
+
+def _precheck(beat: models.Heartbeat, spot: Spot) -> Precheck | None:
+    part = beat.precheck
+    if part is None:
+        return None
+    timeout = part.timeout or min(beat.timeout / 2, LONGEST_PRECHECK)
+    if timeout >= beat.timeout:
+        spot.fault(
+            f"{written(timeout)} leaves the agent no time; write less than the heartbeat's timeout of {written(beat.timeout)}",
+            "heartbeat",
+            "precheck",
+            "timeout",
+        )
+    return Precheck(part.command, part.unchanged, part.on_error, timeout)
 
 
 def _stagger(name: str, share: Share, interval: timedelta | None, spot: Spot) -> timedelta:

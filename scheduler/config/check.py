@@ -25,6 +25,7 @@ _TO_WRITE = {
     "input": "input: 1.0",
     "output": "output: 5.0",
     "value": 'value: "${NAME}"',
+    "command": "command: ./new-mail.sh",
     "may": "may: [read, wake]",
 }
 

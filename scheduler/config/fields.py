@@ -360,6 +360,13 @@ def no_or_map(value: object) -> object:
     return {} if value is None else value
 
 
+def precheck(value: object) -> object:
+    """The forms of a precheck as one: a map with its command, or nothing."""
+    if isinstance(value, str):
+        return None if value == "none" else {"command": value}
+    return {} if value is None else value
+
+
 def empty_or_map(value: object) -> object:
     """A map; an empty value is the one without keys."""
     return {} if value is None else value

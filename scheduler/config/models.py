@@ -200,6 +200,17 @@ class Decide(Part):
     provider: TextOrNone = key(None, "Whom it is asked at.", else_="the heartbeat's, else the runner's, else `anthropic`")
 
 
+class Precheck(Part):
+    """A command that looks whether there is anything to ask about, before the agent is asked."""
+
+    command: Text = needed("A line for the shell, run in the workspace; what it prints goes into the prompt.")
+    unchanged: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key(
+        "run", "When it prints the same as at the last beat that was answered."
+    )
+    on_error: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key("run", "When it fails.")
+    timeout: SomeDurationOrNone = key(None, "How long it may take.", else_="half the heartbeat's timeout, at most 30s")
+
+
 class HeartbeatMisfire(Part):
     grace: DurationOrNone = key(None, "How late a slot may start.", else_="half the interval, at most 10m")
 
@@ -234,8 +245,19 @@ class Heartbeat(Part):
     )
     on_missing: Annotated[Missing, _choice(Missing)] = key("skip", "When there is no checklist.")
     on_empty: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key("skip", "When nothing stands on it.")
+    memory: Annotated[tuple[str, ...], _several(fields.files, "file in the workspace, or list")] = key(
+        (), "Files that are read where it beats without a checklist: `on_missing: run`, `on_empty: run`.", written=[]
+    )
+    precheck: Annotated[Precheck | None, BeforeValidator(fields.precheck)] = Field(
+        default=None,
+        description="A command that looks first whether there is anything to ask about.",
+        json_schema_extra=lambda schema: _or_none(schema, {"type": "string"}),
+    )
     provider: TextOrNone = key(None, "Whom that model is asked at; of any kind.", else_="the runner's")
     max_output_tokens: Annotated[int, _TOKENS] = key(2000, "How much a model may answer.", written="2k")
+    max_input_tokens: Annotated[int, _TOKENS] = key(
+        50_000, "How long the prompt may be, estimated: three ASCII characters are a token, any other is one.", written="50k"
+    )
     decide: Annotated[Decide | None, BeforeValidator(fields.no_or_map)] = Field(
         default=None,
         description="Has a model decide first whether there is something to do, by the checklist and the facts alone.",
@@ -418,8 +440,9 @@ def _active_hours(schema: dict[str, Any]) -> None:
     schema["x-form"] = "`always`, window, list"
 
 
-def _or_none(schema: dict[str, Any]) -> None:
-    decide = next(part for part in schema.pop("anyOf") if "$ref" in part)
-    schema["anyOf"] = [{"const": "none"}, decide]
+def _or_none(schema: dict[str, Any], *short: dict[str, Any]) -> None:
+    """A map that `none` undoes, and that may be written in a `short` form."""
+    whole = next(part for part in schema.pop("anyOf") if "$ref" in part)
+    schema["anyOf"] = [*(short or [{"const": "none"}]), whole]
     schema["default"] = "none"
-    schema["x-form"] = "`none`, map"
+    schema["x-form"] = "`none`, command, map" if short else "`none`, map"

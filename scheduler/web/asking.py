@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -49,7 +50,7 @@ async def run_job(call: Call) -> dict[str, int]:
 async def result(call: Call) -> dict[str, int]:
     """Take the result of a run that was to answer later: a text, or an error."""
     call.only("text", "error")
-    run = await run_in_threadpool(reading.run, call)
+    run = await run_in_threadpool(reading.run, replace(call, body={}))
     check_reach(call, Kind(run["kind"]), run["name"])
     text, error = call.body.get("text"), call.body.get("error")
     if (text is None) == (error is None) or not all(part is None or isinstance(part, str) for part in (text, error)):

@@ -1,0 +1,191 @@
+"""Items: the entries of a checklist, which of them are due, and what of the list is asked about then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+
+from heartbeat import marks
+from heartbeat.checklist import HEADING, is_content, open_lines
+from heartbeat.marks import Marked
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of a checklist is asked about.
+
+    `text` keeps its headings; `work` says whether anything in it is to be done. Of the items with an `every`, named by the
+    hash of their text, `asked` are in the text, and `known` all that stand on the list.
+    """
+
+    text: str
+    work: bool
+    asked: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """A list item with all that belongs to it, or (`marked` None) lines that are none; `work`: there is something to do."""
+
+    marked: Marked | None
+    lines: list[tuple[str, bool]]
+    work: bool
+
+    @property
+    def is_item(self) -> bool:
+        return self.marked is not None and self.work
+
+    @property
+    def priority(self) -> int:
+        return self.marked.priority if self.marked else marks.NORMAL
+
+    @property
+    def recurs(self) -> bool:
+        return self.marked is not None and self.marked.every is not None and self.work
+
+    @property
+    def hash(self) -> str:
+        """Names the item by its text: neither its marks, nor boxes that are ticked, nor the way it is indented change it."""
+        text = "\n".join(" ".join(_unmarked(line).split()) for line, _ in self.lines if line.strip())
+        return sha256(text.encode(errors="replace")).hexdigest()
+
+
+@dataclass(slots=True)
+class _Section:
+    """A heading and what stands below it up to the next one; level 0 is what comes before the first."""
+
+    level: int
+    heading: tuple[str, ...]
+    blocks: list[_Block] = field(default_factory=list)
+
+    @property
+    def items(self) -> list[_Block]:
+        return [block for block in self.blocks if block.is_item]
+
+
+def select(text: str, slot: datetime, asked: Mapping[str, datetime], *, everything: bool = False) -> Selection:
+    """What is to be asked about at `slot`; `asked` holds the slot at which an item was last asked about, by its hash.
+
+    An item without `every` is due at every beat, one that is paused never; `everything` takes all that are not paused. In each
+    section the due items stand by their priority. Other text belongs to the items of its section, and is asked about with
+    them; in a section without items, at every beat. Sections in which nothing is due are left out.
+    """
+    sections = list(_sections(text))
+    told = [_told(section, [item for item in section.items if _is_due(item, slot, asked, everything)]) for section in sections]
+    return Selection(
+        "\n".join(_written(sections, told)).strip("\n"),
+        any(block.work for blocks in told for block in blocks),
+        frozenset(block.hash for blocks in told for block in blocks if block.recurs),
+        frozenset(item.hash for section in sections for item in section.items if item.recurs),
+    )
+
+
+def may_rest(text: str) -> bool:
+    """Whether a list can come to a beat at which none of its items is due."""
+    items = [item.marked for section in _sections(text) for item in section.items]
+    return any(marked and (marked.paused or marked.every) for marked in items)
+
+
+def _is_due(item: _Block, slot: datetime, asked: Mapping[str, datetime], everything: bool) -> bool:
+    marked = item.marked
+    if marked is None or marked.paused:
+        return False
+    last = asked.get(item.hash) if marked.every and not everything else None
+    # A slot before the last one means that the clock was set back: waiting for that time to come again would be too long.
+    return last is None or marked.every is None or not last <= slot < last + marked.every
+
+
+def _told(section: _Section, due: list[_Block]) -> list[_Block]:
+    """The blocks of a section that are asked about: its due items, and where there is one, its loose text too."""
+    if section.items and not due:
+        return []
+    # Due items change places among themselves, so that text between them stays where it is.
+    ordered, places = iter(sorted(due, key=lambda item: item.priority)), set(map(id, due))
+    return [
+        next(ordered) if id(block) in places else block for block in section.blocks if id(block) in places or not block.is_item
+    ]
+
+
+def _written(sections: list[_Section], told: list[list[_Block]]) -> Iterator[str]:
+    """The lines of what is asked about; a heading stands where something below it does."""
+    for index, section in enumerate(sections):
+        if any(block.work for place in _below(sections, index) for block in told[place]):
+            yield from section.heading
+            for block in told[index]:
+                yield from _shown(block)
+
+
+def _below(sections: list[_Section], index: int) -> Iterator[int]:
+    """A section and those that belong to it, by their places."""
+    yield index
+    for place in range(index + 1, len(sections)):
+        if sections[place].level <= sections[index].level:
+            return
+        yield place
+
+
+def _shown(block: _Block) -> Iterator[str]:
+    """The lines as the agent sees them: the marks have done their work, only what is urgent stays marked."""
+    first, *others = (line for line, _ in block.lines)
+    marked = block.marked
+    if marked is None:
+        yield first
+    else:
+        urgent = "[high] " if marked.priority == marks.HIGH else ""
+        yield f"{marked.lead}{urgent}{marked.plain[len(marked.lead) :]}"
+    yield from others
+
+
+def _sections(text: str) -> Iterator[_Section]:
+    section = _Section(0, ())
+    for lines in _grouped(open_lines(text)):
+        line, code = lines[0]
+        heading = None if code else HEADING.match(line)
+        if heading:
+            yield section
+            section = _Section(len(heading[1]), (line,))
+            lines = lines[1:]
+        if lines:
+            marked = None if code or heading else marks.read(line)
+            section.blocks.append(_Block(marked, lines, any(is_content(each, fenced) for each, fenced in lines)))
+    yield section
+
+
+def _grouped(lines: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
+    """Lines that belong together: a heading, an item of a list with what is indented below it or goes on at once, others."""
+    group: list[tuple[str, bool]] = []
+    for line, code in lines:
+        if group and not _goes_on(group, line, code):
+            yield group
+            group = []
+        group.append((line, code))
+    if group:
+        yield group
+
+
+def _goes_on(group: list[tuple[str, bool]], line: str, code: bool) -> bool:
+    first, before = group[0], group[-1]
+    if code and before[1]:
+        return True
+    if (not code and HEADING.match(line)) or (not first[1] and HEADING.match(first[0])):
+        return False
+    item = None if first[1] else marks.read(first[0])
+    listed = None if code else marks.read(line)
+    if item is None:
+        return listed is None
+    if listed is not None:
+        return listed.indent > item.indent
+    return not line.strip() or bool(before[0].strip()) or _indent(line) > item.indent
+
+
+def _indent(line: str) -> int:
+    wide = line.expandtabs(4)
+    return len(wide) - len(wide.lstrip())
+
+
+def _unmarked(line: str) -> str:
+    marked = marks.read(line)
+    return marked.text if marked else line

@@ -1,0 +1,73 @@
+"""Marks: what stands in brackets before the text of a checklist item, and says when and how soon it is asked about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import lru_cache
+
+HIGH, NORMAL, LOW = range(3)
+
+_BULLET = re.compile(r"(\s*)(?:[-*+]|\d{1,9}[.)])(?:\s+|$)")
+_BRACKETS = re.compile(r"\[([^\[\]]{0,40})\](?:\s+|$)")
+_EVERY = re.compile(r"every\s+(?=\d)(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?", re.ASCII)
+_PRIORITIES = {"high": HIGH, "low": LOW}
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A line of a list, taken apart.
+
+    `lead` is the bullet with the blanks before and behind it, `box` the checkbox as written or nothing, `text` the rest. The
+    smallest `priority` is asked about first; `every` None means at every beat.
+    """
+
+    lead: str
+    indent: int
+    box: str = ""
+    text: str = ""
+    every: timedelta | None = None
+    priority: int = NORMAL
+    paused: bool = False
+
+    @property
+    def plain(self) -> str:
+        """The line without its marks."""
+        return f"{self.lead}{self.box} {self.text}".rstrip() if self.box else f"{self.lead}{self.text}".rstrip()
+
+
+@lru_cache(maxsize=512)
+def read(line: str) -> Marked | None:
+    """The line taken apart; None when it is no line of a list. Marks stand before or behind a checkbox; the last one of a kind
+    counts, and from the first brackets on that are no mark all is text."""
+    bullet = _BULLET.match(line)
+    if bullet is None:
+        return None
+    found = Marked(bullet[0], len(bullet[1].expandtabs(4)))
+    at = bullet.end()
+    while (brackets := _BRACKETS.match(line, at)) and (more := _with(found, brackets[1])):
+        found, at = more, brackets.end()
+    return replace(found, text=line[at:].strip())
+
+
+def _with(found: Marked, word: str) -> Marked | None:
+    """What a pair of brackets adds; None when its word is neither a box nor a mark."""
+    word = word.strip().lower()
+    if word in ("", "x"):
+        return None if found.box else replace(found, box=f"[{word or ' '}]")
+    if word in _PRIORITIES:
+        return replace(found, priority=_PRIORITIES[word])
+    if word == "paused":
+        return replace(found, paused=True)
+    every = _every(word)
+    return replace(found, every=every) if every else None
+
+
+def _every(word: str) -> timedelta | None:
+    """A length of time above zero, written as in the config: 90s, 30m, 1h30m, 2d."""
+    parts = _EVERY.fullmatch(word)
+    if parts is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) or None

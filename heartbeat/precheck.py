@@ -1,0 +1,102 @@
+"""The precheck: a command that looks whether there is anything to ask about, before an agent is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from heartbeat.runners import command
+from heartbeat.spec import Heartbeat, Precheck
+
+KEEP = 64 * 1024  # bytes of output that are read; what is longer is never taken for the same as before
+MAX_OUTPUT = 16 * 1024  # characters of it that go into the prompt
+MAX_ERROR = 2000
+NO_WORK = "NO_WORK"
+
+
+class Found(StrEnum):
+    """What a precheck says: there is work, there is none, nothing has changed, it could not say, or it was not let finish."""
+
+    WORK = "work"
+    NOTHING = "nothing"
+    UNCHANGED = "unchanged"
+    FAILED = "failed"
+    CUT = "cut"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How a precheck ended. `digest` names its output, None where the next one is not to be compared with it."""
+
+    found: Found
+    exit_code: int | None = None
+    output: str = ""
+    error: str = ""
+    digest: str | None = None
+
+
+class Ended(command.Ended, Protocol):
+    """How a program ended, and who ended it: its own time (`timeout`), or somebody who ends the whole run."""
+
+    @property
+    def ended_by(self) -> str | None: ...
+
+
+class Start(Protocol):
+    """Runs a program to its end, at most so long."""
+
+    def __call__(
+        self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int, timeout: timedelta
+    ) -> Ended: ...
+
+
+def look(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: Start) -> Checked:
+    """Run the precheck in the workspace and read what it says; `last` is the digest of the output that was last dealt with.
+
+    It gets PATH, HOME, LANG and HEARTBEATD_AGENT, and nothing on its standard input.
+    """
+    argv = ("/bin/sh", "-c", precheck.command)
+    env = {"HEARTBEATD_AGENT": heartbeat.name}
+    ended = start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=KEEP, timeout=precheck.timeout)
+    output = ended.output.decode(errors="replace").replace("\0", "")
+    if ended.ended_by not in (None, "timeout"):
+        return Checked(Found.CUT, ended.exit_code, output, "was cut short")
+    error = _error(precheck, ended)
+    if error is not None:
+        return Checked(Found.FAILED, ended.exit_code, output, error)
+    if _says_no(output):
+        return Checked(Found.NOTHING, 0, output)
+    digest = None if ended.truncated else sha256(precheck.command.encode(errors="replace") + b"\0" + ended.output).hexdigest()
+    same = digest is not None and digest == last
+    return Checked(Found.UNCHANGED if same else Found.WORK, 0, output, digest=digest)
+
+
+def _error(precheck: Precheck, ended: Ended) -> str | None:
+    """What went wrong, with the end of what the command said about it; None when nothing did."""
+    what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
+    if ended.timed_out:
+        what = f"did not end within {precheck.timeout}"
+    said = ended.errors.decode(errors="replace").replace("\0", "").strip()
+    return f"{what}: {said[-MAX_ERROR:]}" if what and said else what
+
+
+def _says_no(output: str) -> bool:
+    """Whether the output is NO_WORK, or its JSON, whole or the last line, says that the agent is not to be woken."""
+    said = output.strip()
+    return said == NO_WORK or any(_is_no(text) for text in {said, said[said.rfind("\n") + 1 :]})
+
+
+def _is_no(text: str) -> bool:
+    if not text.startswith("{"):
+        return False
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("wakeAgent") is False

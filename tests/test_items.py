@@ -1,0 +1,159 @@
+"""Which items of a checklist are due, and what of the list is asked about then."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from heartbeat import marks
+from heartbeat.checklist import Progress, has_work, progress
+from heartbeat.items import may_rest, select
+from heartbeat.marks import HIGH, LOW, NORMAL
+
+EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def due(text: str, **asked_before: int) -> str:
+    """What is asked about at eight, where all items were last asked about `hours` before."""
+    known = select(text, EIGHT, {}).known
+    before = dict.fromkeys(known, EIGHT - asked_before["hours"] * HOUR) if asked_before else {}
+    return select(text, EIGHT, before).text
+
+
+@pytest.mark.parametrize(
+    ("line", "every", "priority", "paused", "plain"),
+    [
+        ("- look", None, NORMAL, False, "- look"),
+        ("- [every 6h] look", 6 * HOUR, NORMAL, False, "- look"),
+        ("- [ ] [every 90s] look", timedelta(seconds=90), NORMAL, False, "- [ ] look"),
+        ("- [every 1h30m] [ ] look", HOUR * 1.5, NORMAL, False, "- [ ] look"),
+        ("* [High] [ ] [EVERY 2d] look", 48 * HOUR, HIGH, False, "* [ ] look"),
+        ("1. [low] look", None, LOW, False, "1. look"),
+        ("  + [ paused ] look", None, NORMAL, True, "  + look"),
+        ("- [paused] [low] [every 1h] look", HOUR, LOW, True, "- look"),
+        ("- [high] [low] look", None, LOW, False, "- look"),
+        ("- [urgent] look", None, NORMAL, False, "- [urgent] look"),
+        ("- [urgent] [high] look", None, NORMAL, False, "- [urgent] [high] look"),
+        ("- [every day] look", None, NORMAL, False, "- [every day] look"),
+        ("- [every 6] look", None, NORMAL, False, "- [every 6] look"),
+        ("- [every 0h] look", None, NORMAL, False, "- [every 0h] look"),
+        ("- [every 99999d] look", None, NORMAL, False, "- [every 99999d] look"),
+        ("- [high](https://example.org) look", None, NORMAL, False, "- [high](https://example.org) look"),
+        ("- look [high]", None, NORMAL, False, "- look [high]"),
+        ("- [ ] [ ] look", None, NORMAL, False, "- [ ] [ ] look"),
+    ],
+)
+def test_marks_stand_before_or_behind_a_box_and_what_is_unknown_is_text(
+    line: str, every: timedelta | None, priority: int, paused: bool, plain: str
+) -> None:
+    found = marks.read(line)
+    assert found is not None
+    assert (found.every, found.priority, found.paused, found.plain) == (every, priority, paused, plain)
+
+
+@pytest.mark.parametrize("line", ["look", "# - look", "-look", "[high] look", "", "--- [high]"])
+def test_only_lines_of_a_list_have_marks(line: str) -> None:
+    assert marks.read(line) is None
+
+
+@pytest.mark.parametrize(
+    ("hours", "asked_again"),
+    [(0, False), (5, False), (6, True), (7, True), (-1, True)],
+    ids=["at this slot", "too soon", "just now", "long ago", "in a future that a clock set back has left"],
+)
+def test_an_item_is_due_when_its_time_has_passed_from_slot_to_slot(hours: int, asked_again: bool) -> None:
+    assert due("- [every 6h] look", hours=hours) == ("- look" if asked_again else "")
+
+
+def test_an_item_without_every_is_always_due_and_one_never_asked_about_too() -> None:
+    assert due("- look", hours=0) == "- look"
+    assert due("- [every 6h] look") == "- look"
+
+
+def test_a_paused_item_is_never_asked_about_not_even_with_everything() -> None:
+    assert select("- [paused] look", EIGHT, {}).text == ""
+    assert select("- [paused] look\n- see", EIGHT, {}, everything=True).text == "- see"
+
+
+def test_everything_asks_about_items_that_are_not_due() -> None:
+    text = "- [every 6h] look"
+    known = select(text, EIGHT, {}).known
+    found = select(text, EIGHT, dict.fromkeys(known, EIGHT), everything=True)
+    assert (found.text, found.asked) == ("- look", known)
+
+
+def test_high_items_come_first_and_low_ones_last_in_their_section() -> None:
+    text = "# Mail\n- [low] a\n- b\n- [high] c\n- d\n## Disk\n- e\n- [high] f"
+    assert due(text) == "# Mail\n- [high] c\n- b\n- d\n- a\n## Disk\n- [high] f\n- e"
+
+
+def test_what_is_indented_below_an_item_goes_with_it() -> None:
+    text = "- [every 6h] mail\n  - [ ] inbox\n\n  More of it.\n```\ncode\n```\n- disk\n  and\nits inodes"
+    assert due(text, hours=1) == "- disk\n  and\nits inodes"
+
+
+def test_a_heading_without_a_due_item_is_left_out_and_one_above_a_due_item_stays() -> None:
+    text = "# Daily\n- [every 1d] report\n\n# Always\n## Mail\n- look\n## Disk\n- [every 1d] clean\n# Later\n- [ ]"
+    assert due(text, hours=1) == "# Always\n## Mail\n- look"
+
+
+def test_loose_text_belongs_to_the_items_of_its_section_and_is_always_asked_about_without_any() -> None:
+    assert due("# Daily\nThese things:\n\n- [every 1d] report", hours=1) == ""
+    assert due("# Daily\nThese things:\n\n- [every 1d] report", hours=24) == "# Daily\nThese things:\n\n- report"
+    assert due("# Always\nLook at the mail.\n# Daily\n- [every 1d] report", hours=1) == "# Always\nLook at the mail."
+
+
+def test_done_items_and_those_that_are_completed_are_no_items() -> None:
+    text = "- [x] [every 6h] old\n- [every 6h] look\n# Completed\n- [every 1h] older"
+    assert len(select(text, EIGHT, {}).known) == 1
+    assert due(text, hours=1) == ""
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["- [every 8h] look at it\n  - [x] part", "- [ ] [high] look  at it\n    - [ ] part", "* look at it\n  * part"],
+    ids=["another interval and a ticked box", "other marks and blanks", "another bullet"],
+)
+def test_an_item_is_the_same_while_its_text_is(other: str) -> None:
+    text = "- [every 6h] look at it\n  - [ ] part"
+    marked = other if "every" in other else other.replace("look", "[every 6h] look", 1)
+    assert select(text, EIGHT, {}).known == select(marked, EIGHT, {}).known
+
+
+def test_an_item_with_another_text_is_another() -> None:
+    assert not select("- [every 6h] look", EIGHT, {}).known & select("- [every 6h] look twice", EIGHT, {}).known
+
+
+def test_code_is_neither_heading_nor_item() -> None:
+    text = "- look\n\n```\n# no heading\n- [paused] no item\n```"
+    assert due(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rests"),
+    [("- look", False), ("- [high] look", False), ("- [every 6h] look", True), ("- [paused] look", True), ("look", False)],
+)
+def test_only_a_list_with_items_that_wait_can_rest(text: str, rests: bool) -> None:
+    assert may_rest(text) is rests
+
+
+@pytest.mark.parametrize("text", ["- [high] [ ]", "- [every 6h]", "- [paused] [x] done", "- [x] [low] done"])
+def test_marks_alone_and_marked_items_that_are_done_are_no_work(text: str) -> None:
+    assert not has_work(text)
+
+
+def test_boxes_are_counted_done_ones_under_completed_too() -> None:
+    text = "- [ ] a\n- [high] [ ] b\n- [ ]\n- [x] c\n```\n- [ ] code\n```\n# Completed\n- [X] d\n- [ ] e"
+    assert progress(text) == Progress(2, 2)
+    assert progress(text, "1. [ ] f") == Progress(3, 2)
+
+
+@pytest.mark.parametrize("line", ["- [every 6h] x\n", "# a\n", "- x\n\n", "###### a\n- [high] x\n", "- [", "[[[["])
+def test_the_largest_list_is_read_in_no_time(line: str) -> None:
+    text = line * (64 * 1024 // len(line))
+    begun = time.process_time()
+    select(text, EIGHT, {})
+    assert time.process_time() - begun < 2
