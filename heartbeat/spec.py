@@ -96,8 +96,10 @@ class Precheck:
 class Heartbeat:
     """One agent's heartbeat as declared.
 
-    `interval` None means the agent beats only when woken. `checklist` is a file name inside `workspace`, or the text itself
-    when it holds a line break. `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
+    `interval` None means the agent beats by `schedule`, a cron text read in `zone`, or, where that is None too, only when
+    woken. `backoff_on_failure` doubles the interval after each failed beat. `checklist` is a file name inside `workspace`, or
+    the text itself when it holds a line break.
+    `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
     `session_keep` is how many messages of earlier beats an agent is reminded of; 0: each beat stands alone.
     `memory` are the files that are read where the checklist is missing or empty and the agent beats all the same.
     """
@@ -129,6 +131,8 @@ class Heartbeat:
     deliver: tuple[str, ...]
     decide: Decide | None = None
     session_keep: int = 0
+    schedule: str | None = None
+    backoff_on_failure: bool = False
     precheck: Precheck | None = None
     memory: tuple[str, ...] = ()
     max_input_tokens: int = 50_000

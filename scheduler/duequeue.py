@@ -49,6 +49,17 @@ class Standing:
         return paces.pace(self.pace_text, self.anchor)
 
     @property
+    def backs_off_until(self) -> datetime | None:
+        """Before when no slot of its grid runs, because it failed; None when it does not back off.
+
+        A slot that ran and lies ahead of what is accounted for is the trace of a clock that was set back, and says nothing.
+        """
+        pause = paces.stretched(self.pace_text, self.failures)
+        if pause is None or self.last_slot is None or self.last_slot > self.settled_until:
+            return None
+        return self.last_slot + pause
+
+    @property
     def paused(self) -> bool:
         """Whether somebody paused it and has not resumed it yet."""
         return self.paused_until is not None

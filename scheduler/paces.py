@@ -16,7 +16,10 @@ from cron.job import Job
 from heartbeat.cadence import Cadence
 from heartbeat.hours import Hours, Window
 from heartbeat.spec import Heartbeat
+from heartbeat.timed import Timed
 from scheduler.outcome import Trigger
+
+LONGEST_BACKOFF = 8  # intervals
 
 
 class Slots(Protocol):
@@ -58,10 +61,13 @@ NEVER = Pace(Trigger.MANUAL, next=never, slots=nothing)
 
 def of_heartbeat(beat: Heartbeat) -> str:
     """The text of a heartbeat's pace: two agents with equal texts and anchors have equal slots."""
+    hours = [[window.start, window.end, sorted(window.days), window.zone.key] for window in beat.hours.windows]
+    if beat.schedule is not None:
+        return _text(schedule=beat.schedule, zone=beat.zone.key, offset=_seconds(beat.stagger), hours=hours)
     if beat.interval is None:
         return "{}"
-    hours = [[window.start, window.end, sorted(window.days), window.zone.key] for window in beat.hours.windows]
-    return _text(interval=_seconds(beat.interval), stagger=_seconds(beat.stagger), hours=hours)
+    backoff = {"backoff": True} if beat.backoff_on_failure else {}
+    return _text(interval=_seconds(beat.interval), stagger=_seconds(beat.stagger), hours=hours, **backoff)
 
 
 def of_job(job: Job) -> str:
@@ -86,6 +92,17 @@ def parts(text: str) -> dict[str, Any]:
     return dict(_parts(text))
 
 
+def stretched(text: str, failures: int) -> timedelta | None:
+    """How long to keep quiet after that many failures in a row: the interval doubled by each, at most 8 times as long.
+
+    None where nothing failed, and for a pace that does not back off.
+    """
+    said = _parts(text)
+    if not failures or "backoff" not in said:
+        return None
+    return timedelta(seconds=float(said["interval"])) * min(1 << min(failures, 8), LONGEST_BACKOFF)
+
+
 @lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
 def pace(text: str, anchor: datetime) -> Pace:
     """The pace that a text of ours names, on a grid that stands at `anchor`."""
@@ -97,8 +114,11 @@ def pace(text: str, anchor: datetime) -> Pace:
         every = Every(timedelta(seconds=said["every"]), anchor)
         return Pace(Trigger.EVERY, every.next, every.slots, offset=timedelta(seconds=said["offset"]))
     if "schedule" in said:
-        schedule = _schedule(said["schedule"], said["zone"])
-        return Pace(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=timedelta(seconds=said["offset"]))
+        schedule, offset = _schedule(said["schedule"], said["zone"]), timedelta(seconds=said["offset"])
+        if not said.get("hours"):
+            return Pace(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=offset)
+        timed = Timed(schedule, _hours(text), offset)
+        return Pace(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed, offset)
     return NEVER
 
 

@@ -10,6 +10,7 @@ from scheduler.duequeue import Open, Standing
 from scheduler.entry import Entry
 from scheduler.outcome import Kind, Skip
 from scheduler.paces import Slots
+from scheduler.store import MILLISECOND
 from scheduler.turn import Turn
 
 LANE_LOOK = timedelta(seconds=30)
@@ -40,11 +41,20 @@ def latest_due(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, 
 
     Only the latest can run: with its next slot still to come, its window open, and no older than the grace.
     """
+    standing = _account_backoff(turn, standing)
     pace = standing.pace
     horizon = turn.now - pace.offset
     _write(turn, standing, Skip.ACTIVE_HOURS, pace.closed(standing.settled_until, horizon))
     passed = pace.slots(standing.settled_until, horizon)
     return _settled(standing, horizon), _runnable(turn, entry, standing, passed) if passed else None
+
+
+def _account_backoff(turn: Turn, standing: Standing) -> Standing:
+    """After a failure the longer interval counts: the slots of the grid that it passes over are superseded by it."""
+    held = standing.backs_off_until
+    if held is None or held <= standing.settled_until:
+        return standing
+    return account(turn, standing, min(turn.now, held - MILLISECOND), Skip.SUPERSEDED)
 
 
 def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Slots) -> datetime | None:
@@ -112,7 +122,8 @@ def replan(turn: Turn, before: Standing, after: Standing) -> None:
 def _next_slot(standing: Standing) -> datetime | None:
     if standing.paused or standing.state != "active":
         return None
-    return standing.pace.next(standing.settled_until)
+    after, held = standing.settled_until, standing.backs_off_until
+    return standing.pace.next(max(after, held - MILLISECOND) if held else after)
 
 
 def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
@@ -136,7 +147,9 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
     if standing.paused:
         return account_pause(turn, standing, turn.now)
     run = duequeue.open_run(turn.db, standing.kind, standing.name)
-    return account(turn, standing, turn.now, reason if run is None else _in_the_way(run))
+    if run is not None:
+        return account(turn, standing, turn.now, _in_the_way(run))
+    return account(turn, _account_backoff(turn, standing), turn.now, reason)
 
 
 def _in_the_way(run: Open) -> Skip:

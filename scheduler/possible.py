@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cron.job import Job
 from heartbeat import items
-from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner, PythonRunner
+from heartbeat.spec import Heartbeat, HttpRunner, ModelRunner, PythonRunner
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.settings import Settings
 
@@ -35,6 +35,7 @@ def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
     return Possible(
         triggers=(
             *((Trigger.INTERVAL,) if beat.interval else ()),
+            *((Trigger.SCHEDULE,) if beat.schedule else ()),
             *sources,
             *((Trigger.RESULT,) if _may_answer_later(beat) else ()),
         ),
@@ -58,9 +59,8 @@ def providers(settings: Settings) -> list[str]:
 
 
 def _models(beat: Heartbeat) -> Iterator[str]:
-    asked = None if isinstance(beat.runner, CommandRunner) else beat.model or ""
-    if asked is not None:
-        yield asked
+    asked = beat.model or ""  # a program, too, may report what it took
+    yield asked
     if beat.decide and beat.decide.model != asked:
         yield beat.decide.model
 
@@ -105,7 +105,7 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
     yield from (Skip.PAUSED, Skip.BUSY)
     if beat.hours.windows:
         yield Skip.ACTIVE_HOURS
-    if beat.interval:
+    if beat.interval or beat.schedule:
         yield from (Skip.MISSED, Skip.ALREADY_RUNNING, Skip.SUPERSEDED)
         yield from _slot_skips(beat)
     if beat.on_empty == "skip":

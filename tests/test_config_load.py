@@ -123,6 +123,15 @@ def test_maps_merge_at_every_depth_and_all_else_is_replaced(tmp_path: Path) -> N
     assert (beats["own"].dedup_window, beats["own"].dedup_normalize) == (timedelta(hours=2), "numbers")
 
 
+def test_a_heartbeat_s_own_schedule_undoes_an_inherited_interval_and_has_no_stagger(tmp_path: Path) -> None:
+    timed = '  timed: {heartbeat: {schedule: "0 9 * * *", active_hours: always}}\n  spread: {heartbeat: {schedule: "@daily", stagger: 1h, active_hours: always}}\n'
+    beats = read(tmp_path, DEFAULTS.replace("  silent:", timed + "  silent:")).settings.heartbeats
+    assert (beats["timed"].interval, beats["timed"].schedule) == (None, "0 9 * * *")
+    assert (beats["timed"].stagger, beats["timed"].grace) == (timedelta(0), timedelta(minutes=10))
+    assert timedelta(0) < beats["spread"].stagger <= timedelta(hours=1)
+    assert beats["bare"].interval == timedelta(hours=1)
+
+
 def test_an_entry_undoes_a_default_with_a_word(tmp_path: Path) -> None:
     beats = read(tmp_path, DEFAULTS).settings.heartbeats
     assert (beats["always"].hours.always, beats["always"].deliver, beats["always"].model) == (True, (), "dear")

@@ -233,6 +233,7 @@ FAULTS = [
     ('{kind: anthropic}\n', '{kind: openai, provider: local}\n', 'config.yaml:8:3: agents.ops.model: is missing; write model: NAME, one that local has'),
     (BEAT, 'provider: local', 'config.yaml:8:3: agents.ops.model: is missing; write model: NAME, one that local has'),
     (BEAT, 'provider: lcal', "config.yaml:11:17: agents.ops.heartbeat.provider: 'lcal' is no provider of this file; did you mean local?"),
+    ('heartbeat: {interval: 30m, deliver', 'heartbeat: {schedule: "*/2 * * * *", deliver', 'config.yaml:6:34: defaults.heartbeat.schedule: it fires as often as every 2m, below limits.min_interval, which is 5m; space it out, or lower the limit'),
     (BEAT, 'interval: 1m', 'config.yaml:11:17: agents.ops.heartbeat.interval: 1m is below limits.min_interval, which is 5m; write 5m or more, or lower the limit'),
     (BEAT, 'session_keep: 8', 'config.yaml:11:21: agents.ops.heartbeat.session_keep: nothing is kept in an isolated session; remove session_keep, or write isolated_session: false too'),
     (BEAT, 'isolated_session: false\n      session_keep: 7', 'config.yaml:12:21: agents.ops.heartbeat.session_keep: 7 is odd, but question and answer come in pairs; write 6 or 8'),

@@ -410,3 +410,24 @@ def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, play: Play) -> No
     text = page.text()
     assert time.process_time() - began < 1.0
     assert text.count("\n") > 49_000
+
+
+def test_a_heartbeat_by_schedule_counts_under_its_own_trigger_and_has_no_interval(play: Play) -> None:
+    world = play(agent(interval="30m").replace("interval: 30m", 'schedule: "0 * * * *"'))
+    page = Page(world)
+    world.run(minutes=90)
+    assert page.series("runs_total")["runs_total{heartbeat,ops,ok,schedule}"] == 2
+    assert not any("interval" in name for name in page.series("runs_total"))
+    assert page.series("interval_seconds") == {}
+    assert page.series("next_due") == {"next_due_timestamp_seconds{heartbeat,ops}": 1772445600.0}
+    assert page.series("skips_total")["skips_total{heartbeat,ops,missed}"] == 0
+
+
+def test_what_a_program_reports_to_have_cost_is_counted_and_stays_over_a_reload(play: Play) -> None:
+    report = '{"result": "HEARTBEAT_OK", "total_cost_usd": 0.25, "usage": {"input_tokens": 3, "output_tokens": 4}}'
+    world = play(agent(), scripts={"ops": lambda asked: report})
+    page = Page(world)
+    world.run(minutes=1)
+    world.reload(agent(retries="0"))
+    assert sum(page.series("cost_usd_total").values()) == 0.25
+    assert sum(page.series("tokens_total").values()) == 7

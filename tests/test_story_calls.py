@@ -326,7 +326,8 @@ def test_counters_of_a_provider_and_a_model_go_with_them(play):
         for e in world.events:
             m.hear(e)
     left = [line for name in ("provider_errors_total", "unpriced", "tokens") for line in lines(m, f"heartbeatd_{name}")]
-    assert left == [], left[:3]
+    named = [line for line in left if 'model=""' not in line]  # a program may report tokens, too, of a model that nobody named
+    assert named == [], named[:3]
 
 
 def test_messages_of_sessions_are_kept_no_longer_than_history(play):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, printed
 from heartbeat.spec import CommandRunner
 
 MAX_ERROR = 2000  # characters of standard error that are told
@@ -40,11 +41,15 @@ def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
     """Run the agent's program in its workspace and read its answer.
 
     Beside the runner's own `env` it gets HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, where a model is asked for,
-    HEARTBEATD_MODEL. Exit 0 means that its output is the answer; whatever else happens is a failure, never text.
+    HEARTBEATD_MODEL. Exit 0 means that its output is the answer, as `printed` reads it; whatever else happens is a failure,
+    never text. What the run took counts in any case, if the output says so.
     """
     env = {**runner.env, **_facts(run)}
     ended = start(runner.argv, stdin=run.prompt.encode(errors="replace"), env=env, cwd=run.workspace)
-    return _failed(ended, run) or _read(ended.output)
+    failed = _failed(ended, run)
+    if failed is None:
+        return _read(ended.output)
+    return _with_report(failed, ended.output) if failed.failure is Failure.EXIT else failed
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -78,4 +83,11 @@ def _read(output: bytes) -> Answer:
     unreadable = text.count("\ufffd") + text.count("\0")
     if unreadable * 10 > len(text):
         return Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(output)} bytes of binary output")
-    return Answer(text=text.replace("\0", ""))
+    return printed.read(text)
+
+
+def _with_report(failed: Answer, output: bytes) -> Answer:
+    """The failure with what the program's own report says of it: programs that report an error exit with one, too."""
+    report = printed.read(output.decode(errors="replace"))
+    failed = replace(failed, model_used=report.model_used, tokens=report.tokens, cost_usd=report.cost_usd)
+    return replace(failed, error=f"{failed.error}: {report.error}") if report.failure else failed

@@ -76,10 +76,15 @@ def model(value: object) -> str | None:
     return clean(value)[:200] if isinstance(value, str) and value else None
 
 
+def cost(value: object) -> float | None:
+    """USD as they came; None for whatever is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < MOST_USD else None
+
+
 def _read(value: Mapping[str, object], failed: Failure, veil: Veil) -> Answer:
-    spent = Answer(
-        model_used=model(value.get("model")), tokens=tokens(value.get("tokens")), cost_usd=_cost(value.get("cost_usd"))
-    )
+    spent = Answer(model_used=model(value.get("model")), tokens=tokens(value.get("tokens")), cost_usd=cost(value.get("cost_usd")))
     if value.get("error"):
         said = message_in(value["error"]) or "it does not say why"
         return replace(spent, failure=failed, error=one_line(f"the agent failed: {said}", veil), transient=True)
@@ -89,9 +94,3 @@ def _read(value: Mapping[str, object], failed: Failure, veil: Veil) -> Answer:
     if "text" not in value or not (text is None or isinstance(text, str)):
         return replace(spent, failure=Failure.BAD_ANSWER, error="answered without a text; give back text, error or later")
     return replace(spent, text=checked(text or ""))
-
-
-def _cost(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < MOST_USD else None

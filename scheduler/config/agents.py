@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from cron.schedule import Schedule, ScheduleError, parse
 from heartbeat.cadence import stagger_of
 from heartbeat.hours import Hours, window
 from heartbeat.spec import Heartbeat, Precheck
+from heartbeat.timed import Timed
 from scheduler.config import models
 from scheduler.config.fields import Share, written
 from scheduler.config.frame import Frame, Spot
@@ -18,22 +20,24 @@ from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_mode
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
 ALWAYS = Hours()
+SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # schedules and hours repeat, so that any day will do to ask whether they meet
 
 
 def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heartbeat:
     """The heartbeat of a checked agent. Faults are noted at `spot`; what is given back then is of no use."""
     beat = agent.heartbeat
-    interval = _interval(agent, spot)
+    interval, schedule = _interval(agent, spot), _schedule(agent, spot)
+    period = schedule.period() if schedule else interval
     runner = runners.runner(agent, spot)
     _check_heeded(agent, spot)
-    return Heartbeat(
+    built = Heartbeat(
         name=name,
         enabled=is_enabled(agent),
         interval=interval,
-        stagger=_stagger(name, beat.stagger, interval, spot),
+        stagger=_stagger(name, beat, period, spot),
         hours=_hours(beat, spot),
         zone=_zone(beat, spot.frame),
-        grace=_grace(beat.misfire.grace, interval),
+        grace=_grace(beat.misfire.grace, period),
         workspace=spot.frame.path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=runners.model(agent, runner, spot),
@@ -54,10 +58,14 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
         deliver=_deliver(beat, spot),
         decide=runners.decide(agent, spot),
         session_keep=0 if beat.isolated_session else beat.session_keep,
+        schedule=beat.schedule,
+        backoff_on_failure=beat.backoff_on_failure,
         precheck=_precheck(beat, spot),
         memory=beat.memory,
         max_input_tokens=beat.max_input_tokens,
     )
+    _check_meets_hours(built, schedule, spot)
+    return built
 
 
 def silent_by_default(agent: models.Agent, frame: Frame) -> bool:
@@ -67,9 +75,15 @@ def silent_by_default(agent: models.Agent, frame: Frame) -> bool:
 
 def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
     interval = agent.heartbeat.interval
+    if agent.heartbeat.schedule is not None:
+        if interval != "missing":
+            spot.fault("interval and schedule exclude each other; keep one of them", "heartbeat", "schedule")
+        return None
     if interval == "missing":
         spot.fault(
-            "is missing; write interval: 30m, or interval: none for an agent that beats only when woken", "heartbeat", "interval"
+            'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that beats only when woken',
+            "heartbeat",
+            "interval",
         )
         return None
     assert not isinstance(interval, str)
@@ -85,6 +99,37 @@ def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
     return interval
 
 
+def _schedule(agent: models.Agent, spot: Spot) -> Schedule | None:
+    beat = agent.heartbeat
+    if beat.schedule is None:
+        return None
+    try:
+        schedule = parse(beat.schedule, _zone(beat, spot.frame))
+    except ScheduleError as error:
+        spot.fault(str(error), "heartbeat", "schedule")
+        return None
+    for warning in schedule.warnings:
+        spot.warn(warning, "heartbeat", "schedule")
+    if calls_model(agent) and schedule.period() < spot.frame.min_interval:
+        period, least = written(schedule.period()), written(spot.frame.min_interval)
+        spot.fault(
+            f"it fires as often as every {period}, below limits.min_interval, which is {least}; space it out, or lower the limit",
+            "heartbeat",
+            "schedule",
+        )
+    return schedule
+
+
+def _check_meets_hours(beat: Heartbeat, schedule: Schedule | None, spot: Spot) -> None:
+    if schedule is not None and not _ever_opens(schedule, beat.hours, beat.stagger):
+        spot.fault("none of its firings lies inside the active hours; change one of them", "heartbeat", "schedule")
+
+
+@lru_cache(maxsize=1024)
+def _ever_opens(schedule: Schedule, hours: Hours, offset: timedelta) -> bool:
+    return hours.always or Timed(schedule, hours, offset).next(SOME_DAY) is not None
+
+
 def _check_heeded(agent: models.Agent, spot: Spot) -> None:
     """Note what the agent writes itself and nothing would heed; what it inherits is for those whom it fits."""
     for key, message in _unheeded(agent):
@@ -94,6 +139,8 @@ def _check_heeded(agent: models.Agent, spot: Spot) -> None:
 
 def _unheeded(agent: models.Agent) -> Iterator[tuple[str, str]]:
     beat, kind = agent.heartbeat, agent.runner.kind
+    if beat.backoff_on_failure and (beat.schedule is not None or beat.interval is None):
+        yield "backoff_on_failure", "there is no interval to double; remove backoff_on_failure, or write interval: 30m"
     if not calls_model(agent):
         yield "max_output_tokens", f"a runner of kind {kind} calls no model and has bounds of its own; remove max_output_tokens"
     if not asks_provider(agent):
@@ -121,18 +168,21 @@ def _precheck(beat: models.Heartbeat, spot: Spot) -> Precheck | None:
     return Precheck(part.command, part.unchanged, part.on_error, timeout)
 
 
-def _stagger(name: str, share: Share, interval: timedelta | None, spot: Spot) -> timedelta:
+def _stagger(name: str, beat: models.Heartbeat, period: timedelta | None, spot: Spot) -> timedelta:
+    """Who names a time means it: with a schedule there is no stagger unless it is written."""
+    share: Share = beat.stagger if beat.schedule is None or "stagger" in beat.model_fields_set else NO_TIME
     if isinstance(share, float):
-        return stagger_of(name, interval * share) if interval else NO_TIME
-    if interval and share > interval:
-        spot.fault(f"{written(share)} is more than the interval of {written(interval)}", "heartbeat", "stagger")
+        return stagger_of(name, period * share) if period else NO_TIME
+    if period and share > period:
+        noun = "interval" if beat.schedule is None else "schedule's shortest interval"
+        spot.fault(f"{written(share)} is more than the {noun} of {written(period)}", "heartbeat", "stagger")
     return stagger_of(name, share)
 
 
-def _grace(grace: timedelta | None, interval: timedelta | None) -> timedelta:
+def _grace(grace: timedelta | None, period: timedelta | None) -> timedelta:
     if grace is not None:
         return grace
-    return min(interval / 2, LONGEST_GRACE) if interval else LONGEST_GRACE
+    return min(period / 2, LONGEST_GRACE) if period else LONGEST_GRACE
 
 
 def _zone(beat: models.Heartbeat, frame: Frame) -> ZoneInfo:

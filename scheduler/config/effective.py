@@ -38,7 +38,7 @@ def effective(path: Path, environ: Mapping[str, str], name: str) -> list[Row]:
     complaints = Complaints(str(path))
     source = read(path, environ, complaints)
     section, model = SECTIONS[kind]
-    merge, defaults = (inherit.merge, source.agent) if kind == "agent" else (inherit.merge_job, source.job)
+    merge, defaults = (inherit.merge_agent, source.agent) if kind == "agent" else (inherit.merge_job, source.job)
     entry = merge(defaults, source.root[section][name] or Map())
     worked_out = _agent(settings, name, entry) if kind == "agent" else _job(settings, name)
     definitions = schema()["$defs"]
@@ -123,6 +123,8 @@ def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
         "heartbeat.active_hours.timezone": beat.zone.key,
         "heartbeat.deliver": _as_written(list(beat.deliver)),
         "heartbeat.prompt": "built in",
+        "heartbeat.interval": "none",
+        "heartbeat.stagger": "0" if beat.schedule else "10%",
         "model": CHEAP if asked and asked.kind == "anthropic" else "none",
     }
 

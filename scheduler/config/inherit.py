@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from scheduler.config.tree import Map
 
-_EITHER = ("schedule", "every")  # one of a kind: an entry that writes one does not inherit the other
+# One of a kind: an entry that writes one does not inherit the other.
+_OF_A_JOB = ("schedule", "every")
+_OF_A_BEAT = ("schedule", "interval")
 
 
 def merge(base: Map, over: Map) -> Map:
@@ -24,11 +26,21 @@ def merge(base: Map, over: Map) -> Map:
 
 def merge_job(base: Map, over: Map) -> Map:
     """As `merge`, for jobs: a schedule of the entry's own undoes an inherited interval, and the other way round."""
-    if any(key in over for key in _EITHER):
-        base = Map(dict(base), base.marks)
-        for key in _EITHER:
-            base.pop(key, None)
+    return merge(_without_rivals(base, over, _OF_A_JOB), over)
+
+
+def merge_agent(base: Map, over: Map) -> Map:
+    """As `merge`, for agents: a heartbeat's schedule of its own undoes an inherited interval, and the other way round."""
+    below, above = base.get("heartbeat"), over.get("heartbeat")
+    if isinstance(below, Map) and isinstance(above, Map):
+        base = Map({**base, "heartbeat": _without_rivals(below, above, _OF_A_BEAT)}, base.marks)
     return merge(base, over)
+
+
+def _without_rivals(base: Map, over: Map, either: tuple[str, ...]) -> Map:
+    if not any(key in over for key in either):
+        return base
+    return Map({key: value for key, value in base.items() if key not in either}, base.marks)
 
 
 def _alike(below: Map, above: Map) -> bool:

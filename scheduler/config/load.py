@@ -169,7 +169,7 @@ def _entry(root: Map, section: str, name: str, defaults: Map, frame: Frame) -> S
     own = root[section][name]
     written = own
     if own is None or isinstance(own, Map):
-        merge = inherit.merge if section == "agents" else inherit.merge_job
+        merge = inherit.merge_agent if section == "agents" else inherit.merge_job
         written = merge(defaults, own or Map())
     return Spot((section, name), written, root[section].marks[name][0], frame, own)
 
@@ -207,7 +207,7 @@ def _agent_defaults(root: Map) -> Map:
     if not beat:
         return agent
     marks = _map(root, "defaults").marks["heartbeat"]
-    return inherit.merge(Map({"heartbeat": beat}, {"heartbeat": marks}), agent)
+    return inherit.merge_agent(Map({"heartbeat": beat}, {"heartbeat": marks}), agent)
 
 
 def _map(node: Any, *steps: str) -> Map:

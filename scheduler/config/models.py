@@ -155,7 +155,9 @@ class ModelRunner(Part):
 class CommandRunner(Part):
     """Runs a program: the prompt goes in on stdin, the answer comes out on stdout."""
 
-    kind: Literal["command"] = needed("Runs a program: the prompt goes in on stdin, the answer comes out on stdout.")
+    kind: Literal["command"] = needed(
+        "Runs a program: the prompt goes in on stdin, the answer comes out on stdout, as text or as an agent's JSON report."
+    )
     argv: Annotated[
         tuple[str, ...],
         Form(fields.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
@@ -212,7 +214,9 @@ class Precheck(Part):
 
 
 class HeartbeatMisfire(Part):
-    grace: DurationOrNone = key(None, "How late a slot may start.", else_="half the interval, at most 10m")
+    grace: DurationOrNone = key(
+        None, "How late a slot may start.", else_="half the interval, or the shortest of the schedule, at most 10m"
+    )
 
 
 class Dedup(Part):
@@ -227,8 +231,16 @@ class Heartbeat(Part):
     interval: Annotated[
         timedelta | Literal["missing"] | None,
         Form(fields.interval, {"type": "string", "pattern": f"^none$|{_SPAN}"}, "duration, `none`"),
-    ] = key("missing", "How often. `none`: only when woken. `0m`: switched off.", else_="required, here or in the defaults")
-    stagger: Stagger = key(0.1, "How far beats are spread, by a stable hash of the agent's name.", written="10%")
+    ] = key("missing", "How often. `none`: only when woken. `0m`: switched off.", else_="this or `schedule`")
+    schedule: TextOrNone = key(
+        None, "When, as a cron expression in its zone; firings outside the active hours are skipped.", else_="this or `interval`"
+    )
+    backoff_on_failure: Truth = key(
+        False, "Doubles the interval after each failed beat, to at most 8 times; the first that succeeds brings it back."
+    )
+    stagger: Stagger = key(
+        0.1, "How far beats are spread, by a stable hash of the agent's name; with `schedule` only if written.", written="10%"
+    )
     active_hours: Annotated[list[Window], BeforeValidator(fields.windows)] = Field(
         default=[],
         description="When it may speak: `always`, `08:00-22:00`, a map, or a list of them.",

@@ -1,0 +1,53 @@
+"""A heartbeat inside a program of your own: no daemon, no database, no key. Run it: python examples/embed.py"""
+
+from datetime import UTC, datetime, timedelta
+
+import heartbeat
+
+CHECKLIST = """\
+## Active tasks
+- [ ] Is the disk nearly full? Say how full.
+"""
+
+disk = {"used": 41}  # percent; what the agent below looks at
+
+
+def ask(prompt: str) -> str:
+    """Your agent: the prompt goes in, what it says comes out. Here a rule takes the place of a model."""
+    assert "nearly full" in prompt
+    return f"ALERT: the disk is {disk['used']} % full." if disk["used"] > 90 else "HEARTBEAT_OK"
+
+
+def decide(question: str) -> dict[str, str]:
+    """A small model that looks first: is there something to do, and what?"""
+    assert "nearly full" in question
+    return {"action": "run", "tasks": "Say how full the disk is."} if disk["used"] > 90 else {"action": "skip", "tasks": ""}
+
+
+def main() -> None:
+    now = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # yours would be datetime.now(UTC)
+    last = None
+    for used in (41, 97, 97, 50):
+        disk["used"] = used
+        last = heartbeat.beat(
+            ask,
+            now=now,
+            checklist=CHECKLIST,  # or Path("HEARTBEAT.md"), read anew at each beat
+            active_hours="08:00-22:00",
+            timezone="UTC",
+            on_notify=lambda text: print(f"  told: {text}"),
+            last=last,
+        )
+        print(f"{now:%H:%M} {last.outcome} {last.reason or last.suppression or ''}".rstrip())
+        now += timedelta(minutes=30)
+
+    disk["used"] = 98
+    decided = heartbeat.beat(now=now, checklist=CHECKLIST, decide=decide, on_execute=lambda tasks: f"{tasks} It is 98 % full.")
+    print(f"{now:%H:%M} {decided.outcome}: {decided.text}")
+
+    night = heartbeat.beat(ask, now=now.replace(hour=23), checklist=CHECKLIST, active_hours="08:00-22:00")
+    print(f"23:00 {night.outcome} {night.reason}")
+
+
+if __name__ == "__main__":
+    main()

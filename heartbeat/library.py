@@ -1,0 +1,239 @@
+"""One beat for programs that bring their own clock and agent: the daemon's rules, without the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+from heartbeat import checklist as checklists
+from heartbeat import verdict
+from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle
+from heartbeat.decision import Action, Decision, Undecided, parse, question
+from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
+from heartbeat.prompt import Facts, Wake, compose
+from heartbeat.runners import Answer, Failure
+from heartbeat.runners.data import read
+from heartbeat.runners.trouble import Trouble, one_line
+from heartbeat.runners.veil import Veil
+from heartbeat.spec import Heartbeat, Match, Missing, Normalize, PythonRunner
+from heartbeat.verdict import Suppression
+
+Said = str | Mapping[str, object] | None
+"""What an agent gives back: its text, None for nothing to say, or `{"text": ...}` or `{"error": ...}`."""
+
+Decided = Decision | Mapping[str, object]
+
+_NO_TIME = timedelta(0)
+_NO_SECRETS = Veil(())
+_THE_CALLER = PythonRunner("the caller's own", in_process=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """How one beat ended; give it to the next one as `last`.
+
+    `reason` says why it was skipped or failed, `suppression` why nothing was told though the agent was asked. `text` is what is
+    to be told, empty for nothing, and `answer` what the agent said. `asked_at` is when an agent was last asked, `failures`
+    counts those in a row, `told` holds the digests of what was told and when it first was.
+    """
+
+    at: datetime
+    outcome: Literal["ok", "alert", "failed", "skipped"]
+    reason: Skip | Failure | None = None
+    suppression: Suppression | None = None
+    text: str = ""
+    answer: str = ""
+    error: str = ""
+    asked_at: datetime | None = None
+    failures: int = 0
+    told: tuple[tuple[str, datetime], ...] = ()
+
+
+def beat(
+    ask: Callable[[str], Said] | None = None,
+    *,
+    now: datetime,
+    checklist: str | Path,
+    decide: Callable[[str], Decided] | None = None,
+    on_execute: Callable[[str], Said] | None = None,
+    on_notify: Callable[[str], object] | None = None,
+    last: Beat | None = None,
+    woken_by: str | None = None,
+    name: str = "agent",
+    prompt: str | None = None,
+    active_hours: str | Hours = "always",
+    timezone: str | ZoneInfo = "UTC",
+    on_missing: Missing = "skip",
+    on_empty: Literal["skip", "run"] = "skip",
+    ok_match: Match = "edges",
+    ack_max_chars: int = 5,
+    show_ok: bool = False,
+    show_alerts: bool = True,
+    dedup_window: timedelta = timedelta(hours=24),
+    dedup_normalize: Normalize = "text",
+) -> Beat:
+    """One beat at `now` (aware): the chain of checks, the question, the verdict, and `on_notify(text)` where that says something.
+
+    `ask` gets the prompt. With `decide`, that is asked first, and gives `{"action": "skip" or "run", "tasks": text}`; a run goes
+    to `on_execute(tasks)`, or, without one, to `ask` with the tasks in its prompt. `checklist` is a file as a Path, else the
+    text itself; `active_hours` is "HH:MM-HH:MM" in `timezone`, "always" or Hours. `woken_by` is why it beats out of turn: an
+    empty or missing checklist does not stop it then. What ask, decide and on_execute raise, but for KeyboardInterrupt, is a
+    failed beat; what on_notify raises is the caller's, and the text counts as not told. ValueError for a naive `now`, for
+    nobody to ask, and for hours that are none.
+    """
+    if now.tzinfo is None:
+        raise ValueError("now has no zone; give an aware datetime, best in UTC")
+    if ask is None and (decide is None or on_execute is None):
+        raise ValueError("there is nobody to ask; give ask, or decide and on_execute")
+    zone = ZoneInfo(timezone) if isinstance(timezone, str) else timezone
+    spec = replace(
+        _plain(checklist),
+        name=name,
+        prompt=prompt,
+        zone=zone,
+        hours=_hours(active_hours, zone),
+        on_missing=on_missing,
+        on_empty=on_empty,
+        ok_match=ok_match,
+        ack_max_chars=ack_max_chars,
+        show_ok=show_ok,
+        show_alerts=show_alerts,
+        dedup_window=dedup_window,
+        dedup_normalize=dedup_normalize,
+    )
+    before = last or Beat(now, "skipped")
+    ended = _beat(spec, _Agent(ask, decide, on_execute), before, now.astimezone(UTC), woken_by)
+    if ended.text and on_notify is not None:
+        on_notify(ended.text)
+    return ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Agent:
+    ask: Callable[[str], Said] | None
+    decide: Callable[[str], Decided] | None
+    on_execute: Callable[[str], Said] | None
+
+
+def _beat(spec: Heartbeat, agent: _Agent, before: Beat, now: datetime, woken_by: str | None) -> Beat:
+    found = checklist_of(spec)
+    obstacle = first_obstacle(Situation(spec, now, woken=woken_by is not None, paused=False, checklist=found))
+    skipped = replace(_carried(before, now), outcome="skipped")
+    if obstacle is not None:
+        if obstacle is Skip.CHECKLIST_MISSING and spec.on_missing == "create":
+            checklists.create(spec.workspace, spec.checklist)
+        return replace(skipped, reason=obstacle)
+    wakes = (Wake("manual", "caller", 1, woken_by),) if woken_by is not None else ()
+    text = "" if isinstance(found, Skip) else found
+    facts = Facts(now, before.asked_at, before.failures, wakes, text)
+    try:
+        answer = _answered(spec, agent, facts)
+    except Trouble as trouble:
+        answer = trouble.answer
+    return _judged(spec, before, now, answer)
+
+
+def _answered(spec: Heartbeat, agent: _Agent, facts: Facts) -> Answer | None:
+    """What the agent says; None when it was decided that there is nothing to do."""
+    if agent.decide is None:
+        assert agent.ask is not None
+        return _said(_called(agent.ask, compose(facts, spec).text))
+    decision = _decision(_called(agent.decide, question(facts, spec).text))
+    if decision.action is Action.SKIP:
+        return None
+    if agent.on_execute is not None:
+        return _said(_called(agent.on_execute, decision.tasks))
+    assert agent.ask is not None
+    return _said(_called(agent.ask, compose(replace(facts, tasks=decision.tasks), spec).text))
+
+
+def _called(function: Callable[[str], Any], text: str) -> Any:
+    # SystemExit too is the failure of this beat alone; a KeyboardInterrupt is meant for the whole program.
+    try:
+        return function(text)
+    except (Exception, SystemExit) as error:
+        raise Trouble(Failure.EXIT, one_line(f"it raised {type(error).__name__}: {error}", _NO_SECRETS)) from error
+
+
+def _said(value: object) -> Answer:
+    answer = read(value, failed=Failure.EXIT, veil=_NO_SECRETS)
+    if answer.later:
+        raise Trouble(Failure.BAD_ANSWER, "it wants to answer later, but nobody waits; give back its text")
+    return answer
+
+
+def _decision(value: object) -> Decision:
+    try:
+        return value if isinstance(value, Decision) else parse(value)
+    except Undecided as why:
+        raise Trouble(Failure.BAD_ANSWER, str(why)) from None
+
+
+def _carried(before: Beat, now: datetime) -> Beat:
+    """What one beat hands on to the next, whatever becomes of it."""
+    return Beat(now, "ok", asked_at=before.asked_at, failures=before.failures, told=before.told)
+
+
+def _judged(spec: Heartbeat, before: Beat, now: datetime, answer: Answer | None) -> Beat:
+    asked = replace(_carried(before, now), asked_at=now, failures=0)
+    if answer is None:
+        return replace(asked, suppression=Suppression.DECIDED_SKIP)
+    if answer.failure is not None:
+        return replace(asked, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
+    judged = verdict.judge(answer.text, spec.ok_match, spec.ack_max_chars)
+    asked = replace(asked, outcome=judged.outcome, suppression=judged.suppression, answer=answer.text)
+    if judged.outcome == "alert" and not spec.show_alerts:
+        return replace(asked, suppression=Suppression.NOT_SHOWN)
+    if judged.outcome == "ok" and not spec.show_ok:
+        return asked
+    return _told(spec, replace(asked, suppression=None), judged.text or verdict.TOKEN)
+
+
+def _told(spec: Heartbeat, asked: Beat, text: str) -> Beat:
+    """The beat with its text, unless that was told within the window, which counts from the first time."""
+    fresh = tuple((digest, first) for digest, first in asked.told if asked.at - first < spec.dedup_window)
+    digest = verdict.digest(text, spec.dedup_normalize)
+    if digest in dict(fresh):
+        return replace(asked, suppression=Suppression.DUPLICATE, told=fresh)
+    return replace(asked, text=text, told=(*fresh, (digest, asked.at)))
+
+
+def _hours(given: str | Hours, zone: ZoneInfo) -> Hours:
+    if isinstance(given, Hours):
+        return given
+    return Hours() if given == "always" else Hours((window(*parse_span(given), EVERY_DAY, zone),))
+
+
+def _plain(checklist: str | Path) -> Heartbeat:
+    """A heartbeat of nothing but a checklist; what the daemon alone heeds is empty."""
+    return Heartbeat(
+        name="agent",
+        enabled=True,
+        interval=None,
+        stagger=_NO_TIME,
+        hours=Hours(),
+        zone=ZoneInfo("UTC"),
+        grace=_NO_TIME,
+        workspace=checklist.absolute().parent if isinstance(checklist, Path) else Path(),
+        runner=_THE_CALLER,
+        model=None,
+        prompt=None,
+        checklist=checklist.name if isinstance(checklist, Path) else f"{checklist}\n",
+        on_missing="skip",
+        on_empty="skip",
+        context=(),
+        light_context=True,
+        retries=0,
+        timeout=_NO_TIME,
+        ok_match="edges",
+        ack_max_chars=5,
+        show_ok=False,
+        show_alerts=True,
+        dedup_window=_NO_TIME,
+        dedup_normalize="text",
+        deliver=(),
+    )

@@ -1,0 +1,148 @@
+"""Parity: what the systems before us do, row by row, which tests show it here, and which rows still wait for a part.
+
+python tests/parity.py > docs/parity.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that a system does. `elsewhere` are tests of other files that show it; `waits` is what is still to be built."""
+
+    does: str
+    elsewhere: tuple[str, ...] = ()
+    waits: str = ""
+
+
+SYSTEMS: dict[str, tuple[Row, ...]] = {
+    "claw0": (
+        Row("file exists = heartbeat on; delete it = off"),
+        Row("chain of checks, each with a reason", waits="explain"),
+        Row("headings and empty checkboxes are no content"),
+        Row("user first: the heartbeat takes the lane only if it is free, the user waits for it", waits="lanes"),
+        Row("HEARTBEAT_OK is silent, and so is a rest of 5 characters"),
+        Row("SHA-256 over stripped, lower-cased text, 24 h"),
+        Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_asked_without_tools_and_with_a_bound",)),
+        Row("agent function in the same process"),
+        Row("status and manual trigger", ("test_status.py::test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run",), "explain"),
+        Row("one lock over output so that beats do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_pieces_and_in_order",)),
+    ),
+    "GoClaw": (
+        Row("the keys of a heartbeat: interval, prompt, provider, model, session, context, retries, hours, channel, ack_max_chars"),
+        Row("due list polled every 30 s"),
+        Row("wake by ticker, manual test, RPC test, cron"),
+        Row("stagger: stable hash of the agent, at most 10 % of the interval"),
+        Row("active_hours skip advances; queue_busy does not", waits="lanes"),
+        Row("empty checklist skip, retries with 1 s, 2 s, suppress count, delivery"),
+        Row("HEARTBEAT_OK anywhere suppresses all"),
+        Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_model_of_the_heartbeat_wins_over_the_agents_and_another_answer_is_noticed",)),
+        Row("light context: checklist only"),
+        Row("delivery targets; suggested from session history", ("test_channels.py::test_a_url_of_every_kind_is_declared_in_a_line",), "activity"),
+        Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may",), "checklist over HTTP, mcp"),
+        Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run"), "checklist over HTTP, activity"),
+        Row("card, config dialog, log table", waits="status page"),
+        Row("cron beside it: at, every, cron; many per agent; no suppression", waits="at"),
+    ),
+    "PicoClaw": (
+        Row("enabled and interval, also from the environment"),
+        Row("missing file: a template is written, this beat is skipped"),
+        Row("prompt with heading, current time, instructions, whole file"),
+        Row("first beat soon after start"),
+        Row("stateless beats with a session key of their own"),
+        Row("the same tools as in chat"),
+        Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_agent_may_answer_later_and_its_result_is_judged_and_told_once",)),
+        Row('last channel "platform:id" from user messages; internal ones never used', waits="activity"),
+        Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given",), "tool calls in the row"),
+        Row("clean stop", ("test_daemon.py::test_a_stop_lets_what_runs_end_and_leaves_in_order",)),
+    ),
+    "MisterMorph": (
+        Row('interval "0m" disables; checklist path with `~`'),
+        Row("skipped when the queue is full or one is running"),
+        Row("meta: trigger, source, scheduled_at, failures, last success, last error, queue, pending approvals", waits="activity"),
+        Row('answer "ALERT: ..." or exactly HEARTBEAT_OK'),
+        Row("OK: no message, no history; alert: sent once, kept"),
+        Row('after repeated failures "ALERT: heartbeat_failed" with the last error', waits="failure notices"),
+        Row("runs in the agent's main session"),
+        Row("missing or empty checklist: look at recent memory, take one small step", ("test_story_gates.py::test_an_agent_without_a_list_is_given_its_memory_and_how_far_it_got",)),
+        Row("alerts of a daemon without a chat go to the log"),
+        Row("per-chat heartbeats"),
+        Row("an HTTP endpoint for monitors", ("test_web_api.py::test_health_is_told_without_a_token", "test_web_api.py::test_metrics_need_no_token_and_hold_no_text")),
+    ),
+    "nanobot": (
+        Row("phase 1: forced call of a virtual tool {action, tasks}; phase 2: the agent executes; then notify", ("test_story_models.py::test_a_decision_to_run_hands_its_tasks_to_the_agents_own_runner",)),
+        Row("`## Active Tasks`, `## Completed`"),
+        Row("callbacks on_execute, on_notify", ("test_library.py::test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent",)),
+        Row("cron says when, heartbeat says whether", ("test_layers.py::test_a_file_imports_only_what_its_room_may_know",)),
+        Row("file edited by user, agent or skill"),
+    ),
+    "OpenClaw": (
+        Row("HTML or Markdown around the token; ackMaxChars"),
+        Row("cron-timed heartbeats", ("test_story_paces.py::test_a_heartbeat_beats_by_its_schedule_in_its_own_zone",)),
+        Row("lanes by queue depth", waits="lanes"),
+        Row("wake now or at the next heartbeat"),
+        Row("per-channel visibility"),
+        Row("per-task intervals", ("test_story_gates.py::test_an_item_is_due_until_a_beat_about_it_was_answered",)),
+    ),
+    "ZeroClaw": (
+        Row(
+            "priorities and paused items",
+            (
+                "test_items.py::test_high_items_come_first_and_low_ones_last_in_their_section",
+                "test_items.py::test_a_paused_item_is_never_asked_about_not_even_with_everything",
+            ),
+        ),
+        Row("dead man's switch", waits="deadman"),
+        Row("adaptive interval"),
+    ),
+}  # fmt: skip
+
+SHOWN: dict[tuple[str, int], list[str]] = {}
+
+
+def row(system: str, number: int) -> Callable[[Test], Test]:
+    """This test shows that row; rows are numbered from 1 as they stand in the list."""
+    assert SYSTEMS[system][number - 1]
+
+    def note(test: Test) -> Test:
+        SHOWN.setdefault((system, number), []).append(f"test_parity.py::{test.__name__}")
+        return test
+
+    return note
+
+
+def shown_by(system: str, number: int) -> list[str]:
+    """Every test that shows a row."""
+    return [*SHOWN.get((system, number), ()), *SYSTEMS[system][number - 1].elsewhere]
+
+
+def page() -> str:
+    """docs/parity.md."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Parity"
+    yield ""
+    yield "What the systems before us do, row by row: the tests that show it here, and what a row still waits for."
+    yield "Generated; do: `python tests/parity.py > docs/parity.md`. Your settings under our names: [coming-from.md](coming-from.md)."
+    for system, rows in SYSTEMS.items():
+        yield from ("", f"## {system}", "", "| | it does | shown by | waits for |", "|---|---|---|---|")
+        for number, each in enumerate(rows, 1):
+            shown = "<br>".join(f"`{name}`" for name in shown_by(system, number))
+            yield f"| {number} | {each.does} | {shown} | {each.waits} |"
+
+
+if __name__ == "__main__":
+    import parity  # the module that test_parity notes its rows in, which this script is not
+    import test_parity
+
+    assert test_parity
+    sys.stdout.write(parity.page())

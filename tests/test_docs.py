@@ -1,0 +1,51 @@
+"""What docs/ shows works: every config in it is accepted, and every key that it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from config_file import read
+
+import heartbeat
+from scheduler.config.load import schema
+
+DOCS = Path(__file__).parent.parent / "docs"
+COMING = (DOCS / "coming-from.md").read_text("utf-8")
+SECTIONS = dict(part.split("\n", 1) for part in COMING.split("\n## ")[1:])
+
+
+def test_six_systems_have_their_section() -> None:
+    assert list(SECTIONS) == ["claw0", "GoClaw", "PicoClaw", "MisterMorph", "nanobot", "OpenClaw"]
+
+
+@pytest.mark.parametrize("system", SECTIONS)
+def test_a_system_s_config_is_accepted_as_it_is_shown(tmp_path: Path, system: str) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", SECTIONS[system], re.DOTALL)
+    loaded = read(tmp_path, shown, {})
+    assert loaded.settings.heartbeats
+    assert [str(warning) for warning in loaded.warnings if "deliver" in str(warning)] == []
+
+
+def keys() -> set[str]:
+    models = schema()["$defs"].values()
+    return {key for model in models for key in model["properties"]} | set(schema()["properties"])
+
+
+@pytest.mark.parametrize("system", SECTIONS)
+def test_a_system_s_table_names_only_keys_that_there_are(system: str) -> None:
+    rows = [line.split("|")[2] for line in SECTIONS[system].splitlines() if line.startswith("| ")][1:]
+    named = {key for row in rows for key in re.findall(r"`(?:\w+\.)?([a-z_]+)(?::[^`]*)?`", row)}
+    assert named
+    words = {"next", "meta", "beat", "already_running"}  # a value, a field of a run, a function, a reason
+    assert named - words <= keys()
+
+
+def test_the_library_s_page_names_every_argument_and_field() -> None:
+    from inspect import signature
+
+    page = (DOCS / "library.md").read_text("utf-8")
+    named = set(re.findall(r"`(\w+)`", page))
+    assert set(signature(heartbeat.beat).parameters) <= named
+    assert set(heartbeat.Beat.__dataclass_fields__) <= named

@@ -1,0 +1,202 @@
+"""One beat inside a program of one's own: the daemon's rules, asked and told by callables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from world import at
+
+import heartbeat
+from heartbeat import Beat
+from heartbeat.decision import Action, Decision
+
+HOME = Path(__file__).parent.parent
+NOW = at("2026-03-02 08:00")
+
+
+class Agent:
+    """Says what it is told to say, raises what is an exception, and remembers what it was asked."""
+
+    def __init__(self, *says: Any) -> None:
+        self.says = list(says)
+        self.asked: list[str] = []
+
+    def __call__(self, prompt: str) -> Any:
+        self.asked.append(prompt)
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+
+def beat(says: Any = "HEARTBEAT_OK", **more: Any) -> Beat:
+    return heartbeat.beat(Agent(says), **({"now": NOW, "checklist": "- look"} | more))
+
+
+def ended(found: Beat) -> str:
+    return " ".join(filter(None, (found.outcome, found.reason, found.suppression, found.text)))
+
+
+@pytest.mark.parametrize(
+    ("says", "how", "end"),
+    [
+        ("HEARTBEAT_OK", {}, "ok heartbeat_ok"),
+        (None, {}, "ok empty"),
+        ("HEARTBEAT_OK fine", {}, "ok short_remainder"),
+        ("HEARTBEAT_OK fine", {"ack_max_chars": 0}, "alert fine"),
+        ("The disk is full.", {}, "alert The disk is full."),
+        ("All is well: HEARTBEAT_OK, I think so.", {}, "alert All is well: HEARTBEAT_OK, I think so."),
+        ("All is well: HEARTBEAT_OK, I think so.", {"ok_match": "anywhere"}, "ok heartbeat_ok"),
+        ("The disk is full.", {"show_alerts": False, "show_ok": True}, "alert not_shown"),
+        ("HEARTBEAT_OK", {"show_ok": True}, "ok HEARTBEAT_OK"),
+        ({"text": "The disk is full."}, {}, "alert The disk is full."),
+        ({"error": "no network"}, {}, "failed exit"),
+        ({"later": True}, {}, "failed bad_answer"),
+        (5, {}, "failed bad_answer"),
+        ("x" * 70_000, {}, "failed bad_answer"),
+        (OSError("gone"), {}, "failed exit"),
+        (SystemExit(3), {}, "failed exit"),
+        ("x", {"active_hours": "09:00-17:00"}, "skipped active_hours"),
+        ("x", {"active_hours": "09:00-17:00", "timezone": "Europe/Berlin"}, "alert x"),
+        ("x", {"checklist": "# Tasks\n- [ ]\n"}, "skipped checklist_empty"),
+        ("x", {"checklist": "# Tasks\n", "on_empty": "run"}, "alert x"),
+        ("x", {"checklist": "# Tasks\n", "woken_by": "a test"}, "alert x"),
+        ("x", {"checklist": Path("/nowhere/HEARTBEAT.md")}, "skipped checklist_missing"),
+        ("x", {"show_alerts": False, "show_ok": False}, "skipped not_shown"),
+    ],
+)
+def test_a_beat_ends_as_the_daemon_s_would(says: Any, how: dict[str, Any], end: str) -> None:
+    assert ended(beat(says, **how)) == end
+
+
+def test_what_is_skipped_asks_nobody_and_what_is_told_goes_to_on_notify() -> None:
+    agent, told = Agent("The disk is full. HEARTBEAT_OK"), []
+    heartbeat.beat(agent, now=NOW, checklist="", on_notify=told.append)
+    assert (agent.asked, told) == ([], [])
+    heartbeat.beat(agent, now=NOW, checklist="- look", on_notify=told.append)
+    assert (len(agent.asked), told) == (1, ["The disk is full."])
+
+
+def test_the_prompt_holds_the_checklist_the_time_and_what_went_before() -> None:
+    agent = Agent(OSError("gone"), "HEARTBEAT_OK")
+    first = heartbeat.beat(agent, now=NOW, checklist="- look", timezone=ZoneInfo("Asia/Tokyo"), prompt="Be brief.")
+    again = heartbeat.beat(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first, woken_by="the door bell")
+    assert "Be brief." in agent.asked[0]
+    assert "Monday 2026-03-02 17:00 (Asia/Tokyo, UTC+0900)" in agent.asked[0]
+    assert "Time since the last beat: 1 h." in agent.asked[1]
+    assert "failed in a row before this one: 1." in agent.asked[1]
+    assert "the door bell" in agent.asked[1]
+    assert (first.error, first.failures, again.failures, again.asked_at) == ("it raised OSError: gone", 1, 0, again.at)
+
+
+def test_the_same_alert_is_told_once_within_its_window() -> None:
+    told: list[str] = []
+    last, suppressed = None, []
+    for hours in (0, 1, 23, 24, 25):
+        last = beat("Disk  FULL", now=NOW + timedelta(hours=hours), last=last, on_notify=told.append)
+        suppressed.append(last.suppression)
+    assert told == ["Disk  FULL", "Disk  FULL"]
+    assert suppressed == [None, "duplicate", "duplicate", None, "duplicate"]
+
+
+def test_a_skip_forgets_nothing() -> None:
+    first = beat("Disk full")
+    night = beat(now=NOW + timedelta(hours=1), active_hours="08:00-08:30", last=first)
+    again = beat("Disk full", now=NOW + timedelta(hours=2), last=night)
+    assert (night.outcome, night.asked_at, again.suppression) == ("skipped", NOW, "duplicate")
+
+
+def test_a_decision_to_skip_asks_nobody_else() -> None:
+    decide, execute = Agent({"action": "skip", "tasks": ""}), Agent("done")
+    found = heartbeat.beat(now=NOW, checklist="- look", decide=decide, on_execute=execute)
+    assert (ended(found), execute.asked) == ("ok decided_skip", [])
+    assert "- look" in decide.asked[0]
+
+
+def test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent() -> None:
+    run, execute, agent = {"action": "run", "tasks": "Look at b."}, Agent("b is down"), Agent("b is up")
+    assert ended(heartbeat.beat(now=NOW, checklist="- look", decide=Agent(run), on_execute=execute)) == "alert b is down"
+    assert execute.asked == ["Look at b."]
+    decided = Decision(Action.RUN, "Look at b.")
+    assert ended(heartbeat.beat(agent, now=NOW, checklist="- look", decide=Agent(decided))) == "alert b is up"
+    assert "Tasks for now:\nLook at b." in agent.asked[0]
+
+
+@pytest.mark.parametrize("made", [{}, {"action": "run", "tasks": ""}, "skip", None, {"action": "maybe", "tasks": ""}])
+def test_no_decision_is_a_failure_and_never_a_run(made: Any) -> None:
+    execute = Agent("done")
+    assert ended(heartbeat.beat(now=NOW, checklist="- look", decide=Agent(made), on_execute=execute)) == "failed bad_answer"
+    assert execute.asked == []
+
+
+def test_the_checklist_may_be_a_file_that_is_created_where_it_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "HEARTBEAT.md"
+    assert ended(beat(checklist=file, on_missing="create")) == "skipped checklist_missing"
+    assert ended(beat(checklist=file)) == "skipped checklist_empty"
+    file.write_text("- look at b\n")
+    assert ended(beat(checklist=file)) == "ok heartbeat_ok"
+
+
+def test_what_on_notify_raises_is_the_caller_s() -> None:
+    with pytest.raises(ConnectionError):
+        beat("Disk full", on_notify=Agent(ConnectionError()))
+
+
+def test_a_keyboard_interrupt_goes_through() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        beat(KeyboardInterrupt())
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"now": datetime(2026, 3, 2)}, "now has no zone"),  # noqa: DTZ001
+        ({"active_hours": "9-17"}, "'9' is not a time"),
+        ({"active_hours": "08:00-08:00"}, "start and end are both 08:00"),
+    ],
+)
+def test_a_mistake_is_told_before_anybody_is_asked(how: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        beat(**how)
+
+
+def test_somebody_must_be_there_to_ask() -> None:
+    with pytest.raises(ValueError, match="there is nobody to ask"):
+        heartbeat.beat(now=NOW, checklist="- look", decide=Agent({}))
+
+
+def bare(*argv: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *argv], capture_output=True, text=True, check=True, timeout=60, cwd="/", env={"PYTHONPATH": str(HOME)}
+    )
+    return done.stdout
+
+
+def test_the_example_runs_as_a_bare_script() -> None:
+    assert bare(str(HOME / "examples" / "embed.py")).splitlines() == [
+        "08:00 ok heartbeat_ok",
+        "  told: ALERT: the disk is 97 % full.",
+        "08:30 alert",
+        "09:00 alert duplicate",
+        "09:30 ok heartbeat_ok",
+        "10:00 alert: Say how full the disk is. It is 98 % full.",
+        "23:00 skipped active_hours",
+    ]
+
+
+def test_the_library_is_imported_when_it_is_first_used_and_needs_no_other_package() -> None:
+    shown = "import sys, heartbeat; before = 'heartbeat.library' in sys.modules; heartbeat.beat; "
+    foreign = "['scheduler', 'cron', 'anthropic', 'httpcore2', 'pydantic']"
+    assert bare("-c", f"{shown}print(before, [name for name in {foreign} if name in sys.modules])") == "False []\n"
+
+
+def test_a_name_that_is_not_there_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'bea'"):
+        _ = heartbeat.bea  # type: ignore[attr-defined]
+    assert NOW.tzinfo is UTC

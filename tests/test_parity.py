@@ -1,0 +1,437 @@
+"""What the systems before us do: a test for each row that is named in parity.py, and the page that says where it is shown."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from config_file import complaints, read
+from parity import SYSTEMS, page, row, shown_by
+from world import Takes, World, at
+
+import heartbeat
+from heartbeat.cadence import stagger_of
+from heartbeat.checklist import has_work, tasks
+from heartbeat.verdict import judge
+from scheduler.outcome import Trigger
+
+Play = Callable[..., World]
+HERE = Path(__file__).parent
+NOW = at("2026-03-02 08:00")
+
+
+def agent(**keys: str) -> str:
+    """The config of one agent `ops` with these heartbeat keys."""
+    words = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log"} | keys
+    heartbeat = ", ".join(f"{key}: {value}" for key, value in words.items() if value)
+    return (
+        f"agents:\n  ops:\n    context: [SOUL.md]\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {{{heartbeat}}}\n"
+    )
+
+
+def says(*texts: object) -> dict[str, Callable[..., object]]:
+    """The agent says these one after the other, the last one again and again."""
+    left = list(texts)
+    return {"ops": lambda asked: left.pop(0) if len(left) > 1 else left[0]}
+
+
+def ends(world: World) -> list[str]:
+    """How the slots ended, without their times."""
+    return [line[12:] for line in world.story()]
+
+
+@row("claw0", 1)
+def test_claw0_a_file_that_exists_switches_the_heartbeat_on_and_deleting_it_off(play: Play) -> None:
+    world = play(agent(checklist="HEARTBEAT.md"))
+    file = world.write("ops/HEARTBEAT.md", "- look\n")
+    world.run(minutes=1)
+    file.unlink()
+    world.run(minutes=30)
+    assert ends(world) == ["interval ok heartbeat_ok", "interval skipped checklist_missing"]
+
+
+@row("claw0", 2)
+def test_claw0_each_check_refuses_with_its_reason(play: Play) -> None:
+    world = play(agent(checklist='"# nothing\\n"'))
+    world.run(minutes=1)
+    world.reload(agent(show_alerts="false"))
+    world.run(minutes=30)
+    world.pause(None)
+    world.run(minutes=30)
+    world.resume(None)
+    world.reload(agent(active_hours='"10:00-11:00"'))
+    world.until("2026-03-02 10:01")
+    assert ends(world) == [
+        "interval skipped checklist_empty", "interval skipped not_shown", "interval skipped paused",
+        "interval skipped active_hours", "interval ok heartbeat_ok",
+    ]  # fmt: skip
+
+
+@row("claw0", 3)
+def test_claw0_headings_and_empty_checkboxes_are_no_content() -> None:
+    assert not has_work("# Tasks\n\n- [ ]\n* [ ] \n- [x] done\n-\n")
+    assert has_work("# Tasks\n- [ ] look\n")
+
+
+@row("claw0", 5)
+def test_claw0_heartbeat_ok_is_silent_and_so_is_a_rest_of_five_characters() -> None:
+    assert judge("HEARTBEAT_OK", "edges", 5).outcome == "ok"
+    assert judge("HEARTBEAT_OK 12345", "edges", 5).outcome == "ok"
+    assert judge("HEARTBEAT_OK 123456", "edges", 5).outcome == "alert"
+
+
+@row("claw0", 6)
+def test_claw0_the_same_text_is_told_once_in_24_hours_whatever_its_case(play: Play) -> None:
+    world = play(agent(interval="8h"), scripts=says("Disk FULL", "  disk   full"))
+    world.run(hours=25)
+    assert [moment for moment, _, _ in world.said] == [NOW, NOW + timedelta(hours=24)]
+
+
+@row("claw0", 8)
+def test_claw0_the_agent_may_be_a_function_in_the_same_process() -> None:
+    assert heartbeat.beat(lambda prompt: "Disk full", now=NOW, checklist="- look").text == "Disk full"
+
+
+@row("claw0", 9)
+def test_claw0_a_heartbeat_can_be_triggered_by_hand(play: Play) -> None:
+    world = play(agent(interval="none"))
+    world.wake("ops", source=Trigger.MANUAL)
+    world.run(minutes=1)
+    assert ends(world) == ["manual ok heartbeat_ok"]
+
+
+@row("GoClaw", 1)
+def test_goclaw_every_setting_of_a_heartbeat_has_its_key(tmp_path: Path) -> None:
+    text = """
+channels: {chat: {kind: webhook, url: "https://example.org/x"}}
+providers: {local: {kind: openai, base_url: "http://127.0.0.1:1/v1"}}
+prices: {small: {input: 0, output: 0}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {enabled: true, interval: 30m, prompt: "Look.", provider: local, model: small, isolated_session: true, light_context: true,
+      retries: 2, active_hours: {start: "22:00", end: "06:00", timezone: Asia/Tokyo}, deliver: chat, ack_max_chars: 5}
+"""
+    beat = read(tmp_path, text.replace("kind: command, argv: [agent]", "kind: openai, provider: local")).settings.heartbeats[
+        "ops"
+    ]
+    assert (beat.interval, beat.prompt, beat.model, beat.light_context, beat.retries) == (
+        timedelta(minutes=30),
+        "Look.",
+        "small",
+        True,
+        2,
+    )
+    assert (beat.hours.key(), beat.deliver, beat.ack_max_chars) == (
+        "22:00-06:00 mon,tue,wed,thu,fri,sat,sun Asia/Tokyo",
+        ("chat",),
+        5,
+    )
+    too_often = text.replace("interval: 30m", "interval: 4m").replace("command, argv: [agent]", "openai, provider: local")
+    assert "limits.min_interval" in "".join(complaints(tmp_path, too_often))
+
+
+@row("GoClaw", 2)
+def test_goclaw_the_daemon_sleeps_until_the_next_one_is_due(play: Play) -> None:
+    world = play(agent(interval="20s"))
+    world.run(seconds=1)
+    assert world.engine.tick(world.clock.read()) == NOW + timedelta(seconds=20)
+
+
+@row("GoClaw", 3)
+def test_goclaw_a_beat_says_what_triggered_it(play: Play) -> None:
+    world = play(agent() + 'cron: {measure: {schedule: "20 8 * * *", command: x, wake_heartbeat: ops}}\n')
+    world.run(minutes=5)
+    world.wake("ops", source=Trigger.MANUAL)
+    world.run(minutes=5)
+    world.wake("ops", source=Trigger.API)
+    world.run(minutes=15)
+    assert [line.split()[2] for line in world.story("ops")] == ["interval", "manual", "api", "cron"]
+
+
+@row("GoClaw", 4)
+def test_goclaw_the_stagger_is_a_stable_hash_of_the_name_and_at_most_its_share() -> None:
+    share = timedelta(minutes=3)
+    staggers = [stagger_of(f"agent-{number}", share) for number in range(100)]
+    assert staggers == [stagger_of(f"agent-{number}", share) for number in range(100)]
+    assert all(timedelta() <= stagger <= share for stagger in staggers)
+    assert len(set(staggers)) > 50
+
+
+@row("GoClaw", 5)
+def test_goclaw_a_skip_outside_the_hours_advances(play: Play) -> None:
+    world = play(agent(active_hours='"07:00-08:30"'))
+    world.until("2026-03-03 07:01")
+    assert ends(world) == ["interval ok heartbeat_ok", "interval skipped active_hours x45", "interval ok heartbeat_ok"]
+
+
+@row("GoClaw", 6)
+def test_goclaw_a_failure_is_retried_after_a_second_and_two_and_then_told(play: Play) -> None:
+    world = play(agent(retries="2"), scripts=says(1, 1, "Disk full"))
+    world.run(minutes=1)
+    waits = [later.at - earlier.at for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
+    assert ends(world) == ["interval alert"]
+    assert [round(wait.total_seconds()) for wait in waits] == [1, 2]
+    assert [text for _, _, text in world.said] == ["Disk full"]
+
+
+@row("GoClaw", 7)
+def test_goclaw_heartbeat_ok_anywhere_silences_all_where_that_is_wished() -> None:
+    assert judge("All is well. HEARTBEAT_OK, as far as I see it.", "anywhere", 5).outcome == "ok"
+    assert judge("All is well. HEARTBEAT_OK, as far as I see it.", "edges", 5).outcome == "alert"
+
+
+@row("GoClaw", 9)
+@pytest.mark.parametrize(("light", "has_soul"), [("true", False), ("false", True)])
+def test_goclaw_light_context_is_the_checklist_alone(play: Play, light: str, has_soul: bool) -> None:
+    world = play(agent(light_context=light))
+    world.write("ops/SOUL.md", "You are calm.")
+    world.run(minutes=1)
+    assert ("You are calm." in world.asked[0].stdin, "- look" in world.asked[0].stdin) == (has_soul, True)
+
+
+@row("GoClaw", 14)
+def test_goclaw_many_jobs_beside_one_agent_and_none_of_their_output_suppressed(play: Play) -> None:
+    jobs = "cron:\n  a: {every: 30m, command: x, deliver: log}\n  b: {schedule: '15 * * * *', command: x, deliver: log, wake_heartbeat: ops}\n"
+    world = play(agent(interval="none") + jobs, scripts={"a": lambda asked: "HEARTBEAT_OK", "b": lambda asked: "same"})
+    world.run(hours=2, minutes=1)
+    assert [text for _, name, text in world.said if name == "a"] == ["HEARTBEAT_OK"] * 4
+    assert [text for _, name, text in world.said if name == "b"] == ["same"] * 2
+
+
+@row("PicoClaw", 1)
+def test_picoclaw_enabled_and_interval_may_come_from_the_environment(tmp_path: Path) -> None:
+    environ = {
+        "HEARTBEATD_SET__agents__ops__heartbeat__interval": "10m",
+        "HEARTBEATD_SET__agents__ops__heartbeat__enabled": "false",
+    }
+    loaded = read(tmp_path, agent(), environ)
+    beat = loaded.settings.heartbeats["ops"]
+    assert (beat.interval, beat.enabled, set(loaded.overrides)) == (timedelta(minutes=10), False, set(environ))
+
+
+@row("PicoClaw", 2)
+def test_picoclaw_a_missing_file_is_written_from_a_template_and_this_beat_skipped(play: Play) -> None:
+    world = play(agent(checklist="HEARTBEAT.md", on_missing="create"))
+    world.write("ops/SOUL.md", "")
+    world.run(minutes=31)
+    assert ends(world) == ["interval skipped checklist_missing", "interval skipped checklist_empty"]
+    assert (world.folder / "agents/ops/HEARTBEAT.md").exists()
+
+
+@row("PicoClaw", 3)
+def test_picoclaw_the_prompt_holds_instructions_the_time_and_the_whole_file(play: Play) -> None:
+    world = play(agent())
+    world.run(minutes=1)
+    assert all(
+        part in world.asked[0].stdin for part in ("This is a heartbeat", "Monday 2026-03-02 08:00", "HEARTBEAT_OK", "- look")
+    )
+
+
+@row("PicoClaw", 4)
+def test_picoclaw_the_first_beat_comes_soon_after_the_start(play: Play) -> None:
+    world = play(agent(interval="1h", stagger="10%"))
+    world.run(minutes=7)
+    assert ends(world) == ["interval ok heartbeat_ok"]
+
+
+@row("PicoClaw", 5)
+def test_picoclaw_a_beat_knows_nothing_of_the_one_before(play: Play) -> None:
+    world = play(agent(), scripts=says("The disk of b is full", "HEARTBEAT_OK"))
+    world.run(minutes=31)
+    assert len(world.asked) == 2
+    assert "disk of b" not in world.asked[1].stdin
+
+
+@row("PicoClaw", 6)
+def test_picoclaw_the_agent_itself_is_asked_with_all_its_tools(play: Play) -> None:
+    report = {
+        "type": "result",
+        "is_error": False,
+        "result": "Disk full",
+        "total_cost_usd": 0.02,
+        "usage": {"input_tokens": 5, "output_tokens": 7},
+    }
+    world = play(agent(), scripts=says(json.dumps(report)))
+    world.run(minutes=1)
+    (found,) = world.rows()
+    assert [text for _, _, text in world.said] == ["Disk full"]
+    assert (found["cost_usd"], found["tokens"]["input"], found["tokens"]["output"]) == (0.02, 5, 7)
+
+
+@row("PicoClaw", 7)
+def test_picoclaw_nothing_an_error_silence_and_a_text_each_have_their_end(play: Play) -> None:
+    world = play(agent(retries="0"), scripts=says("", 1, "HEARTBEAT_OK", "Disk full"))
+    world.run(minutes=91)
+    assert ends(world) == ["interval ok empty", "interval failed exit", "interval ok heartbeat_ok", "interval alert"]
+
+
+@row("MisterMorph", 1)
+def test_mistermorph_an_interval_of_0m_disables_and_a_workspace_may_begin_at_home(tmp_path: Path) -> None:
+    text = agent(interval="0m").replace("  ops:\n", "  ops:\n    workspace: ~/ops\n")
+    beat = read(tmp_path, text).settings.heartbeats["ops"]
+    assert (beat.enabled, beat.workspace) == (False, Path.home() / "ops")
+
+
+@row("MisterMorph", 2)
+def test_mistermorph_a_slot_during_a_run_is_skipped(play: Play) -> None:
+    world = play(agent(interval="1m", timeout="5m"), scripts=says(Takes("HEARTBEAT_OK", timedelta(seconds=150)), "HEARTBEAT_OK"))
+    world.run(seconds=185)
+    assert ends(world) == ["interval ok heartbeat_ok", "interval skipped already_running x2", "interval ok heartbeat_ok"]
+
+
+@row("MisterMorph", 3)
+def test_mistermorph_the_facts_of_a_beat_travel_as_meta(play: Play) -> None:
+    world = play(agent(retries="0"), scripts=says(1, "HEARTBEAT_OK"))
+    world.run(minutes=31)
+    meta = json.loads(str(world.asked[1].env["HEARTBEATD_META"]))
+    assert (meta["trigger"], meta["scheduled_at"], meta["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)
+
+
+@row("MisterMorph", 4)
+def test_mistermorph_an_answer_is_an_alert_or_exactly_the_token() -> None:
+    assert judge("ALERT: disk full HEARTBEAT_OK", "exact", 0).outcome == "alert"
+    assert judge("HEARTBEAT_OK.", "exact", 0).outcome == "alert"
+    assert judge("HEARTBEAT_OK", "exact", 0).outcome == "ok"
+
+
+@row("MisterMorph", 5)
+def test_mistermorph_ok_is_no_message_and_an_alert_is_sent_once(play: Play) -> None:
+    world = play(agent(), scripts=says("HEARTBEAT_OK", "Disk full"))
+    world.run(minutes=91)
+    assert [text for _, _, text in world.said] == ["Disk full"]
+    assert ends(world)[2:] == ["interval alert duplicate"] * 2
+
+
+@row("MisterMorph", 7)
+def test_mistermorph_the_agent_may_be_a_program_or_a_gateway_with_its_own_session(tmp_path: Path) -> None:
+    for runner in ("{kind: command, argv: [agent]}", '{kind: http, url: "http://127.0.0.1:8080/run"}'):
+        assert read(tmp_path, agent().replace("{kind: command, argv: [agent]}", runner)).settings.heartbeats["ops"].enabled
+
+
+@row("MisterMorph", 8)
+@pytest.mark.parametrize(
+    "keys", [{"checklist": "HEARTBEAT.md", "on_missing": "run"}, {"checklist": '"# none\\n"', "on_empty": "run"}]
+)
+def test_mistermorph_without_a_checklist_it_may_look_around_anyway(play: Play, keys: dict[str, str]) -> None:
+    world = play(agent(**keys))
+    world.run(minutes=1)
+    assert ends(world) == ["interval ok heartbeat_ok"]
+    assert "- look" not in world.asked[0].stdin
+
+
+@row("MisterMorph", 9)
+def test_mistermorph_alerts_without_a_chat_go_to_the_log(play: Play) -> None:
+    world = play(agent(deliver=""), scripts=says("Disk full"))
+    world.run(minutes=1)
+    assert world.rows()[0]["delivery"]["targets"][0]["channel"] == "log"
+
+
+@row("MisterMorph", 10)
+def test_mistermorph_each_chat_has_its_heartbeat_by_an_anchor(play: Play) -> None:
+    world = play(agent().replace("  ops:\n", "  ops: &chat\n") + "  work: *chat\n")
+    world.run(minutes=1)
+    assert sorted(asked.name for asked in world.asked) == ["ops", "work"]
+
+
+@row("nanobot", 1)
+def test_nanobot_decides_first_then_acts_then_tells() -> None:
+    order: list[str] = []
+
+    def decide(question: str) -> dict[str, str]:
+        order.append("decide")
+        return {"action": "run", "tasks": "look at b"}
+
+    def execute(tasks: str) -> str:
+        order.append(tasks)
+        return "b is down"
+
+    heartbeat.beat(now=NOW, checklist="- look", decide=decide, on_execute=execute, on_notify=order.append)
+    assert order == ["decide", "look at b", "b is down"]
+
+
+@row("nanobot", 2)
+def test_nanobot_active_tasks_count_and_completed_ones_do_not() -> None:
+    text = "## Active Tasks\n- look at b\n## Completed\n- look at c\n"
+    assert tasks(text) == "## Active Tasks\n- look at b"
+    assert not has_work("## Active Tasks\n## Completed\n- look at c\n")
+
+
+@row("nanobot", 3)
+def test_nanobot_callbacks_execute_and_notify() -> None:
+    told: list[str] = []
+    run = {"action": "run", "tasks": "look"}
+    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "HEARTBEAT_OK", on_notify=told.append)
+    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "Disk full", on_notify=told.append)
+    assert told == ["Disk full"]
+
+
+@row("nanobot", 5)
+def test_nanobot_the_file_is_read_at_every_beat(play: Play) -> None:
+    world = play(agent(checklist="HEARTBEAT.md"))
+    for text in ("- first\n", "- second\n"):
+        world.write("ops/HEARTBEAT.md", text)
+        world.run(minutes=29)
+    assert ["- first" in asked.stdin for asked in world.asked] == [True, False]
+    assert "- second" in world.asked[1].stdin
+
+
+@row("OpenClaw", 1)
+@pytest.mark.parametrize("answer", ["**HEARTBEAT_OK**", "<b>HEARTBEAT_OK</b>", "HEARTBEAT_OK all fine"])
+def test_openclaw_markup_around_the_token_and_a_short_rest_are_silent(answer: str) -> None:
+    assert judge(answer, "edges", 10).outcome == "ok"
+
+
+@row("OpenClaw", 2)
+def test_openclaw_a_heartbeat_is_timed_by_cron(play: Play) -> None:
+    world = play(agent(interval="", schedule='"0 9,17 * * mon-fri"'))
+    world.run(days=1)
+    assert world.story() == ["03-02 09:00 schedule ok heartbeat_ok", "03-02 17:00 schedule ok heartbeat_ok"]
+
+
+@row("OpenClaw", 4)
+@pytest.mark.parametrize(("mode", "beats"), [("now", ["08:10", "08:30"]), ("next", ["08:30"])])
+def test_openclaw_a_job_wakes_now_or_at_the_next_heartbeat(play: Play, mode: str, beats: list[str]) -> None:
+    job = f'cron: {{mail: {{schedule: "10 8 * * *", command: x, wake_heartbeat: ops, wake_mode: {mode}}}}}\n'
+    world = play(agent() + job)
+    world.run(minutes=31)
+    assert [f"{asked.at:%H:%M}" for asked in world.asked if asked.name == "ops"][1:] == beats
+    assert "mail" in next(asked.stdin for asked in world.asked if asked.name == "ops" and f"{asked.at:%H:%M}" == beats[0])
+
+
+@row("OpenClaw", 5)
+def test_openclaw_what_is_shown_is_chosen(play: Play) -> None:
+    world = play(agent(show_ok="true", show_alerts="false"), scripts=says("HEARTBEAT_OK", "Disk full"))
+    world.run(minutes=31)
+    assert [text for _, _, text in world.said] == ["HEARTBEAT_OK"]
+    assert ends(world)[1] == "interval alert not_shown"
+
+
+@row("ZeroClaw", 3)
+def test_zeroclaw_the_interval_grows_while_an_agent_fails(play: Play) -> None:
+    world = play(agent(backoff_on_failure="true", retries="0"), scripts=says(1, 1, "HEARTBEAT_OK"))
+    world.run(hours=3, minutes=45)
+    assert [f"{asked.at:%H:%M}" for asked in world.asked] == ["08:00", "09:00", "11:00", "11:30"]
+
+
+def functions(file: str) -> set[str]:
+    tree = ast.parse((HERE / file).read_text("utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_row_is_shown_or_says_what_it_waits_for() -> None:
+    for system, rows in SYSTEMS.items():
+        for number, each in enumerate(rows, 1):
+            shown = shown_by(system, number)
+            assert shown or each.waits, f"{system} {number} is neither shown nor waited for"
+            for name in shown:
+                file, _, function = name.partition("::")
+                assert function in functions(file), f"there is no {name}"
+
+
+def test_the_page_in_docs_is_the_one_that_is_generated() -> None:
+    assert (HERE.parent / "docs" / "parity.md").read_text("utf-8") == page(), "do: python tests/parity.py > docs/parity.md"

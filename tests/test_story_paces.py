@@ -1,0 +1,167 @@
+"""Stories of paces: heartbeats that beat by a schedule, and those that back off while they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from world import Asked, World, at
+
+Play = Callable[..., World]
+
+
+def agent(**keys: str) -> str:
+    words = {"stagger": "0s", "retries": "0", "checklist": '"- look\\n"', "deliver": "log"} | keys
+    heartbeat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f"agents:\n  ops:\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {{{heartbeat}}}\n"
+
+
+TIMED = agent(schedule='"0 9,21 * * *"', timezone="Europe/Berlin")
+BACKING_OFF = agent(interval="10m", backoff_on_failure="true")
+
+
+def broken_until(text: str) -> Callable[[Asked], Any]:
+    return lambda asked: 1 if asked.at < at(text) else "HEARTBEAT_OK"
+
+
+def test_a_heartbeat_beats_by_its_schedule_in_its_own_zone(play: Play) -> None:
+    # Berlin's clocks go ahead on 29 March 2026.
+    world = play(TIMED, start="2026-03-28 12:00")
+    world.run(days=2)
+    assert world.story() == [
+        "03-28 20:00 schedule ok heartbeat_ok",
+        "03-29 07:00 schedule ok heartbeat_ok",
+        "03-29 19:00 schedule ok heartbeat_ok",
+        "03-30 07:00 schedule ok heartbeat_ok",
+    ]
+
+
+def test_firings_outside_the_active_hours_are_told_by_one_row(play: Play) -> None:
+    world = play(agent(schedule='"0 * * * *"', active_hours='"08:00-22:00"'))
+    world.until("2026-03-03 08:30")
+    assert world.story()[:2] == ["03-02 08:00 schedule ok heartbeat_ok", "03-02 09:00 schedule ok heartbeat_ok"]
+    assert world.story()[-2:] == ["03-02 22:00 schedule skipped active_hours x10", "03-03 08:00 schedule ok heartbeat_ok"]
+    assert sum(row["slots"] for row in world.rows()) == 25
+
+
+def test_a_slot_of_a_schedule_keeps_its_name_when_a_stagger_delays_it(play: Play) -> None:
+    world = play(agent(schedule='"0 9 * * *"', stagger="20m"))
+    world.until("2026-03-02 09:00")
+    assert world.story() == []
+    world.run(minutes=20)
+    assert world.story() == ["03-02 09:00 schedule ok heartbeat_ok"]
+    assert world.asked[0].at > at("2026-03-02 09:00")
+
+
+def test_down_time_costs_a_schedule_all_slots_but_the_latest(play: Play) -> None:
+    world = play(agent(schedule='"*/30 * * * *"'), start="2026-03-02 08:10")
+    world.off(hours=3, minutes=25)
+    world.run(seconds=1)
+    assert world.story() == ["03-02 08:30 schedule skipped missed x6", "03-02 11:30 schedule ok heartbeat_ok"]
+
+
+def test_a_reload_from_interval_to_schedule_and_back_gives_every_slot_one_end(play: Play) -> None:
+    by_interval = agent(interval="30m")
+    world = play(by_interval)
+    world.run(minutes=31)
+    world.reload(agent(schedule='"45 * * * *"'))
+    world.run(minutes=20)
+    world.reload(by_interval)
+    world.run(minutes=25)
+    assert world.story() == [
+        "03-02 08:00 interval ok heartbeat_ok",
+        "03-02 08:30 interval ok heartbeat_ok",
+        "03-02 08:45 schedule ok heartbeat_ok",
+        "03-02 09:15 interval ok heartbeat_ok",
+    ]
+
+
+def test_a_wake_finds_a_heartbeat_that_beats_by_schedule(play: Play) -> None:
+    world = play(TIMED, start="2026-03-02 08:30")
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:30 api ok heartbeat_ok"]
+
+
+def test_a_clock_that_is_set_back_does_not_beat_twice_by_schedule(play: Play) -> None:
+    world = play(agent(schedule='"0 * * * *"'), start="2026-03-02 08:30")
+    world.until("2026-03-02 09:10")
+    world.clock.now -= timedelta(hours=1)
+    world.until("2026-03-02 10:10")
+    assert world.story() == ["03-02 09:00 schedule ok heartbeat_ok", "03-02 10:00 schedule ok heartbeat_ok"]
+
+
+def test_each_failure_doubles_the_interval_up_to_eight_times_and_a_success_brings_it_back(play: Play) -> None:
+    world = play(BACKING_OFF, scripts={"ops": broken_until("2026-03-02 12:00")})
+    world.until("2026-03-02 13:55")
+    assert world.story() == [
+        "03-02 08:00 interval failed exit",
+        "03-02 08:10 interval skipped superseded",
+        "03-02 08:20 interval failed exit",
+        "03-02 08:30 interval skipped superseded x3",
+        "03-02 09:00 interval failed exit",
+        "03-02 09:10 interval skipped superseded x7",
+        "03-02 10:20 interval failed exit",
+        "03-02 10:30 interval skipped superseded x7",
+        "03-02 11:40 interval failed exit",
+        "03-02 11:50 interval skipped superseded x7",
+        "03-02 13:00 interval ok heartbeat_ok",
+        *(f"03-02 13:{minute} interval ok heartbeat_ok" for minute in (10, 20, 30, 40, 50)),
+    ]
+    assert sum(row["slots"] for row in world.rows()) == 36
+
+
+def test_without_the_key_a_failing_agent_keeps_its_interval(play: Play) -> None:
+    world = play(agent(interval="10m"), scripts={"ops": lambda asked: 1})
+    world.run(minutes=35)
+    assert world.story() == [f"03-02 08:{minute}0 interval failed exit" for minute in range(4)]
+
+
+def test_a_wake_that_ends_well_ends_the_backing_off(play: Play) -> None:
+    world = play(BACKING_OFF, scripts={"ops": broken_until("2026-03-02 09:05")})
+    world.until("2026-03-02 09:16")
+    world.wake("ops", "it works again")
+    world.until("2026-03-02 09:35")
+    assert world.story()[-4:] == [
+        "03-02 09:10 interval skipped superseded",
+        "03-02 09:16 api ok heartbeat_ok",
+        "03-02 09:20 interval ok heartbeat_ok",
+        "03-02 09:30 interval ok heartbeat_ok",
+    ]
+
+
+def test_backing_off_outlasts_a_restart_and_its_slots_are_not_missed(play: Play) -> None:
+    world = play(BACKING_OFF, scripts={"ops": broken_until("2026-03-02 09:05")})
+    world.until("2026-03-02 09:05")
+    world.off(minutes=30)
+    world.until("2026-03-02 10:25")
+    assert world.story()[-2:] == ["03-02 09:10 interval skipped superseded x7", "03-02 10:20 interval ok heartbeat_ok"]
+
+
+def test_what_passed_while_backing_off_is_booked_before_a_pause_and_a_reload(play: Play) -> None:
+    world = play(BACKING_OFF, scripts={"ops": lambda asked: 1})
+    world.until("2026-03-02 08:45")
+    world.pause(None)
+    world.run(minutes=10)
+    world.resume(None)
+    world.until("2026-03-02 08:57")
+    world.reload(agent(interval="10m"))
+    world.until("2026-03-02 09:05")
+    assert world.story()[-4:] == [
+        "03-02 08:20 interval failed exit",
+        "03-02 08:30 interval skipped superseded x2",
+        "03-02 08:50 interval skipped paused",
+        "03-02 09:00 interval failed exit",
+    ]
+
+
+@pytest.mark.parametrize("hours", [1, 24])
+def test_a_clock_that_is_set_back_does_not_prolong_the_backing_off(play: Play, hours: int) -> None:
+    world = play(BACKING_OFF, scripts={"ops": lambda asked: 1})
+    world.until("2026-03-02 10:25")
+    world.clock.now -= timedelta(hours=hours)
+    asked = len(world.asked)
+    world.run(minutes=11)
+    assert len(world.asked) == asked + 1
