@@ -46,8 +46,8 @@ class Situation:
 
     `checklist` is its text, or why there is none, as `checklist_of` finds it; `slot` and `asked` decide which of its items are
     due, as `items.select` says. `breaker_open` says that the provider of the model refuses us, and that it is not yet time to
-    try it again. What costs something is found last: `precheck` and `tokens`, the prompt's estimated length, are None until
-    all that stands before them in the chain has been passed.
+    try it again; `busy`, that somebody else is speaking to the agent. What costs something is found last: `precheck` and
+    `tokens`, the prompt's estimated length, are None until all that stands before them in the chain has been passed.
     """
 
     heartbeat: Heartbeat
@@ -56,6 +56,7 @@ class Situation:
     paused: bool
     checklist: str | Skip
     breaker_open: bool = False
+    busy: bool = False
     slot: datetime | None = None
     asked: Mapping[str, datetime] = field(default_factory=dict)
     precheck: Checked | None = None
@@ -119,6 +120,10 @@ def _outside_hours(situation: Situation) -> bool:
     return not situation.heartbeat.hours.open_at(situation.now)
 
 
+def _busy(situation: Situation) -> bool:
+    return situation.busy
+
+
 def _missing(situation: Situation) -> bool:
     """`on_missing: create` counts as missing too: what was just created holds no work."""
     return situation.checklist is Skip.CHECKLIST_MISSING and situation.heartbeat.on_missing != "run" and not situation.woken
@@ -176,6 +181,7 @@ _CHAIN: tuple[Link, ...] = (
     (Skip.DISABLED, _disabled),
     (Skip.PAUSED, _paused),
     (Skip.ACTIVE_HOURS, _outside_hours),
+    (Skip.BUSY, _busy),
     (Skip.CHECKLIST_MISSING, _missing),
     (Skip.CHECKLIST_EMPTY, _empty),
     (Skip.CHECKLIST_UNREADABLE, _unreadable),

@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
 from heartbeat.runners import ask as runners
-from scheduler import __version__, boots, delivery, orphans, plan
+from scheduler import __version__, boots, delivery, lanes, orphans, plan
 from scheduler.bell import Bell
 from scheduler.boots import Boot
 from scheduler.config import load
@@ -79,8 +80,9 @@ class Daemon:
         self.instance = secrets.token_hex(8)
         self._lock = _take_lock(self.settings, self.instance)
         self.store = _open_store(self.settings.state)
+        self._lanes = lanes.beside(self.settings.state)
         inbox = Inbox(self._bell.ring)
-        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(_carry, _mark, self._bell.ring, "run")
+        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, "run")
         letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, _no_mark, self._bell.ring, "deliver")
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
@@ -209,13 +211,15 @@ class Daemon:
         except (ConfigError, Refused):
             return  # told in the log, in /metrics and in status
 
+    def _carry(self, claim: Claim, children: Children) -> Ending:
+        """One attempt, in a worker's thread, with its agent's lane taken as long as it lasts; its children inherit the lane."""
+        begun = time.monotonic()
+        with lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
+            start = partial(children.start, inherited=inherited)
+            return claim.entry.carry(claim_in_lane, start, lambda: timedelta(seconds=time.monotonic() - begun))
+
     def _hear(self, happened: Event) -> None:
         self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES
-
-
-def _carry(claim: Claim, children: Children) -> Ending:
-    begun = time.monotonic()
-    return claim.entry.carry(claim, children.start, lambda: timedelta(seconds=time.monotonic() - begun))
 
 
 def _mark(claim: Claim) -> str:

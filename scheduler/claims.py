@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler import breakers, duequeue, items, sessions, wakes
+from scheduler import breakers, duequeue, holds, items, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
 from scheduler.outcome import Trigger
@@ -27,6 +27,13 @@ def admitted(turn: Turn, claim: Claim) -> Claim:
     """The claim with what it may ask: whether a provider is shut off, and which one it is to try again."""
     breaker_open, probes = breakers.admit(turn, claim.entry.providers)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
+
+
+def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+    """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
+    if run.has_not_begun:
+        wakes.take(turn, standing.kind, standing.name, run.run_id, None)
+    return of(turn, entry, standing, run)
 
 
 def of(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
@@ -54,6 +61,7 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         wakes=taken,
         last_beat=standing.last_ended_at,
         failures=standing.failures,
+        busy=entry.lane is not None and holds.is_held(turn, entry.lane),
         messages=sessions.recall(turn, entry.name, entry.session_keep),
         asked=items.asked(turn, entry),
         last_precheck=standing.precheck,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from scheduler import breakers, calls, claims, duequeue, history, items, outbox, planning, sessions, wakes
 from scheduler.duequeue import Open, Standing
 from scheduler.entry import Claim, Entry
-from scheduler.events import Retried, Stale
+from scheduler.events import LaneTaken, Retried, Stale
 from scheduler.outcome import ANSWERS, LONGEST_RETRY_AFTER, SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
 from scheduler.turn import Turn
 from scheduler.wake import Wake
@@ -20,6 +20,9 @@ def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
     before = duequeue.get(turn, claim.entry.kind, claim.entry.name)
     calls.book(turn, claim, ending)
+    if ending.reason is Skip.BUSY:
+        _wait_for_lane(turn, before, claim)
+        return
     ending, again_at = _next_attempt(turn, before, claim, ending)
     if again_at is not None:
         _wait(turn, before, claim, ending, again_at)
@@ -37,7 +40,7 @@ def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: 
     """Close an open run that nobody works on any more; slots that came meanwhile are looked at as late ones."""
     after: Standing | None = standing
     if entry is None:
-        history.end_undeclared(turn, standing.kind, standing.name, run, ending.error or "it is no longer declared")
+        history.end_undeclared(turn, standing.kind, standing.name, run, ending)
         wakes.give_back(turn, run.run_id)
         _drop_wakes_of_the_retired(turn, standing)
     else:
@@ -58,8 +61,11 @@ def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | No
 
 
 def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open) -> None:
-    """Close a run that waits for an attempt that it will not get, with what its last one said."""
-    failed = run.outcome is not None  # else it was cut short, and never came to an end of its own
+    """Close a run that waits for an attempt that it will not get, with what its last one said; `busy` if it never had one."""
+    if run.has_not_begun:
+        end(turn, entry, standing, run, Ending(Outcome.SKIPPED, Skip.BUSY))
+        return
+    failed = run.has_failed  # else it was cut short, and never came to an end of its own
     error = run.error or "there was no time left to try it again"
     message = f"{standing.name} {'failed' if failed else 'was cut short'}: {error}" if standing.kind is Kind.CRON else None
     outcome = Outcome.FAILED if failed else Outcome.ABANDONED
@@ -98,6 +104,22 @@ def _wait(turn: Turn, standing: Standing, claim: Claim, ending: Ending, again_at
         return
     duequeue.save(turn, standing, planning.busy_until(standing, again_at))
     turn.tell(Retried(claim.run_id, entry.kind, entry.name, claim.attempt, ending.reason, again_at, ending.error))
+
+
+def _wait_for_lane(turn: Turn, standing: Standing, claim: Claim) -> None:
+    """Somebody else speaks to the agent: the slot is kept and tried again, and ends as `busy` when its time is over."""
+    entry = claim.entry
+    before = duequeue.open_run(turn.db, entry.kind, entry.name)
+    again_at = planning.lane_look(turn, entry, standing, claim.slot)
+    if before is None or not history.defer(turn, claim, again_at):
+        turn.tell(Stale(claim.run_id, entry.kind, entry.name))
+        return
+    if before.reason != Skip.BUSY:
+        turn.tell(LaneTaken(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger))
+    if standing.state == "active" and planning.still_in_time(turn, entry, standing, claim.slot):
+        duequeue.save(turn, standing, planning.busy_until(standing, again_at))
+    else:
+        give_up(turn, entry, standing, replace(before, outcome=before.outcome or Outcome.SKIPPED))
 
 
 def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Standing | None:

@@ -66,6 +66,10 @@ class JobEntry:
         return self.spec.deliver
 
     @property
+    def lane(self) -> None:
+        return None
+
+    @property
     def starts_at_boot(self) -> bool:
         return self.spec.reboot
 

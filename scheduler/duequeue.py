@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from scheduler import paces
-from scheduler.outcome import Kind, Trigger
+from scheduler.outcome import Kind, Outcome, Trigger
 from scheduler.paces import Pace
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
+FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that somebody must end
 
 
@@ -76,7 +77,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The open run of an entry: running, or waiting for its next attempt."""
+    """The open run of an entry: running, or waiting for its next attempt or its agent's lane.
+
+    `outcome` is what its last attempt came to: `abandoned` if that was cut short, `skipped` if none has begun; None while the
+    first one runs.
+    """
 
     run_id: int
     state: str
@@ -89,8 +94,19 @@ class Open:
     started_at: datetime
     not_before: datetime | None = None
     outcome: str | None = None
+    reason: str | None = None
     error: str | None = None
     text: str | None = None
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether it has only ever waited for its agent's lane."""
+        return self.outcome == Outcome.SKIPPED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt of it has come to an end of its own, which was none to stay with."""
+        return self.outcome in FAILED
 
 
 def optional(value: int | None) -> datetime | None:
@@ -240,6 +256,7 @@ def _open(row: sqlite3.Row) -> Open:
         started_at=moment(row["started_at"]),
         not_before=optional(row["not_before"]),
         outcome=row["outcome"],
+        reason=row["reason"],
         error=row["error"],
         text=row["text"],
     )
@@ -260,10 +277,20 @@ def begin_again(turn: Turn, run: Open, model: str | None) -> Open | None:
     """Claim the next attempt of a waiting run, by the config in force now; None when it no longer waits."""
     row = turn.db.execute(
         "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
-        " model_requested = ?, config_hash = ? where id = ? and state = 'waiting' and fence = ? returning *",
-        (turn.owner, model, turn.plan.settings.hash, run.run_id, run.fence),
+        " model_requested = ?, config_hash = ?, started_at = case outcome when 'skipped' then ? else started_at end"
+        " where id = ? and state = 'waiting' and fence = ? returning *",
+        (turn.owner, model, turn.plan.settings.hash, millis(turn.now), run.run_id, run.fence),
     ).fetchone()
     return replace(_open(row), started_at=turn.now) if row else None
+
+
+def look_now(turn: Turn, standing: Standing) -> bool:
+    """Have a run that waits for its agent's lane tried at once; False when none does."""
+    row = turn.db.execute(
+        "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = 'busy' returning id",
+        (millis(turn.now), standing.kind, standing.name),
+    ).fetchone()
+    return row is not None
 
 
 def seize(turn: Turn, run: Open) -> Open:

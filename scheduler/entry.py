@@ -42,7 +42,7 @@ class Claim:
     `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
     what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try; `asked`
     holds when each item of a checklist was last asked about, by its hash, and `last_precheck` the digest of what a precheck
-    last printed.
+    last printed. `busy`: somebody else has the lane.
     """
 
     run_id: int
@@ -59,6 +59,7 @@ class Claim:
     last_beat: datetime | None
     failures: int
     breaker_open: bool = False
+    busy: bool = False
     probes: tuple[str, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
     asked: Mapping[str, datetime] = field(default_factory=dict)
@@ -110,6 +111,11 @@ class Entry(Protocol):
     def dedup_window(self) -> timedelta: ...
     @property
     def starts_at_boot(self) -> bool: ...
+    @property
+    def lane(self) -> str | None:
+        """The agent whose lane a run takes; None when it speaks to none."""
+        ...
+
     def open_at(self, now: datetime) -> bool:
         """Whether it may run at `now` by its active hours."""
         ...

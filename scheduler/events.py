@@ -56,6 +56,17 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneTaken:
+    """A run waits, for somebody else speaks to its agent; told once however long that takes."""
+
+    run_id: int
+    kind: Kind
+    name: str
+    slot: datetime
+    trigger: Trigger
+
+
+@dataclass(frozen=True, slots=True)
 class WakeTold:
     """What became of a wake."""
 
@@ -142,5 +153,17 @@ class Adopted:
 
 
 Event = (
-    Adopted | BreakerMoved | Closed | Mismatched | Paid | ProviderFailed | Recovered | Retried | Stale | Started | Told | WakeTold
+    Adopted
+    | BreakerMoved
+    | Closed
+    | LaneTaken
+    | Mismatched
+    | Paid
+    | ProviderFailed
+    | Recovered
+    | Retried
+    | Stale
+    | Started
+    | Told
+    | WakeTold
 )

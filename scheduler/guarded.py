@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from scheduler import duequeue, history
 from scheduler.logs import event
-from scheduler.outcome import Kind
+from scheduler.outcome import Ending, Failure, Kind, Outcome
 from scheduler.turn import Turn
 
 T = TypeVar("T")
@@ -44,7 +44,8 @@ def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:
     event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
     run = duequeue.open_run(turn.db, kind, name)
     if run is not None and run.state == "running":
-        history.end_undeclared(turn, kind, name, run, f"could not be booked: {error}")
+        ending = Ending(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
+        history.end_undeclared(turn, kind, name, run, ending)
     standing = duequeue.find(turn.db, kind, name)
     if standing is not None:
         duequeue.save(turn, standing, replace(standing, due_at=turn.now + LATER))

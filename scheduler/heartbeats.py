@@ -69,6 +69,10 @@ class HeartbeatEntry:
         return tuple(dict.fromkeys(runner.provider.name for runner in asked if isinstance(runner, ModelRunner)))
 
     @property
+    def lane(self) -> str:
+        return self.spec.name
+
+    @property
     def session_keep(self) -> int:
         return self.spec.session_keep
 
@@ -210,6 +214,7 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         claim.started_at,
         woken=_is_woken(claim),
         paused=claim.paused,
+        busy=claim.busy,
         checklist=checklist_of(spec),
         breaker_open=claim.breaker_open,
         slot=claim.slot,

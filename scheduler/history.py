@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.duequeue import Open, Standing, optional
 from scheduler.entry import Claim
 from scheduler.events import Closed
-from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger
+from scheduler.outcome import Ending, Kind, Outcome, Skip, Trigger
 from scheduler.store import millis, moment
 from scheduler.turn import Turn
 
@@ -93,6 +93,19 @@ def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool
     return waiting is not None
 
 
+def defer(turn: Turn, claim: Claim, not_before: datetime) -> bool:
+    """Let the run wait for its agent's lane, as if this attempt had not been; False when it is no longer the claim's.
+
+    What an earlier attempt came to is kept; a run that has had none has come to `skipped` so far.
+    """
+    waiting = turn.db.execute(
+        "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
+        " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (millis(not_before), Skip.BUSY, claim.run_id, claim.owner, claim.fence),
+    ).fetchone()
+    return waiting is not None
+
+
 def _precheck(ending: Ending) -> tuple[int | None, str | None]:
     """What a row keeps of the precheck: its exit code and the beginning of its output."""
     checked = ending.precheck
@@ -102,19 +115,19 @@ def _precheck(ending: Ending) -> tuple[int | None, str | None]:
 def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
     """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
     turn.db.execute(
-        "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?"
+        "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?,"
+        " outcome = coalesce(nullif(outcome, 'skipped'), 'abandoned')"
         " where id = ? and state = 'running' and owner = ? and fence = ?",
         (millis(turn.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
     )
 
 
-def end_undeclared(turn: Turn, kind: Kind, name: str, run: Open, error: str) -> None:
+def end_undeclared(turn: Turn, kind: Kind, name: str, run: Open, ending: Ending) -> None:
     """Close an open run of an entry that no config declares any more: nobody is there to be told."""
     turn.db.execute(
         "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = ?, fence = fence + 1 where id = ?",
-        (Outcome.ABANDONED, Failure.EXIT, error, millis(turn.now), run.run_id),
+        (ending.outcome, ending.reason, ending.error, millis(turn.now), run.run_id),
     )
-    ending = Ending(Outcome.ABANDONED, Failure.EXIT, error=error)
     turn.tell(_closed(turn, run.run_id, kind, name, run.slot, run.trigger, ending, attempt=run.attempt, started=run.started_at))
 
 

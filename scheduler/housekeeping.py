@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler import boots, duequeue, history, outbox, sessions, wakes
+from scheduler import boots, duequeue, history, holds, outbox, sessions, wakes
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -22,11 +22,12 @@ class House:
 
 
 def keep(turn: Turn, house: House) -> House:
-    """The sign of life in every turn; old wakes, digests and rows once a minute, or in the next turn where there is more."""
+    """The sign of life in every turn; what is old goes once a minute, or in the next turn where there is more."""
     boots.tick(turn)
     if house.kept_at is not None and timedelta() <= turn.now - house.kept_at < EVERY:
         return house
     wakes.expire(turn)
+    holds.forget(turn)
     outbox.give_up_held(turn)
     outbox.forget(turn)
     sessions.forget(turn)

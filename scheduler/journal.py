@@ -10,6 +10,7 @@ from scheduler.events import (
     BreakerMoved,
     Closed,
     Event,
+    LaneTaken,
     Mismatched,
     Paid,
     ProviderFailed,
@@ -79,6 +80,18 @@ class Journal:
             reason=retried.reason,
             not_before=retried.not_before,
             problem=retried.error,
+        )
+
+    @_log.register
+    def _(self, taken: LaneTaken) -> None:
+        event(
+            logging.INFO,
+            "busy",
+            id=taken.run_id,
+            kind=taken.kind,
+            name=taken.name,
+            slot=taken.slot,
+            trigger=taken.trigger,
         )
 
     @_log.register

@@ -19,6 +19,7 @@ from scheduler.events import (
     BreakerMoved,
     Closed,
     Event,
+    LaneTaken,
     Mismatched,
     Paid,
     ProviderFailed,
@@ -184,6 +185,10 @@ class Metrics:
     def _(self, retried: Retried) -> None:
         if (retried.kind, retried.name) in self._shown:
             self._retries.grow(retried.kind.value, retried.name)
+
+    @_count.register
+    def _(self, taken: LaneTaken) -> None:
+        """Counted when the slot ends."""
 
     @_count.register
     def _(self, wake: WakeTold) -> None:

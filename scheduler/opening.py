@@ -70,12 +70,12 @@ def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Cla
         return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
     again = duequeue.begin_again(turn, run, entry.model) if run.state == "waiting" else None
     duequeue.save(turn, standing, planning.busy_until(standing, None))
-    return _tell(turn, claims.admitted(turn, claims.of(turn, entry, standing, again)), None) if again else None
+    return _tell(turn, claims.admitted(turn, claims.tried_again(turn, entry, standing, again)), None) if again else None
 
 
 def _may_go_on(turn: Turn, entry: Entry, standing: Standing, run: Open) -> bool:
     """A run that has asked already ends as a failure, and not as a skip, when its provider has been shut off meanwhile."""
-    shut_off = run.outcome is not None and breakers.is_open(turn, entry.providers)
+    shut_off = run.has_failed and breakers.is_open(turn, entry.providers)
     return not shut_off and planning.still_in_time(turn, entry, standing, run.slot)
 
 

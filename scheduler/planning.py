@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from scheduler import duequeue, history, wakes
-from scheduler.duequeue import Standing
+from scheduler.duequeue import Open, Standing
 from scheduler.entry import Entry
 from scheduler.outcome import Kind, Skip
 from scheduler.paces import Slots
 from scheduler.store import MILLISECOND
 from scheduler.turn import Turn
+
+LANE_LOOK = timedelta(seconds=30)
 
 
 def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
@@ -144,10 +146,21 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
         return standing
     if standing.paused:
         return account_pause(turn, standing, turn.now)
-    running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
-    if running:
-        return account(turn, standing, turn.now, Skip.ALREADY_RUNNING)
+    run = duequeue.open_run(turn.db, standing.kind, standing.name)
+    if run is not None:
+        return account(turn, standing, turn.now, _in_the_way(run))
     return account(turn, _account_backoff(turn, standing), turn.now, reason)
+
+
+def _in_the_way(run: Open) -> Skip:
+    """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
+    return Skip.BUSY if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
+
+
+def lane_look(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> datetime:
+    """When to see again whether a taken lane is free: soon, and no later than the slot's time is over."""
+    ends = (turn.now + LANE_LOOK, due_after(standing, slot), entry.closes(turn.now))
+    return min(end for end in ends if end is not None)
 
 
 def still_in_time(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> bool:

@@ -102,7 +102,7 @@ def _suppressions(beat: Heartbeat) -> Iterator[Suppression]:
 
 
 def _skips(beat: Heartbeat) -> Iterator[Skip]:
-    yield Skip.PAUSED
+    yield from (Skip.PAUSED, Skip.BUSY)
     if beat.hours.windows:
         yield Skip.ACTIVE_HOURS
     if beat.interval or beat.schedule:

@@ -65,18 +65,20 @@ class Children:
         cwd: Path,
         keep: int = CHUNK,
         keep_tail: bool = False,
+        inherited: Sequence[int] = (),
         timeout: timedelta | None = None,
     ) -> Ended:
         """Start `argv` (no shell), feed it `stdin` and block until it has ended.
 
         What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
         `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end`, it alone. A
-        program that cannot be started is a `problem`, never an exception. After `end` nothing is started any more.
+        program that cannot be started is a `problem`, never an exception. After `end` nothing is started any more. The
+        descriptors in `inherited` stay open in it.
         """
         if self._why:
             return _never_started(problem=None, why=self._why)
         try:
-            child = _Child(_popen(argv, environment(env, self.mark), cwd), _Kept(keep, tail=keep_tail))
+            child = _Child(_popen(argv, environment(env, self.mark), cwd, inherited), _Kept(keep, tail=keep_tail))
         except (OSError, ValueError) as error:
             return _never_started(problem=_why_not(error, argv[0], cwd), why=None)
         self._adopt(child)
@@ -299,7 +301,7 @@ class _Kept:
         return bytes(self._data)
 
 
-def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
         list(argv),
         bufsize=0,
@@ -307,6 +309,7 @@ def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         close_fds=True,
+        pass_fds=inherited,
         cwd=cwd,
         env=env,
         start_new_session=True,

@@ -1,4 +1,4 @@
-"""What people and programs may ask of the daemon: wake, run, pause, resume, a new config."""
+"""What people and programs may ask of the daemon: wake, run, pause, resume, hold a lane, a new config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from heartbeat.runners import MAX_ANSWER
-from scheduler import boots, breakers, closing, duequeue, history, planning, syncing, wakes
+from scheduler import boots, breakers, closing, duequeue, history, holds, planning, syncing, wakes
 from scheduler.duequeue import Standing
 from scheduler.entry import Entry, Key
 from scheduler.events import Adopted
@@ -97,6 +97,38 @@ class Resume:
         for standing in paused:
             planning.replan(turn, standing, planning.resume(turn, standing, turn.now))
         return [_full_name(standing) for standing in paused]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold an agent's lane until a time, under an id; asked again, that moves the time. Answers the run in progress, or None."""
+
+    name: str
+    holder: str
+    until: datetime
+
+    def apply(self, turn: Turn) -> int | None:
+        """A beat in progress goes on: whoever holds the lane has it once that has ended."""
+        standing = _declared(turn, Kind.HEARTBEAT, self.name)
+        if not holds.put(turn, self.name, self.holder, self.until):
+            raise Refused("too_many", f"{holds.MOST} others hold the lane of agent {self.name!r}")
+        run = duequeue.open_run(turn.db, standing.kind, standing.name)
+        return run.run_id if run is not None and run.state == "running" else None
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Let go of an agent's lane; for one who does not hold it there is nothing to do."""
+
+    name: str
+    holder: str
+
+    def apply(self, turn: Turn) -> None:
+        """What waits for the lane need not wait for its next look."""
+        standing = _declared(turn, Kind.HEARTBEAT, self.name)
+        holds.drop(turn, self.name, self.holder)
+        if not holds.is_held(turn, self.name) and duequeue.look_now(turn, standing):
+            planning.replan(turn, standing, standing)
 
 
 @dataclass(frozen=True, slots=True)

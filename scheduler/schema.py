@@ -160,6 +160,13 @@ create table breaker (
   probe_at integer not null         -- from then on one run may try it
 ) strict;
 
+create table hold (
+  name text not null,               -- the agent whose lane it is
+  holder text not null,
+  until_at integer not null,
+  primary key (name, holder)
+) strict, without rowid;
+
 create table message (
   id integer primary key,
   name text not null,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler import duequeue, paces, planning
+from scheduler import duequeue, holds, paces, planning
 from scheduler.closing import LONGEST_DELAY
 from scheduler.duequeue import Standing
 from scheduler.store import millis
@@ -39,6 +39,7 @@ def _pull_near(turn: Turn) -> None:
     turn.db.execute(
         "update outbox set not_before = min(not_before, ?), created_at = min(created_at, ?) where state = 'pending'", (now, now)
     )
+    holds.pull_near(turn)
     for entry in turn.plan.entries.values():
         if entry.dedup_window:
             until = millis(turn.now + entry.dedup_window)

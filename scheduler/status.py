@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from scheduler import boots, breakers, history, outbox
+from scheduler import boots, breakers, history, holds, outbox
 from scheduler.duequeue import UNTIL_RESUMED, optional
 from scheduler.history import iso
 from scheduler.outcome import Kind
@@ -31,7 +32,7 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
     `daemon` is the last life that there was; whether it goes on is for the caller to find out. `config_hash` is that of the
     config it started with.
     """
-    listed = entries(db)
+    listed = entries(db, now)
     return {
         "daemon": _daemon(boots.latest(db)),
         "downs": [{"since": iso(down.since), "until": iso(down.until), "clean": down.clean} for down in boots.downs(db)],
@@ -51,9 +52,10 @@ def _refused(life: sqlite3.Row | None) -> dict[str, Any] | None:
     return {"at": iso(optional(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
 
 
-def entries(db: sqlite3.Connection, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
+def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
     """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
-    return [_entry(row) for row in db.execute(ENTRIES, (kind, name))]
+    held = holds.by_agent(db, now)
+    return [_entry(row, held) for row in db.execute(ENTRIES, (kind, name))]
 
 
 def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
@@ -65,7 +67,7 @@ def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
     return {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")} | {"run": run}
 
 
-def _entry(row: sqlite3.Row) -> dict[str, Any]:
+def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     paused = row["state"] == "active" and row["paused_until"] is not None
     return {
         "kind": row["kind"],
@@ -80,6 +82,7 @@ def _entry(row: sqlite3.Row) -> dict[str, Any]:
         "consecutive_quiet": row["quiet"],
         "alerting": bool(row["alerting"]),
         "wakes_waiting": row["wakes"],
+        "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
     }
 
 

@@ -231,6 +231,14 @@ def test_status_lists_each_entry_with_its_last_run(store: Store, state: Path, ca
     assert next(row for row in rows if row[:1] == ["agent/ops"])[1:5] == ["active", "-", "skipped", "checklist_empty"]
 
 
+def test_status_says_who_holds_the_lane_of_an_agent(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with store.transaction() as db:
+        db.execute("insert into hold (name, holder, until_at) values ('ops', 'chat:4711', 7999999999000), ('ops', 'mail', 1)")
+    assert [line[:41] for line in printed(capsys, state, "status") if line.startswith("busy")] == [
+        "busy: chat:4711 holds agent/ops until 222"
+    ]
+
+
 def test_status_before_the_first_start_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, state, "status") == [f"daemon: has never run on {state}; `heartbeatd run` starts it"]
     assert listed(capsys, state, "status")["daemon"] == {"running": False, "pid": None}

@@ -27,7 +27,7 @@ DOORS = {
     "apprise": {"scheduler/transports/apprise.py"},
     "watchdog": {"scheduler/watch.py"},
     "subprocess": {"scheduler/process.py"},
-    "fcntl": {"scheduler/locks.py", "scheduler/cli/reach.py"},
+    "fcntl": {"scheduler/locks.py", "scheduler/lanes.py", "scheduler/cli/reach.py"},
 }
 ROOMS = {"click": "scheduler/cli", "starlette": "scheduler/web", "uvicorn": "scheduler/web", "pydantic": "scheduler/config"}
 

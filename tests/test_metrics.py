@@ -131,7 +131,7 @@ def test_a_time_that_is_not_known_yet_is_absent(play: Play) -> None:
     assert not [series for series in after if series.startswith("outbox_oldest")]
 
 
-ALWAYS = {"paused", "prompt_too_large"}
+ALWAYS = {"paused", "busy", "prompt_too_large"}
 SLOTS = {"missed", "already_running", "superseded"}
 FILE = {"checklist_unreadable", "checklist_too_large"}
 

@@ -72,6 +72,7 @@ def test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run(play: 
         "consecutive_quiet": 0,
         "alerting": True,
         "wakes_waiting": 0,
+        "busy": [],
     }
 
 

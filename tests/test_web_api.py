@@ -402,3 +402,66 @@ def test_no_answer_holds_a_token(still: Living) -> None:
     said = b"".join(still.get(path, still.token).body for path in paths)
     assert Kind.HEARTBEAT.encode() in said
     assert not [token for token in (*TOKENS.values(), still.token) if token.encode() in said]
+
+
+# --- lanes held by gateways elsewhere --------------------------------------------------------------------------------------
+
+
+BUSY = "/api/v1/agents/ops/busy"
+
+
+def test_a_gateway_holds_a_lane_and_prolongs_it_and_everybody_sees_who_it_is(daemon: Living) -> None:
+    assert daemon.send("PUT", BUSY, {"id": "chat:1", "for": "2m"}, CHIEF).data == {
+        "id": "chat:1",
+        "until": "2026-03-02T08:02:00Z",
+        "run": None,
+    }
+    daemon.send("PUT", BUSY, {"id": "mail", "for": "1m"}, OPSMAN)
+    assert daemon.send("PUT", BUSY, {"id": "chat:1", "for": "24h"}, CHIEF).data["until"] == "2026-03-03T08:00:00Z"
+    seen = [{"id": "mail", "until": "2026-03-02T08:01:00Z"}, {"id": "chat:1", "until": "2026-03-03T08:00:00Z"}]
+    assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == seen
+    assert [entry["busy"] for entry in daemon.get("/api/v1/status", READER).data["entries"]] == [seen, [], []]
+
+
+@pytest.mark.parametrize(("query", "body"), [("", {"id": "chat:1"}), ("?id=chat:1", None)])
+def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: Living, query: str, body: Any) -> None:
+    daemon.send("PUT", BUSY, {"id": "chat:1", "for": "2m"}, CHIEF)
+    for _ in range(2):
+        assert daemon.send("DELETE", BUSY + query, body, CHIEF).data == {"id": "chat:1"}
+        assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"id": "chat"}, "for: an empty value is not a duration; write 90s, 30m or 1h30m"),
+        ({"id": "chat", "for": "0s"}, "for: '0s' is no time at all; write 90s, 30m or 1h30m"),
+        ({"id": "chat", "for": "25h"}, "for: at most 1d, and it can be prolonged"),
+        ({"for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+        ({"id": "a\nb", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+        ({"id": "chat", "for": "2m", "until": "x"}, "'until' is not known here; id, for is"),
+    ],
+)
+def test_a_hold_that_makes_no_sense_is_refused(daemon: Living, body: dict[str, str], said: str) -> None:
+    reply = daemon.send("PUT", BUSY, body, CHIEF)
+    assert (reply.status, reply.data["error"]["message"]) == (400, said)
+    assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@pytest.mark.parametrize(
+    ("token", "name", "code"),
+    [(READER, "ops", 403), (WAKER, "ops", 403), (OPSMAN, "web", 403), (CHIEF, "nobody", 404), (None, "ops", 401)],
+)
+def test_a_lane_is_held_only_by_whom_may_operate_that_agent(
+    daemon: Living, method: str, token: str | None, name: str, code: int
+) -> None:
+    body = {"id": "chat", "for": "2m"} if method == "PUT" else {"id": "chat"}
+    assert daemon.send(method, f"/api/v1/agents/{name}/busy", body, token).status == code
+
+
+def test_an_agent_whose_lane_is_held_does_not_beat(daemon: Living) -> None:
+    daemon.send("PUT", BUSY, {"id": "chat", "for": "2h"}, CHIEF)
+    daemon.do(lambda: daemon.world.run(minutes=65))
+    rows = daemon.get("/api/v1/runs?name=ops", READER).data["runs"]
+    assert [(row["state"], row["reason"]) for row in rows] == [("waiting", "busy"), ("closed", "busy"), ("closed", None)]

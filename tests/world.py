@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler import delivery, history, plan
+from scheduler import delivery, history, lanes, plan
 from scheduler.boots import Boot
 from scheduler.config.load import load
 from scheduler.delivery import Parcel
@@ -258,7 +258,8 @@ class World:
             return _ended(answer)
 
         try:
-            return claim.entry.carry(claim, start, lambda: timedelta()), took
+            with lanes.taken(lanes.beside(self.state), claim) as (claim_in_lane, _):
+                return claim.entry.carry(claim_in_lane, start, lambda: timedelta()), took
         except Exception as surprise:  # noqa: BLE001 (as an executor does)
             return surprise, took
 

@@ -46,6 +46,7 @@ COMMANDS = {
     "wake": ("wake:wake", "Wake an agent now."),
     "pause": ("pause:pause", "Pause an agent or a job, for a time or until resumed."),
     "resume": ("pause:resume", "Resume what was paused."),
+    "busy": ("busy:busy", "Run a command while no beat speaks to an agent."),
     "reload": ("reload:reload", "Have the daemon take up the config as it is now."),
     "ping": ("ping:ping", "Send a test message through one channel, or through all that are declared."),
     "cron": ("cron:cron", "Run a cron job now, or see when an expression fires."),

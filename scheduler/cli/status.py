@@ -86,6 +86,8 @@ def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
     for entry in seen["entries"]:
         if entry["wakes_waiting"]:
             yield f"wakes: {entry['wakes_waiting']} wait for {called(entry['kind'], entry['name'])}"
+        for hold in entry["busy"]:
+            yield f"busy: {hold['id']} holds {called(entry['kind'], entry['name'])} until {local(hold['until'])}"
     if seen["entries"]:
         yield ""
         yield table(HEAD, [_row(entry, now) for entry in seen["entries"]])

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from scheduler import holds
 from scheduler.config import fields
 from scheduler.entry import Key
+from scheduler.history import iso
 from scheduler.inbox import Request
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
-from scheduler.requests import Pause, Report, Resume, RunJob, WakeAgent
+from scheduler.requests import Hold, LetGo, Pause, Report, Resume, RunJob, WakeAgent
 from scheduler.wake import Wake
 from scheduler.web import reading
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
+
+HOLDER = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")
 
 
 async def wake(call: Call) -> dict[str, int]:
@@ -51,6 +56,40 @@ async def result(call: Call) -> dict[str, int]:
     if (text is None) == (error is None) or not all(part is None or isinstance(part, str) for part in (text, error)):
         raise bad("write either text or error, as a text in quotes")
     return {"run": await _ask(call, Report(run["id"], text, error))}
+
+
+async def hold(call: Call) -> dict[str, Any]:
+    """Keep an agent's lane taken for a time, or for longer; `run` is the beat in progress, which is to be waited for."""
+    call.only("id", "for")
+    name, holder = call.path["name"], _holder(call.body.get("id"))
+    check_reach(call, Kind.HEARTBEAT, name)
+    until = call.reach.clock() + _span(call, holds.LONGEST)
+    return {"id": holder, "until": iso(until), "run": await _ask(call, Hold(name, holder, until))}
+
+
+async def let_go(call: Call) -> dict[str, Any]:
+    """Let go of an agent's lane; the id stands in the body or in the query, for not every client sends a body with DELETE."""
+    call.only("id")
+    name, holder = call.path["name"], _holder(call.body.get("id", call.query.get("id")))
+    check_reach(call, Kind.HEARTBEAT, name)
+    await _ask(call, LetGo(name, holder))
+    return {"id": holder}
+
+
+def _holder(value: object) -> str:
+    if isinstance(value, str) and HOLDER.fullmatch(value):
+        return value
+    raise bad("id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711")
+
+
+def _span(call: Call, longest: timedelta) -> timedelta:
+    try:
+        span = fields.some_duration(call.body.get("for"))
+    except ValueError as error:
+        raise bad(f"for: {error}") from error
+    if span > longest:
+        raise bad(f"for: at most {fields.written(longest)}, and it can be prolonged")
+    return span
 
 
 async def pause_agent(call: Call) -> dict[str, Any]:

@@ -44,14 +44,14 @@ def agents(call: Call) -> dict[str, Any]:
     """Every agent."""
     call.only()
     with reading(call.reach) as db:
-        return {"agents": _reached(call, status.entries(db, Kind.HEARTBEAT))}
+        return {"agents": _reached(call, status.entries(db, call.reach.clock(), Kind.HEARTBEAT))}
 
 
 def jobs(call: Call) -> dict[str, Any]:
     """Every cron job."""
     call.only()
     with reading(call.reach) as db:
-        return {"cron": _reached(call, status.entries(db, Kind.CRON))}
+        return {"cron": _reached(call, status.entries(db, call.reach.clock(), Kind.CRON))}
 
 
 def agent(call: Call) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def agent(call: Call) -> dict[str, Any]:
     name = call.path["name"]
     check_reach(call, Kind.HEARTBEAT, name)
     with reading(call.reach) as db:
-        found = status.entries(db, Kind.HEARTBEAT, name)
+        found = status.entries(db, call.reach.clock(), Kind.HEARTBEAT, name)
     if not found:
         raise not_found(f"agent {name!r}")
     return found[0]

@@ -44,5 +44,7 @@ def _routes(reach: Reach) -> list[Route]:
         *(Route(path, make(reach), methods=["GET"]) for path, make in probes.items()),
         *(Route(path, answering(reach, "read", answer), methods=["GET"]) for path, answer in reads.items()),
         *(Route(path, doing(reach, "operate", do), methods=["POST"]) for path, do in operations.items()),
+        Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.hold), methods=["PUT"]),
+        Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.let_go), methods=["DELETE"]),
         Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake), methods=["POST"]),
     ]

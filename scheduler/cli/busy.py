@@ -1,0 +1,76 @@
+"""`busy`: run a command while no beat speaks to an agent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from scheduler import duequeue, lanes
+from scheduler.cli import names, options, reach
+from scheduler.cli.mistake import Mistake
+from scheduler.locks import private_folder
+from scheduler.outcome import Kind
+from scheduler.process import MARK
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("agent")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@options.config
+def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
+    """Run a command while no beat speaks to an agent.
+
+    Waits for a beat in progress, and keeps later ones waiting until the command has ended; gives the command's exit code. Works
+    with the daemon up or down. `flock lanes/AGENT.lock COMMAND` beside the database does the same.
+    """
+    name = names.only(Kind.HEARTBEAT, agent, "a job has no lane")
+    where = reach.place(path)
+    with reach.reading(where) as db:
+        _check_known(name, db, path)
+        own = db is not None and _is_own_run(db, name)
+    if not own:  # a beat that calls us has the lane already, and would wait for itself
+        _take(name, where.database)
+    _become(command)
+
+
+def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
+    """By the database, so that a broken config is no obstacle; by the config, if that agent has never been seen."""
+    found = duequeue.find(db, Kind.HEARTBEAT, name) if db else None
+    if found is not None and found.state != "removed":
+        return
+    from scheduler.config.load import load
+
+    if name not in load(path, os.environ).settings.heartbeats:
+        raise Mistake(f"no agent {name!r}; `heartbeatd status` lists them")
+
+
+def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
+    run = duequeue.open_run(db, Kind.HEARTBEAT, name)
+    return run is not None and os.environ.get(MARK) == f"{run.owner}/{run.run_id}"
+
+
+def _take(name: str, database: Path) -> None:
+    """Take the lane, for ourselves and what we are about to become."""
+    private_folder(database.parent)
+    waiting = f"heartbeatd: somebody speaks to agent/{name} just now; waiting for that to end"
+    fd = lanes.beside(database).wait(name, lambda: click.echo(waiting, err=True))
+    os.set_inheritable(fd, True)
+
+
+def _become(command: tuple[str, ...]) -> NoReturn:
+    """Be the command from here on: signals and exit code are its own, and the lane lasts as long as it does."""
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, for itself; what we become would inherit it
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)  # noqa: S606 (the user's own words, and no shell sees them)
+    except FileNotFoundError:
+        click.echo(f"heartbeatd: no such program: {command[0]!r}", err=True)
+        raise SystemExit(127) from None
+    except OSError as error:
+        click.echo(f"heartbeatd: cannot start {command[0]!r}: {error.strerror}", err=True)
+        raise SystemExit(126) from None

@@ -1,0 +1,199 @@
+"""Lanes as users take them: `heartbeatd busy`, plain `flock`, and a beat with children of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from test_daemon import PATIENCE, Begin, Daemon, daemon
+
+from scheduler.lanes import Lanes, beside
+from scheduler.process import Children
+
+__all__ = ["daemon"]
+
+REPOSITORY = Path(__file__).parent.parent
+
+CONFIG = """\
+state: state/h.db
+agents:
+  ops:
+    runner: {kind: command, argv: [cat]}
+    heartbeat: {interval: 30m, deliver: log}
+"""
+
+
+def is_free(lanes: Lanes, name: str = "ops") -> bool:
+    with lanes.if_free(name) as fd:
+        return fd is not None
+
+
+def busy(folder: Path, *command: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "scheduler", "-c", str(path or folder / "config.yaml"), "busy", *command]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG)
+    config.chmod(0o644)
+    return tmp_path
+
+
+def test_threads_that_each_open_a_lane_do_not_share_it(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path / "lanes")
+    with lanes.if_free("ops") as mine, lanes.if_free("ops") as second, lanes.if_free("web") as other:
+        assert mine is not None
+        assert second is None
+        assert other is not None
+    assert is_free(lanes)
+
+
+def test_what_a_child_left_behind_keeps_the_lane(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path / "lanes")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with lanes.if_free("ops") as fd:
+        assert fd is not None
+        start = partial(Children("life/1").start, inherited=(fd,))
+        start(["sh", "-c", f"read line < {gate} &"], stdin=b"", env={}, cwd=tmp_path)
+    assert not is_free(lanes)
+    gate.write_text("end\n")
+    os.close(lanes.wait("ops", lambda: None))
+    assert is_free(lanes)
+
+
+def test_a_child_of_another_run_does_not_inherit_the_lane(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path / "lanes")
+    with lanes.if_free("ops") as fd:
+        ended = Children("life/2").start(["sh", "-c", f"test ! -e /proc/self/fd/{fd}"], stdin=b"", env={}, cwd=tmp_path)
+    assert ended.exit_code == 0
+
+
+def test_a_lane_that_is_a_link_to_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "ops.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"), Lanes(tmp_path).if_free("ops"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# --- the command -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], -15),
+        (["sh", "-c", "test $0 = --wait", "--wait"], 0),
+        (["no-such-program"], 127),
+        (["/"], 126),
+    ],
+)
+def test_busy_ends_as_its_command_does(folder: Path, command: list[str], code: int) -> None:
+    assert busy(folder, "ops", "--", *command).returncode == code
+
+
+def test_busy_holds_the_lane_while_its_command_runs_and_no_longer(folder: Path) -> None:
+    lane = folder / "state" / "lanes" / "ops.lock"
+    assert busy(folder, "ops", "--", "sh", "-c", f"! flock -n {lane} true").returncode == 0
+    assert is_free(beside(folder / "state" / "h.db"))
+
+
+def test_busy_leaves_signals_as_a_shell_would(folder: Path) -> None:
+    ran = busy(folder, "ops", "--", "sh", "-c", "grep SigIgn /proc/self/status")
+    assert int(ran.stdout.split()[1], 16) & (1 << 12) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nobody", "--", "true"], "heartbeatd: no agent 'nobody'; `heartbeatd status` lists them\n"),
+        (["cron/tick", "--", "true"], "heartbeatd: 'cron/tick' is not agent/NAME; a job has no lane\n"),
+    ],
+)
+def test_a_lane_that_does_not_exist_is_not_made(folder: Path, arguments: list[str], said: str) -> None:
+    refused = busy(folder, *arguments)
+    assert (refused.returncode, refused.stderr) == (2, said)
+    assert not (folder / "state" / "lanes").exists()
+
+
+# --- a real daemon ----------------------------------------------------------------------------------------------------------
+
+BEAT = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "{script}"]}}
+    heartbeat: {{interval: {interval}, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+BUSY = [sys.executable, "-m", "scheduler", "busy", "ops", "--"]
+
+
+def begin(it: Daemon, *command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, cwd=it.folder, stderr=subprocess.PIPE)
+
+
+def end(process: subprocess.Popen[bytes]) -> int:
+    process.communicate(timeout=PATIENCE)
+    return process.returncode
+
+
+@pytest.mark.process
+def test_busy_waits_for_a_beat_in_progress(daemon: Begin, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    script = "touch ../../begun; read line < ../../gate; echo beat >> ../../order; echo HEARTBEAT_OK"
+    it = daemon(BEAT.format(interval="1h", script=script))
+    it.until((tmp_path / "begun").exists)
+    user = begin(it, *BUSY, "sh", "-c", "echo user >> order")
+    assert user.stderr is not None
+    assert user.stderr.readline() == b"heartbeatd: somebody speaks to agent/ops just now; waiting for that to end\n"
+    (tmp_path / "gate").write_text("go\n")
+    assert end(user) == 0
+    assert (tmp_path / "order").read_text() == "beat\nuser\n"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("take", [BUSY, ["flock", "state/lanes/ops.lock"]], ids=["busy", "flock"])
+def test_no_beat_comes_while_a_user_has_the_lane(daemon: Begin, tmp_path: Path, take: list[str]) -> None:
+    os.mkfifo(tmp_path / "gate")
+    it = daemon(BEAT.format(interval="1s", script="echo beat >> ../../order; echo HEARTBEAT_OK"))
+    order = tmp_path / "order"
+    it.until(order.exists)
+    user = begin(it, *take, "sh", "-c", "wc -l < order > held; read line < gate")
+    before = int(it.until(lambda: (tmp_path / "held").exists() and (tmp_path / "held").read_text()))
+    it.until(lambda: len(it.runs("ops", "--reason", "busy", "--outcome", "skipped")) >= 2)
+    assert len(order.read_text().splitlines()) == before
+    (tmp_path / "gate").write_text("end\n")
+    assert end(user) == 0
+    it.until(lambda: len(order.read_text().splitlines()) > before)
+
+
+@pytest.mark.process
+def test_a_beat_is_not_repeated_beside_an_orphan_that_no_mark_betrays(daemon: Begin, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    orphan = "setsid env -i /bin/sh -c 'read line < ../../gate' &"
+    it = daemon(BEAT.format(interval="1h", script=f"{orphan} echo beat >> ../../order; touch ../../begun; sleep 600"))
+    it.until((tmp_path / "begun").exists)
+    it.kill()
+    it.start()
+    try:
+        it.until(lambda: it.runs("ops")[0]["reason"] == "busy")
+        assert (tmp_path / "order").read_text() == "beat\n"
+        assert "busy" in it.do("status").stdout
+    finally:
+        (tmp_path / "gate").write_text("end\n")
+
+
+@pytest.mark.process
+def test_a_beat_that_takes_its_own_lane_does_not_wait_for_itself(daemon: Begin, tmp_path: Path) -> None:
+    own = f"{sys.executable} -m scheduler -c {tmp_path}/config.yaml busy ops -- echo HEARTBEAT_OK"
+    it = daemon(BEAT.format(interval="1h", script=f"cat > /dev/null; cd {REPOSITORY}; {own}"))
+    assert "outcome=ok" in it.expect("run id=")

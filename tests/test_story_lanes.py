@@ -1,0 +1,490 @@
+"""Stories of lanes: the user waits for the beat, and the beat never stands in the user's way."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from servers.messages import refuses, says
+from test_story_models import KEY, config, model
+from test_story_slots import OPS, agent, job
+from world import QUIET, Takes, World, at
+
+from scheduler import lanes
+from scheduler.events import LaneTaken
+from scheduler.inbox import Refused
+from scheduler.requests import Hold, LetGo
+
+Play = Callable[..., World]
+
+OPS_KEY = ("heartbeat", "ops")
+OTHER = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, stagger: 0s, deliver: log}}\n"
+
+
+@contextmanager
+def speaking(world: World, name: str = "ops") -> Iterator[int]:
+    """Somebody speaks to the agent, as `flock lanes/NAME.lock` would."""
+    folder = world.state.with_name("lanes")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    fd = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def hold(world: World, holder: str = "chat", **time: float) -> int | None:
+    return world.ask(Hold("ops", holder, world.clock.now + timedelta(**time)))
+
+
+def times(world: World) -> list[str]:
+    return [f"{asked.at:%H:%M:%S}" for asked in world.asked]
+
+
+# --- the lock file -------------------------------------------------------------------------------------------------------
+
+
+def test_no_beat_comes_while_a_user_speaks_and_one_comes_soon_after(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=29)
+    with speaking(world):
+        world.run(seconds=80)
+        assert times(world) == ["08:00:00"]
+        assert world.story()[-1] == "03-02 08:30 interval waiting busy"
+    world.run(minutes=1)
+    assert times(world) == ["08:00:00", "08:30:30"]
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval ok heartbeat_ok"]
+
+
+def test_a_lane_that_is_taken_over_two_slots_is_one_busy_row_and_then_a_beat(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=29)
+    with speaking(world):
+        world.run(minutes=31, seconds=50)
+    world.run(minutes=5)
+    assert times(world) == ["08:00:00", "09:01:00"]
+    assert world.story()[1:] == ["03-02 08:30 interval skipped busy", "03-02 09:00 interval ok heartbeat_ok"]
+
+
+def test_a_lane_that_is_taken_all_day_leaves_one_busy_row_for_each_slot(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(hours=24)
+    assert world.story()[:2] == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped busy"]
+    assert len(world.rows(outcome="skipped")) == 48
+    assert world.asked == []
+
+
+def test_waiting_for_a_lane_costs_no_attempt(play: Play) -> None:
+    world = play(agent(retries="2"))
+    world.scripts["ops"] = lambda asked: 1
+    with speaking(world):
+        world.run(minutes=10)
+    world.run(minutes=10)
+    assert len(world.asked) == 3
+    assert world.rows()[0]["attempt"] == 3
+
+
+def test_a_run_begins_when_the_lane_is_free_and_not_when_it_was_first_looked_at(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=9, seconds=45)
+    world.run(minutes=1)
+    assert world.rows()[0]["started_at"] == "2026-03-02T08:10:00Z"
+
+
+def test_that_a_run_waits_for_its_lane_is_told_once(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=10)
+    assert len([event for event in world.events if isinstance(event, LaneTaken)]) == 1
+
+
+def test_the_lane_of_one_agent_is_no_other_agents_business(play: Play) -> None:
+    world = play(OPS + OTHER.replace("deliver", 'checklist: "- look\\n", deliver'))
+    with speaking(world, "other"):
+        world.run(minutes=1)
+    assert [asked.name for asked in world.asked] == ["ops"]
+
+
+def test_a_closing_window_ends_the_wait(play: Play) -> None:
+    world = play(agent(active_hours='"08:00-09:00"'))
+    world.until("2026-03-02 08:29")
+    with speaking(world):
+        world.until("2026-03-02 10:00")
+    world.run(minutes=5)
+    assert world.story()[:2] == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval skipped busy"]
+    assert len(world.asked) == 1
+
+
+@pytest.mark.parametrize("hours", ["always", '"08:00-08:30"'])
+def test_the_last_look_is_when_the_time_is_over_whenever_the_first_one_was(play: Play, hours: str) -> None:
+    world = play(agent(active_hours=hours, interval="30m" if hours == "always" else "1d"))
+    world.run(minutes=20, seconds=7)
+    with speaking(world):
+        world.wake("ops", "look")
+        world.run(minutes=15)
+    busy = next(row for row in world.rows() if row["reason"] == "busy")
+    assert (busy["trigger"], busy["finished_at"]) == ("api", "2026-03-02T08:30:00Z")
+
+
+def test_a_job_has_no_lane(play: Play) -> None:
+    world = play(job(every="10m"))
+    with speaking(world, "measure"):
+        world.run(minutes=11)
+    assert world.story() == ["03-02 08:10 every ok"]
+
+
+def test_the_lock_file_stays_and_nobody_else_can_look_at_it(play: Play) -> None:
+    world = play(OPS)
+    old = os.umask(0)
+    try:
+        world.run(minutes=1)
+    finally:
+        os.umask(old)
+    file = world.state.with_name("lanes") / "ops.lock"
+    assert [oct(path.stat().st_mode & 0o777) for path in (file.parent, file)] == ["0o700", "0o600"]
+
+
+def test_the_beat_has_the_lane_while_it_asks(play: Play) -> None:
+    world = play(OPS)
+    free: list[bool] = []
+
+    def look(asked: object) -> str:
+        with lanes.beside(world.state).if_free("ops") as fd:
+            free.append(fd is not None)
+        return QUIET
+
+    world.scripts["ops"] = look
+    world.run(minutes=1)
+    with lanes.beside(world.state).if_free("ops") as fd:
+        free.append(fd is not None)
+    assert free == [False, True]
+
+
+# --- retries, wakes, crashes, and the rest of a run's life ----------------------------------------------------------------
+
+
+def test_a_retry_that_meets_a_taken_lane_waits_and_keeps_what_the_first_attempt_said(play: Play) -> None:
+    world = play(agent(retries="2"))
+    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
+    world.engine.tick(world.clock.read())
+    world.engine.tick(world.clock.read())
+    with speaking(world):
+        world.run(minutes=5)
+        assert world.story() == ["03-02 08:00 interval waiting busy"]
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+
+
+def test_a_retry_that_never_gets_the_lane_is_a_failure_and_not_a_skip(play: Play) -> None:
+    world = play(agent(retries="2"))
+    world.scripts["ops"] = lambda asked: 1
+    world.engine.tick(world.clock.read())
+    world.engine.tick(world.clock.read())
+    with speaking(world):
+        world.run(minutes=31)
+    assert world.story()[0] == "03-02 08:00 interval failed no_time_left"
+    assert "exit" in world.rows()[0]["error"]
+
+
+def test_a_wake_waits_for_the_lane_and_so_do_those_that_come_meanwhile(play: Play) -> None:
+    world = play(agent(interval="1d"))
+    world.run(minutes=1)
+    with speaking(world):
+        world.wake("ops", "the first thing")
+        world.run(minutes=5)
+        world.wake("ops", "the second thing", sender="another")
+        world.run(minutes=5)
+        assert len(world.asked) == 1
+    world.run(minutes=5)
+    assert len(world.asked) == 2
+    assert "the first thing" in world.asked[1].stdin
+    assert "the second thing" in world.asked[1].stdin
+
+
+def test_a_wake_that_waits_for_the_lane_is_heard_by_the_next_slot(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=20)
+    with speaking(world):
+        world.wake("ops", "look at the disk")
+        world.run(minutes=11)
+    world.run(minutes=1)
+    assert world.story()[1:] == ["03-02 08:20 api skipped busy", "03-02 08:30 interval ok heartbeat_ok"]
+    assert "look at the disk" in world.asked[1].stdin
+
+
+def test_a_run_cut_by_a_crash_is_not_started_again_while_its_lane_is_taken(play: Play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
+    world.run(minutes=1)
+    with speaking(world):  # an orphan that nobody found, with the lane that it inherited
+        world.off(seconds=5)
+        world.run(minutes=10)
+        assert len(world.asked) == 1
+    world.run(minutes=5)
+    assert len(world.asked) == 2
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+
+
+def test_a_run_cut_by_a_crash_that_never_gets_the_lane_back_is_abandoned_and_not_skipped(play: Play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
+    world.run(minutes=1)
+    with speaking(world):
+        world.off(seconds=5)
+        world.run(minutes=30)
+    assert world.story()[0] == "03-02 08:00 interval abandoned no_time_left"
+
+
+def test_a_run_cut_by_a_stop_that_never_gets_the_lane_back_is_abandoned(play: Play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
+    world.run(minutes=1)
+    world.engine.stopping = True
+    world.engine.cut_runs(world.clock.read())
+    world.engine.tick(world.clock.read())
+    world.stop()
+    with speaking(world):
+        world.boot()
+        world.run(minutes=30)
+    assert world.story()[0] == "03-02 08:00 interval abandoned no_time_left"
+
+
+def test_a_run_that_waits_for_its_lane_goes_on_waiting_over_a_restart(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=5)
+        world.stop()
+        world.clock.forward(timedelta(minutes=1))
+        world.boot()
+        world.run(minutes=5)
+    world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert world.rows()[0]["attempt"] == 1
+
+
+def test_a_slot_that_waited_for_its_lane_when_the_daemon_died_is_busy_in_the_end(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=5)
+        world.off(minutes=40)
+    world.run(seconds=1)
+    assert world.story() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped missed"]
+
+
+def test_a_pause_ends_the_wait(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=5)
+        world.pause(OPS_KEY)
+        world.run(minutes=1)
+    world.run(hours=2)
+    world.resume(OPS_KEY)
+    assert world.story() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped paused x4"]
+    assert world.asked == []
+
+
+def test_a_slot_that_comes_just_before_a_pause_is_busy_too(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=29, seconds=50)
+        world.clock.forward(timedelta(seconds=11))
+        world.pause(OPS_KEY)
+        world.run(seconds=1)
+    assert world.story() == ["03-02 08:00 interval skipped busy", "03-02 08:30 interval skipped busy"]
+
+
+@pytest.mark.parametrize("gone", ["disabled", "removed", "removed while down"])
+def test_an_agent_that_goes_while_its_beat_waits_leaves_a_busy_row(play: Play, gone: str) -> None:
+    world = play(OPS + OTHER)
+    new = agent(enabled="false") + OTHER if gone == "disabled" else "agents:\n" + OTHER
+    with speaking(world):
+        world.run(minutes=5)
+        if gone == "removed while down":
+            world.stop()
+            world.config.write_text(new, "utf-8")
+            world.boot()
+        else:
+            world.reload(new)
+        world.run(hours=1)
+    world.run(hours=1)
+    assert world.story("ops") == ["03-02 08:00 interval skipped busy"]
+
+
+def test_an_agent_removed_while_its_beat_looks_at_the_lane_leaves_a_busy_row(play: Play) -> None:
+    world = play(OPS + OTHER)
+    with speaking(world):
+        world.engine.tick(world.clock.read())
+        assert world.runs.results()
+        world.runs.results = list  # type: ignore[method-assign]  # the worker is slow to tell
+        world.reload("agents:\n" + OTHER)
+        del world.runs.results
+        world.run(hours=1)
+    assert world.story("ops") == ["03-02 08:00 interval skipped busy"]
+
+
+def test_an_interval_that_changes_while_a_beat_waits_loses_no_slot(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=5)
+        world.reload(agent(interval="10m"))
+        world.run(minutes=20)
+    world.run(minutes=1)
+    assert sum(row["slots"] for row in world.rows()) == 3
+    assert world.story()[-1] == "03-02 08:20 interval ok heartbeat_ok"
+
+
+def test_closed_hours_come_before_a_taken_lane(play: Play) -> None:
+    world = play(agent(active_hours='"10:00-11:00"'))
+    with speaking(world):
+        world.run(minutes=5)
+        world.wake("ops", "now")
+        world.run(minutes=5)
+    assert world.story()[-1] == "03-02 08:05 api skipped active_hours"
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_beat_waiting_for_its_lane(play: Play) -> None:
+    world = play(OPS)
+    with speaking(world):
+        world.run(minutes=5)
+        world.clock.now -= timedelta(days=2)
+        world.run(seconds=10)
+    world.run(minutes=2)
+    assert len(world.asked) >= 1
+
+
+def test_every_slot_has_its_one_end_however_often_the_lane_is_taken(play: Play) -> None:
+    world = play(agent(interval="5m"))
+    for minutes in range(1, 24):
+        with speaking(world):
+            world.run(minutes=minutes)
+        world.run(minutes=minutes % 7)
+    world.run(minutes=5)
+    closed = [row for row in world.rows() if row["state"] == "closed"]
+    passed = int((world.clock.now - at("2026-03-02 08:00")) / timedelta(minutes=5)) + 1
+    assert sum(row["slots"] for row in closed) == passed
+    assert {(row["outcome"], row["reason"]) for row in closed} == {("ok", None), ("skipped", "busy")}
+
+
+def test_a_beat_that_waits_for_its_lane_leaves_the_probe_of_its_provider_to_whoever_asks_first(play: Play) -> None:
+    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.run(minutes=29)
+        with speaking(world):
+            world.run(minutes=10)
+        world.run(minutes=1)
+    assert world.story() == ["03-02 08:00 interval failed auth", "03-02 08:30 interval ok heartbeat_ok"]
+
+
+# --- held over HTTP -------------------------------------------------------------------------------------------------------
+
+
+def test_a_gateway_holds_a_lane_for_a_time(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=29)
+    hold(world, minutes=5)
+    world.run(minutes=10)
+    assert times(world) == ["08:00:00", "08:34:00"]
+    assert world.story()[-1] == "03-02 08:30 interval ok heartbeat_ok"
+
+
+def test_a_hold_that_is_asked_for_again_lasts_longer(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=29)
+    for _ in range(5):
+        hold(world, minutes=2)
+        world.run(minutes=1)
+    world.run(minutes=3)
+    assert times(world) == ["08:00:00", "08:35:00"]
+
+
+def test_a_hold_that_is_let_go_lets_the_beat_through_at_once(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=29)
+    hold(world, hours=24)
+    world.run(minutes=5, seconds=13)
+    world.ask(LetGo("ops", "chat"))
+    world.run(seconds=1)
+    assert times(world) == ["08:00:00", "08:34:13"]
+
+
+def test_a_lane_is_free_when_the_last_of_its_holders_has_let_go(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=29)
+    for holder in ("chat", "mail"):
+        hold(world, holder, hours=1)
+    world.run(minutes=2)
+    world.ask(LetGo("ops", "chat"))
+    world.run(minutes=2)
+    assert times(world) == ["08:00:00"]
+    world.ask(LetGo("ops", "mail"))
+    world.run(seconds=1)
+    assert len(world.asked) == 2
+
+
+def test_letting_go_of_what_one_does_not_hold_is_no_mistake(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=1)
+    world.ask(LetGo("ops", "chat"))
+    assert times(world) == ["08:00:00"]
+
+
+def test_a_hold_lasts_over_a_restart(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=29)
+    hold(world, minutes=10)
+    world.off(seconds=30)
+    world.run(minutes=5)
+    assert times(world) == ["08:00:00"]
+    world.run(minutes=10)
+    assert times(world) == ["08:00:00", "08:39:00"]
+
+
+def test_a_hold_does_not_stop_a_beat_in_progress_and_names_it(play: Play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+    world.until("2026-03-02 08:30:30")
+    running = world.rows()[-1]
+    assert running["state"] == "running"
+    assert hold(world, minutes=1) == running["id"]
+    world.run(minutes=5)
+    assert world.story()[-1] == "03-02 08:30 interval ok heartbeat_ok"
+    assert hold(world, minutes=1) is None
+
+
+def test_a_clock_that_is_set_back_does_not_prolong_a_hold_beyond_a_day(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=1)
+    hold(world, hours=1)
+    world.clock.now -= timedelta(days=30)
+    world.run(hours=25)
+    assert len(world.asked) >= 2
+
+
+def test_holds_that_have_ended_are_forgotten(play: Play) -> None:
+    world = play(OPS)
+    world.run(minutes=1)
+    hold(world, minutes=1)
+    world.run(minutes=3)
+    assert world.store.connection.execute("select count(*) from hold").fetchone()[0] == 0
+
+
+def test_nobody_holds_the_lane_of_an_agent_that_is_not_there(play: Play) -> None:
+    world = play(OPS)
+    with pytest.raises(Refused, match="no agent 'nobody'"):
+        world.ask(Hold("nobody", "chat", at("2026-03-02 09:00")))
+
+
+def test_a_lane_has_a_hundred_holders_at_most(play: Play) -> None:
+    world = play(OPS)
+    for number in range(100):
+        hold(world, f"chat{number}", minutes=5)
+    with pytest.raises(Refused, match="100 others"):
+        hold(world, "one more", minutes=5)
+    hold(world, "chat7", minutes=10)
