@@ -244,6 +244,15 @@ def test_a_decision_to_run_hands_its_tasks_to_the_agents_own_runner(play: Play) 
     assert [said for _, _, said in world.said] == ["Done, it runs again."]
 
 
+@pytest.mark.parametrize("unpriced", ["claude-haiku-5-5", "claude-sonnet-5"])
+def test_a_cost_of_which_a_part_is_unknown_is_unknown_whichever_part_came_first(play: Play, unpriced: str) -> None:
+    with model(decides("run", "restart the mail queue"), says("Done.")) as server:
+        world = play(config(server.url, **DECIDE).replace(f"{unpriced}: {{input", "another: {input"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    assert world.rows()[0]["tokens"]["input"] == 240
+    assert world.rows()[0]["cost_usd"] is None
+
+
 @pytest.mark.parametrize("act", [says("run everything"), decides("everything"), decides("run", " "), page()])
 def test_no_decision_is_a_failed_run_and_never_a_run_of_everything(play: Play, act: Act) -> None:
     with model(act) as server:
