@@ -266,11 +266,15 @@ def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
 
 
 def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
-    """Each channel that is to be told, with where its message stands; one in parts stands where its parts do."""
+    """Each channel that is to be told, with where its message stands and what kept it; one in parts stands where its parts do."""
     states: dict[str, list[str]] = {}
-    for row in db.execute("select channel, state from outbox where run_id = ? order by id", (run_id,)):
+    errors: dict[str, str] = {}
+    for row in db.execute("select channel, state, error from outbox where run_id = ? order by id", (run_id,)):
         states.setdefault(row["channel"], []).append(row["state"])
-    return [{"channel": channel, "state": _together(parts)} for channel, parts in states.items()]
+        if row["error"] and row["state"] != "delivered":
+            errors[row["channel"]] = row["error"]
+    told = ({"channel": channel, "state": _together(parts)} for channel, parts in states.items())
+    return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in told]
 
 
 def _delivery_state(row: sqlite3.Row, states: list[str]) -> str:

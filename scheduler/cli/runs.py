@@ -131,4 +131,6 @@ def _model(run: dict[str, Any]) -> str:
 def _delivery(delivery: dict[str, Any]) -> str:
     if not delivery["targets"]:
         return ""
-    return ", ".join(f"{each['channel']} {each['state']}" for each in delivery["targets"])
+    return ", ".join(
+        f"{each['channel']} {each['state']}" + (f" ({each['error']})" if "error" in each else "") for each in delivery["targets"]
+    )
