@@ -1,0 +1,66 @@
+"""A month of an agent: forty things happen among thousands of quiet beats; each is told once, and quiet beats ask nobody."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from world import Asked, World, at
+
+DAYS, EVENTS, INTERVAL = 30, 40, timedelta(minutes=15)
+START = "2026-10-10 00:00"  # Berlin's clocks go back on the 25th
+CONFIG = """
+history: {keep: 60d, runs: 10000}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat:
+      {interval: 15m, stagger: 0s, timezone: Europe/Berlin, checklist: "- look\\n", precheck: {command: ./look, unchanged: skip}, deliver: log}
+"""
+
+
+class Month:
+    """What happens, when; the precheck counts what has happened, and the agent tells what is new to it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        chance = random.Random(seed)
+        span = timedelta(days=DAYS) - 2 * INTERVAL
+        self.events = sorted(at(START) + INTERVAL + chance.random() * span for _ in range(EVENTS))
+        self.told = 0
+        self.world = World(folder, CONFIG, start=START, scripts={"ops": self._answer}, prechecks={"ops": self._look})
+
+    def play(self) -> None:
+        self.world.run(days=DAYS)
+
+    def _happened(self, now: datetime) -> int:
+        return sum(event <= now for event in self.events)
+
+    def _look(self, asked: Asked) -> str:
+        return f"{self._happened(asked.at)} so far"
+
+    def _answer(self, asked: Asked) -> str:
+        news = range(self.told, self._happened(asked.at))
+        self.told = self._happened(asked.at)
+        return "; ".join(f"event {number} happened" for number in news) or "HEARTBEAT_OK"
+
+    def told_at(self, number: int) -> list[datetime]:
+        """When a thing was told."""
+        return [when for when, _, text in self.world.said if f"event {number} happened" in text.split("; ")]
+
+    @property
+    def share(self) -> float:
+        """The share of beats that asked the agent."""
+        return len(self.world.asked) / sum(row["slots"] for row in self.world.rows())
+
+
+def test_each_of_forty_events_in_a_month_is_told_once_and_within_one_interval(tmp_path: Path) -> None:
+    month = Month(tmp_path, seed=4)
+    month.play()
+    for number, event in enumerate(month.events):
+        told = month.told_at(number)
+        assert len(told) == 1
+        assert timedelta() <= told[0] - event <= INTERVAL
+    assert len(month.world.asked) <= EVENTS + 1  # the first beat knows of no beat before it
+    assert sum(row["slots"] for row in month.world.rows()) == DAYS * 96 + 1
+    month.world.store.close()
