@@ -81,6 +81,7 @@ class Daemon:
         self._lock = _take_lock(self.settings, self.instance)
         self.store = _open_store(self.settings.state)
         self._lanes = lanes.beside(self.settings.state)
+        self._lanes.prepare()
         inbox = Inbox(self._bell.ring)
         self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, "run")
         letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, _no_mark, self._bell.ring, "deliver")

@@ -44,8 +44,12 @@ class Lanes:
             _lock(fd)
         return fd
 
-    def _open(self, name: str) -> int:
+    def prepare(self) -> None:
+        """Make the folder, so that whoever locks a lane before its first beat finds where to put the file."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _open(self, name: str) -> int:
+        self.prepare()
         fd = os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.fchmod(fd, 0o600)
         return fd

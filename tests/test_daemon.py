@@ -188,6 +188,12 @@ def test_pause_and_resume_reach_the_running_daemon(daemon: Begin) -> None:
     it.until(lambda: it.runs("tick", "--reason", "paused") or it.runs("tick"))
 
 
+def test_a_lane_can_be_taken_before_the_first_beat(daemon: Begin) -> None:
+    it = daemon(config(interval="none"))
+    taken = subprocess.run(["flock", "state/lanes/ops.lock", "true"], cwd=it.folder, check=False)
+    assert taken.returncode == 0
+
+
 def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: Begin) -> None:
     it = daemon(config())
     second = it.do("run", "--for", "1s")
