@@ -18,7 +18,7 @@ from scheduler.web.reading import reading
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-LATE = timedelta(seconds=90)  # the engine goes round at least every 30 seconds
+LATE = timedelta(seconds=90)  # the engine goes round at least every 15 seconds
 
 
 def metrics(reach: Reach) -> Endpoint:
