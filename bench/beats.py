@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from scheduler import boots
 from scheduler.app import Daemon, now
+from scheduler.tables import boots
 
 ANSWER = 2.0  # seconds that the server takes
 BODY = json.dumps({

@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from scheduler import plan
-from scheduler.boots import Boot
 from scheduler.config.load import load
-from scheduler.engine import Engine, Reading
-from scheduler.executor import Done
-from scheduler.inbox import Inbox
+from scheduler.engine.inbox import Inbox
+from scheduler.engine.loop import Engine, Reading
 from scheduler.outcome import Ending, Outcome, Suppression
-from scheduler.store import Store
+from scheduler.tables.boots import Boot
+from scheduler.tables.store import Store
+from scheduler.work.executor import Done
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 BATCH = 500

@@ -18,31 +18,34 @@ from pathlib import Path
 from types import FrameType
 
 from heartbeat.runners import ask as runners
-from scheduler import __version__, boots, delivery, lanes, orphans, plan
+from scheduler import __version__, plan
 from scheduler.bell import Bell
-from scheduler.boots import Boot
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
-from scheduler.delivery import Parcel
-from scheduler.engine import Engine, Reading
-from scheduler.entry import Claim
+from scheduler.engine import delivery
+from scheduler.engine.delivery import Parcel
+from scheduler.engine.inbox import Inbox, Refused
+from scheduler.engine.loop import Engine, Reading
+from scheduler.engine.recovery import Survivors
 from scheduler.events import Closed, Event
-from scheduler.executor import LocalExecutor
-from scheduler.inbox import Inbox, Refused
-from scheduler.journal import Journal
 from scheduler.locks import Lock, Taken, filesystem_kind, private_folder
 from scheduler.logs import event
-from scheduler.metrics import Metrics
+from scheduler.observe.journal import Journal
+from scheduler.observe.metrics import Metrics
 from scheduler.outcome import FAILURES, Ending
-from scheduler.process import Children
-from scheduler.recovery import Survivors
 from scheduler.reload import Reloader
 from scheduler.settings import Settings
-from scheduler.store import Store, Unavailable, reader
+from scheduler.tables import boots
+from scheduler.tables.boots import Boot
+from scheduler.tables.store import Store, Unavailable, reader
 from scheduler.transports import Sent
 from scheduler.watch import Watch
 from scheduler.web.reach import Reach
 from scheduler.web.server import Server
+from scheduler.work import lanes, orphans
+from scheduler.work.entry import Claim
+from scheduler.work.executor import LocalExecutor
+from scheduler.work.process import Children
 
 LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
 A_MOMENT = 0.3  # seconds

@@ -8,10 +8,10 @@ from itertools import chain
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.cronjobs import JobEntry
-from scheduler.entry import Entry, Key
-from scheduler.heartbeats import HeartbeatEntry
 from scheduler.settings import Settings
+from scheduler.work.cronjobs import JobEntry
+from scheduler.work.entry import Entry, Key
+from scheduler.work.heartbeats import HeartbeatEntry
 
 
 @dataclass(frozen=True, slots=True)

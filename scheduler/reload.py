@@ -12,10 +12,10 @@ from datetime import datetime
 from scheduler import plan as plans
 from scheduler.config.complaint import ConfigError
 from scheduler.config.load import Loaded
-from scheduler.inbox import Inbox, Refused
+from scheduler.engine.inbox import Inbox, Refused
+from scheduler.engine.requests import Adopt, Refuse
 from scheduler.logs import event
 from scheduler.plan import Diff, Plan
-from scheduler.requests import Adopt, Refuse
 from scheduler.settings import Settings
 
 ANSWER_WITHIN = 30.0  # seconds

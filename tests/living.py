@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from world import World
 
 from scheduler.config.load import load
-from scheduler.inbox import Request
-from scheduler.metrics import Metrics
+from scheduler.engine.inbox import Request
+from scheduler.observe.metrics import Metrics
 from scheduler.reload import Reloader
 from scheduler.web.patience import Patience
 from scheduler.web.reach import Reach

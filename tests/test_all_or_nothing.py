@@ -14,9 +14,11 @@ import pytest
 from test_story_slots import agent
 from world import World, at
 
-from scheduler import duequeue, opening, plan
+from scheduler import plan
 from scheduler.config.load import load
-from scheduler.store import Store
+from scheduler.engine import opening
+from scheduler.tables import duequeue
+from scheduler.tables.store import Store
 from scheduler.turn import Turn
 
 ALARM = "ALERT: the disk is full"

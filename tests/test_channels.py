@@ -16,11 +16,11 @@ from servers.scripted import hang_up, page
 from servers.telegram import Telegram, refusal
 from world import World
 
-from scheduler import delivery
 from scheduler.cli.main import main
 from scheduler.config.effective import effective
 from scheduler.config.load import load, schema
-from scheduler.delivery import Parcel, when_uncertain
+from scheduler.engine import delivery
+from scheduler.engine.delivery import Parcel, when_uncertain
 from scheduler.secret import Secret
 from scheduler.settings import Channel
 from scheduler.transports import Sent

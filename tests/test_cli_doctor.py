@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.cli import doctor
 from scheduler.cli.main import main
-from scheduler.store import Store
+from scheduler.tables.store import Store
 
 CONFIG = """\
 state: state/heartbeatd.db

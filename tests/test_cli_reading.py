@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from scheduler import boots, duequeue
-from scheduler.boots import Boot
 from scheduler.cli.main import main
 from scheduler.cli.table import harmless, table
 from scheduler.cli.times import between, local, rough, short, zone_name
 from scheduler.locks import Lock
 from scheduler.outcome import Kind
-from scheduler.store import Store, millis
+from scheduler.tables import boots, duequeue
+from scheduler.tables.boots import Boot
+from scheduler.tables.store import Store, millis
 from scheduler.turn import Turn
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

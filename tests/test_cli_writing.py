@@ -12,13 +12,13 @@ from typing import Any
 import click
 import pytest
 
-from scheduler import duequeue
 from scheduler.cli import door
 from scheduler.cli.main import main
 from scheduler.cli.reach import Place
 from scheduler.locks import Lock
 from scheduler.outcome import Kind
-from scheduler.store import Store, reader
+from scheduler.tables import duequeue
+from scheduler.tables.store import Store, reader
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 CONFIG = """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from scheduler.executor import Done, LocalExecutor
-from scheduler.process import Children
+from scheduler.work.executor import Done, LocalExecutor
+from scheduler.work.process import Children
 
 PATIENCE = 10
 HERE = Path(__file__).parent

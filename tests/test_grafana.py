@@ -60,7 +60,7 @@ def every_expression() -> list[str]:
 
 def declared(name: str) -> bool:
     """Whether the daemon's own source makes this metric."""
-    source = "".join(path.read_text("utf-8") for path in (shipped.GRAFANA.parent / "scheduler").glob("*.py"))
+    source = "".join(path.read_text("utf-8") for path in (shipped.GRAFANA.parent / "scheduler").rglob("*.py"))
     short = name.removeprefix("heartbeatd_")
     return re.search(rf'"heartbeatd_{short}"|counter\(\s*"{short}"', source) is not None
 

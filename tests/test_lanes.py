@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from test_daemon import PATIENCE, Begin, Daemon, daemon
 
-from scheduler.lanes import Lanes, beside
-from scheduler.process import Children
+from scheduler.work.lanes import Lanes, beside
+from scheduler.work.process import Children
 
 __all__ = ["daemon"]
 

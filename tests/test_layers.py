@@ -14,8 +14,8 @@ FILES = sorted(path for package in ("scheduler", "heartbeat", "cron") for path i
 DOORS = {
     "croniter": {"cron/schedule.py"},
     "_ruamel_yaml": {"scheduler/config/tree.py"},
-    "sqlite_utils": {"scheduler/store.py", "scheduler/schema.py"},
-    "prometheus_client": {"scheduler/metrics.py", "scheduler/gauges.py"},
+    "sqlite_utils": {"scheduler/tables/store.py", "scheduler/tables/schema.py"},
+    "prometheus_client": {"scheduler/observe/metrics.py", "scheduler/observe/gauges.py"},
     "httpcore2": {  # one for what we tell, one for whom we ask: packages that must not know each other
         "scheduler/transports/post.py",
         "scheduler/transports/guard.py",
@@ -26,16 +26,16 @@ DOORS = {
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/transports/apprise.py"},
     "watchdog": {"scheduler/watch.py"},
-    "subprocess": {"scheduler/process.py"},
-    "fcntl": {"scheduler/locks.py", "scheduler/lanes.py", "scheduler/cli/reach.py"},
+    "subprocess": {"scheduler/work/process.py"},
+    "fcntl": {"scheduler/locks.py", "scheduler/work/lanes.py", "scheduler/cli/reach.py"},
 }
 ROOMS = {"click": "scheduler/cli", "starlette": "scheduler/web", "uvicorn": "scheduler/web", "pydantic": "scheduler/config"}
 
 # Who may read the real clocks, by how they are asked: the app hands them on, and what waits in real time must measure it.
 CLOCKS = {
     "scheduler/app.py",
-    "scheduler/process.py",
-    "scheduler/orphans.py",
+    "scheduler/work/process.py",
+    "scheduler/work/orphans.py",
     "scheduler/watch.py",
     "scheduler/logs.py",
     "scheduler/transports/guard.py",
@@ -88,6 +88,16 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
         visit(module, ())
 
 
+# The rooms of the daemon from the ground up: each may know those before it, and none after it.
+FLOORS = ("transports", "config", "work", "tables", "engine", "observe", "web", "cli")
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in FLOORS], ids=name_of)
+def test_a_room_knows_only_the_rooms_below_it(path: Path) -> None:
+    above = FLOORS[FLOORS.index(path.parent.name) + 1 :]
+    assert not [name for name in imports(path) if name.startswith(tuple(f"scheduler.{room}" for room in above))]
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_time_is_handed_in(path: Path) -> None:
     text = path.read_text("utf-8")
@@ -113,4 +123,4 @@ def test_sql_is_never_made_of_what_a_user_wrote() -> None:
             )
             if is_execute and node.args and isinstance(node.args[0], ast.JoinedStr):
                 made.add(name_of(path))
-    assert made <= {"scheduler/duequeue.py", "scheduler/store.py"}
+    assert made <= {"scheduler/tables/duequeue.py", "scheduler/tables/store.py"}

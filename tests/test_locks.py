@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.locks import Holder, Lock, Taken, Unusable, filesystem_kind, holder, private_folder
-from scheduler.process import Children
+from scheduler.work.process import Children
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 

@@ -13,14 +13,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from world import Takes, World, at
 
-from scheduler.engine import Health
+from scheduler.engine.inbox import Refused
+from scheduler.engine.loop import Health
 from scheduler.events import Recovered, Stale
-from scheduler.inbox import Refused
-from scheduler.metrics import Metrics, Now
+from scheduler.observe.metrics import Metrics, Now
+from scheduler.observe.series import Family
 from scheduler.outcome import Kind
 from scheduler.reload import Standing
-from scheduler.series import Family
-from scheduler.store import reader
+from scheduler.tables.store import reader
 from scheduler.transports import Sent
 
 Play = Callable[..., World]

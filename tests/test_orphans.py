@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import orphans
+from scheduler.work import orphans
 
 # A daemon in small: starts one command as the real one does, says its pid, and waits to be killed.
 DAEMON = """
 import sys, threading
 from pathlib import Path
-from scheduler.process import Children
+from scheduler.work.process import Children
 Children(sys.argv[1]).start(["sh", "-c", sys.argv[2]], stdin=b"", env={}, cwd=Path("/"))
 """
 

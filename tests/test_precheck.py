@@ -13,7 +13,7 @@ from test_checks import OPS
 
 from heartbeat.precheck import Checked, Found, look
 from heartbeat.spec import Precheck
-from scheduler.process import Children, Ended
+from scheduler.work.process import Children, Ended
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
 FINE = Ended(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)

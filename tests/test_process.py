@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from scheduler import process
-from scheduler.process import Children, Ended
 from scheduler.secret import Secret
+from scheduler.work import process
+from scheduler.work.process import Children, Ended
 
 MIB = 1024 * 1024
 
@@ -284,14 +284,14 @@ def test_many_children_leave_no_descriptor_behind() -> None:
 
 
 def test_the_only_call_of_subprocess_is_here() -> None:
-    root = Path(process.__file__).parents[1]
+    root = Path(process.__file__).parents[2]
     users = {
         str(file.relative_to(root))
         for package in ("scheduler", "heartbeat", "cron")
         for file in (root / package).rglob("*.py")
         if any(word in file.read_text() for word in ("subprocess.", "os.system(", "os.popen(", "os.spawn", "os.fork("))
     }
-    assert users == {"scheduler/process.py"}
+    assert users == {"scheduler/work/process.py"}
 
 
 def test_a_child_with_a_time_of_its_own_is_ended_when_it_is_over_and_the_next_one_starts() -> None:

@@ -26,7 +26,7 @@ from test_daemon import Daemon
 from test_metrics import Page
 from world import Takes, World
 
-from scheduler.delivery import Parcel
+from scheduler.engine.delivery import Parcel
 from scheduler.outcome import Kind
 from scheduler.transports import Sent
 

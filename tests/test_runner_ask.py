@@ -15,7 +15,7 @@ from heartbeat.decision import Action, Decision
 from heartbeat.runners import Run
 from heartbeat.runners.ask import ask, decide, warm
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
-from scheduler.process import Children
+from scheduler.work.process import Children
 
 HOME = Path(__file__).parent.parent
 

@@ -14,7 +14,7 @@ import pytest
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
 from heartbeat.runners.python import ask
 from heartbeat.spec import PythonRunner
-from scheduler.process import Children
+from scheduler.work.process import Children
 
 MODULE = """
     import os

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from world import Takes, World, at
 
-from scheduler import status
+from scheduler.observe import status
 from scheduler.outcome import Kind
-from scheduler.store import Store, reader
+from scheduler.tables.store import Store, reader
 from scheduler.transports import Sent
 
 Play = Callable[..., World]

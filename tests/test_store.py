@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
-from scheduler.schema import FIRST_SCHEMA, migrations
-from scheduler.store import Store, StoreError, Unavailable, inspect, reader
+from scheduler.tables.schema import FIRST_SCHEMA, migrations
+from scheduler.tables.store import Store, StoreError, Unavailable, inspect, reader
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from pathlib import Path
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler.executor import LocalExecutor
-from scheduler.requests import RunJob
+from scheduler.engine.requests import RunJob
 from scheduler.transports import Sent
+from scheduler.work.executor import LocalExecutor
 
 HOUR = timedelta(hours=1)
 ALARM = "ALERT: the disk is full"

@@ -10,9 +10,9 @@ import pytest
 from test_story_slots import agent, job
 from world import Takes, World, at
 
-from scheduler import duequeue
-from scheduler.process import Ended
+from scheduler.tables import duequeue
 from scheduler.transports import Sent
+from scheduler.work.process import Ended
 
 Play = Callable[..., World]
 

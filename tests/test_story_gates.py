@@ -13,9 +13,9 @@ from test_metrics import Page
 from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
+from scheduler.engine.requests import Report
 from scheduler.events import ProviderFailed
-from scheduler.process import Ended
-from scheduler.requests import Report
+from scheduler.work.process import Ended
 
 Play = Callable[..., World]
 

@@ -14,10 +14,10 @@ from test_story_models import KEY, config, model
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler import lanes
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import Hold, LetGo
 from scheduler.events import LaneTaken
-from scheduler.inbox import Refused
-from scheduler.requests import Hold, LetGo
+from scheduler.work import lanes
 
 Play = Callable[..., World]
 

@@ -13,8 +13,8 @@ from servers.messages import message, refuses, says, text, tool
 from servers.scripted import Act, Server, hang_up, page, reply
 from world import World
 
-from scheduler.inbox import Refused
-from scheduler.requests import Report
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import Report
 
 Play = Callable[..., World]
 

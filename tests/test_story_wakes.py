@@ -9,7 +9,7 @@ import pytest
 from test_story_slots import agent
 from world import Takes, World
 
-from scheduler.inbox import Refused
+from scheduler.engine.inbox import Refused
 
 Play = Callable[..., World]
 
@@ -82,7 +82,7 @@ def test_ten_thousand_wakes_are_one_run_and_one_that_waits(play: Play) -> None:
 
 
 def _wake(text: str, sender: str = "bot") -> object:
-    from scheduler.requests import WakeAgent
+    from scheduler.engine.requests import WakeAgent
     from scheduler.wake import Wake
 
     return WakeAgent(Wake("ops", source="api", sender=sender, text=text))

@@ -9,21 +9,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler import delivery, history, lanes, plan
-from scheduler.boots import Boot
+from scheduler import plan
 from scheduler.config.load import load
-from scheduler.delivery import Parcel
-from scheduler.engine import Engine, Reading
-from scheduler.entry import Claim
+from scheduler.engine import delivery
+from scheduler.engine.delivery import Parcel
+from scheduler.engine.inbox import Inbox, Request
+from scheduler.engine.loop import Engine, Reading
+from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
 from scheduler.events import Event
-from scheduler.executor import Done
-from scheduler.inbox import Inbox, Request
 from scheduler.outcome import Ending, Trigger
-from scheduler.process import Ended
-from scheduler.requests import Adopt, Pause, Resume, RunJob, WakeAgent
-from scheduler.store import Store
+from scheduler.tables import history
+from scheduler.tables.boots import Boot
+from scheduler.tables.store import Store
 from scheduler.transports import Sent
 from scheduler.wake import Wake
+from scheduler.work import lanes
+from scheduler.work.entry import Claim
+from scheduler.work.executor import Done
+from scheduler.work.process import Ended
 
 QUIET = "HEARTBEAT_OK"
 

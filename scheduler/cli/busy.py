@@ -10,12 +10,13 @@ from typing import NoReturn
 
 import click
 
-from scheduler import duequeue, lanes
 from scheduler.cli import names, options, reach
 from scheduler.cli.mistake import Mistake
 from scheduler.locks import private_folder
 from scheduler.outcome import Kind
-from scheduler.process import MARK
+from scheduler.tables import duequeue
+from scheduler.work import lanes
+from scheduler.work.process import MARK
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -15,12 +15,13 @@ from typing import Literal
 
 import click
 
-from scheduler import boots, locks, outbox, store
+from scheduler import locks
 from scheduler.cli import options, reach
 from scheduler.cli.reach import Place
 from scheduler.cli.times import local, zone_name
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
+from scheduler.tables import boots, outbox, store
 
 Level = Literal["ok", "warn", "bad"]
 

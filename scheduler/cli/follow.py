@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from scheduler import history, wakes
 from scheduler.cli import reach
 from scheduler.cli.reach import Place
 from scheduler.cli.table import harmless
+from scheduler.tables import history, wakes
 
 PAUSE = 0.1  # seconds between two looks
 GOOD = ("ok", "alert", "async")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scheduler.cli.mistake import Mistake
-from scheduler.entry import Key
 from scheduler.outcome import Kind
+from scheduler.work.entry import Key
 
 KINDS = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
 WORDS = {kind: word for word, kind in KINDS.items()}

@@ -9,18 +9,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler import plan, syncing
+from scheduler import plan
 from scheduler.cli.times import utc_now
 from scheduler.config import load
-from scheduler.entry import Key
-from scheduler.inbox import Asked, Request
+from scheduler.engine import syncing
+from scheduler.engine.inbox import Asked, Request
+from scheduler.engine.requests import Pause, Resume, RunJob, WakeAgent
 from scheduler.locks import Lock, private_folder
 from scheduler.outcome import Trigger
-from scheduler.process import MARK
-from scheduler.requests import Pause, Resume, RunJob, WakeAgent
-from scheduler.store import Store
+from scheduler.tables.store import Store
 from scheduler.turn import Turn
 from scheduler.wake import Wake
+from scheduler.work.entry import Key
+from scheduler.work.process import MARK
 
 
 class Offline:

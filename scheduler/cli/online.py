@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import click
 
-from scheduler import duequeue
 from scheduler.cli.reach import Place, Up, reading
 from scheduler.config.fields import written
-from scheduler.entry import Key
-from scheduler.inbox import Refused
+from scheduler.engine.inbox import Refused
 from scheduler.outcome import Kind
-from scheduler.process import MARK
+from scheduler.tables import duequeue
+from scheduler.work.entry import Key
+from scheduler.work.process import MARK
 
 PATIENCE = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
 KNOCK = 1.0  # seconds in which somebody must open the door

@@ -12,7 +12,7 @@ from scheduler.cli.arguments import Span
 from scheduler.cli.door import Door, open_door
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.times import local, utc_now, zone_name
-from scheduler.entry import Key
+from scheduler.work.entry import Key
 
 
 @click.command()

@@ -16,7 +16,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
 from scheduler.config import load
 from scheduler.config.fields import suggest
-from scheduler.delivery import hand_over
+from scheduler.engine.delivery import hand_over
 from scheduler.settings import Channel, Settings
 from scheduler.transports import Message, Sent
 

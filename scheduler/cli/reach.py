@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from scheduler import locks
-from scheduler.store import reader
+from scheduler.tables.store import reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from scheduler import duequeue, history
 from scheduler.cli import names, options, reach
 from scheduler.cli.arguments import Moment
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
 from scheduler.cli.times import between, local, short, utc_now, zone_name
-from scheduler.entry import Key
 from scheduler.outcome import Outcome
+from scheduler.tables import duequeue, history
+from scheduler.work.entry import Key
 
 OPEN = "running"  # what --outcome calls a run that has none yet
 HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK")

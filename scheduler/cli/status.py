@@ -15,7 +15,7 @@ from scheduler.cli.names import called
 from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table
 from scheduler.cli.times import local, rough, short, utc_now, zone_name
-from scheduler.status import snapshot
+from scheduler.observe.status import snapshot
 
 HEAD = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
 DOWNS = 3  # that people are told of; programs get them all

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 
 from scheduler.config.complaint import ConfigError
-from scheduler.inbox import Refused
+from scheduler.engine.inbox import Refused
 from scheduler.locks import Taken, Unusable
-from scheduler.store import StoreError, Unavailable
+from scheduler.tables.store import StoreError, Unavailable
 from scheduler.web.server import CannotListen
 
 NOT_FOUND = "not_found"

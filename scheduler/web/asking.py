@@ -10,19 +10,19 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from scheduler import holds
 from scheduler.config import fields
-from scheduler.entry import Key
-from scheduler.history import iso
-from scheduler.inbox import Request
+from scheduler.engine.inbox import Request
+from scheduler.engine.requests import Hold, LetGo, Pause, Report, Resume, RunJob, WakeAgent
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
-from scheduler.requests import Hold, LetGo, Pause, Report, Resume, RunJob, WakeAgent
+from scheduler.tables import holds
+from scheduler.tables.history import iso
 from scheduler.wake import Wake
 from scheduler.web import reading
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
+from scheduler.work.entry import Key
 
 HOLDER = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")
 

@@ -10,8 +10,8 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
-from scheduler.history import iso
 from scheduler.secret import Secret
+from scheduler.tables.history import iso
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
 

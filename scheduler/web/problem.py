@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ExceptionHandler
 
 from scheduler.config.complaint import ConfigError
-from scheduler.inbox import Refused
-from scheduler.store import StoreError
+from scheduler.engine.inbox import Refused
+from scheduler.tables.store import StoreError
 
 STATUS = {"not_found": 404, "no_answer": 503}  # of a Refused by its code; all others are conflicts
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from scheduler.engine import Health
-from scheduler.inbox import Request
-from scheduler.metrics import Metrics
+from scheduler.engine.inbox import Request
+from scheduler.engine.loop import Health
+from scheduler.observe.metrics import Metrics
 from scheduler.reload import Reloaded, Standing
 from scheduler.settings import Settings
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from scheduler import history, status
+from scheduler.observe import status
 from scheduler.outcome import Kind
-from scheduler.store import reader
+from scheduler.tables import history
+from scheduler.tables.store import reader
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad, not_found
 from scheduler.web.reach import Reach

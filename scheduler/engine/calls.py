@@ -1,0 +1,40 @@
+"""Calls: what each asking of an attempt took, and whether whoever was asked answered as it should."""
+
+from __future__ import annotations
+
+from scheduler.engine import money
+from scheduler.events import Mismatched, ProviderFailed
+from scheduler.outcome import Call, Ending, Failure
+from scheduler.tables import breakers, history
+from scheduler.turn import Turn
+from scheduler.work.entry import Claim
+
+
+def book(turn: Turn, claim: Claim, ending: Ending) -> None:
+    """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
+    if not (ending.calls or claim.probes) or not history.owns(turn, claim):
+        return
+    # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
+    is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
+    for call in ending.calls:
+        money.book(turn, claim, call, ending.outcome)
+        _tell_of(turn, claim, call)
+        if is_current:
+            breakers.hear(turn, call)
+    asked = {call.provider for call in ending.calls}
+    breakers.give_back(turn, [provider for provider in claim.probes if provider not in asked])
+
+
+def _tell_of(turn: Turn, claim: Claim, call: Call) -> None:
+    entry = claim.entry
+    if call.provider is not None and call.failure is not None:
+        turn.tell(ProviderFailed(call.provider, call.failure))
+    if call.provider is not None and call.tools_ignored:
+        turn.tell(ProviderFailed(call.provider, Failure.TOOL_USE))
+    if call.model and call.model_used and not _is_model(call.model, call.model_used):
+        turn.tell(Mismatched(entry.kind, entry.name, call.model, call.model_used))
+
+
+def _is_model(requested: str, used: str) -> bool:
+    """Whether the model that answered is the one asked for; a provider may add the date of its version."""
+    return used == requested or used.startswith(f"{requested}-2")

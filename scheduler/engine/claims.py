@@ -1,0 +1,68 @@
+"""Claims made from rows: everything a worker needs to know of its attempt, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from scheduler.outcome import Trigger
+from scheduler.tables import breakers, duequeue, holds, items, sessions, wakes
+from scheduler.tables.duequeue import Open, Standing
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+from scheduler.work.entry import Claim, Entry
+
+
+def first(
+    turn: Turn, entry: Entry, standing: Standing, opened: tuple[int, int], trigger: Trigger, slot: datetime, waker: Wake | None
+) -> Claim:
+    """The first attempt of a run; every wake that waits goes with it, `waker` being the one that started it."""
+    run_id, fence = opened
+    taken = wakes.take(turn, standing.kind, standing.name, run_id, waker)
+    claim = _claim(turn, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, turn.owner, turn.now), taken)
+    return admitted(turn, claim)
+
+
+def admitted(turn: Turn, claim: Claim) -> Claim:
+    """The claim with what it may ask: whether a provider is shut off, and which one it is to try again."""
+    breaker_open, probes = breakers.admit(turn, claim.entry.providers)
+    return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
+
+
+def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+    """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
+    if run.has_not_begun:
+        wakes.take(turn, standing.kind, standing.name, run.run_id, None)
+    return of(turn, entry, standing, run)
+
+
+def of(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+    """The claim of an open run, with the wakes that it holds."""
+    return _claim(turn, entry, standing, run, wakes.taken_by(turn.db, run.run_id))
+
+
+def seize(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+    """Take an open run that nobody works on any more in hand, so that it can be closed like any other."""
+    return of(turn, entry, standing, duequeue.seize(turn, run))
+
+
+def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple[Wake, ...]) -> Claim:
+    return Claim(
+        run_id=run.run_id,
+        fence=run.fence,
+        owner=turn.owner,
+        entry=entry,
+        slot=run.slot,
+        trigger=run.trigger,
+        attempt=run.attempt,
+        crashes=run.crashes,
+        started_at=run.started_at,
+        paused=standing.paused,
+        wakes=taken,
+        last_beat=standing.last_ended_at,
+        failures=standing.failures,
+        busy=entry.lane is not None and holds.is_held(turn, entry.lane),
+        messages=sessions.recall(turn, entry.name, entry.session_keep),
+        asked=items.asked(turn, entry),
+        last_precheck=standing.precheck,
+    )

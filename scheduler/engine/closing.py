@@ -1,0 +1,184 @@
+"""What a finished attempt changes: its row, the next slot, the messages, the wakes, in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from scheduler.engine import calls, claims, planning
+from scheduler.events import LaneTaken, Retried, Stale
+from scheduler.outcome import ANSWERS, LONGEST_RETRY_AFTER, SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
+from scheduler.tables import breakers, duequeue, history, items, outbox, sessions, wakes
+from scheduler.tables.duequeue import Open, Standing
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+from scheduler.work.entry import Claim, Entry
+
+LONGEST_DELAY = timedelta(seconds=30)
+
+
+def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
+    """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
+    before = duequeue.get(turn, claim.entry.kind, claim.entry.name)
+    calls.book(turn, claim, ending)
+    if ending.reason is Skip.BUSY:
+        _wait_for_lane(turn, before, claim)
+        return
+    ending, again_at = _next_attempt(turn, before, claim, ending)
+    if again_at is not None:
+        _wait(turn, before, claim, ending, again_at)
+        return
+    after = _close(turn, before, claim, ending)
+    if after is None:
+        return
+    after = planning.resume_if_over(turn, after)
+    if after.state == "active" and not after.paused:
+        after = planning.account(turn, after, turn.now, Skip.ALREADY_RUNNING)
+    duequeue.save(turn, before, planning.idle(turn, after))
+
+
+def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: Ending) -> None:
+    """Close an open run that nobody works on any more; slots that came meanwhile are looked at as late ones."""
+    after: Standing | None = standing
+    if entry is None:
+        history.end_undeclared(turn, standing.kind, standing.name, run, ending)
+        wakes.give_back(turn, run.run_id)
+        _drop_wakes_of_the_retired(turn, standing)
+    else:
+        after = _close(turn, standing, claims.seize(turn, entry, standing, run), ending)
+    duequeue.save(turn, standing, planning.idle(turn, after or standing))
+
+
+def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | None:
+    """Write the result of a run that answered later; gives its row's id, None when there is one already."""
+    standing = duequeue.get(turn, entry.kind, entry.name)
+    run = duequeue.begin_report(turn, entry.kind, entry.name, slot)
+    if run is None:
+        return None
+    told = items.resumed(turn, entry.kind, entry.name, slot, ending)
+    after = _close(turn, standing, claims.of(turn, entry, standing, run), told)
+    planning.replan(turn, standing, after or standing)
+    return run.run_id
+
+
+def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open) -> None:
+    """Close a run that waits for an attempt that it will not get, with what its last one said; `busy` if it never had one."""
+    if run.has_not_begun:
+        end(turn, entry, standing, run, Ending(Outcome.SKIPPED, Skip.BUSY))
+        return
+    failed = run.has_failed  # else it was cut short, and never came to an end of its own
+    error = run.error or "there was no time left to try it again"
+    message = f"{standing.name} {'failed' if failed else 'was cut short'}: {error}" if standing.kind is Kind.CRON else None
+    outcome = Outcome.FAILED if failed else Outcome.ABANDONED
+    end(turn, entry, standing, run, Ending(outcome, Reason.NO_TIME_LEFT, text=run.text, error=error, message=message))
+
+
+def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> tuple[Ending, datetime | None]:
+    """When to try again, if that is right; else the ending that says why not."""
+    used = claim.attempt - claim.crashes
+    if ending.transient and ending.retry_after and ending.retry_after > LONGEST_RETRY_AFTER:
+        return replace(ending, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
+    if not ending.transient or used > claim.entry.retries or breakers.is_open(turn, claim.entry.providers):
+        return ending, None
+    at = turn.now + max(_delay(turn, used), ending.retry_after or timedelta())
+    if standing.state != "active" or standing.paused or not _fits(claim.entry, standing, claim.slot, turn.now, at):
+        return replace(ending, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT), None
+    return ending, at
+
+
+def _delay(turn: Turn, used: int) -> timedelta:
+    """1 s, 2 s, 4 s, ... at most 30 s, each up to a quarter shorter or longer."""
+    return min(LONGEST_DELAY, timedelta(seconds=2 ** min(used - 1, 10))) * turn.chance.uniform(0.75, 1.25)
+
+
+def _fits(entry: Entry, standing: Standing, slot: datetime, now: datetime, at: datetime) -> bool:
+    """A retry neither crosses into closed hours nor past the next slot."""
+    following = planning.due_after(standing, slot)
+    closes = entry.closes(now)
+    return entry.open_at(now) and (closes is None or at < closes) and (following is None or at < following)
+
+
+def _wait(turn: Turn, standing: Standing, claim: Claim, ending: Ending, again_at: datetime) -> None:
+    entry = claim.entry
+    if not history.wait(turn, claim, ending, again_at):
+        turn.tell(Stale(claim.run_id, entry.kind, entry.name))
+        return
+    duequeue.save(turn, standing, planning.busy_until(standing, again_at))
+    turn.tell(Retried(claim.run_id, entry.kind, entry.name, claim.attempt, ending.reason, again_at, ending.error))
+
+
+def _wait_for_lane(turn: Turn, standing: Standing, claim: Claim) -> None:
+    """Somebody else speaks to the agent: the slot is kept and tried again, and ends as `busy` when its time is over."""
+    entry = claim.entry
+    before = duequeue.open_run(turn.db, entry.kind, entry.name)
+    again_at = planning.lane_look(turn, entry, standing, claim.slot)
+    if before is None or not history.defer(turn, claim, again_at):
+        turn.tell(Stale(claim.run_id, entry.kind, entry.name))
+        return
+    if before.reason != Skip.BUSY:
+        turn.tell(LaneTaken(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger))
+    if standing.state == "active" and planning.still_in_time(turn, entry, standing, claim.slot):
+        duequeue.save(turn, standing, planning.busy_until(standing, again_at))
+    else:
+        give_up(turn, entry, standing, replace(before, outcome=before.outcome or Outcome.SKIPPED))
+
+
+def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Standing | None:
+    """Close the run with everything that follows from its end; None, and nothing done, when it is no longer the claim's."""
+    entry = claim.entry
+    channels = outbox.not_told_yet(turn, entry, ending.message) if ending.message else ()
+    if ending.message and entry.deliver and not channels:
+        ending = replace(ending, suppression=Suppression.DUPLICATE)
+    if not history.close(turn, claim, ending):
+        turn.tell(Stale(claim.run_id, entry.kind, entry.name))
+        return None
+    if ending.message:
+        outbox.put(turn, claim, ending.message, channels)
+    sessions.remember(turn, claim, ending)
+    if ending.outcome in ANSWERS:
+        items.note(turn, claim, ending)
+    if ending.outcome is Outcome.ASYNC:
+        items.put_off(turn, claim, ending)
+    _end_wakes(turn, standing, claim, ending)
+    for wake in entry.wakes(claim, ending):
+        _wake(turn, wake)
+    return _noted(turn, standing, claim, ending, told=bool(channels))
+
+
+def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:
+    """A wake has been heard once a run that rendered it said so; a refusal or a failure leaves it waiting."""
+    heard = ending.outcome in SUCCESSES or ending.reason is Skip.DISABLED or standing.kind is Kind.CRON
+    if claim.wakes:
+        (wakes.heard if heard else wakes.give_back)(turn, claim.run_id)
+    wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
+    _drop_wakes_of_the_retired(turn, standing)
+
+
+def _drop_wakes_of_the_retired(turn: Turn, standing: Standing) -> None:
+    if standing.state != "active":
+        wakes.drop(turn, standing.kind, standing.name)
+
+
+def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told: bool) -> Standing:
+    """What the standing row remembers of its runs; a slot that was skipped is no run."""
+    if ending.outcome is Outcome.SKIPPED:
+        return standing
+    woken_at = turn.now if claim.trigger in WOKEN else standing.last_woken_at
+    noted = replace(standing, last_ended_at=turn.now, last_woken_at=woken_at)
+    if ending.outcome is Outcome.ASYNC:
+        return noted  # whether it went well is for its result to say
+    if ending.outcome not in SUCCESSES:
+        return replace(noted, failures=standing.failures + 1)
+    if ending.outcome in ANSWERS and ending.precheck and ending.precheck.digest:
+        noted = replace(noted, precheck=ending.precheck.digest)
+    alerting = int(ending.outcome is Outcome.ALERT)
+    return replace(noted, failures=0, last_success_at=turn.now, quiet=0 if told else standing.quiet + 1, alerting=alerting)
+
+
+def _wake(turn: Turn, wake: Wake) -> None:
+    """Waking is a row in the queue, never a call."""
+    woken = duequeue.find(turn.db, Kind.HEARTBEAT, wake.name)
+    if woken is None or (Kind.HEARTBEAT, wake.name) not in turn.plan.entries:
+        wakes.reject(turn, wake)
+        return
+    wakes.ask(turn, woken, wake)

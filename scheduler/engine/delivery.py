@@ -1,0 +1,148 @@
+"""Delivery: what lies in the outbox goes to its channel, is marked before it leaves, and ends as the channel says."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.logs import event
+from scheduler.outcome import Kind
+from scheduler.settings import Channel, Uncertain
+from scheduler.tables import outbox
+from scheduler.tables.outbox import Letter
+from scheduler.transports import Message, Sent, discord, telegram, webhook
+from scheduler.transports.post import Wire
+from scheduler.turn import Turn
+from scheduler.work.executor import Done
+
+AT_ONCE = 8  # messages under way
+SHARE = 4  # of one channel, so that one that hangs does not hold up the others
+LONGEST_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
+ONCE_MORE = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
+KNOWS_REPEATS = ("webhook", "log")  # kinds that take a message's key, or do not mind a line more
+
+Send = Callable[["Parcel"], Sent]
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A letter and the channel as it was declared when the letter left."""
+
+    letter: Letter
+    channel: Channel
+
+
+def collect(turn: Turn, under_way: Iterable[Parcel]) -> list[Parcel]:
+    """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
+    parcels = []
+    for letter in outbox.take(turn, AT_ONCE, SHARE, _by_channel(under_way)):
+        channel = turn.plan.settings.channels.get(letter.channel)
+        if channel is None:
+            outbox.dead(turn, letter, _undeclared(letter))
+        else:
+            parcels.append(Parcel(letter, channel))
+    return parcels
+
+
+def next_due(turn: Turn, under_way: Iterable[Parcel]) -> datetime | None:
+    """When the next message can be sent; None while there is no room for any."""
+    busy = _by_channel(under_way)
+    if busy.total() >= AT_ONCE:
+        return None
+    return outbox.next_due(turn.db, [channel for channel, count in busy.items() if count >= SHARE])
+
+
+def _by_channel(under_way: Iterable[Parcel]) -> Counter[str]:
+    return Counter(parcel.channel.name for parcel in under_way)
+
+
+def settle(turn: Turn, done: Done[Parcel, Sent]) -> None:
+    """Book how a sending ended. One that raised is uncertain: nobody knows how far it came."""
+    letter, channel = done.task.letter, done.task.channel
+    sent = done.result or Sent("uncertain", f"{type(done.surprise).__name__} while sending", None)
+    if sent.state == "delivered":
+        outbox.delivered(turn, letter)
+    elif sent.state == "dead":
+        outbox.dead(turn, letter, sent.error)
+    elif sent.state == "uncertain":
+        _doubt(turn, letter, channel, sent.error)
+    else:
+        outbox.try_later(turn, letter, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
+
+
+def recover(turn: Turn) -> None:
+    """Book what an earlier life of the daemon was sending when it died: nobody knows whether it arrived."""
+    for letter in outbox.interrupted(turn.db):
+        channel = turn.plan.settings.channels.get(letter.channel)
+        if channel is None:
+            outbox.dead(turn, letter, _undeclared(letter))
+        else:
+            _doubt(turn, letter, channel, "the daemon stopped while sending")
+
+
+def when_uncertain(channel: Channel, kind: str) -> Uncertain:
+    """What becomes of a message of a heartbeat or a job (`kind`) when nobody knows whether the channel has it.
+
+    Unless the config says it, a receiver that knows repeats gets it again; of the others an alert, better twice than never,
+    while a job's output is held for a person to decide.
+    """
+    if channel.uncertain is not None:
+        return channel.uncertain
+    return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
+
+
+def send(parcel: Parcel) -> Sent:
+    """Hand one message to its channel; waits for the channel."""
+    return hand_over(parcel.channel, _message(parcel.letter))
+
+
+def hand_over(channel: Channel, message: Message) -> Sent:
+    """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network."""
+    if channel.kind == "log":
+        event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
+        return Sent("delivered", "", None)
+    if channel.url is None:
+        return Sent("retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file", None)
+    url, wire = channel.url.reveal(), Wire(channel.allow_private)
+    base = channel.base_url.reveal() if channel.base_url else None
+    match channel.kind:
+        case "telegram":
+            return telegram.send(url, message, wire, base=base)
+        case "discord":
+            return discord.send(url, message, wire, base=base)
+        case "apprise":
+            from scheduler.transports import apprise  # a fifth of a second and 20 MiB, and most have no such channel
+
+            return apprise.send(url, message)
+        case "webhook":
+            return webhook.send(url, message, wire)
+
+
+def _doubt(turn: Turn, letter: Letter, channel: Channel, error: str) -> None:
+    """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
+    resend = when_uncertain(channel, letter.kind) == "resend"
+    if channel.kind in KNOWS_REPEATS:
+        outbox.uncertain(turn, letter, error, resend=resend)
+    else:
+        outbox.uncertain(turn, letter, error, resend=resend and not letter.doubted, wait=ONCE_MORE)
+
+
+def _undeclared(letter: Letter) -> str:
+    return f"channels.{letter.channel} is no longer declared"
+
+
+def _message(letter: Letter) -> Message:
+    return Message(
+        key=letter.key,
+        kind=letter.kind,
+        name=letter.name,
+        trigger=letter.trigger,
+        slot=letter.slot,
+        part=letter.part,
+        parts=letter.parts,
+        text=letter.text,
+        title=letter.title,
+    )

@@ -1,0 +1,51 @@
+"""Guarded steps: an entry whose own data break our rules stops neither the daemon nor the other entries."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+from scheduler.logs import event
+from scheduler.outcome import Ending, Failure, Kind, Outcome
+from scheduler.tables import duequeue, history
+from scheduler.turn import Turn
+
+T = TypeVar("T")
+
+LATER = timedelta(hours=1)
+
+
+def step(turn: Turn, kind: Kind, name: str, act: Callable[[], T]) -> T | None:
+    """Do one entry's part of a turn; if it raises, only that part is undone and untold, and the entry is put aside.
+
+    What SQLite raises concerns the whole transaction, and goes through.
+    """
+    told = len(turn.events)
+    turn.db.execute("savepoint step")
+    try:
+        result = act()
+    except sqlite3.Error:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other entries are sound)
+        turn.db.execute("rollback to step")
+        del turn.events[told:]
+        _put_aside(turn, kind, name, error)
+        result = None
+    turn.db.execute("release step")
+    return result
+
+
+def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:
+    """Look at the entry again in an hour, so that it does not loop; a run of it that was to be booked is closed as it is."""
+    event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
+    run = duequeue.open_run(turn.db, kind, name)
+    if run is not None and run.state == "running":
+        ending = Ending(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
+        history.end_undeclared(turn, kind, name, run, ending)
+    standing = duequeue.find(turn.db, kind, name)
+    if standing is not None:
+        duequeue.save(turn, standing, replace(standing, due_at=turn.now + LATER))

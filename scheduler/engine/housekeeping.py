@@ -1,0 +1,43 @@
+"""Housekeeping: what is to be done now and then, a little at a time, so that no lock is held for long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.tables import boots, duequeue, history, holds, outbox, sessions, wakes
+from scheduler.turn import Turn
+
+EVERY = timedelta(minutes=1)
+REMOVE_AT_ONCE = 500  # rows
+TRIM_AT_ONCE = 100  # entries
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """How far the work has come: when it was last done, and after which entry it goes on."""
+
+    kept_at: datetime | None = None
+    trimmed: int = 0
+
+
+def keep(turn: Turn, house: House) -> House:
+    """The sign of life in every turn; what is old goes once a minute, or in the next turn where there is more."""
+    boots.tick(turn)
+    if house.kept_at is not None and timedelta() <= turn.now - house.kept_at < EVERY:
+        return house
+    wakes.expire(turn)
+    holds.forget(turn)
+    outbox.give_up_held(turn)
+    outbox.forget(turn)
+    sessions.forget(turn)
+    kept = turn.plan.settings.history
+    room = REMOVE_AT_ONCE - history.prune(turn, kept.keep, REMOVE_AT_ONCE)
+    trimmed = house.trimmed
+    some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)
+    for standing in some:
+        if room <= 0:
+            return House(None, trimmed)
+        room -= history.trim(turn, standing, kept.runs, room)
+        trimmed = standing.id
+    return House(turn.now, trimmed if some else 0)

@@ -1,0 +1,286 @@
+"""The engine: book what has ended, do what was asked, start what is due, and say when to look again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from scheduler.engine import calls, closing, delivery, guarded, housekeeping, opening, planning, recovery, setback, syncing
+from scheduler.engine.deadlines import Deadlines
+from scheduler.engine.delivery import Parcel
+from scheduler.engine.housekeeping import House
+from scheduler.engine.inbox import Asked, Inbox
+from scheduler.events import Event
+from scheduler.logs import event
+from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
+from scheduler.plan import Plan
+from scheduler.tables import boots, breakers, duequeue, outbox, wakes
+from scheduler.tables.duequeue import Standing
+from scheduler.tables.store import Store, Unavailable
+from scheduler.transports import Sent
+from scheduler.turn import Turn
+from scheduler.work.entry import Claim
+from scheduler.work.executor import Done, Executor
+from scheduler.work.process import Why
+
+LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
+RETRY_STORE = timedelta(seconds=1)
+UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
+LOOKS_AT_ONCE = 500  # entries; bounds a transaction
+
+ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
+    "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
+    "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was cut short: the daemon stopped"),
+}
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+Results = list[tuple[int, Done[T, R]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the clocks say at one instant: the wall's time (aware, UTC), and seconds that only ever grow."""
+
+    now: datetime
+    steady: float
+
+
+@dataclass(slots=True)
+class Health:
+    """Whether the engine can do its work; `problem` is in words and None when it can. Read by other threads.
+
+    `tried_at` is its last turn, `ticked_at` the last one that could be written down.
+    """
+
+    problem: str | None = None
+    tried_at: datetime | None = None
+    ticked_at: datetime | None = None
+    busy: int = 0
+    jumps: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
+
+
+class Engine:
+    """One thread drives it by `tick`; it owns the only writing connection and never waits for anything but that.
+
+    `listeners` hear every event after its commit.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        runs: Executor[Claim, Ending],
+        letters: Executor[Parcel, Sent],
+        inbox: Inbox,
+        listeners: list[Callable[[Event], None]],
+        instance: str,
+        chance: random.Random,
+    ) -> None:
+        self.store = store
+        self.plan = plan
+        self.inbox = inbox
+        self.health = Health()
+        self.stopping = False
+        self._runs = runs
+        self._letters = letters
+        self._listeners = listeners
+        self._instance = instance
+        self._chance = chance
+        self._last: Reading | None = None
+        self._awake_since: datetime | None = None
+        self._deadlines = Deadlines(runs)
+        self._jumped = timedelta()  # how far the wall clock jumped that no turn has followed yet
+        self._house = House()
+
+    def begin(self, reading: Reading, boot: boots.Boot, survivors: recovery.Survivors, *, at_once: bool = False) -> None:
+        """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
+        self._last, self._awake_since = reading, reading.now
+        with self.store.transaction() as db:
+            turn = self._turn(db, reading.now)
+            tzdata_changed = boots.begin(turn, boot)
+            setback.catch_up(turn, UNBELIEVABLE)
+            recovery.recover(turn, survivors)
+            delivery.recover(turn)
+            breakers.probe_all(turn)  # whoever started us may have brought a new key
+            syncing.sync(turn, {}, at_once=at_once)
+            recovery.start_at_boot(turn)
+            if tzdata_changed:
+                _replan_all(turn)
+        self._tell(turn)
+
+    def tick(self, reading: Reading) -> datetime:
+        """One turn; gives when to take the next one, unless something is reported or asked before."""
+        self._notice_jump(reading)
+        self.health.tried_at = reading.now
+        results = self._runs.results(), self._letters.results(), self.inbox.look()
+        try:
+            with self.store.transaction() as db:
+                turn = self._turn(db, reading.now)
+                house = self._take(turn, *results)
+                claims = self._start_due(turn)
+                parcels = delivery.collect(turn, self._letters.inflight().values())
+                again_at = self._next(turn)
+        except Unavailable as error:
+            self._complain(reading.now, str(error))
+            return min(reading.now + RETRY_STORE, self._enforce_deadlines(reading))
+        self._house, self._jumped, self.plan = house, timedelta(), turn.plan
+        self._committed(turn, *results)
+        for claim in claims:
+            self._deadlines.start(claim, reading.steady)
+            self._runs.submit(claim.run_id, claim)
+        for parcel in parcels:
+            self._letters.submit(parcel.letter.id, parcel)
+        self.health.ticked_at = reading.now
+        return min(again_at, self._enforce_deadlines(reading))
+
+    def _take(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
+        """Write down all that has come in since the last turn."""
+        if self._jumped < timedelta():
+            setback.set_back(turn, -self._jumped)
+        for _, run in runs:
+            self._book(turn, run)
+        for _, letter in letters:
+            delivery.settle(turn, letter)
+        for each in asked:
+            each.apply(turn)
+        return housekeeping.keep(turn, self._house)
+
+    def _committed(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
+        """Let go of what is written down, and tell of it."""
+        self._recovered()
+        self._runs.ack([number for number, _ in runs])
+        self._letters.ack([number for number, _ in letters])
+        self._tell(turn)
+        self.inbox.answer(asked)
+
+    def busy(self) -> bool:
+        """Whether runs or deliveries are in progress, or have ended and are not booked yet."""
+        return any(executor.inflight() or executor.results() for executor in (self._runs, self._letters))
+
+    def cut_runs(self, reading: Reading) -> None:
+        """End everything that is in progress: the daemon stops."""
+        for run_id in self._runs.inflight():
+            self._deadlines.end(run_id, "shutdown", reading.steady)
+
+    def at_rest(self, now: datetime) -> bool:
+        """Whether all that is due is done: no attempt is left, no wake wants to start one, no message waits to be tried."""
+        db = self.store.connection
+        next_at = duequeue.next_due(db)
+        due = next_at is not None and next_at <= now
+        return not (due or self.busy() or duequeue.open_runs(db) or wakes.impatient(db) or outbox.untried(db))
+
+    def finish(self, reading: Reading) -> None:
+        """End this life cleanly. Raises Unavailable."""
+        with self.store.transaction() as db:
+            boots.end(self._turn(db, reading.now))
+
+    def _turn(self, db: sqlite3.Connection, now: datetime) -> Turn:
+        assert self._awake_since is not None
+        return Turn(db, now, self._instance, self.plan, self._awake_since, self._chance)
+
+    def _notice_jump(self, reading: Reading) -> None:
+        """Find how far the wall clock has moved beside the steady one since the last turn; what is believable is no jump."""
+        last, self._last = self._last or reading, reading
+        jump = (reading.now - last.now) - timedelta(seconds=reading.steady - last.steady)
+        if abs(jump) < UNBELIEVABLE:
+            return
+        direction = "forward" if jump > timedelta() else "backward"
+        self.health.jumps[direction] += 1
+        event(logging.WARNING, "clock_jumped", direction=direction, by=jump)
+        self._jumped += jump
+        if jump > timedelta():
+            self._awake_since = reading.now
+
+    def _book(self, turn: Turn, done: Done[Claim, Ending]) -> None:
+        """Write down how a run ended; one that we ended ourselves ends as we meant it, unless it was done already."""
+        claim = done.task
+        ending = storable(done.result or _surprise(done.surprise))
+        why = self._deadlines.ended_by(claim.run_id)
+        if why and ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT):
+            if why == "shutdown" and _may_come_back(turn, claim):
+                calls.book(turn, claim, ending)
+                recovery.put_back(turn, claim)
+                return
+            ending = _ended_by_us(claim, ending, why)
+        guarded.step(turn, claim.entry.kind, claim.entry.name, lambda: closing.finish(turn, claim, ending))
+
+    def _start_due(self, turn: Turn) -> list[Claim]:
+        if self.stopping:
+            return []
+        room = turn.limits.concurrency - len(self._runs.inflight())
+        claims: list[Claim] = []
+        looked = 0
+        while room > len(claims) and looked < LOOKS_AT_ONCE:
+            due = duequeue.due(turn.db, turn.now, min(room - len(claims), LOOKS_AT_ONCE - looked))
+            claims += [claim for standing in due if (claim := _start(turn, standing)) is not None]
+            looked += len(due)
+            if not due:
+                break
+        return claims
+
+    def _next(self, turn: Turn) -> datetime:
+        full = len(self._runs.inflight()) >= turn.limits.concurrency
+        letters = delivery.next_due(turn, self._letters.inflight().values())
+        wishes = (None if full or self.stopping else duequeue.next_due(turn.db), letters)
+        return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
+
+    def _enforce_deadlines(self, reading: Reading) -> datetime:
+        """End what has run too long; gives when to look again."""
+        again_at = self._deadlines.enforce(reading.steady)
+        return reading.now + (LATEST if again_at is None else max(timedelta(seconds=again_at - reading.steady), timedelta()))
+
+    def _tell(self, turn: Turn) -> None:
+        for happened in turn.events:
+            for listener in self._listeners:
+                listener(happened)
+
+    def _complain(self, now: datetime, problem: str) -> None:
+        """One line when the database becomes unusable, not one a second."""
+        self.health.busy += 1
+        if self.health.problem is None:
+            event(logging.ERROR, "database_unavailable", problem=problem, since=now)
+        self.health.problem = problem
+
+    def _recovered(self) -> None:
+        if self.health.problem is not None:
+            event(logging.WARNING, "database_available")
+        self.health.problem = None
+
+
+def _start(turn: Turn, standing: Standing) -> Claim | None:
+    """Start one due entry."""
+    entry = turn.plan.entries.get((standing.kind, standing.name))
+    if entry is None:
+        duequeue.save(turn, standing, replace(standing, due_at=None))
+        return None
+    return guarded.step(turn, standing.kind, standing.name, lambda: opening.start(turn, entry, standing))
+
+
+def _may_come_back(turn: Turn, claim: Claim) -> bool:
+    """Whether a run that our stop cut short is due again: its kind allows it, and it is still declared."""
+    entry = turn.plan.entries.get((claim.entry.kind, claim.entry.name))
+    return claim.entry.again_after_crash and entry is not None and entry.enabled
+
+
+def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
+    outcome, reason, error = ENDED[why]
+    message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
+    transient = why == "timeout" and ending.transient
+    return replace(ending, outcome=outcome, reason=reason, error=error, message=message, transient=transient)
+
+
+def _surprise(error: BaseException | None) -> Ending:
+    event(logging.ERROR, "runner_broken", error=error)
+    return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
+
+
+def _replan_all(turn: Turn) -> None:
+    for standing in duequeue.everything(turn.db):
+        planning.replan(turn, standing, standing)

@@ -1,0 +1,86 @@
+"""What becomes of an entry whose time has come: a claim to carry out, or rows that say why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from scheduler.engine import claims, closing, planning
+from scheduler.events import Started
+from scheduler.outcome import Trigger
+from scheduler.tables import breakers, duequeue, wakes
+from scheduler.tables.duequeue import Open, Standing
+from scheduler.tables.store import MILLISECOND
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+from scheduler.work.entry import Claim, Entry
+
+
+def start(turn: Turn, entry: Entry, before: Standing) -> Claim | None:
+    """Claim what is due of one entry; None, with the next look planned, when nothing is to run now."""
+    run = duequeue.open_run(turn.db, before.kind, before.name)
+    if run is not None:
+        return _start_again(turn, entry, before, run)
+    standing, slot = _slot_to_run(turn, entry, planning.resume_if_over(turn, before))
+    claim = _claim(turn, entry, standing, slot)
+    if claim is None:
+        duequeue.save(turn, before, planning.idle(turn, standing))
+        return None
+    last_slot = standing.last_slot if slot is None else slot
+    duequeue.save(turn, before, planning.busy_until(replace(standing, last_slot=last_slot), None))
+    return claim
+
+
+def _slot_to_run(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, datetime | None]:
+    if standing.paused or standing.state != "active":
+        return standing, None
+    settled, slot = planning.latest_due(turn, entry, standing)
+    # In a single round a new entry counts as due: its first slot was set by hand to when it was first seen.
+    return settled, standing.slot if slot is None and standing.is_due_by_hand else slot
+
+
+def _claim(turn: Turn, entry: Entry, standing: Standing, slot: datetime | None) -> Claim | None:
+    if slot is not None:
+        return _claim_slot(turn, entry, standing, slot)
+    waker = wakes.starter(turn, standing.kind, standing.name)
+    return _claim_wake(turn, entry, standing, waker) if waker else None
+
+
+def _claim_slot(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> Claim | None:
+    """Open the row of a slot; wakes that arrive with it ride along. None when that slot has its row already."""
+    trigger = standing.pace.trigger
+    opened = duequeue.begin(turn, standing, slot, trigger, entry.model)
+    if opened is None:
+        return None
+    late = (turn.now - (slot + standing.pace.offset)).total_seconds()
+    return _tell(turn, claims.first(turn, entry, standing, opened, trigger, slot, None), late)
+
+
+def _claim_wake(turn: Turn, entry: Entry, standing: Standing, waker: Wake) -> Claim:
+    """A wake's slot is only the instant at which it starts: where two would share one, the later moves by a millisecond."""
+    slot, trigger = turn.now, Trigger(waker.source)
+    while (opened := duequeue.begin(turn, standing, slot, trigger, entry.model)) is None:
+        slot += MILLISECOND
+    return _tell(turn, claims.first(turn, entry, standing, opened, trigger, slot, waker), None)
+
+
+def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim | None:
+    """Claim the next attempt of a run that waits for it, unless its time is over."""
+    if run.state == "waiting" and not _may_go_on(turn, entry, standing, run):
+        closing.give_up(turn, entry, standing, run)
+        return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
+    again = duequeue.begin_again(turn, run, entry.model) if run.state == "waiting" else None
+    duequeue.save(turn, standing, planning.busy_until(standing, None))
+    return _tell(turn, claims.admitted(turn, claims.tried_again(turn, entry, standing, again)), None) if again else None
+
+
+def _may_go_on(turn: Turn, entry: Entry, standing: Standing, run: Open) -> bool:
+    """A run that has asked already ends as a failure, and not as a skip, when its provider has been shut off meanwhile."""
+    shut_off = run.has_failed and breakers.is_open(turn, entry.providers)
+    return not shut_off and planning.still_in_time(turn, entry, standing, run.slot)
+
+
+def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:
+    entry = claim.entry
+    turn.tell(Started(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger, claim.attempt, late))
+    return claim

@@ -1,0 +1,169 @@
+"""Slots: which have passed, what becomes of each, and when an entry is looked at next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from scheduler.outcome import Kind, Skip
+from scheduler.paces import Slots
+from scheduler.tables import duequeue, history, wakes
+from scheduler.tables.duequeue import Open, Standing
+from scheduler.tables.store import MILLISECOND
+from scheduler.turn import Turn
+from scheduler.work.entry import Entry
+
+LANE_LOOK = timedelta(seconds=30)
+
+
+def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
+    """Give every slot that came due up to `until` its row: outside the active hours that reason, else `reason`."""
+    pace = standing.pace
+    horizon = until - pace.offset
+    _write(turn, standing, Skip.ACTIVE_HOURS, pace.closed(standing.settled_until, horizon))
+    _write(turn, standing, reason, pace.slots(standing.settled_until, horizon))
+    return _settled(standing, horizon)
+
+
+def account_pause(turn: Turn, standing: Standing, until: datetime) -> Standing:
+    """Give all slots of a pause one row, whatever else would have kept them from running."""
+    pace = standing.pace
+    horizon = until - pace.offset
+    parts = [part for part in (pace.closed(standing.settled_until, horizon), pace.slots(standing.settled_until, horizon)) if part]
+    if parts:
+        first = min(part.first for part in parts)
+        history.skip(turn, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
+    return _settled(standing, horizon)
+
+
+def latest_due(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, datetime | None]:
+    """The slot that is to run now, if one is; every other slot that has passed gets its row.
+
+    Only the latest can run: with its next slot still to come, its window open, and no older than the grace.
+    """
+    standing = _account_backoff(turn, standing)
+    pace = standing.pace
+    horizon = turn.now - pace.offset
+    _write(turn, standing, Skip.ACTIVE_HOURS, pace.closed(standing.settled_until, horizon))
+    passed = pace.slots(standing.settled_until, horizon)
+    return _settled(standing, horizon), _runnable(turn, entry, standing, passed) if passed else None
+
+
+def _account_backoff(turn: Turn, standing: Standing) -> Standing:
+    """After a failure the longer interval counts: the slots of the grid that it passes over are superseded by it."""
+    held = standing.backs_off_until
+    if held is None or held <= standing.settled_until:
+        return standing
+    return account(turn, standing, min(turn.now, held - MILLISECOND), Skip.SUPERSEDED)
+
+
+def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Slots) -> datetime | None:
+    """The latest of these slots if it may run; the others, and it too if it may not, get their rows."""
+    pace = standing.pace
+    if not _may_start_late(turn, entry, passed.latest + pace.offset):
+        _write(turn, standing, Skip.MISSED, passed)
+        return None
+    if passed.count > 1:
+        history.skip(turn, standing, pace.trigger, Skip.MISSED, passed.first, passed.count - 1)
+    if _just_woken(turn, standing, passed.latest):
+        history.skip(turn, standing, pace.trigger, Skip.SUPERSEDED, passed.latest)
+        return None
+    return passed.latest
+
+
+def _may_start_late(turn: Turn, entry: Entry, due_at: datetime) -> bool:
+    if turn.now - due_at > entry.grace or not entry.open_at(turn.now):
+        return False
+    return entry.catch_up or due_at >= turn.awake_since
+
+
+def _just_woken(turn: Turn, standing: Standing, slot: datetime) -> bool:
+    """A run that a wake started has just said what this slot would say."""
+    if standing.kind is not Kind.HEARTBEAT or standing.last_woken_at is None:
+        return False
+    return slot < standing.last_woken_at + turn.limits.wake_gap
+
+
+def _write(turn: Turn, standing: Standing, reason: Skip, slots: Slots | None) -> None:
+    if slots is not None:
+        history.skip(turn, standing, standing.pace.trigger, reason, slots.first, slots.count)
+
+
+def _settled(standing: Standing, horizon: datetime) -> Standing:
+    return replace(standing, settled_until=max(horizon, standing.settled_until))
+
+
+def due_after(standing: Standing, slot: datetime) -> datetime | None:
+    """When the first slot after both `slot` and everything accounted for comes due."""
+    pace = standing.pace
+    following = pace.next(max(slot, standing.settled_until))
+    return following and following + pace.offset
+
+
+def busy_until(standing: Standing, due_at: datetime | None) -> Standing:
+    """An entry whose run is open: it is looked at when the next attempt may start, or (None) not before the run ends."""
+    return replace(standing, slot=_next_slot(standing), due_at=due_at)
+
+
+def idle(turn: Turn, standing: Standing) -> Standing:
+    """An entry without an open run is looked at next at its slot, a waiting wake's time or the end of its pause."""
+    slot = _next_slot(standing)
+    slot_due_at = slot and slot + standing.pace.offset
+    wishes = (slot_due_at, standing.pause_ends, wakes.next_start(turn, standing.kind, standing.name))
+    return replace(standing, slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
+
+
+def replan(turn: Turn, before: Standing, after: Standing) -> None:
+    """Write what has become of an entry, with its next look, whether or not a run of it is open."""
+    run = duequeue.open_run(turn.db, after.kind, after.name)
+    duequeue.save(turn, before, busy_until(after, run.not_before) if run else idle(turn, after))
+
+
+def _next_slot(standing: Standing) -> datetime | None:
+    if standing.paused or standing.state != "active":
+        return None
+    after, held = standing.settled_until, standing.backs_off_until
+    return standing.pace.next(max(after, held - MILLISECOND) if held else after)
+
+
+def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
+    """End a pause: its slots get their one row, and the entry goes on."""
+    if standing.state == "active":
+        standing = account_pause(turn, standing, at)
+    return replace(standing, paused_until=None)
+
+
+def resume_if_over(turn: Turn, standing: Standing) -> Standing:
+    """End a pause whose time is over."""
+    if standing.pause_ends is None or standing.pause_ends > turn.now:
+        return standing
+    return resume(turn, standing, standing.pause_ends)
+
+
+def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
+    """Give what has come due its rows before something changes for the entry: by its pause, its open run, or else `reason`."""
+    if standing.state != "active":
+        return standing
+    if standing.paused:
+        return account_pause(turn, standing, turn.now)
+    run = duequeue.open_run(turn.db, standing.kind, standing.name)
+    if run is not None:
+        return account(turn, standing, turn.now, _in_the_way(run))
+    return account(turn, _account_backoff(turn, standing), turn.now, reason)
+
+
+def _in_the_way(run: Open) -> Skip:
+    """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
+    return Skip.BUSY if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
+
+
+def lane_look(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> datetime:
+    """When to see again whether a taken lane is free: soon, and no later than the slot's time is over."""
+    ends = (turn.now + LANE_LOOK, due_after(standing, slot), entry.closes(turn.now))
+    return min(end for end in ends if end is not None)
+
+
+def still_in_time(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> bool:
+    """Whether a run may be tried again now: it is not paused, its next slot has not come, and its window is open."""
+    following = due_after(standing, slot)
+    return not standing.paused and entry.open_at(turn.now) and (following is None or following > turn.now)

@@ -1,0 +1,83 @@
+"""Recovery: what an earlier life of the daemon left open is taken up again or closed, and nothing is done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler.engine import closing, planning
+from scheduler.events import Recovered
+from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.tables import duequeue, history, wakes
+from scheduler.tables.duequeue import Open, Standing
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+from scheduler.work.entry import Claim, Entry
+
+CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
+
+Survivors = Mapping[str, bool] | None
+"""By a run's mark: whether its processes outlived the daemon and could not be ended. None where nobody can tell."""
+
+
+def recover(turn: Turn, survivors: Survivors) -> None:
+    """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting."""
+    for kind, name, run in duequeue.open_runs(turn.db):
+        standing = duequeue.get(turn, kind, name)
+        entry = turn.plan.entries.get((kind, name))
+        if run.state == "running":
+            _recover_one(turn, standing, entry, run, survivors)
+
+
+def _recover_one(turn: Turn, standing: Standing, entry: Entry | None, run: Open, survivors: Survivors) -> None:
+    again = entry is not None and entry.enabled and _may_run_again(turn, entry, standing, run, survivors)
+    turn.tell(Recovered(run.run_id, standing.kind, standing.name, again))
+    if again:
+        history.put_back(turn, run, crashed=True)
+        duequeue.save(turn, standing, planning.busy_until(standing, turn.now))
+    else:
+        closing.end(turn, entry, standing, run, _abandoned(standing.kind, standing.name, run, survivors))
+
+
+def _may_run_again(turn: Turn, entry: Entry, standing: Standing, run: Open, survivors: Survivors) -> bool:
+    """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
+    if not entry.again_after_crash or run.crashes >= CRASHES or _alive(run, survivors):
+        return False
+    return planning.still_in_time(turn, entry, standing, run.slot)
+
+
+def _alive(run: Open, survivors: Survivors) -> bool:
+    return survivors is None or survivors.get(f"{run.owner}/{run.run_id}", False)
+
+
+def _abandoned(kind: Kind, name: str, run: Open, survivors: Survivors) -> Ending:
+    """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
+    reason, error = _what_is_left(run, survivors)
+    message = f"{name} was cut short: {error}" if kind is Kind.CRON else None
+    return Ending(Outcome.ABANDONED, reason, error=error, message=message)
+
+
+def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, str]:
+    if run.crashes >= CRASHES:
+        return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times while it ran"
+    if _alive(run, survivors):
+        return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped while it ran; a process of it may go on"
+    return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
+
+
+def put_back(turn: Turn, claim: Claim) -> None:
+    """A run that our own stop cut short is due again, at no cost of a retry."""
+    standing = duequeue.get(turn, claim.entry.kind, claim.entry.name)
+    history.put_back(turn, claim, crashed=False)
+    planning.replan(turn, standing, standing)
+
+
+def start_at_boot(turn: Turn) -> None:
+    """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
+    for (kind, name), entry in turn.plan.entries.items():
+        standing = duequeue.find(turn.db, kind, name) if entry.starts_at_boot and entry.enabled else None
+        if standing is None or duequeue.open_run(turn.db, kind, name) is not None:
+            continue
+        if standing.paused:
+            history.skip(turn, standing, Trigger.REBOOT, Skip.PAUSED, turn.now)
+        else:
+            wakes.ask(turn, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

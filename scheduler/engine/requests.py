@@ -1,0 +1,212 @@
+"""What people and programs may ask of the daemon: wake, run, pause, resume, hold a lane, a new config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from heartbeat.runners import MAX_ANSWER
+from scheduler.engine import closing, planning, syncing
+from scheduler.engine.inbox import Refused
+from scheduler.events import Adopted
+from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger, storable
+from scheduler.plan import Diff, Plan, diff
+from scheduler.tables import boots, breakers, duequeue, history, holds, wakes
+from scheduler.tables.duequeue import Standing
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+from scheduler.work.entry import Entry, Key
+
+LATE_RESULT = timedelta(hours=24)  # a run that answers later has so long
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAgent:
+    """Wake an agent. `cause` is the mark of the run in which this was asked, if it was asked in one. Answers the wake's id."""
+
+    wake: Wake
+    cause: str | None = None
+
+    def apply(self, turn: Turn) -> int:
+        """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
+        standing = _declared(turn, Kind.HEARTBEAT, self.wake.name)
+        if standing.state != "active":
+            history.skip(turn, standing, Trigger(self.wake.source), Skip.DISABLED, turn.now)
+            raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {turn.plan.settings.path.name}")
+        run = duequeue.open_run(turn.db, Kind.HEARTBEAT, self.wake.name)
+        if run is not None and self.cause == f"{run.owner}/{run.run_id}":
+            wakes.reject(turn, self.wake)
+            raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
+        return wakes.ask(turn, standing, self.wake)
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """Run a cron job now, beside its schedule. Answers the id under which its run can be followed."""
+
+    name: str
+    source: Trigger
+
+    def apply(self, turn: Turn) -> int:
+        """A job that is disabled, paused or running is not run, which is a skip with its row."""
+        standing = _declared(turn, Kind.CRON, self.name)
+        obstacle = _obstacle(turn, standing)
+        if obstacle is not None:
+            history.skip(turn, standing, self.source, obstacle, turn.now)
+            raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
+        return wakes.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+
+
+WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
+
+
+def _obstacle(turn: Turn, standing: Standing) -> Skip | None:
+    if standing.state != "active":
+        return Skip.DISABLED
+    if standing.paused:
+        return Skip.PAUSED
+    running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
+    return Skip.ALREADY_RUNNING if running else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Pause one entry, or all of them (`key` None), until a time or until resumed. Answers their names."""
+
+    key: Key | None
+    until: datetime | None
+
+    def apply(self, turn: Turn) -> list[str]:
+        """What came due before the pause keeps its own reason."""
+        chosen = list(_chosen(turn, self.key))
+        for standing in chosen:
+            booked = standing if standing.paused else planning.book_passed(turn, standing, Skip.MISSED)
+            planning.replan(turn, standing, replace(booked, paused_until=self.until or duequeue.UNTIL_RESUMED))
+        return [_full_name(standing) for standing in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume one entry, or all of them (`key` None). Answers the names of those that were paused."""
+
+    key: Key | None
+
+    def apply(self, turn: Turn) -> list[str]:
+        """The slots of the pause get one row with their number."""
+        paused = [standing for standing in _chosen(turn, self.key) if standing.paused]
+        for standing in paused:
+            planning.replan(turn, standing, planning.resume(turn, standing, turn.now))
+        return [_full_name(standing) for standing in paused]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold an agent's lane until a time, under an id; asked again, that moves the time. Answers the run in progress, or None."""
+
+    name: str
+    holder: str
+    until: datetime
+
+    def apply(self, turn: Turn) -> int | None:
+        """A beat in progress goes on: whoever holds the lane has it once that has ended."""
+        standing = _declared(turn, Kind.HEARTBEAT, self.name)
+        if not holds.put(turn, self.name, self.holder, self.until):
+            raise Refused("too_many", f"{holds.MOST} others hold the lane of agent {self.name!r}")
+        run = duequeue.open_run(turn.db, standing.kind, standing.name)
+        return run.run_id if run is not None and run.state == "running" else None
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Let go of an agent's lane; for one who does not hold it there is nothing to do."""
+
+    name: str
+    holder: str
+
+    def apply(self, turn: Turn) -> None:
+        """What waits for the lane need not wait for its next look."""
+        standing = _declared(turn, Kind.HEARTBEAT, self.name)
+        holds.drop(turn, self.name, self.holder)
+        if not holds.is_held(turn, self.name) and duequeue.look_now(turn, standing):
+            planning.replan(turn, standing, standing)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a run that said it would answer later: a text, or an error. Answers the id of the row that it gets."""
+
+    run_id: int
+    text: str | None
+    error: str | None
+
+    def apply(self, turn: Turn) -> int:
+        """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
+        found = history.awaited(turn.db, self.run_id)
+        if found is None and history.is_open(turn.db, self.run_id):
+            raise Refused("not_yet", f"run {self.run_id} has not said yet that it answers later; try again in a moment")
+        if found is None:
+            raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
+        kind, name, slot, ended_at = found
+        entry = turn.plan.entries.get((kind, name))
+        if entry is None or turn.now - ended_at > LATE_RESULT:
+            raise Refused("too_late", f"run {self.run_id} is no longer waited for")
+        ending = Ending(Outcome.FAILED, Failure.EXIT, error=self.error) if self.text is None else _judged(entry, self.text)
+        run_id = closing.report(turn, entry, slot, storable(ending))
+        if run_id is None:
+            raise Refused("already_reported", f"run {self.run_id} has its result already")
+        return run_id
+
+
+def _judged(entry: Entry, text: str) -> Ending:
+    """Judged as if it had been answered at once, by the same rules for what an answer may be."""
+    kept = text.replace("\0", "")
+    if len(kept.encode(errors="replace")) > MAX_ANSWER:
+        return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
+    return entry.judge(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Put a new plan in force; it was made before and cannot fail any more. Answers what it changes."""
+
+    plan: Plan
+
+    def apply(self, turn: Turn) -> Diff:
+        """The standing rows follow the plan in the same transaction."""
+        before, turn.plan = turn.plan, self.plan
+        syncing.sync(turn, before.entries)
+        boots.adopt(turn)
+        breakers.probe_all(turn)
+        turn.tell(Adopted(self.plan.settings))
+        return diff(before.settings, self.plan.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Note that a changed config was refused, for those who ask how the daemon does."""
+
+    problem: str
+
+    def apply(self, turn: Turn) -> None:
+        """Nothing else changes."""
+        boots.refuse(turn, self.problem)
+
+
+def _full_name(standing: Standing) -> str:
+    """The name as people write it where an agent and a job bear the same one."""
+    return f"{'agent' if standing.kind is Kind.HEARTBEAT else 'cron'}/{standing.name}"
+
+
+def _declared(turn: Turn, kind: Kind, name: str) -> Standing:
+    standing = duequeue.find(turn.db, kind, name)
+    if standing is None or (kind, name) not in turn.plan.entries:
+        what = "agent" if kind is Kind.HEARTBEAT else "cron job"
+        raise Refused("not_found", f"no {what} {name!r} in {turn.plan.settings.path.name}; `heartbeatd status` lists them")
+    return standing
+
+
+def _chosen(turn: Turn, key: Key | None) -> Iterable[Standing]:
+    if key is not None:
+        return [_declared(turn, *key)]
+    return [standing for standing in duequeue.everything(turn.db) if (standing.kind, standing.name) in turn.plan.entries]

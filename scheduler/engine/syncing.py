@@ -1,0 +1,125 @@
+"""The standing rows follow the plan: what is new is added, what is gone is closed, what moved is planned anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from heartbeat.cadence import first_anchor
+from scheduler import paces
+from scheduler.engine import closing, planning
+from scheduler.logs import event
+from scheduler.outcome import Kind, Skip, Trigger
+from scheduler.tables import duequeue, wakes
+from scheduler.tables.duequeue import Standing
+from scheduler.tables.store import MILLISECOND
+from scheduler.turn import Turn
+from scheduler.wake import Wake
+from scheduler.work.entry import Entry, Key
+
+
+def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
+    """Make the standing rows agree with the plan; entries whose pace is unchanged are not touched, nor read.
+
+    `before` holds the entries of the plan that was in force, so that one that goes can still tell its own people of its end.
+    `at_once` makes new entries due now instead of at their first slot.
+    """
+    known = duequeue.texts(turn.db)
+    for key, entry in turn.plan.entries.items():
+        if key not in known:
+            _add(turn, entry, at_once=at_once)
+        elif known[key] != (_state(entry), entry.pace_text):
+            _follow(turn, entry, duequeue.get(turn, *key))
+    for key in known.keys() - turn.plan.entries.keys():
+        if known[key][0] != "removed":
+            _retire(turn, before.get(key), duequeue.get(turn, *key), "removed", Skip.REMOVED)
+
+
+def _state(entry: Entry) -> str:
+    return "active" if entry.enabled else "disabled"
+
+
+def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
+    """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
+    anchor = _first_anchor(turn.now, entry.pace_text)
+    standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
+    by_hand = at_once and entry.enabled
+    if by_hand and entry.kind is Kind.HEARTBEAT:
+        duequeue.save(turn, standing, replace(standing, slot=turn.now, due_at=turn.now))
+        return
+    duequeue.save(turn, standing, planning.idle(turn, standing))
+    if by_hand:
+        wakes.ask(
+            turn,
+            duequeue.get(turn, entry.kind, entry.name),
+            Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),
+        )
+
+
+def _first_anchor(first_seen: datetime, pace_text: str) -> datetime:
+    return first_anchor(first_seen, timedelta(seconds=paces.parts(pace_text).get("stagger", 0)))
+
+
+def _follow(turn: Turn, entry: Entry, standing: Standing) -> None:
+    if not entry.enabled:
+        _retire(turn, entry, standing, "disabled", Skip.DISABLED)
+    elif standing.state != "active":
+        _revive(turn, entry, standing)
+    else:
+        _move(turn, entry, standing)
+
+
+def _revive(turn: Turn, entry: Entry, standing: Standing) -> None:
+    """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
+    settled = max(turn.now, standing.settled_until)
+    anchor = _anchor(entry, standing)
+    planning.replan(
+        turn, standing, replace(standing, state="active", settled_until=settled, pace_text=entry.pace_text, anchor=anchor)
+    )
+
+
+def _move(turn: Turn, entry: Entry, standing: Standing) -> None:
+    """The pace changed: what passed under the old one is booked, what comes is found by the new one."""
+    after = standing
+    if not _same_slots(standing.pace_text, entry.pace_text):
+        after = _booked_old(turn, standing)
+        after = replace(after, settled_until=max(turn.now, after.settled_until))
+    planning.replan(turn, standing, replace(after, pace_text=entry.pace_text, anchor=_anchor(entry, standing)))
+
+
+def _same_slots(old: str, new: str) -> bool:
+    """Whether only the time between a slot and its start differs."""
+    return paces.parts(old) | {"offset": 0} == paces.parts(new) | {"offset": 0}
+
+
+def _booked_old(turn: Turn, standing: Standing) -> Standing:
+    """Book what passed under the old pace, unless its text means nothing to this version any more."""
+    try:
+        return planning.book_passed(turn, standing, Skip.MISSED)
+    except ValueError as error:
+        event(logging.ERROR, "old_pace_unreadable", kind=standing.kind, name=standing.name, problem=str(error))
+        return standing
+
+
+def _anchor(entry: Entry, standing: Standing) -> datetime:
+    """Where the grid stands under the new pace: a changed interval counts from the last slot that ran."""
+    old, new = paces.parts(standing.pace_text), paces.parts(entry.pace_text)
+    if any(old.get(key) != new.get(key) for key in ("interval", "every")):
+        return standing.last_slot or _first_anchor(standing.first_seen_at, entry.pace_text)
+    return standing.anchor + timedelta(seconds=new.get("stagger", 0) - old.get("stagger", 0))
+
+
+def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, reason: Skip) -> None:
+    """No more slots. What was due is booked, what waited for another attempt ends, a run in progress ends by itself."""
+    if standing.state == state:
+        return
+    retired = replace(planning.book_passed(turn, standing, reason), state=state, paused_until=None)
+    planning.replan(turn, standing, retired)
+    run = duequeue.open_run(turn.db, standing.kind, standing.name)
+    if run is not None and run.state == "waiting":
+        closing.give_up(turn, entry, retired, run)
+    wakes.drop(turn, standing.kind, standing.name)
+    gone = duequeue.get(turn, standing.kind, standing.name)
+    planning.replan(turn, gone, gone)

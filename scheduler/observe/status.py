@@ -1,0 +1,141 @@
+"""What the database says of the daemon and its entries: the one read model of the status command and the HTTP interface."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from scheduler.outcome import Kind
+from scheduler.tables import boots, breakers, history, holds, outbox
+from scheduler.tables.duequeue import UNTIL_RESUMED, optional
+from scheduler.tables.history import iso
+from scheduler.tables.store import millis
+
+# Each entry with its newest row, found by index, and the number of its waiting wakes. A kind or name of null means any.
+ENTRIES = """
+select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
+  last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
+  last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
+  (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
+from entry left join run as last on last.id =
+  (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
+where entry.state <> 'removed' and (?1 is null or entry.kind = ?1) and (?2 is null or entry.name = ?2)
+order by entry.kind desc, entry.name
+"""
+
+
+def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
+    """Everything at a glance, as plain data: times in UTC with Z, None where something is not known.
+
+    `daemon` is the last life that there was; whether it goes on is for the caller to find out. `config_hash` is that of the
+    config it started with.
+    """
+    listed = entries(db, now)
+    return {
+        "daemon": _daemon(boots.latest(db)),
+        "downs": [{"since": iso(down.since), "until": iso(down.until), "clean": down.clean} for down in boots.downs(db)],
+        "config_hash": _config_hash(db),
+        "config_refused": _refused(boots.latest(db)),
+        "breakers": breakers.open_ones(db),
+        "entries": listed,
+        "queue": _queue(db, listed, now),
+        "outbox": [_outbox(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
+    }
+
+
+def _refused(life: sqlite3.Row | None) -> dict[str, Any] | None:
+    """A changed config that was refused and waits, while the one before it stays in force."""
+    if life is None or life["config_problem"] is None:
+        return None
+    return {"at": iso(optional(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
+
+
+def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
+    """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
+    held = holds.by_agent(db, now)
+    return [_entry(row, held) for row in db.execute(ENTRIES, (kind, name))]
+
+
+def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
+    """Where one wake stands (waiting, taken, ended), and the run that took it last; None when it is not known any more."""
+    row = db.execute("select id, kind, name, source, state, count, run_id from wake where id = ?", (wake_id,)).fetchone()
+    if row is None:
+        return None
+    run = None if row["run_id"] is None else history.one(db, row["run_id"])
+    return {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")} | {"run": run}
+
+
+def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    paused = row["state"] == "active" and row["paused_until"] is not None
+    return {
+        "kind": row["kind"],
+        "name": row["name"],
+        "state": "paused" if paused else row["state"],
+        "paused_until": _pause_ends(row["paused_until"]) if paused else None,
+        "next_slot": iso(optional(row["slot"])),
+        "next_due": None if paused else iso(optional(row["due_at"])),
+        "last_run": _last_run(row),
+        "last_success_at": iso(optional(row["last_success_at"])),
+        "consecutive_failures": row["failures"],
+        "consecutive_quiet": row["quiet"],
+        "alerting": bool(row["alerting"]),
+        "wakes_waiting": row["wakes"],
+        "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
+    }
+
+
+def _pause_ends(paused_until: int) -> str | None:
+    return None if paused_until == millis(UNTIL_RESUMED) else iso(optional(paused_until))
+
+
+def _last_run(row: sqlite3.Row) -> dict[str, Any] | None:
+    """The newest row: a run, or slots that were not run."""
+    if row["last_id"] is None:
+        return None
+    closed = row["last_state"] == "closed"
+    return {
+        "id": row["last_id"],
+        "slot": iso(optional(row["last_run_slot"])),
+        "slots": row["last_slots"],
+        "trigger": row["last_trigger"],
+        "state": row["last_state"],
+        "outcome": row["last_outcome"] if closed else None,
+        "reason": row["last_reason"],
+        "suppression": row["last_suppression"],
+        "started_at": iso(optional(row["last_run_started_at"])),
+        "finished_at": iso(optional(row["last_finished_at"])),
+        "error": row["last_error"],
+    }
+
+
+def _daemon(boot: sqlite3.Row | None) -> dict[str, Any] | None:
+    if boot is None:
+        return None
+    times = {name: iso(optional(boot[name])) for name in ("started_at", "last_tick_at", "ended_at")}
+    return {"pid": boot["pid"], "version": boot["version"], "tzdata": boot["tzdata"], **times}
+
+
+def _config_hash(db: sqlite3.Connection) -> str | None:
+    boot = boots.latest(db)
+    return boot["config_hash"] if boot else None
+
+
+def _queue(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) -> dict[str, int]:
+    states = [each["state"] for each in listed]
+    due = db.execute("select count(*) from entry where due_at <= ?", (millis(now),)).fetchone()[0]
+    open_runs = dict(
+        db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall()
+    )
+    return {
+        "entries": len(states),
+        **{state: states.count(state) for state in ("active", "paused", "disabled")},
+        "due": due,
+        "running": open_runs.get("running", 0),
+        "retrying": open_runs.get("waiting", 0),
+    }
+
+
+def _outbox(row: dict[str, Any]) -> dict[str, Any]:
+    return {"channel": row["channel"], "pending": row["pending"], "dead": row["dead"], "oldest_at": iso(optional(row["oldest"]))}

@@ -1,0 +1,95 @@
+"""The lives of the daemon: when each began, when it was last seen, and how it ended."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from scheduler.tables.duequeue import optional
+from scheduler.tables.store import millis, moment
+from scheduler.turn import Turn
+
+SIGN_OF_LIFE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Who this life is."""
+
+    instance: str
+    pid: int
+    version: str
+    tzdata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A time in which no daemon ran; `clean` says that it had been stopped in order. `until` None: it still is."""
+
+    since: datetime
+    until: datetime | None
+    clean: bool
+
+
+def begin(turn: Turn, boot: Boot) -> bool:
+    """Write the row of this life; True when zone rules changed since the last one, so that times must be found anew."""
+    last = turn.db.execute("select tzdata from boot order by id desc limit 1").fetchone()
+    now = millis(turn.now)
+    turn.db.execute(
+        "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at, config_hash) values (?, ?, ?, ?, ?, ?, ?)",
+        (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, turn.plan.settings.hash),
+    )
+    return last is not None and last["tzdata"] != boot.tzdata
+
+
+def tick(turn: Turn) -> None:
+    """A sign of life, not oftener than it is worth a write."""
+    turn.db.execute(
+        "update boot set last_tick_at = ? where instance = ? and last_tick_at not between ? and ?",
+        (millis(turn.now), turn.owner, millis(turn.now - SIGN_OF_LIFE), millis(turn.now)),
+    )
+
+
+def adopt(turn: Turn) -> None:
+    """This life goes on by the plan of this turn."""
+    turn.db.execute(
+        "update boot set config_hash = ?, config_problem = null, config_refused_at = null where instance = ?",
+        (turn.plan.settings.hash, turn.owner),
+    )
+
+
+def refuse(turn: Turn, problem: str) -> None:
+    """A changed config was refused; the one in force stays."""
+    turn.db.execute(
+        "update boot set config_problem = ?, config_refused_at = ? where instance = ?", (problem, millis(turn.now), turn.owner)
+    )
+
+
+def end(turn: Turn) -> None:
+    """This life ends in order."""
+    turn.db.execute(
+        "update boot set ended_at = ?, last_tick_at = ? where instance = ?", (millis(turn.now), millis(turn.now), turn.owner)
+    )
+
+
+def ended_cleanly(db: sqlite3.Connection) -> bool:
+    """Whether the last life ended in order; True for a new database."""
+    row = db.execute("select ended_at from boot order by id desc limit 1").fetchone()
+    return row is None or row["ended_at"] is not None
+
+
+def latest(db: sqlite3.Connection) -> sqlite3.Row | None:
+    """The last life's row."""
+    found: sqlite3.Row | None = db.execute("select * from boot order by id desc limit 1").fetchone()
+    return found
+
+
+def downs(db: sqlite3.Connection, limit: int = 5) -> list[Down]:
+    """The last times in which no daemon ran, the latest first."""
+    rows = db.execute("select started_at, last_tick_at, ended_at from boot order by id desc limit ?", (limit + 1,)).fetchall()
+    return [
+        Down(moment(before["ended_at"] or before["last_tick_at"]), optional(after["started_at"]), before["ended_at"] is not None)
+        for after, before in pairwise(rows)
+    ]

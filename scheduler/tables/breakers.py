@@ -1,0 +1,88 @@
+"""Breakers: a provider that refuses our key or our money is left alone, and tried again now and then."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime, timedelta
+
+from scheduler.events import BreakerMoved
+from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Failure
+from scheduler.tables.store import millis, moment
+from scheduler.turn import Turn
+
+PROBE_EVERY = timedelta(minutes=30)
+
+RATE = "rate"  # the reason of a breaker that only gives a provider its rest
+
+REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT})
+
+
+def admit(turn: Turn, providers: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+    """Whether one of these providers must not be asked now, and which of them this attempt is to try again.
+
+    When it is time to try a provider again, whoever comes first may; the others wait for what becomes of it.
+    """
+    probe_at = {provider: at for provider in providers if (at := _probe_time(turn, provider)) is not None}
+    if any(at > turn.now for at in probe_at.values()):
+        return True, ()
+    for provider in probe_at:
+        _probe_at(turn, provider, turn.now + PROBE_EVERY)
+    return False, tuple(probe_at)
+
+
+def is_open(turn: Turn, providers: tuple[str, ...]) -> bool:
+    """Whether the breaker of one of these providers is open."""
+    return any(_probe_time(turn, provider) is not None for provider in providers)
+
+
+def hear(turn: Turn, call: Call) -> None:
+    """Open, keep or close a provider's breaker by how a call went."""
+    if call.provider is None:
+        return
+    if call.failure in REFUSALS:
+        _open(turn, call.provider, str(call.failure), turn.now + PROBE_EVERY)
+    elif call.retry_after is not None and call.retry_after > LONGEST_RETRY_AFTER:
+        _open(turn, call.provider, RATE, turn.now + LONGEST_RETRY_AFTER)
+    elif call.failure is None:
+        _close(turn, call.provider)
+
+
+def give_back(turn: Turn, providers: list[str]) -> None:
+    """The attempt that was to try these did not come to ask them: the next one may."""
+    for provider in providers:
+        _probe_at(turn, provider, turn.now)
+
+
+def probe_all(turn: Turn) -> None:
+    """Let every provider that refuses us be tried at once: there may be a new key. One that wants rest gets its rest."""
+    turn.db.execute("update breaker set probe_at = ? where reason <> ?", (millis(turn.now), RATE))
+
+
+def open_ones(db: sqlite3.Connection) -> list[str]:
+    """The providers whose breaker is open."""
+    return [row["provider"] for row in db.execute("select provider from breaker order by provider")]
+
+
+def _open(turn: Turn, provider: str, reason: str, probe_at: datetime) -> None:
+    was_open = provider in open_ones(turn.db)
+    turn.db.execute(
+        "insert into breaker (provider, reason, opened_at, probe_at) values (?, ?, ?, ?)"
+        " on conflict (provider) do update set reason = excluded.reason, probe_at = excluded.probe_at",
+        (provider, reason, millis(turn.now), millis(probe_at)),
+    )
+    if not was_open:
+        turn.tell(BreakerMoved(provider, reason, is_open=True))
+
+
+def _close(turn: Turn, provider: str) -> None:
+    if turn.db.execute("delete from breaker where provider = ? returning provider", (provider,)).fetchone():
+        turn.tell(BreakerMoved(provider, "answered", is_open=False))
+
+
+def _probe_time(turn: Turn, provider: str) -> datetime | None:
+    row = turn.db.execute("select probe_at from breaker where provider = ?", (provider,)).fetchone()
+    return moment(row["probe_at"]) if row else None
+
+
+def _probe_at(turn: Turn, provider: str, at: datetime) -> None:
+    turn.db.execute("update breaker set probe_at = ? where provider = ?", (millis(at), provider))

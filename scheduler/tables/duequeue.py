@@ -1,0 +1,303 @@
+"""The due-queue: one standing row per agent or job, and the claim that takes a due one."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from scheduler import paces
+from scheduler.outcome import Kind, Outcome, Trigger
+from scheduler.paces import Pace
+from scheduler.tables.store import millis, moment
+from scheduler.turn import Turn
+
+FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
+UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that somebody must end
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An entry's row. Every slot up to `settled_until` has its end; `slot` is the next one.
+
+    What becomes of an entry is worked out as a new value, and written once, by `save`.
+    """
+
+    id: int
+    kind: Kind
+    name: str
+    state: str
+    pace_text: str
+    first_seen_at: datetime
+    anchor: datetime
+    settled_until: datetime
+    slot: datetime | None
+    due_at: datetime | None
+    paused_until: datetime | None
+    last_slot: datetime | None
+    last_ended_at: datetime | None
+    last_woken_at: datetime | None
+    last_success_at: datetime | None
+    failures: int
+    quiet: int
+    alerting: int
+    precheck: str | None
+
+    @property
+    def pace(self) -> Pace:
+        """When its slots come; the row alone decides it, so that what passed under an older config is still known."""
+        return paces.pace(self.pace_text, self.anchor)
+
+    @property
+    def backs_off_until(self) -> datetime | None:
+        """Before when no slot of its grid runs, because it failed; None when it does not back off.
+
+        A slot that ran and lies ahead of what is accounted for is the trace of a clock that was set back, and says nothing.
+        """
+        pause = paces.stretched(self.pace_text, self.failures)
+        if pause is None or self.last_slot is None or self.last_slot > self.settled_until:
+            return None
+        return self.last_slot + pause
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody paused it and has not resumed it yet."""
+        return self.paused_until is not None
+
+    @property
+    def is_due_by_hand(self) -> bool:
+        """Whether its first slot was set to when it was first seen, and has not run yet."""
+        return self.last_slot is None and self.slot == self.first_seen_at
+
+    @property
+    def pause_ends(self) -> datetime | None:
+        """When the pause ends by itself; None without a pause, and for one that somebody must end."""
+        return None if self.paused_until == UNTIL_RESUMED else self.paused_until
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The open run of an entry: running, or waiting for its next attempt or its agent's lane.
+
+    `outcome` is what its last attempt came to: `abandoned` if that was cut short, `skipped` if none has begun; None while the
+    first one runs.
+    """
+
+    run_id: int
+    state: str
+    slot: datetime
+    trigger: Trigger
+    attempt: int
+    crashes: int
+    fence: int
+    owner: str
+    started_at: datetime
+    not_before: datetime | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    text: str | None = None
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether it has only ever waited for its agent's lane."""
+        return self.outcome == Outcome.SKIPPED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt of it has come to an end of its own, which was none to stay with."""
+        return self.outcome in FAILED
+
+
+def optional(value: int | None) -> datetime | None:
+    """A stored time, or None."""
+    return None if value is None else moment(value)
+
+
+def bound(instant: datetime | None) -> int | None:
+    """A time as it is stored, or None."""
+    return None if instant is None else millis(instant)
+
+
+def _standing(row: sqlite3.Row) -> Standing:
+    return Standing(
+        id=row["id"],
+        kind=Kind(row["kind"]),
+        name=row["name"],
+        state=row["state"],
+        pace_text=row["pace"],
+        first_seen_at=moment(row["first_seen_at"]),
+        anchor=moment(row["anchor"]),
+        settled_until=moment(row["settled_until"]),
+        slot=optional(row["slot"]),
+        due_at=optional(row["due_at"]),
+        paused_until=optional(row["paused_until"]),
+        last_slot=optional(row["last_slot"]),
+        last_ended_at=optional(row["last_ended_at"]),
+        last_woken_at=optional(row["last_woken_at"]),
+        last_success_at=optional(row["last_success_at"]),
+        failures=row["failures"],
+        quiet=row["quiet"],
+        alerting=row["alerting"],
+        precheck=row["precheck"],
+    )
+
+
+def due(db: sqlite3.Connection, now: datetime, limit: int) -> list[Standing]:
+    """At most `limit` entries whose time has come, the longest waiting first."""
+    rows = db.execute("select * from entry where due_at <= ? order by due_at, id limit ?", (millis(now), limit))
+    return [_standing(row) for row in rows]
+
+
+def next_due(db: sqlite3.Connection) -> datetime | None:
+    """When the next entry wants to be looked at; the index is the heap."""
+    return optional(db.execute("select min(due_at) from entry where due_at is not null").fetchone()[0])
+
+
+def find(db: sqlite3.Connection, kind: Kind, name: str) -> Standing | None:
+    """The standing row of one entry."""
+    row = db.execute("select * from entry where kind = ? and name = ?", (kind, name)).fetchone()
+    return _standing(row) if row else None
+
+
+def texts(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple[str, str]]:
+    """State and pace of every entry, by kind and name: the little that tells whether a plan changes it."""
+    rows = db.execute("select kind, name, state, pace from entry")
+    return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
+
+
+def everything(db: sqlite3.Connection) -> list[Standing]:
+    """Every standing row, by name."""
+    return [_standing(row) for row in db.execute("select * from entry order by kind, name")]
+
+
+def after(db: sqlite3.Connection, last_id: int, limit: int) -> list[Standing]:
+    """The next entries in the order of their ids, for work that goes round."""
+    return [_standing(row) for row in db.execute("select * from entry where id > ? order by id limit ?", (last_id, limit))]
+
+
+def ahead_of(db: sqlite3.Connection, now: datetime) -> list[Standing]:
+    """The entries whose slots were accounted for later than now: the clock has been set back."""
+    return [_standing(row) for row in db.execute("select * from entry where settled_until > ?", (millis(now),))]
+
+
+def add(turn: Turn, kind: Kind, name: str, state: str, pace: str, anchor: datetime, settled_until: datetime) -> Standing:
+    """A new entry, first seen now, with nothing planned yet."""
+    turn.db.execute(
+        "insert into entry (kind, name, state, pace, first_seen_at, anchor, settled_until) values (?, ?, ?, ?, ?, ?, ?)",
+        (kind, name, state, pace, millis(turn.now), millis(anchor), millis(settled_until)),
+    )
+    return get(turn, kind, name)
+
+
+COLUMNS = {
+    "state": "state", "pace_text": "pace", "anchor": "anchor", "settled_until": "settled_until", "slot": "slot",
+    "due_at": "due_at", "paused_until": "paused_until", "last_slot": "last_slot", "last_ended_at": "last_ended_at",
+    "last_woken_at": "last_woken_at", "last_success_at": "last_success_at", "failures": "failures", "quiet": "quiet",
+    "alerting": "alerting", "precheck": "precheck",
+}  # fmt: skip
+
+
+def save(turn: Turn, before: Standing, after: Standing) -> None:
+    """Write what has become of an entry, by one statement; nothing where nothing has changed."""
+    changed = {column: getattr(after, name) for name, column in COLUMNS.items() if getattr(after, name) != getattr(before, name)}
+    if changed:
+        # Column names come from the table above, never from a user: the values alone are data.
+        assignments = ", ".join(f"{column} = ?" for column in changed)
+        values = (millis(value) if isinstance(value, datetime) else value for value in changed.values())
+        turn.db.execute(f"update entry set {assignments} where id = ?", (*values, before.id))  # noqa: S608
+
+
+def get(turn: Turn, kind: Kind, name: str) -> Standing:
+    """The row of an entry that is known to have one."""
+    found = find(turn.db, kind, name)
+    assert found is not None
+    return found
+
+
+def begin_report(turn: Turn, kind: Kind, name: str, slot: datetime) -> Open | None:
+    """Open the row of a result that came later, beside whatever runs now; None when that slot has its result already."""
+    row = turn.db.execute(
+        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, config_hash)"
+        " values (?, ?, ?, ?, 'reported', 1, 1, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning *",
+        (kind, name, millis(slot), Trigger.RESULT, turn.owner, millis(turn.now), turn.plan.settings.hash),
+    ).fetchone()
+    return _open(row) if row else None
+
+
+def has_row(db: sqlite3.Connection, standing: Standing, slot: datetime) -> bool:
+    """Whether a slot of the entry's own pace has its row."""
+    key = (standing.kind, standing.name, standing.pace.trigger, millis(slot))
+    return db.execute("select 1 from run where kind = ? and name = ? and trigger = ? and slot = ?", key).fetchone() is not None
+
+
+def open_run(db: sqlite3.Connection, kind: Kind, name: str) -> Open | None:
+    """The entry's open run, if it has one; a partial unique index makes two impossible."""
+    row = db.execute("select * from run where kind = ? and name = ? and state in ('running', 'waiting')", (kind, name)).fetchone()
+    return _open(row) if row else None
+
+
+def open_runs(db: sqlite3.Connection) -> list[tuple[Kind, str, Open]]:
+    """Every open run with its entry's key."""
+    rows = db.execute("select * from run where state in ('running', 'waiting') order by id").fetchall()
+    return [(Kind(row["kind"]), row["name"], _open(row)) for row in rows]
+
+
+def _open(row: sqlite3.Row) -> Open:
+    return Open(
+        run_id=row["id"],
+        state=row["state"],
+        slot=moment(row["slot"]),
+        trigger=Trigger(row["trigger"]),
+        attempt=row["attempt"],
+        crashes=row["crashes"],
+        fence=row["fence"],
+        owner=row["owner"] or "",
+        started_at=moment(row["started_at"]),
+        not_before=optional(row["not_before"]),
+        outcome=row["outcome"],
+        reason=row["reason"],
+        error=row["error"],
+        text=row["text"],
+    )
+
+
+def begin(turn: Turn, standing: Standing, slot: datetime, trigger: Trigger, model: str | None) -> tuple[int, int] | None:
+    """Open the row of a first attempt; gives its id and fence, None when that slot has its row already."""
+    row = turn.db.execute(
+        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash)"
+        " values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?)"
+        " on conflict (kind, name, trigger, slot) do nothing returning id, fence",
+        (standing.kind, standing.name, millis(slot), trigger, turn.owner, millis(turn.now), model, turn.plan.settings.hash),
+    ).fetchone()
+    return (row["id"], row["fence"]) if row else None
+
+
+def begin_again(turn: Turn, run: Open, model: str | None) -> Open | None:
+    """Claim the next attempt of a waiting run, by the config in force now; None when it no longer waits."""
+    row = turn.db.execute(
+        "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
+        " model_requested = ?, config_hash = ?, started_at = case outcome when 'skipped' then ? else started_at end"
+        " where id = ? and state = 'waiting' and fence = ? returning *",
+        (turn.owner, model, turn.plan.settings.hash, millis(turn.now), run.run_id, run.fence),
+    ).fetchone()
+    return replace(_open(row), started_at=turn.now) if row else None
+
+
+def look_now(turn: Turn, standing: Standing) -> bool:
+    """Have a run that waits for its agent's lane tried at once; False when none does."""
+    row = turn.db.execute(
+        "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = 'busy' returning id",
+        (millis(turn.now), standing.kind, standing.name),
+    ).fetchone()
+    return row is not None
+
+
+def seize(turn: Turn, run: Open) -> Open:
+    """Own an open run in order to end it; whoever worked on it does so no longer."""
+    row = turn.db.execute(
+        "update run set state = 'running', fence = fence + 1, owner = ?"
+        " where id = ? and state in ('running', 'waiting') returning *",
+        (turn.owner, run.run_id),
+    ).fetchone()
+    return _open(row)

@@ -1,0 +1,297 @@
+"""The history: one row per occurrence, how it ended, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.events import Closed
+from scheduler.outcome import Ending, Kind, Outcome, Skip, Trigger
+from scheduler.tables.duequeue import Open, Standing, optional
+from scheduler.tables.store import millis, moment
+from scheduler.turn import Turn
+from scheduler.work.entry import Claim
+
+PRECHECK_KEPT = 4096  # characters of a precheck's output that a row keeps
+
+
+def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> None:
+    """Write the row of `count` slots, from `first` on, that did not run, and why.
+
+    A slot that has a row already keeps it: nothing is counted twice.
+    """
+    row = turn.db.execute(
+        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
+        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
+        (standing.kind, standing.name, millis(first), count, trigger, reason, millis(turn.now), turn.plan.settings.hash),
+    ).fetchone()
+    if row is not None:
+        ending = Ending(Outcome.SKIPPED, reason)
+        turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
+
+
+def awaited(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str, datetime, datetime] | None:
+    """Kind, name, slot and end of a run that was to answer later; None when the run is no such one."""
+    row = db.execute("select kind, name, slot, finished_at from run where id = ? and outcome = 'async'", (run_id,)).fetchone()
+    return (Kind(row["kind"]), row["name"], moment(row["slot"]), moment(row["finished_at"])) if row else None
+
+
+def is_open(db: sqlite3.Connection, run_id: int) -> bool:
+    """Whether a run is in progress, or waits for its next attempt."""
+    return db.execute("select 1 from run where id = ? and state <> 'closed'", (run_id,)).fetchone() is not None
+
+
+def owns(turn: Turn, claim: Claim) -> bool:
+    """Whether the run is still the claim's."""
+    query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
+    return turn.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
+
+
+def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
+    """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
+    told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
+    checked = _precheck(ending)
+    closed = turn.db.execute(
+        "update run set state = 'closed', finished_at = ?, prompt_parts = ?,"
+        " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
+        " precheck_exit = ?, precheck_output = ?"
+        " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning id",
+        (millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, claim.run_id, claim.owner, claim.fence),
+    ).fetchone()
+    if closed is None:
+        return False
+    entry = claim.entry
+    turn.tell(
+        _closed(
+            turn,
+            claim.run_id,
+            entry.kind,
+            entry.name,
+            claim.slot,
+            claim.trigger,
+            ending,
+            attempt=claim.attempt,
+            started=claim.started_at,
+        )
+    )
+    return True
+
+
+def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool:
+    """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
+    waiting = turn.db.execute(
+        "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
+        " precheck_exit = ?, precheck_output = ?"
+        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (
+            millis(not_before), ending.outcome, ending.reason, ending.error, ending.text, *_precheck(ending),
+            claim.run_id, claim.owner, claim.fence,
+        ),
+    ).fetchone()  # fmt: skip
+    return waiting is not None
+
+
+def defer(turn: Turn, claim: Claim, not_before: datetime) -> bool:
+    """Let the run wait for its agent's lane, as if this attempt had not been; False when it is no longer the claim's.
+
+    What an earlier attempt came to is kept; a run that has had none has come to `skipped` so far.
+    """
+    waiting = turn.db.execute(
+        "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
+        " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (millis(not_before), Skip.BUSY, claim.run_id, claim.owner, claim.fence),
+    ).fetchone()
+    return waiting is not None
+
+
+def _precheck(ending: Ending) -> tuple[int | None, str | None]:
+    """What a row keeps of the precheck: its exit code and the beginning of its output."""
+    checked = ending.precheck
+    return (checked.exit_code, checked.output[:PRECHECK_KEPT]) if checked else (None, None)
+
+
+def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
+    """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
+    turn.db.execute(
+        "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?,"
+        " outcome = coalesce(nullif(outcome, 'skipped'), 'abandoned')"
+        " where id = ? and state = 'running' and owner = ? and fence = ?",
+        (millis(turn.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
+    )
+
+
+def end_undeclared(turn: Turn, kind: Kind, name: str, run: Open, ending: Ending) -> None:
+    """Close an open run of an entry that no config declares any more: nobody is there to be told."""
+    turn.db.execute(
+        "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = ?, fence = fence + 1 where id = ?",
+        (ending.outcome, ending.reason, ending.error, millis(turn.now), run.run_id),
+    )
+    turn.tell(_closed(turn, run.run_id, kind, name, run.slot, run.trigger, ending, attempt=run.attempt, started=run.started_at))
+
+
+def _closed(
+    turn: Turn, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, ending: Ending,
+    *, slots: int = 1, attempt: int = 0, started: datetime | None = None,
+) -> Closed:  # fmt: skip
+    return Closed(
+        run_id,
+        kind,
+        name,
+        slot,
+        slots,
+        trigger,
+        ending.outcome,
+        ending.reason,
+        ending.suppression,
+        attempt,
+        started,
+        turn.now,
+        ending.error,
+    )
+
+
+def starts_by_wakes(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> int:
+    """How many runs of the entry a wake started since then."""
+    query = (
+        "select count(*) from run where kind = ? and name = ? and trigger in ('cron', 'manual', 'api', 'webhook')"
+        " and started_at > ?"
+    )
+    return int(db.execute(query, (kind, name, millis(since))).fetchone()[0])
+
+
+UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')"
+
+
+def prune(turn: Turn, keep: timedelta, batch: int) -> int:
+    """Remove closed rows older than `keep`, the oldest first and at most `batch`; gives how many went.
+
+    Rows with a message that is still to be delivered stay.
+    """
+    query = (
+        f"select id from run where state = 'closed' and finished_at < ? and id not in ({UNFINISHED}) order by finished_at limit ?"  # noqa: S608
+    )
+    return _remove(turn, turn.db.execute(query, (millis(turn.now - keep), batch)).fetchall())
+
+
+def trim(turn: Turn, standing: Standing, runs: int, batch: int) -> int:
+    """Remove all but the newest `runs` closed rows of one entry, at most `batch`; gives how many went."""
+    key = (standing.kind, standing.name)
+    place = turn.db.execute(
+        "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
+    ).fetchone()
+    if place is None:
+        return 0
+    query = (
+        f"select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and id not in ({UNFINISHED}) limit ?"  # noqa: S608
+    )
+    return _remove(turn, turn.db.execute(query, (*key, place["id"], batch)).fetchall())
+
+
+def _remove(turn: Turn, rows: list[sqlite3.Row]) -> int:
+    ids = [(row["id"],) for row in rows]
+    turn.db.executemany("delete from outbox where run_id = ?", ids)
+    turn.db.executemany("delete from run where id = ?", ids)
+    return len(ids)
+
+
+def page(
+    db: sqlite3.Connection,
+    kind: Kind | None = None,
+    name: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: str | None = None,
+    reason: str | None = None,
+    limit: int = 20,
+) -> list[dict[str, Any]]:
+    """Runs, the newest first, as plain data; every bound may be left out."""
+    filters = {
+        "kind = ?": kind,
+        "name = ?": name,
+        "slot >= ?": since and millis(since),
+        "slot < ?": until and millis(until),
+        "case state when 'closed' then outcome else state end = ?": outcome,
+        "reason = ?": reason,
+    }
+    used = {text: value for text, value in filters.items() if value is not None}
+    where = " and ".join(used) or "true"
+    query = f"select * from run where {where} order by id desc limit ?"  # noqa: S608 (the filters above, no user's text)
+    return [as_data(db, row) for row in db.execute(query, (*used.values(), limit))]
+
+
+def one(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
+    """One run as plain data."""
+    row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
+    return as_data(db, row) if row else None
+
+
+def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+    """A run as JSON shows it: times in UTC with Z, sizes of the prompt's parts, and where its messages stand."""
+    targets = _targets(db, row["id"])
+    return {
+        "id": row["id"],
+        "kind": row["kind"],
+        "name": row["name"],
+        "slot": iso(moment(row["slot"])),
+        "slots": row["slots"],
+        "trigger": row["trigger"],
+        "outcome": row["outcome"] if row["state"] == "closed" else None,
+        "state": row["state"],
+        "reason": row["reason"],
+        "suppression": row["suppression"],
+        "attempt": row["attempt"],
+        "not_before": iso(optional(row["not_before"])),
+        "started_at": iso(optional(row["started_at"])),
+        "finished_at": iso(optional(row["finished_at"])),
+        "model_requested": row["model_requested"],
+        "model_used": row["model_used"],
+        "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
+        "cost_usd": row["cost_usd"],
+        "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
+        "precheck": _precheck_data(row),
+        "exit_code": row["exit_code"],
+        "text": row["text"],
+        "error": row["error"],
+        "delivery": {"state": _delivery_state(row, [each["state"] for each in targets]), "targets": targets},
+        "config_hash": row["config_hash"],
+    }
+
+
+def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
+    if row["precheck_output"] is None:
+        return None
+    return {"exit_code": row["precheck_exit"], "output": row["precheck_output"]}
+
+
+def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
+    """Each channel that is to be told, with where its message stands and what kept it; one in parts stands where its parts do."""
+    states: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
+    for row in db.execute("select channel, state, error from outbox where run_id = ? order by id", (run_id,)):
+        states.setdefault(row["channel"], []).append(row["state"])
+        if row["error"] and row["state"] != "delivered":
+            errors[row["channel"]] = row["error"]
+    told = ({"channel": channel, "state": _together(parts)} for channel, parts in states.items())
+    return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in told]
+
+
+def _delivery_state(row: sqlite3.Row, states: list[str]) -> str:
+    """One word for all messages of a run; `no_target`: it had something to say and nobody is to be told."""
+    if not states:
+        return "no_target" if row["outcome"] == Outcome.ALERT and row["suppression"] is None else "none"
+    return _together(states)
+
+
+def _together(states: list[str]) -> str:
+    if len(set(states)) == 1:
+        return states[0]
+    return "partial" if "delivered" in states else "pending"
+
+
+def iso(instant: datetime | None) -> str | None:
+    """A time as JSON has it: UTC with Z, milliseconds only where there are any."""
+    if instant is None:
+        return None
+    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds" if instant.microsecond else "seconds") + "Z"

@@ -1,0 +1,243 @@
+"""The outbox: messages that are still to be delivered, and which texts a channel has heard already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.events import Told
+from scheduler.outcome import Delivery
+from scheduler.tables.duequeue import optional
+from scheduler.tables.store import millis, moment
+from scheduler.transports import split
+from scheduler.turn import Turn
+from scheduler.work.entry import Claim, Entry
+
+LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
+LAST_STEP = LADDER[-1]
+GIVE_UP = timedelta(hours=24)
+
+# A part waits until those before it, of the same run and for the same channel, are delivered or given up.
+ELSEWHERE = "channel not in (select value from json_each(?))"
+READY = (
+    "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
+    " and before.channel = outbox.channel and before.part < outbox.part"
+    " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One part of a message for one channel. `key` is stable over crash, restart and restored backup.
+
+    `doubted` says that an earlier attempt may have arrived.
+    """
+
+    id: int
+    key: str
+    channel: str
+    kind: str
+    name: str
+    trigger: str
+    slot: datetime
+    part: int
+    parts: int
+    title: str
+    text: str
+    attempts: int
+    created_at: datetime
+    doubted: bool
+
+
+def not_told_yet(turn: Turn, entry: Entry, message: str) -> tuple[str, ...]:
+    """The entry's channels that have not had this message within its window, and do not have it pending."""
+    if not entry.dedup_window:
+        return entry.deliver
+    digest = entry.digest(message)
+    return tuple(channel for channel in entry.deliver if not _heard(turn, entry, channel, digest))
+
+
+def _heard(turn: Turn, entry: Entry, channel: str, digest: str) -> bool:
+    row = turn.db.execute(
+        "select until_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
+        " where kind = ? and name = ? and channel = ? and hash = ?",
+        (entry.kind, entry.name, channel, digest),
+    ).fetchone()
+    if row is None:
+        return False
+    pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN)
+    return pending or moment(row["until_at"]) > turn.now
+
+
+def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> None:
+    """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is."""
+    entry = claim.entry
+    for channel in channels:
+        parts = _parts(turn, channel, message)
+        for part, text in enumerate(parts, 1):
+            row = _insert(turn, claim, channel, part, len(parts), text)
+        if row and entry.dedup_window:
+            turn.db.execute(
+                "insert or replace into digest (kind, name, channel, hash, outbox_id, until_at) values (?, ?, ?, ?, ?, ?)",
+                (entry.kind, entry.name, channel, entry.digest(message), row["id"], millis(turn.now + entry.dedup_window)),
+            )
+
+
+def _parts(turn: Turn, name: str, message: str) -> list[str]:
+    channel = turn.plan.settings.channels.get(name)
+    return [message] if channel is None or channel.limit is None else split(message, channel.limit)
+
+
+def _insert(turn: Turn, claim: Claim, channel: str, part: int, parts: int, text: str) -> sqlite3.Row | None:
+    entry, now = claim.entry, millis(turn.now)
+    row: sqlite3.Row | None = turn.db.execute(
+        "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
+        " created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?) on conflict (key, channel) do nothing"
+        " returning id",
+        (
+            letter_key(claim, part), channel, claim.run_id, entry.kind, entry.name, claim.trigger, millis(claim.slot), part,
+            parts, entry.name, text, now, now,
+        ),
+    ).fetchone()  # fmt: skip
+    return row
+
+
+def letter_key(claim: Claim, part: int) -> str:
+    """The key under which a receiver recognises a message that comes twice."""
+    said = f"{claim.entry.kind}\n{claim.entry.name}\n{claim.trigger}\n{millis(claim.slot)}\n{part}"
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def take(turn: Turn, at_once: int, share: int, busy: Counter[str]) -> list[Letter]:
+    """Mark due messages as being sent, the oldest first, before anything leaves the machine.
+
+    With those that are under way (`busy`, by channel) there are at most `at_once` in all and `share` of one channel.
+    """
+    chosen = []
+    for row in _candidates(turn, [channel for channel, count in busy.items() if count >= share]):
+        if busy.total() < at_once and busy[row["channel"]] < share:
+            busy[row["channel"]] += 1
+            chosen.append(row["id"])
+    rows = turn.db.execute(
+        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1"
+        " where id in (select value from json_each(?)) returning *",
+        (millis(turn.now), json.dumps(chosen)),
+    ).fetchall()
+    return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
+
+
+def _candidates(turn: Turn, full: list[str]) -> list[sqlite3.Row]:
+    query = "select id, channel from outbox where " + READY + " and not_before <= ? and " + ELSEWHERE + " order by id limit 64"  # noqa: S608
+    return turn.db.execute(query, (millis(turn.now), json.dumps(full))).fetchall()
+
+
+def next_due(db: sqlite3.Connection, full: list[str]) -> datetime | None:
+    """When the next message wants to be sent, to any channel but those that have their share under way."""
+    query = "select min(not_before) from outbox where " + READY + " and " + ELSEWHERE  # noqa: S608
+    return optional(db.execute(query, (json.dumps(full),)).fetchone()[0])
+
+
+def untried(db: sqlite3.Connection) -> bool:
+    """Whether any message still waits for its first attempt, and not for an earlier part."""
+    query = "select 1 from outbox where " + READY + " and attempts = 0 limit 1"  # noqa: S608
+    return db.execute(query).fetchone() is not None
+
+
+def delivered(turn: Turn, letter: Letter) -> None:
+    """The channel has taken it, and the window of its text counts from now."""
+    _end(turn, letter, Delivery.DELIVERED, None)
+    waited = millis(turn.now) - millis(letter.created_at)
+    turn.db.execute("update digest set until_at = until_at + ? where outbox_id = ?", (waited, letter.id))
+
+
+def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) -> None:
+    """Try again after `wait`, else by the ladder; a message as old as a day is dead."""
+    step = wait or (LADDER[letter.attempts - 1] if letter.attempts <= len(LADDER) else LAST_STEP)
+    if turn.now + step > letter.created_at + GIVE_UP:
+        dead(turn, letter, error)
+        return
+    turn.db.execute(
+        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(turn.now + step), error, letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, Delivery.PENDING, retried=True, error=error))
+
+
+def dead(turn: Turn, letter: Letter, error: str) -> None:
+    """Give a message up; its text stays readable, and the same text may be said again."""
+    _end(turn, letter, Delivery.DEAD, error)
+    turn.db.execute(
+        "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id ="
+        " (select run_id from outbox where id = ?))",
+        (letter.channel, letter.id),
+    )
+
+
+def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
+    """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
+    turn.tell(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
+    turn.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(turn.now), letter.id))
+    if resend:
+        try_later(turn, letter, error, wait)
+        return
+    turn.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
+
+
+def interrupted(db: sqlite3.Connection) -> list[Letter]:
+    """The messages that an earlier life of the daemon was sending when it died."""
+    return [_letter(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
+
+
+def give_up_held(turn: Turn) -> None:
+    """A message that nobody decided about within a day is dead; what waited behind it goes on."""
+    old = "select * from outbox where state = 'held' and created_at < ?"
+    for row in turn.db.execute(old, (millis(turn.now - GIVE_UP),)).fetchall():
+        dead(turn, _letter(row), "it was never known whether it had arrived, and nobody decided")
+
+
+def forget(turn: Turn) -> None:
+    """Drop the digests whose window is over and whose message is no longer on its way."""
+    turn.db.execute(
+        "delete from digest where until_at < ? and outbox_id not in"
+        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))",
+        (millis(turn.now),),
+    )
+
+
+def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Per channel: how many messages are pending or dead, and since when the oldest waits."""
+    query = (
+        "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
+        " from (select *, state in ('pending', 'sending', 'uncertain', 'held') as open from outbox) group by channel"
+    )
+    return [dict(row) for row in db.execute(query)]
+
+
+def _end(turn: Turn, letter: Letter, state: Delivery, error: str | None) -> None:
+    turn.db.execute(
+        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(turn.now), error, letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, state, error=error or ""))
+
+
+def _letter(row: sqlite3.Row) -> Letter:
+    return Letter(
+        id=row["id"],
+        key=row["key"],
+        channel=row["channel"],
+        kind=row["kind"],
+        name=row["name"],
+        trigger=row["trigger"],
+        slot=moment(row["slot"]),
+        part=row["part"],
+        parts=row["parts"],
+        title=row["title"],
+        text=row["text"],
+        attempts=row["attempts"],
+        created_at=moment(row["created_at"]),
+        doubted=row["doubted_at"] is not None,
+    )

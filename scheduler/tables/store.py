@@ -1,0 +1,218 @@
+"""The SQLite file: how it is opened, checked, migrated, and written in one transaction at a time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from scheduler.tables.schema import migrations
+
+APPLICATION_ID = 0x48425444  # "HBTD": tells our file from anyone else's
+BUSY_MS = 1_000
+PASSING = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+})  # fmt: skip
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+class StoreError(Exception):
+    """The database cannot be used; the text says which file, why, and what to type."""
+
+
+class Unavailable(Exception):
+    """The database could not be written just now (locked, disk full); nothing was changed, and trying later is right."""
+
+
+def millis(instant: datetime) -> int:
+    """An aware time as UTC milliseconds, the only form in which times are bound."""
+    return (instant - EPOCH) // MILLISECOND
+
+
+def moment(value: int) -> datetime:
+    """The aware UTC time of so many milliseconds."""
+    return EPOCH + timedelta(milliseconds=value)
+
+
+class Store:
+    """The daemon's only writing connection.
+
+    WAL with `synchronous=FULL`, for an acknowledged commit must survive a power loss. Every write goes through `transaction`.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.connection = connection
+        self._inode = path.stat().st_ino
+
+    @classmethod
+    def open(cls, path: Path, *, check: bool = False) -> Store:
+        """Open or create the file at `path` and bring its schema up to date; `check` reads every page first.
+
+        The file is 0600 whatever the umask. Raises StoreError and touches nothing where the file is damaged, not ours, or of
+        a newer heartbeatd.
+        """
+        inspect(path, thorough=check)
+        _create_private(path)
+        try:
+            connection = _connect(path)
+            _migrate(path, connection)
+        except sqlite3.DatabaseError as error:
+            raise _unusable(path, error) from error
+        return cls(path, connection)
+
+    def close(self) -> None:
+        """Close; the last connection to close folds the write-ahead log into the file."""
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One `begin immediate` transaction: committed whole, or rolled back whole on any exception.
+
+        Raises Unavailable where SQLite could not begin or commit within the busy timeout, or the file was replaced.
+        """
+        self._same_file()
+        try:
+            self.connection.execute("begin immediate")
+            yield self.connection
+            self.connection.execute("commit")
+        except sqlite3.DatabaseError as error:
+            self._roll_back()
+            raise self._named(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _named(self, error: sqlite3.DatabaseError) -> Exception:
+        """What an error of SQLite means for us; one that means that we are wrong stays itself."""
+        if _code(error) in PASSING:
+            return Unavailable(str(error))
+        return StoreError(_damaged(self.path, str(error))) if _code(error) in DAMAGE else error
+
+    def _roll_back(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("rollback")
+
+    def _same_file(self) -> None:
+        """SQLite writes happily into a file that is no longer there under its name."""
+        try:
+            inode = self.path.stat().st_ino
+        except OSError as error:
+            raise Unavailable(f"{self.path} is gone: {error.strerror}") from error
+        if inode != self._inode:
+            raise Unavailable(f"{self.path} was replaced while the daemon ran; restart it to use the new file")
+
+
+def reader(path: Path) -> sqlite3.Connection:
+    """A connection that reads only and never checkpoints. Raises StoreError where there is nothing to read."""
+    if not path.exists():
+        raise StoreError(f"{path}: no database yet; heartbeatd run makes it")
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1000, isolation_level=None
+        )
+        connection.row_factory = sqlite3.Row
+        _refuse_foreign(path, connection)
+        _refuse_newer(path, Database(connection))
+    except sqlite3.DatabaseError as error:
+        raise _unusable(path, error) from error
+    return connection
+
+
+def inspect(path: Path, *, thorough: bool = True) -> None:
+    """Raise StoreError unless the file at `path` is absent, new, or a sound database of ours; read only."""
+    log = path.with_name(path.name + "-wal")
+    if not path.exists():
+        return
+    if path.stat().st_size == 0:
+        # An empty file beside a write-ahead log is a database that lost its content, not a new one.
+        if log.exists() and log.stat().st_size:
+            raise StoreError(_damaged(path, "the file is empty but its write-ahead log is not"))
+        return
+    connection = reader(path)
+    try:
+        found = connection.execute("pragma quick_check(1)").fetchone()[0] if thorough else "ok"
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    finally:
+        connection.close()
+    if found != "ok":
+        raise StoreError(_damaged(path, found))
+
+
+def _create_private(path: Path) -> None:
+    """SQLite gives the log files the mode of the database, so the mode of the first file decides for all."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=256)
+    connection.row_factory = sqlite3.Row
+    for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
+        connection.execute(f"pragma {pragma}")
+    return connection
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    database = Database(connection)
+    if migrations.pending(database) and migrations.applied(database):
+        _keep_copy(path, connection)
+    if migrations.pending(database):
+        connection.execute(f"pragma application_id = {APPLICATION_ID}")
+        migrations.apply(database)
+
+
+def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
+    """A copy of the database as it was before its schema moved, beside it."""
+    copy = path.with_name(path.name + ".before-migration")
+    _create_private(copy)
+    target = sqlite3.connect(copy)
+    try:
+        connection.backup(target)
+    finally:
+        target.close()
+
+
+def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:
+    owner = connection.execute("pragma application_id").fetchone()[0]
+    if owner != APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program; name another file in `state:`")
+
+
+def _refuse_newer(path: Path, database: Database) -> None:
+    known = {migration.name for migration in migrations.pending(Database(memory=True))}
+    unknown = sorted({migration.name for migration in migrations.applied(database)} - known)
+    if unknown:
+        raise StoreError(
+            f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); upgrade heartbeatd"
+        )
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; the ones that only detail it lie above the low byte."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
+    """Only what SQLite calls damage is damage: a file that is locked or may not be read is sound as far as we know."""
+    return StoreError(_damaged(path, str(error)) if _code(error) in DAMAGE else f"cannot use {path} just now: {error}")
+
+
+def _damaged(path: Path, finding: str) -> str:
+    aside = f"{path}.damaged"
+    log = path.with_name(path.name + "-wal")
+    move_log = f"; mv {log} {aside}-wal" if log.exists() else ""
+    return (
+        f"{path} is not a sound database ({finding}); nothing was changed. "
+        "Set it aside and start anew, or put a backup in its place: "
+        f"mv {path} {aside}{move_log}"
+    )

@@ -1,0 +1,130 @@
+"""A cron job carried through: run its command, say how it ended, wake whom it names."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cron import command
+from cron.job import Job
+from scheduler import paces
+from scheduler.outcome import Ending, Failure, Kind, Outcome
+from scheduler.wake import Wake
+from scheduler.work.entry import Claim, Elapsed, Start
+from scheduler.work.process import Ended
+
+KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """A cron job as the queue sees it."""
+
+    spec: Job
+
+    kind = Kind.CRON
+    model = None
+    providers = ()
+    session_keep = 0
+    dedup_window = timedelta()  # each output is news
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def enabled(self) -> bool:
+        return self.spec.enabled
+
+    @property
+    def pace_text(self) -> str:
+        return paces.of_job(self.spec)
+
+    @property
+    def grace(self) -> timedelta:
+        return self.spec.grace
+
+    @property
+    def catch_up(self) -> bool:
+        return self.spec.misfire == "latest"
+
+    @property
+    def retries(self) -> int:
+        return self.spec.retries
+
+    @property
+    def timeout(self) -> timedelta:
+        return self.spec.timeout
+
+    @property
+    def again_after_crash(self) -> bool:
+        return self.spec.rerun_after_crash
+
+    @property
+    def deliver(self) -> tuple[str, ...]:
+        return self.spec.deliver
+
+    @property
+    def lane(self) -> None:
+        return None
+
+    @property
+    def starts_at_boot(self) -> bool:
+        return self.spec.reboot
+
+    def open_at(self, now: datetime) -> bool:
+        """A job has no active hours."""
+        return True
+
+    def closes(self, now: datetime) -> None:
+        """A job has no active hours."""
+
+    def digest(self, message: str) -> str:
+        return hashlib.sha256(message.encode(errors="replace")).hexdigest()
+
+    def judge(self, text: str) -> Ending:
+        return Ending(Outcome.OK, text=text, message=text.strip() or None)
+
+    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+        return run(self.spec, start)
+
+    def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
+        """Whom this end of the job wakes, with what it has to tell them."""
+        if ending.outcome is Outcome.SKIPPED or not command.wakes(self.spec, ending.outcome is Outcome.OK):
+            return ()
+        text = command.wake_text(self.spec, ending.outcome, ending.exit_code, ending.text or ending.error or "")
+        urgent = self.spec.wake_mode == "now"
+        return tuple(
+            Wake(name, source="cron", sender=self.spec.name, text=text, outcome=ending.outcome, urgent=urgent)
+            for name in self.spec.wake_heartbeat
+        )
+
+
+def run(job: Job, start: Start) -> Ending:
+    """One attempt of a job; a job without a command has nothing to do but to wake."""
+    if job.command is None:
+        return Ending(Outcome.OK)
+    child = command.child(job, {})
+    return _ending(job, start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True))
+
+
+def _ending(job: Job, ended: Ended) -> Ending:
+    output = ended.output.decode(errors="replace").replace("\0", "")
+    error = _error(ended)
+    if error is None:
+        return Ending(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
+    outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
+    message = "\n".join(part for part in (f"{job.name} ended {outcome}: {error}", output.strip()) if part)
+    return Ending(
+        outcome, reason, text=output, message=message, error=error, exit_code=ended.exit_code, transient=ended.problem is None
+    )
+
+
+def _error(ended: Ended) -> str | None:
+    """What went wrong, in one line and the end of its standard error; None when nothing did."""
+    what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
+    if ended.timed_out:
+        what = "did not end within its timeout"
+    said = ended.errors.decode(errors="replace").replace("\0", "").strip()
+    return f"{what}: {said[-2000:]}" if what and said else what

@@ -1,0 +1,141 @@
+"""What the queue needs to know of an agent or a job, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from scheduler.outcome import Ending, Kind, Trigger
+from scheduler.wake import Wake
+from scheduler.work.process import Ended
+
+Key = tuple[Kind, str]
+
+
+Elapsed = Callable[[], timedelta]
+"""How long an attempt has been going on."""
+
+
+class Start(Protocol):
+    """Starts a child process for a run and waits for its end."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = ...,
+        keep_tail: bool = ...,
+        timeout: timedelta | None = ...,
+    ) -> Ended: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
+
+    `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
+    what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try; `asked`
+    holds when each item of a checklist was last asked about, by its hash, and `last_precheck` the digest of what a precheck
+    last printed. `busy`: somebody else has the lane.
+    """
+
+    run_id: int
+    fence: int
+    owner: str
+    entry: Entry
+    slot: datetime
+    trigger: Trigger
+    attempt: int
+    crashes: int
+    started_at: datetime
+    paused: bool
+    wakes: tuple[Wake, ...]
+    last_beat: datetime | None
+    failures: int
+    breaker_open: bool = False
+    busy: bool = False
+    probes: tuple[str, ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
+    asked: Mapping[str, datetime] = field(default_factory=dict)
+    last_precheck: str | None = None
+
+    @property
+    def mark(self) -> str:
+        """What every child of this attempt carries in its environment, so that it is found again after a crash."""
+        return f"{self.owner}/{self.run_id}"
+
+
+class Entry(Protocol):
+    """An agent's heartbeat or a cron job: what decides its slots, how it is carried through, whom it tells and wakes.
+
+    `grace` bounds how late the latest slot may start, and `catch_up` False
+    forbids it for slots that passed while the daemon was down or asleep. `pace_text` is canonical: equal texts, equal slots.
+    """
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def pace_text(self) -> str: ...
+    @property
+    def grace(self) -> timedelta: ...
+    @property
+    def catch_up(self) -> bool: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def timeout(self) -> timedelta: ...
+    @property
+    def again_after_crash(self) -> bool: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The names of the providers whose models it asks."""
+        ...
+
+    @property
+    def session_keep(self) -> int: ...
+    @property
+    def deliver(self) -> tuple[str, ...]: ...
+    @property
+    def dedup_window(self) -> timedelta: ...
+    @property
+    def starts_at_boot(self) -> bool: ...
+    @property
+    def lane(self) -> str | None:
+        """The agent whose lane a run takes; None when it speaks to none."""
+        ...
+
+    def open_at(self, now: datetime) -> bool:
+        """Whether it may run at `now` by its active hours."""
+        ...
+
+    def closes(self, now: datetime) -> datetime | None:
+        """When its window closes; None when it never does."""
+        ...
+
+    def digest(self, message: str) -> str:
+        """The hash under which a message counts as said."""
+        ...
+
+    def judge(self, text: str) -> Ending:
+        """How a run ends that was answered with this text."""
+        ...
+
+    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+        """Carry one attempt through, in a worker thread; waits for whatever it asks."""
+        ...
+
+    def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
+        """The wakes that this end of the run causes."""
+        ...

@@ -1,0 +1,82 @@
+"""Lanes: one lock file per agent, so that a beat and a user's turn never speak to it at the same time.
+
+A lane is an flock on a file that whoever takes it opens for himself: threads that share a descriptor would share the lock.
+It is let go by closing, never by unlocking, so that a process that inherited it keeps it. The file is never deleted: a deleted
+lock is held by two.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scheduler.work.entry import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The lanes in one folder, which is made 0700 when the first one is taken, its files 0600."""
+
+    folder: Path
+
+    def path(self, name: str) -> Path:
+        """The lock file of one agent."""
+        return self.folder / f"{name}.lock"
+
+    @contextmanager
+    def if_free(self, name: str) -> Iterator[int | None]:
+        """The descriptor of a lane that is taken at once and kept within the context; None if it is not free."""
+        fd = self._open(name)
+        try:
+            yield fd if _lock(fd, fcntl.LOCK_NB) else None
+        finally:
+            os.close(fd)
+
+    def wait(self, name: str, meanwhile: Callable[[], None]) -> int:
+        """The descriptor of a lane, to be closed by the caller, once it is free; `meanwhile` is called if that is not at once."""
+        fd = self._open(name)
+        if not _lock(fd, fcntl.LOCK_NB):
+            meanwhile()
+            _lock(fd)
+        return fd
+
+    def prepare(self) -> None:
+        """Make the folder, so that whoever locks a lane before its first beat finds where to put the file."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _open(self, name: str) -> int:
+        self.prepare()
+        fd = os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.fchmod(fd, 0o600)
+        return fd
+
+
+def beside(state: Path) -> Lanes:
+    """The lanes of the agents whose database this is."""
+    return Lanes(state.with_name("lanes"))
+
+
+@contextmanager
+def taken(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
+    """The claim as its worker is to see it, with the descriptor that its children are to inherit.
+
+    The lane that its entry needs is kept within the context. Where it is not free, or held over HTTP, the claim is `busy`.
+    """
+    lane = claim.entry.lane
+    if lane is None or claim.busy:
+        yield claim, ()
+        return
+    with lanes.if_free(lane) as fd:
+        yield (replace(claim, busy=True), ()) if fd is None else (claim, (fd,))
+
+
+def _lock(fd: int, how: int = 0) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | how)
+    except BlockingIOError:
+        return False
+    return True
