@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 from cron.schedule import Schedule
 
@@ -20,11 +21,13 @@ class Job:
     """One cron job as declared; exactly one of `schedule`, `every` and `reboot` says when.
 
     `command` is text for `shell`, or an argv that no shell sees, or None for a job that only wakes. `env` values may be
-    opaque secrets. `stagger` is added to the slot to get the due time; the slot itself stays the nominal instant.
+    opaque secrets. `stagger` is added to the slot to get the due time; the slot itself stays the nominal instant. `zone` is
+    that of its schedule and its days.
     """
 
     name: str
     enabled: bool
+    zone: ZoneInfo
     schedule: Schedule | None
     every: timedelta | None
     reboot: bool

@@ -76,6 +76,15 @@ def stretches(zone: ZoneInfo, since: datetime, *, fixed: bool) -> Iterator[Stret
         opening = start + (change.before if fixed and change.is_small else change.after)
 
 
+def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change]:
+    """The changes of a zone's clock in (after, until], both aware."""
+    for change in _changes_after(zone, after.astimezone(UTC)):
+        if change.at > until:
+            return
+        if change.before != change.after:
+            yield change
+
+
 def _changes_after(zone: ZoneInfo, start: datetime) -> Iterator[Change]:
     for year in range(start.year, start.year + YEARS + 1):
         for change in _changes(zone, year):

@@ -92,6 +92,13 @@ def parts(text: str) -> dict[str, Any]:
     return dict(_parts(text))
 
 
+def zone(text: str) -> ZoneInfo | None:
+    """The zone that a pace names: its schedule's, else its windows' one zone; None where it names none, or several."""
+    said = _parts(text)
+    named = {said["zone"]} if "zone" in said else {zone for *_, zone in said.get("hours", [])}
+    return ZoneInfo(named.pop()) if len(named) == 1 else None
+
+
 def stretched(text: str, failures: int) -> timedelta | None:
     """How long to keep quiet after that many failures in a row: the interval doubled by each, at most 8 times as long.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from cron.job import Job
 JOB = Job(
     name="backup",
     enabled=True,
+    zone=ZoneInfo("UTC"),
     schedule=None,
     every=timedelta(hours=6),
     reboot=False,

@@ -50,6 +50,28 @@ def test_one_agent_can_be_asked_for(still: Living) -> None:
     assert (agent["name"], agent["last_run"]["outcome"]) == ("ops", "alert")
 
 
+def test_the_plan_tells_what_fires_as_far_as_the_caller_reaches(still: Living) -> None:
+    told = still.get("/api/v1/plan?for=12h", READER).data
+    assert [(entry["name"], entry["source"], entry["total"]) for entry in told["entries"]] == [
+        ("ops", "database", 23), ("web", "database", 23), ("measure", "database", 1),
+    ]  # fmt: skip
+    assert told["days"] == [{"day": "2026-03-02", "beats": 46, "runs": 1}]
+    assert [entry["name"] for entry in still.get("/api/v1/plan", OPSMAN).data["entries"]] == ["ops"]
+    one = still.get("/api/v1/plan?for=3h&name=ops&all=true", OPSMAN).data["entries"][0]["days"][0]
+    assert one["firings"][:2] == ["2026-03-02T08:30:00Z", "2026-03-02T09:00:00Z"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("for=soon", 400), ("for=500d", 400), ("from=today", 400), ("all=yes", 400), ("nme=ops", 400), ("name=nobody", 404),
+        ("for=400d&all=true", 400), ("kind=agents", 400),
+    ],
+)  # fmt: skip
+def test_a_plan_that_makes_no_sense_is_refused(still: Living, query: str, status: int) -> None:
+    assert still.get(f"/api/v1/plan?{query}", READER).status == status
+
+
 @pytest.mark.parametrize(
     "path",
     ["/api/v1/agents/nobody", "/api/v1/runs/999", "/api/v1/runs/x", "/api/v1/runs/" + "9" * 5000, "/api/v1/wakes/7", "/nothing"],

@@ -43,6 +43,7 @@ COMMANDS = {
     "status": ("status:status", "Say what is due, what runs, and whether the daemon is up."),
     "runs": ("runs:runs", "List what ran and what was skipped, the newest first."),
     "show": ("runs:show", "Show everything about one run."),
+    "plan": ("plan:plan", "Say what fires in the next hours or days."),
     "wake": ("wake:wake", "Wake an agent now."),
     "pause": ("pause:pause", "Pause an agent or a job, for a time or until resumed."),
     "resume": ("pause:resume", "Resume what was paused."),

@@ -26,6 +26,7 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> 
     return Job(
         name=name,
         enabled=job.enabled,
+        zone=job.timezone or spot.frame.zone,
         schedule=schedule,
         every=job.every,
         reboot=reboot,

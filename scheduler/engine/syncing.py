@@ -37,6 +37,15 @@ def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
             _retire(turn, before.get(key), duequeue.get(turn, *key), "removed", Skip.REMOVED)
 
 
+def foreseen(entry: Entry, standing: Standing | None, now: datetime) -> tuple[datetime, datetime]:
+    """Where an entry's grid would stand, and up to when it would be accounted for, if the rows followed the plan now."""
+    if standing is None:
+        return _first_anchor(now, entry.pace_text), now - MILLISECOND
+    if (standing.state, standing.pace_text) == (_state(entry), entry.pace_text):
+        return standing.anchor, standing.settled_until
+    return _anchor(entry, standing), max(now, standing.settled_until)
+
+
 def _state(entry: Entry) -> str:
     return "active" if entry.enabled else "disabled"
 

@@ -70,7 +70,7 @@ def agent(call: Call) -> dict[str, Any]:
 def runs(call: Call) -> dict[str, Any]:
     """Runs, the newest first. A token for some agents has to name one of them."""
     call.only("kind", "name", "since", "until", "outcome", "reason", "limit")
-    kind, name = _kind(call.query.get("kind")), call.query.get("name")
+    kind, name = kind_of(call.query.get("kind")), call.query.get("name")
     if call.caller.agents is not None:
         kind = Kind.HEARTBEAT
         check_reach(call, kind, name or "")
@@ -115,7 +115,8 @@ def _reached(call: Call, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in entries if call.caller.reaches(Kind(each["kind"]), each["name"])]
 
 
-def _kind(word: str | None) -> Kind | None:
+def kind_of(word: str | None) -> Kind | None:
+    """The kind that a query names, None for none. Raises Problem."""
     if word is not None and word not in KINDS:
         raise bad("kind: write agent or cron")
     return KINDS[word] if word is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from scheduler.web import asking, health, reading
+from scheduler.web import asking, foresight, health, reading
 from scheduler.web.call import answering, doing
 from scheduler.web.problem import HANDLERS
 from scheduler.web.reach import Reach
@@ -28,6 +28,7 @@ def _routes(reach: Reach) -> list[Route]:
         "/api/v1/runs": reading.runs,
         "/api/v1/runs/{id}": reading.run,
         "/api/v1/wakes/{id}": reading.wake,
+        "/api/v1/plan": foresight.plan,
     }
     operations = {
         "/-/reload": asking.reload,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from cron import command
 from cron.job import Job
@@ -36,6 +37,10 @@ class JobEntry:
     @property
     def enabled(self) -> bool:
         return self.spec.enabled
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return self.spec.zone
 
     @property
     def pace_text(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
 from scheduler.outcome import Ending, Kind, Trigger
 from scheduler.wake import Wake
@@ -84,6 +85,11 @@ class Entry(Protocol):
     def name(self) -> str: ...
     @property
     def enabled(self) -> bool: ...
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone that its days are counted in."""
+        ...
+
     @property
     def pace_text(self) -> str: ...
     @property

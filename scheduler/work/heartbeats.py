@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from heartbeat import checklist, precheck, verdict
 from heartbeat.checks import Situation, checklist_of, first_obstacle, late_obstacle
@@ -42,6 +43,10 @@ class HeartbeatEntry:
     @property
     def enabled(self) -> bool:
         return self.spec.enabled
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return self.spec.zone
 
     @property
     def pace_text(self) -> str:

@@ -1,0 +1,161 @@
+"""`plan`: what fires in the next hours or days, in local time and UTC, and how often each entry does on each day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from scheduler.cli import names, options, reach
+from scheduler.cli.arguments import Moment, Span
+from scheduler.cli.declared import declared
+from scheduler.cli.mistake import Mistake
+from scheduler.cli.names import called
+from scheduler.cli.table import table
+from scheduler.cli.times import utc_now
+from scheduler.config.fields import written
+from scheduler.observe import forecast
+
+HEAD = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
+DAY_COLUMNS = 5
+LINE = 68  # columns for names, before it is said how many more there are
+
+Row = tuple[str, list[str]]  # the instant by which it is sorted, and its cells
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--for", "span", type=Span(), default="24h", show_default=True, help="How far ahead.")
+@click.option("--from", "begin", type=Moment(), help="Begin at this time instead of now.")
+@click.option("--all", "each", is_flag=True, help="Each firing on a line of its own, however many.")
+@options.config
+@options.state
+@options.form
+def plan(
+    name: str | None, span: timedelta, begin: datetime | None, each: bool, path: Path, state: Path | None, form: str
+) -> None:
+    """Say what fires in the next hours or days.
+
+    With NAME, only that agent or job, each firing on its line. Where the daemon has run before, the grids are those of its
+    database, else those that a first start now would give.
+    """
+    if not timedelta() < span <= forecast.LONGEST:
+        raise Mistake(f"--for: write a time of at most {written(forecast.LONGEST)}")
+    where, now = reach.place(path, state), utc_now()
+    config = declared(path, state, where)
+    with reach.reading(where) as db:
+        seen = forecast.foresee(db, config, now)
+    if name is not None:
+        key = names.choose(name, lambda key: any((each.course.kind, each.course.name) == key for each in seen))
+        seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
+    begin = begin or now
+    told = {"running": reach.running(where) is not None} | forecast.told(seen, begin, begin + span, each=each or name is not None)
+    click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(_lines(told)))
+
+
+def _lines(told: dict[str, Any]) -> Iterator[str]:
+    rows = sorted((row for entry in told["entries"] for row in _rows(entry, told["clock_changes"])), key=lambda row: row[0])
+    if rows:
+        yield from _marked(rows, told["clock_changes"])
+        yield ""
+        yield _sums(told)
+    else:
+        yield f"nothing fires from {told['from']} to {told['until']}"
+    yield from _notes(told)
+
+
+def _rows(entry: dict[str, Any], changes: list[dict[str, Any]]) -> Iterator[Row]:
+    zone = ZoneInfo(entry["zone"])
+    changing = {_local(change["at"], zone).date() for change in changes if change["zone"] == entry["zone"]}
+    for day in entry["days"]:
+        ambiguous = date.fromisoformat(day["day"]) in changing
+        for first, last, count in _told_together(day):
+            local = _clock(first, zone, ambiguous) if count == 1 else f"{_local(first, zone):%H:%M}-{_local(last, zone):%H:%M}"
+            utc = f"{datetime.fromisoformat(first):%m-%d %H:%M}"
+            yield first, [_weekday(day["day"]), local, utc, str(count), called(entry["kind"], entry["name"]), entry["zone"]]
+
+
+def _told_together(day: dict[str, Any]) -> list[tuple[str, str, int]]:
+    """The firings of a day that stand on one line: the first, the last and how many."""
+    if day["firings"] is None:
+        return [(day["first"], day["last"], day["count"])]
+    return [(instant, instant, 1) for instant in day["firings"]]
+
+
+def _marked(rows: list[Row], changes: list[dict[str, Any]]) -> Iterator[str]:
+    """The table, with a line at each instant at which a clock is changed."""
+    days = [cells[0] for _, cells in rows]
+    shown = [["" if before == day else day, *cells[1:]] for before, day, (_, cells) in zip(["", *days], days, rows, strict=False)]
+    zones = {cells[-1] for _, cells in rows}
+    head, *lines = (table(HEAD, shown) if len(zones) > 1 else table(HEAD[:-1], [cells[:-1] for cells in shown])).splitlines()
+    marks = [(change["at"], f"--- clock of {change['zone']}: {change['before']} is {change['after']} ---") for change in changes]
+    yield head
+    # A mark stands before what fires at its own instant: that is the new clock's.
+    for _, line in sorted([*marks, *zip((at for at, _ in rows), lines, strict=True)], key=lambda marked: marked[0]):
+        yield line
+    if len(zones) == 1:
+        yield f"times in {zones.pop()}"
+
+
+def _sums(told: dict[str, Any]) -> str:
+    """How often each entry fires on each day; the days that have no room are one column."""
+    days = [day["day"] for day in told["days"]]
+    shown = days if len(days) <= DAY_COLUMNS else days[: DAY_COLUMNS - 1]
+    later = ["LATER"] if len(shown) < len(days) else []
+
+    def row(name: str, counts: dict[str, int]) -> list[str]:
+        rest = [str(sum(count for day, count in counts.items() if day not in shown))] if later else []
+        return [name, *(str(counts.get(day, 0)) for day in shown), *rest, str(sum(counts.values()))]
+
+    fires = [entry for entry in told["entries"] if entry["total"]]
+    rows = [row(called(each["kind"], each["name"]), {day["day"]: day["count"] for day in each["days"]}) for each in fires]
+    for what, word in (("beats", "all agents"), ("runs", "all jobs")):
+        counts = {day["day"]: day[what] for day in told["days"]}
+        rows += [row(word, counts)] if any(counts.values()) else []
+    return table(("PER DAY", *map(_weekday, shown), *later, "TOTAL"), rows)
+
+
+def _notes(told: dict[str, Any]) -> Iterator[str]:
+    entries = told["entries"]
+    for source, words in SOURCES.items():
+        yield from _listed(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
+    for state, words in STATES.items():
+        yield from _listed(words, [entry for entry in entries if not entry["total"] and entry["state"] == state])
+    yield f"daemon: {'running' if told['running'] else 'down; nothing fires until it runs'}"
+
+
+SOURCES = {
+    "database": "grid from the database",
+    "reload": "grid once the config is taken up",
+    "fresh start": "grid of a first start now",
+}
+STATES = {"active": "nothing in this time", "paused": "paused", "disabled": "disabled"}
+
+
+def _listed(words: str, entries: list[dict[str, Any]]) -> Iterator[str]:
+    """The names of some entries after a word, as many as a line holds and at least one."""
+    found = [called(entry["kind"], entry["name"]) for entry in entries]
+    lengths = accumulate((len(name) + 2 for name in found), initial=len(words))
+    shown = found[: max(1, sum(length <= LINE for length in lengths) - 1)]
+    left = len(found) - len(shown)
+    if found:
+        yield f"{words}: {', '.join(shown)}" + (f" and {left} more" if left else "")
+
+
+def _local(instant: str, zone: ZoneInfo) -> datetime:
+    return datetime.fromisoformat(instant).astimezone(zone)
+
+
+def _clock(instant: str, zone: ZoneInfo, ambiguous: bool) -> str:
+    local = _local(instant, zone)
+    return f"{local:%H:%M:%S}".removesuffix(":00") + (f" {local:%Z}" if ambiguous else "")
+
+
+def _weekday(day: str) -> str:
+    return f"{date.fromisoformat(day):%a %m-%d}"

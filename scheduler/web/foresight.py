@@ -1,0 +1,62 @@
+"""Foresight: what the interface tells of the time to come."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from scheduler import plan as plans
+from scheduler.config import fields
+from scheduler.observe import forecast
+from scheduler.outcome import Kind
+from scheduler.web.call import Call, instant
+from scheduler.web.problem import bad, not_found
+from scheduler.web.reading import check_reach, kind_of, reading
+
+A_DAY = timedelta(days=1)
+MOST_FIRINGS = 10_000
+
+
+def plan(call: Call) -> dict[str, Any]:
+    """What fires in the hours or days to come, as far as the caller's agents go."""
+    call.only("for", "from", "name", "kind", "all")
+    now, each = call.reach.clock(), _switch(call, "all")
+    begin = instant("from", call.query["from"]) if "from" in call.query else now
+    span = _span(call)
+    with reading(call.reach) as db:
+        seen = forecast.foresee(db, plans.make(call.reach.settings()), now)
+    chosen = _chosen(call, seen)
+    told = forecast.told(chosen, begin, begin + span)
+    if not each:
+        return told
+    if sum(entry["total"] for entry in told["entries"]) > MOST_FIRINGS:
+        raise bad(f"all: more than {MOST_FIRINGS} firings; ask for less time, or by name")
+    return forecast.told(chosen, begin, begin + span, each=True)
+
+
+def _chosen(call: Call, seen: list[forecast.Foreseen]) -> list[forecast.Foreseen]:
+    kind, name = kind_of(call.query.get("kind")), call.query.get("name")
+    if kind is not None and name is not None:
+        check_reach(call, kind, name)
+    mine = [each for each in seen if call.caller.reaches(each.course.kind, each.course.name)]
+    found = [each for each in mine if kind in (None, each.course.kind) and name in (None, each.course.name)]
+    if name is not None and not found:
+        raise not_found(f"{'cron job' if kind is Kind.CRON else 'agent' if kind else 'agent or cron job'} {name!r}")
+    return found
+
+
+def _span(call: Call) -> timedelta:
+    try:
+        span = fields.some_duration(call.query.get("for", "24h"))
+    except ValueError as error:
+        raise bad(f"for: {error}") from error
+    if span > forecast.LONGEST:
+        raise bad(f"for: at most {fields.written(forecast.LONGEST)}")
+    return span
+
+
+def _switch(call: Call, key: str) -> bool:
+    said = call.query.get(key, "false")
+    if said not in ("true", "false"):
+        raise bad(f"{key}: write true or false")
+    return said == "true"

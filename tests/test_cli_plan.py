@@ -1,0 +1,181 @@
+"""`plan`: what fires when, in local time and UTC, with the daemon up and down and the config sound and broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_story_slots import agent, job
+from world import World, at
+
+from scheduler.cli.main import main
+
+Play = Callable[..., World]
+
+BERLIN = """
+timezone: Europe/Berlin
+agents:
+  ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, active_hours: "08:00-22:00", stagger: 0s, deliver: log}}
+  hanoi: {runner: {kind: command, argv: [a]}, heartbeat: {schedule: "0 8 * * *", timezone: Asia/Ho_Chi_Minh, deliver: log}}
+  off: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 0m, deliver: log}}
+cron:
+  nightly: {schedule: "30 2 * * *", command: x}
+  often: {schedule: "*/5 * * * *", command: x}
+  start: {schedule: "@reboot", command: x}
+"""
+SPRING = ("--from", "2027-03-27T12:00:00Z", "--for", "48h")
+AUTUMN = ("--from", "2027-10-30T12:00:00Z", "--for", "48h")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(BERLIN, "utf-8")
+    return path
+
+
+def lines(capsys: pytest.CaptureFixture[str], config: Path, *arguments: str) -> list[str]:
+    assert main(["plan", "-c", str(config), *arguments]) == 0
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def data(capsys: pytest.CaptureFixture[str], config: Path, *arguments: str) -> Any:
+    assert main(["plan", "-c", str(config), *arguments, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def entry(told: Any, name: str) -> Any:
+    return next(each for each in told["entries"] if each["name"] == name)
+
+
+def test_two_days_across_the_spring_change_show_local_time_zone_and_utc_and_mark_it(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Berlin's clocks go forward on 28 March 2027 at 02:00, which is 01:00 UTC."""
+    told = lines(capsys, config, *SPRING)
+    assert told[0] == "DAY LOCAL UTC TIMES NAME ZONE"
+    assert "Sun 03-28 00:00-23:55 03-27 23:00 276 cron/often Europe/Berlin" in told
+    mark = told.index("--- clock of Europe/Berlin: 02:00 CET is 03:00 CEST ---")
+    assert told[mark + 1 : mark + 3] == [
+        "08:00 03-28 01:00 1 agent/hanoi Asia/Ho_Chi_Minh",
+        "03:00 CEST 03-28 01:00 1 cron/nightly Europe/Berlin",
+    ]
+    assert "cron/often 132 276 168 576" in told
+    assert "all jobs 132 277 169 578" in told
+    assert "disabled: agent/off" in told
+    assert "nothing in this time: cron/start" in told
+    assert told[-1] == "daemon: down; nothing fires until it runs"
+
+
+def test_a_long_day_in_autumn_has_its_25_hours_and_both_passes_have_their_names(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = data(capsys, config, *AUTUMN)
+    assert [day["count"] for day in entry(told, "often")["days"]] == [120, 300, 156]
+    assert entry(told, "nightly")["days"][0]["firings"] == ["2027-10-31T00:30:00Z"]
+    assert told["clock_changes"] == [
+        {"zone": "Europe/Berlin", "at": "2027-10-31T01:00:00Z", "before": "03:00 CEST", "after": "02:00 CET"}
+    ]
+    each = [line for line in lines(capsys, config, "cron/often", *AUTUMN) if line.startswith("02:55 ")]
+    assert each == ["02:55 CEST 10-31 00:55 1 cron/often", "02:55 CET 10-31 01:55 1 cron/often", "02:55 11-01 01:55 1 cron/often"]
+
+
+def test_many_firings_are_one_line_a_day_unless_each_is_asked_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folded = lines(capsys, config, *SPRING)
+    assert len([line for line in folded if "cron/often" in line and "Europe/Berlin" in line]) == 3
+    assert len(lines(capsys, config, "--all", *SPRING)) > 576
+    assert entry(data(capsys, config, *SPRING), "often")["days"][0]["firings"] is None
+    assert sum(len(day["firings"]) for day in entry(data(capsys, config, "--all", *SPRING), "often")["days"]) == 576
+
+
+def test_days_that_have_no_column_are_summed_in_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = lines(capsys, config, "--from", "2027-05-01T00:00+02:00", "--for", "30d")
+    assert "cron/often 288 288 288 288 7488 8640" in told
+
+
+def test_it_fits_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    config.write_text(BERLIN.replace("nightly", "a-very-long-name-" * 3), "utf-8")
+    assert main(["plan", "-c", str(config), *SPRING]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_grid_that_the_database_knows_is_the_one_that_is_planned(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(interval="7h") + job(every="5h"), start="2026-03-02 08:11")
+    world.run(minutes=5)
+    told = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "12h")
+    assert entry(told, "ops")["source"] == "database"
+    assert entry(told, "ops")["days"][0]["firings"] == ["2026-03-02T15:11:00Z"]
+    assert [day["firings"] for day in entry(told, "measure")["days"]] == [["2026-03-02T13:11:00Z", "2026-03-02T18:11:00Z"]]
+
+
+def test_without_a_database_it_is_what_a_start_now_would_do(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = data(capsys, config, "--for", "24h")
+    assert {each["source"] for each in told["entries"] if each["total"]} == {"fresh start"}
+    assert lines(capsys, config)[-4] == "grid of a first start now: agent/hanoi, agent/ops, cron/nightly and 1 more"
+
+
+def test_a_changed_interval_is_planned_as_a_reload_would(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(interval="30m"))
+    world.run(minutes=5)
+    world.config.write_text(agent(interval="3h"), "utf-8")
+    told = entry(data(capsys, world.config, "--for", "24h"), "ops")
+    assert told["source"] == "reload"
+    assert {firing[14:] for day in told["days"] for firing in day["firings"] or [day["first"], day["last"]]} == {"00:00Z"}
+    assert told["total"] == 8
+
+
+def test_what_is_paused_fires_again_when_its_pause_ends(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(interval="2h") + job(every="2h"))
+    world.run(minutes=5)
+    world.pause(("heartbeat", "ops"), at("2026-03-02 13:30"))
+    world.pause(("cron", "measure"))
+    told = data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "10h")
+    assert entry(told, "ops")["state"] == entry(told, "measure")["state"] == "paused"
+    assert entry(told, "ops")["days"][0]["firings"] == ["2026-03-02T14:00:00Z", "2026-03-02T16:00:00Z", "2026-03-02T18:00:00Z"]
+    assert entry(told, "measure")["total"] == 0
+
+
+def test_an_agent_that_backs_off_is_not_planned_for_the_slots_that_it_passes_over(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = play(agent(interval="1h", backoff_on_failure="true", retries="0"), scripts={"ops": lambda asked: 1})
+    world.run(minutes=5)
+    told = entry(data(capsys, world.config, "--from", "2026-03-02T08:12:00Z", "--for", "4h"), "ops")
+    assert told["days"][0]["firings"] == ["2026-03-02T10:00:00Z", "2026-03-02T11:00:00Z", "2026-03-02T12:00:00Z"]
+
+
+def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(interval="3h", timezone="Asia/Tokyo", active_hours='"08:00-22:00"'))
+    world.run(minutes=5)
+    world.config.write_text("agents: [", "utf-8")
+    assert main(["plan", "-c", str(world.config), "--from", "2026-03-02T08:12:00Z", "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == f"{world.config} has faults, `heartbeatd check` lists them; this is what the database knows\n"
+    (ops,) = json.loads(told.out)["entries"]
+    assert (ops["source"], ops["zone"], ops["total"]) == ("database", "Asia/Tokyo", 5)
+    assert main(["plan", "--state", str(world.state), "--from", "2026-03-02T08:12:00Z", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["entries"] == [ops]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--for", "500d"], "--for: write a time of at most 400d"),
+        (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_a_line(
+    config: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "-c", str(config), *arguments]) == 2
+    assert capsys.readouterr().err == f"heartbeatd: {said}\n"
+
+
+def test_a_broken_config_and_no_database_is_the_configs_faults(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text("agents: [", "utf-8")
+    assert main(["plan", "-c", str(config)]) == 2
+    assert capsys.readouterr().err.startswith(f"{config}:2:1: agents: ")
