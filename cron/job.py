@@ -20,9 +20,9 @@ Misfire = Literal["latest", "skip"]
 class Job:
     """One cron job as declared; exactly one of `schedule`, `every` and `reboot` says when.
 
-    `command` is text for `shell`, or an argv that no shell sees, or None for a job that only wakes. `env` values may be
-    opaque secrets. `stagger` is added to the slot to get the due time; the slot itself stays the nominal instant. `zone` is
-    that of its schedule and its days.
+    `command` is text for `shell`, or an argv that no shell sees; `prompt` is what `agent` is asked instead, by `model` if that is
+    not None; a job with neither only wakes. `env` values may be opaque secrets. `stagger` is added to the slot to get the due
+    time; the slot itself stays the nominal instant. `zone` is that of its schedule and its days.
     """
 
     name: str
@@ -35,6 +35,9 @@ class Job:
     misfire: Misfire
     grace: timedelta
     command: str | tuple[str, ...] | None
+    prompt: str | None
+    agent: str | None
+    model: str | None
     shell: str
     env: Mapping[str, object]
     workdir: Path

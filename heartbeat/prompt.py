@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from zoneinfo import ZoneInfo
 
 from heartbeat.checklist import Progress, tasks
 from heartbeat.precheck import MAX_OUTPUT, Checked, Found
@@ -112,9 +113,7 @@ def meta(facts: Facts, heartbeat: Heartbeat) -> dict[str, object]:
     """The same facts as plain data for the runner, without the texts of files; of a wake's text the last 800 characters."""
     return {
         "agent": heartbeat.name,
-        "now": _utc(facts.now),
-        "timezone": heartbeat.zone.key,
-        "local_time": facts.now.astimezone(heartbeat.zone).isoformat(timespec="seconds"),
+        **time_meta(facts.now, heartbeat.zone),
         "last_beat": _utc(facts.last_beat) if facts.last_beat else None,
         "seconds_since_last_beat": int(_since(facts.last_beat, facts.now).total_seconds()) if facts.last_beat else None,
         "failures": facts.failures,
@@ -126,9 +125,31 @@ def meta(facts: Facts, heartbeat: Heartbeat) -> dict[str, object]:
     }
 
 
+def time_part(now: datetime, zone: ZoneInfo) -> Part:
+    """What an agent is told of the time."""
+    local = now.astimezone(zone)
+    said = f"{_WEEKDAYS[local.weekday()]} {local:%Y-%m-%d %H:%M} ({zone.key}, UTC{local:%z})"
+    return Part("time", f"Local time: {said}.")
+
+
+def time_meta(now: datetime, zone: ZoneInfo) -> dict[str, object]:
+    """The same as data."""
+    return {
+        "now": _utc(now),
+        "timezone": zone.key,
+        "local_time": now.astimezone(zone).isoformat(timespec="seconds"),
+    }
+
+
+def context_parts(context: tuple[tuple[str, str], ...]) -> Iterator[Part]:
+    """The context files, each as data between marks."""
+    for name, text in context:
+        yield Part(f"context:{name}", f"Context file {name}:\n{_marked(text)}")
+
+
 def _parts(facts: Facts, heartbeat: Heartbeat) -> Iterator[Part]:
     yield Part("contract", f"{(heartbeat.prompt or _TASK).strip()}\n{_RULES}")
-    yield Part("time", f"Local time: {_local(facts.now, heartbeat)}.")
+    yield time_part(facts.now, heartbeat.zone)
     yield Part("last_beat", _last_beat(facts))
     if facts.failures:
         yield Part("failures", f"Beats that failed in a row before this one: {facts.failures}.")
@@ -137,8 +158,7 @@ def _parts(facts: Facts, heartbeat: Heartbeat) -> Iterator[Part]:
     if facts.precheck:
         yield Part("precheck", _precheck(facts.precheck))
     if not heartbeat.light_context:
-        for name, text in facts.context:
-            yield Part(f"context:{name}", f"Context file {name}:\n{_marked(text)}")
+        yield from context_parts(facts.context)
     for name, text in facts.memory:
         yield Part(f"memory:{name}", f"Memory file {name}:\n{_marked(text)}")
     if facts.progress.open or facts.progress.done:
@@ -147,11 +167,6 @@ def _parts(facts: Facts, heartbeat: Heartbeat) -> Iterator[Part]:
         yield Part("checklist", _checklist(facts))
     else:
         yield Part("tasks", f"Tasks for now:\n{facts.tasks.strip()}")
-
-
-def _local(now: datetime, heartbeat: Heartbeat) -> str:
-    local = now.astimezone(heartbeat.zone)
-    return f"{_WEEKDAYS[local.weekday()]} {local:%Y-%m-%d %H:%M} ({heartbeat.zone.key}, UTC{local:%z})"
 
 
 def _last_beat(facts: Facts) -> str:

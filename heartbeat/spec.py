@@ -136,3 +136,19 @@ class Heartbeat:
     precheck: Precheck | None = None
     memory: tuple[str, ...] = ()
     max_input_tokens: int = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent as it is asked outside of its heartbeat: without what holds for that alone, its model and its provider.
+
+    `model` None leaves the choice to the agent; `zone` is that of the time in its prompt.
+    """
+
+    name: str
+    zone: ZoneInfo
+    workspace: Path
+    runner: Runner
+    model: str | None
+    context: tuple[str, ...]
+    max_input_tokens: int

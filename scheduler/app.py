@@ -152,8 +152,9 @@ class Daemon:
 
     def _warm(self) -> None:
         """Import ahead what models are asked with: it takes a second, and no beat should wait for it."""
-        asked = [beat.runner for beat in self.settings.heartbeats.values() if beat.enabled]
-        threading.Thread(target=runners.warm, args=(asked,), name="warm", daemon=True).start()
+        beats = [beat.runner for beat in self.settings.heartbeats.values() if beat.enabled]
+        others = [agent.runner for agent in self.settings.asked.values()]
+        threading.Thread(target=runners.warm, args=([*beats, *others],), name="warm", daemon=True).start()
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
         """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""

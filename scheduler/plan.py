@@ -24,7 +24,8 @@ class Plan:
 
 def make(settings: Settings) -> Plan:
     """The plan for valid settings; pure, so that it can fail without touching anything."""
-    entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *map(JobEntry, settings.jobs.values())]
+    jobs = (JobEntry(job, settings.asked.get(name)) for name, job in settings.jobs.items())
+    entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
     return Plan(settings, {(entry.kind, entry.name): entry for entry in entries})
 
 

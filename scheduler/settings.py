@@ -10,7 +10,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Agent, Heartbeat
 from scheduler.secret import Secret
 
 May = Literal["read", "wake", "operate", "edit"]
@@ -95,7 +95,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One valid config. `hash` is the SHA-256 (hex) of all that decided it: file, overrides and the secrets' names."""
+    """One valid config. `hash` is the SHA-256 (hex) of all that decided it: file, overrides and the secrets' names.
+
+    `asked` are the agents whom jobs with a prompt ask, by the job's name.
+    """
 
     path: Path
     hash: str
@@ -108,3 +111,4 @@ class Settings:
     heartbeats: Mapping[str, Heartbeat]
     jobs: Mapping[str, Job]
     prices: Mapping[str, Price] = field(default_factory=dict)
+    asked: Mapping[str, Agent] = field(default_factory=dict)

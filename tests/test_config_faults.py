@@ -128,7 +128,16 @@ FAULTS = [
     ('"0 3 * * *"', '%x', 'config.yaml:19:15: cron.nightly.schedule: text that begins with % must stand in quotes'),
     ('    schedule: "0 3 * * *"\n', '', 'config.yaml:18:3: cron.nightly: nothing says when; write schedule: "0 3 * * *" or every: 6h'),
     ('"0 3 * * *"', '"0 3 * * *"\n    every: 6h', 'config.yaml:20:12: cron.nightly.every: schedule and every exclude each other; keep one of them'),
-    ('    command: ./backup.sh\n    wake_heartbeat: ops\n', '', 'config.yaml:18:3: cron.nightly: nothing says what to do; write command: ./script.sh or wake_heartbeat: AGENT'),
+    ('    command: ./backup.sh\n    wake_heartbeat: ops\n', '', 'config.yaml:18:3: cron.nightly: nothing says what to do; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT'),
+    ('command: ./backup.sh', 'prompt: Write.', 'config.yaml:20:13: cron.nightly.prompt: nothing says who is asked; write agent: NAME'),
+    ('command: ./backup.sh', 'prompt: Write.\n    agent: opps', "config.yaml:21:12: cron.nightly.agent: 'opps' is no agent of this file; did you mean ops?"),
+    ('command: ./backup.sh', 'prompt: Write.\n    agent: [ops]', 'config.yaml:21:12: cron.nightly.agent: a text is wanted here, not a list'),
+    ('command: ./backup.sh', 'prompt: ""\n    agent: ops', 'config.yaml:20:13: cron.nightly.prompt: the text is empty; write one or remove the key'),
+    ('command: ./backup.sh', 'prompt: Write.\n    agent: ops\n    command: x', 'config.yaml:20:13: cron.nightly.prompt: prompt and command exclude each other; keep one of them, or write a second job'),
+    ('command: ./backup.sh', 'command: x\n    agent: ops', 'config.yaml:21:12: cron.nightly.agent: nobody is asked, for there is no prompt; remove agent, or write prompt: TEXT'),
+    ('command: ./backup.sh', 'command: x\n    model: y', 'config.yaml:21:12: cron.nightly.model: nobody is asked, for there is no prompt; remove model, or write prompt: TEXT'),
+    ('command: ./backup.sh', 'prompt: Write.\n    agent: ops\n    stdin: x', 'config.yaml:22:12: cron.nightly.stdin: this is for a command, and a prompt runs none; remove stdin'),
+    ('command: ./backup.sh', 'prompt: Write.\n    agent: ops\n    env: {A: b}', 'config.yaml:22:5: cron.nightly.env: this is for a command, and a prompt runs none; remove env'),
     ('./backup.sh', '[]', 'config.yaml:20:14: cron.nightly.command: no program is named; write [program, argument]'),
     ('./backup.sh', "''", 'config.yaml:20:14: cron.nightly.command: the text is empty; write one or remove the key'),
     ('wake_heartbeat: ops', 'wake_heartbeat: opps', "config.yaml:21:21: cron.nightly.wake_heartbeat: 'opps' is no agent of this file; did you mean ops?"),
@@ -165,6 +174,39 @@ def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right:
     environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123"}
     assert right in RIGHT
     assert complaints(tmp_path, RIGHT.replace(right, wrong, 1), environ) == [line]
+
+
+ASKED = """\
+providers: {local: {kind: openai, base_url: "http://127.0.0.1:1/v1"}}
+prices: {claude-haiku-5-5: {input: 1, output: 1}}
+limits: {min_interval: 10m}
+agents:
+  ops:
+    runner: {kind: openai, provider: local}
+    heartbeat: {interval: none, model: tiny, deliver: log}
+  off: {heartbeat: {enabled: false, interval: 30m, deliver: log}}
+cron:
+  ask: {schedule: "0 9 * * *", prompt: Write., agent: ops, model: tiny}
+"""
+
+
+# fmt: off
+ASKING = [
+    ("deliver: log", "deliver: log", ""),
+    ("ops, model: tiny", "ops", "config.yaml:10:3: cron.ask.model: is missing; write model: NAME, one that local has"),
+    ("ops, model: tiny", "off", "config.yaml:10:55: cron.ask.agent: off is disabled, and nobody asks it; write heartbeat: {interval: none} there for one that only jobs ask"),
+    ("ops, model: tiny", "off, enabled: false", ""),
+    ('schedule: "0 9 * * *"', "every: 5m", "config.yaml:10:16: cron.ask.every: 5m is below limits.min_interval, which is 10m; write 10m or more, or lower the limit"),
+    ("0 9 * * *", "*/5 9 * * *", "config.yaml:10:19: cron.ask.schedule: it fires as often as every 5m, below limits.min_interval, which is 10m; space it out, or lower the limit"),
+    ("deliver: log}\n  off", "deliver: log, provider: locl}\n  off", "config.yaml:7:70: agents.ops.heartbeat.provider: 'locl' is no provider of this file; did you mean local?"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("right", "wrong", "line"), ASKING, ids=[row[1] for row in ASKING])
+def test_a_prompt_asks_an_agent_that_may_be_asked_and_not_too_often(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    assert right in ASKED
+    assert "\n".join(complaints(tmp_path, ASKED.replace(right, wrong, 1))) == line
 
 
 FIVE = """\

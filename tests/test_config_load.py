@@ -146,6 +146,13 @@ def test_a_schedule_of_its_own_undoes_an_inherited_interval(tmp_path: Path) -> N
     assert (jobs["b"].misfire, jobs["b"].grace) == ("skip", timedelta(minutes=5))
 
 
+def test_a_prompt_of_its_own_undoes_an_inherited_command_and_the_other_way_round(tmp_path: Path) -> None:
+    text = SMALL + "defaults: {cron: {every: 6h, command: x, env: {A: b}}}\ncron: {a: {prompt: Write., agent: ops}, b: {}}\n"
+    settings = read(tmp_path, text).settings
+    assert [(job.command, job.prompt) for job in settings.jobs.values()] == [(None, "Write."), ("x", None)]
+    assert {name: agent.name for name, agent in settings.asked.items()} == {"a": "ops"}
+
+
 def test_a_fault_in_a_default_is_told_once_however_many_inherit_it(tmp_path: Path) -> None:
     text = DEFAULTS.replace("window: 2h", "window: 2x")
     column = text.splitlines()[2].index("2x") + 1

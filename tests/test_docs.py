@@ -49,3 +49,11 @@ def test_the_library_s_page_names_every_argument_and_field() -> None:
     named = set(re.findall(r"`(\w+)`", page))
     assert set(signature(heartbeat.beat).parameters) <= named
     assert set(heartbeat.Beat.__dataclass_fields__) <= named
+
+
+@pytest.mark.parametrize("page", ["jobs.md"])
+def test_a_page_s_configs_are_accepted_as_they_are_shown(tmp_path: Path, page: str) -> None:
+    shown = re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    assert shown
+    for text in shown:
+        assert read(tmp_path, text, {}).settings.jobs

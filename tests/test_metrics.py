@@ -187,14 +187,25 @@ def test_only_the_suppressions_that_the_config_makes_possible_are_shown(
 
 
 def test_wakes_come_from_cron_only_where_a_job_wakes(play: Play) -> None:
-    assert words(Page(play(AGENT)).series("wakes_total")) == {"manual", "api"}
-    assert words(Page(play(AGENT)).series("runs_total")) == {"interval", "manual", "api"}
+    assert words(Page(play(AGENT)).series("wakes_total")) == {"manual", "api", "webhook"}
+    assert words(Page(play(AGENT)).series("runs_total")) == {"interval", "manual", "api", "webhook"}
 
 
 def test_a_job_that_wakes_an_agent_makes_cron_a_source_of_its_runs(play: Play) -> None:
     series = Page(play(BOTH)).series()
     assert "wakes_total{ops,started,cron}" in series
     assert "runs_total{heartbeat,ops,ok,cron}" in series
+
+
+def test_a_job_with_a_prompt_has_the_series_of_what_it_asks(play: Play) -> None:
+    agents = AGENT.replace("{kind: command, argv: [agent]}", "{kind: anthropic}")
+    series = Page(play(agents + 'cron:\n  digest: {schedule: "0 9 * * *", prompt: Write., agent: ops, model: tiny}\n')).series()
+    assert {
+        "tokens_total{cron,tiny,digest,input}", "cost_usd_total{cron,tiny,digest,ok}", "skips_total{cron,digest,busy}",
+        "skips_total{cron,digest,breaker_open}", "skips_total{cron,digest,prompt_too_large}", "runs_total{cron,digest,failed,schedule}",
+        "unpriced_tokens_total{tiny}",
+    } <= series.keys()  # fmt: skip
+    assert not [name for name in series if name.startswith("runs_total{cron,digest,async")]
 
 
 def test_counters_follow_the_rows(play: Play) -> None:

@@ -85,7 +85,7 @@ def wait_for_end(pid: int) -> None:
 
 def test_a_child_answers_on_stdout_and_complains_on_stderr() -> None:
     ended = start("sh", "-c", "cat; echo oops >&2; exit 3", stdin=b"hello")
-    assert ended == Ended(3, b"hello", b"oops\n", truncated=False, timed_out=False, problem=None, ended_by=None)
+    assert ended == Ended(3, b"hello", b"oops\n", truncated=False, timed_out=False, problem=None, ended_by=None, size=5)
 
 
 def test_a_child_sees_path_home_lang_what_is_given_and_its_mark_only() -> None:

@@ -12,7 +12,7 @@ from heartbeat.cadence import stagger_of
 from heartbeat.hours import Hours, window
 from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.timed import Timed
-from scheduler.config import models
+from scheduler.config import models, often
 from scheduler.config.fields import Share, written
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
@@ -89,13 +89,8 @@ def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
     assert not isinstance(interval, str)
     if not interval:
         return None
-    if calls_model(agent) and interval < spot.frame.min_interval:
-        least = written(spot.frame.min_interval)
-        spot.fault(
-            f"{written(interval)} is below limits.min_interval, which is {least}; write {least} or more, or lower the limit",
-            "heartbeat",
-            "interval",
-        )
+    if calls_model(agent):
+        often.check_interval(interval, spot, "heartbeat", "interval")
     return interval
 
 
@@ -110,13 +105,8 @@ def _schedule(agent: models.Agent, spot: Spot) -> Schedule | None:
         return None
     for warning in schedule.warnings:
         spot.warn(warning, "heartbeat", "schedule")
-    if calls_model(agent) and schedule.period() < spot.frame.min_interval:
-        period, least = written(schedule.period()), written(spot.frame.min_interval)
-        spot.fault(
-            f"it fires as often as every {period}, below limits.min_interval, which is {least}; space it out, or lower the limit",
-            "heartbeat",
-            "schedule",
-        )
+    if calls_model(agent):
+        often.check_schedule(schedule, spot, "heartbeat", "schedule")
     return schedule
 
 

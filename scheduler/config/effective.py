@@ -132,7 +132,13 @@ def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
 def _job(settings: Settings, name: str) -> dict[str, str]:
     job = settings.jobs[name]
     zone = job.schedule.zone if job.schedule else settings.zone
-    return {"timezone": zone.key, "workdir": str(job.workdir), "misfire.grace": _span(job.grace)}
+    asked = settings.asked.get(name)
+    return {
+        "timezone": zone.key,
+        "workdir": str(job.workdir),
+        "misfire.grace": _span(job.grace),
+        "model": (asked and asked.model) or "none",
+    }
 
 
 def _span(span: timedelta) -> str:

@@ -6,6 +6,7 @@ from scheduler.config.tree import Map
 
 # One of a kind: an entry that writes one does not inherit the other.
 _OF_A_JOB = ("schedule", "every")
+_WHAT_IT_DOES = ("command", "prompt")
 _OF_A_BEAT = ("schedule", "interval")
 
 
@@ -25,8 +26,10 @@ def merge(base: Map, over: Map) -> Map:
 
 
 def merge_job(base: Map, over: Map) -> Map:
-    """As `merge`, for jobs: a schedule of the entry's own undoes an inherited interval, and the other way round."""
-    return merge(_without_rivals(base, over, _OF_A_JOB), over)
+    """As `merge`, for jobs: of schedule and interval, and of command and prompt, one of its own undoes an inherited other."""
+    for either in (_OF_A_JOB, _WHAT_IT_DOES):
+        base = _without_rivals(base, over, either)
+    return merge(base, over)
 
 
 def merge_agent(base: Map, over: Map) -> Map:

@@ -8,7 +8,8 @@ from datetime import timedelta
 from cron.job import Job
 from cron.schedule import Schedule, ScheduleError, is_reboot, parse
 from heartbeat.cadence import stagger_of
-from scheduler.config import models
+from heartbeat.spec import Agent, ModelRunner
+from scheduler.config import models, often
 from scheduler.config.fields import written
 from scheduler.config.frame import Spot
 
@@ -16,12 +17,18 @@ LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
 
 
-def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> Job:
-    """The job of a checked part; `awake` says of each agent whether it is enabled. Faults are noted at `spot`."""
+def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], asked: Agent | None) -> Job:
+    """The job of a checked part; `awake` says of each agent whether it is enabled. Faults are noted at `spot`.
+
+    `asked` is whom its prompt asks, None where it has none or asks nobody that there is.
+    """
     reboot = job.schedule is not None and is_reboot(job.schedule)
     schedule = None if reboot else _schedule(job, spot)
     period = job.every or (schedule.period() if schedule else None)
     _check_purpose(job, spot, awake)
+    _check_heeded(job, spot)
+    if asked and isinstance(asked.runner, ModelRunner):
+        _check_often(job, schedule, spot)
     spot.known(job.deliver, spot.frame.channels, "channel", "deliver")
     return Job(
         name=name,
@@ -34,6 +41,9 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> 
         misfire=job.misfire.policy,
         grace=_grace(job.misfire.grace, period),
         command=job.command,
+        prompt=job.prompt,
+        agent=job.agent,
+        model=job.model,
         shell=job.shell,
         env=spot.environment(job.env, "env", used=job.enabled),
         workdir=spot.frame.path(job.workdir) if job.workdir else spot.frame.folder,
@@ -68,12 +78,50 @@ def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
 
 
 def _check_purpose(job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> None:
-    if job.command is None and not job.wake_heartbeat:
-        spot.fault("nothing says what to do; write command: ./script.sh or wake_heartbeat: AGENT")
+    if job.command is None and job.prompt is None and not job.wake_heartbeat:
+        spot.fault("nothing says what to do; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT")
+    if job.prompt is not None:
+        _check_prompt(job, spot, awake)
     spot.known(job.wake_heartbeat, awake, "agent", "wake_heartbeat")
     for index, agent in enumerate(job.wake_heartbeat):
         if not awake.get(agent, True):
             spot.warn(f"the heartbeat of {agent} is disabled, so that it will not wake", "wake_heartbeat", index)
+
+
+def _check_prompt(job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> None:
+    """A prompt is for one agent, which is there and is not switched off."""
+    if job.command is not None:
+        spot.fault("prompt and command exclude each other; keep one of them, or write a second job", "prompt")
+    if job.agent is None:
+        spot.fault("nothing says who is asked; write agent: NAME", "prompt")
+        return
+    spot.known((job.agent,), awake, "agent", "agent")
+    if job.enabled and not awake.get(job.agent, True):
+        spot.fault(
+            f"{job.agent} is disabled, and nobody asks it; write heartbeat: {{interval: none}} there for one that only jobs ask",
+            "agent",
+        )
+
+
+OF_A_PROMPT = ("agent", "model")
+OF_A_COMMAND = ("env", "workdir", "stdin", "shell")
+
+
+def _check_heeded(job: models.Job, spot: Spot) -> None:
+    """Note what the job writes itself and nothing would heed; what it inherits is for those whom it fits."""
+    for key in OF_A_PROMPT:
+        if job.prompt is None and spot.wrote(key):
+            spot.fault(f"nobody is asked, for there is no prompt; remove {key}, or write prompt: TEXT", key)
+    for key in OF_A_COMMAND:
+        if job.prompt is not None and job.command is None and spot.wrote(key):
+            spot.fault(f"this is for a command, and a prompt runs none; remove {key}", key)
+
+
+def _check_often(job: models.Job, schedule: Schedule | None, spot: Spot) -> None:
+    if job.every:
+        often.check_interval(job.every, spot, "every")
+    elif schedule:
+        often.check_schedule(schedule, spot, "schedule")
 
 
 def _stagger(name: str, job: models.Job, period: timedelta | None, spot: Spot) -> timedelta:

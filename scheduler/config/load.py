@@ -15,6 +15,7 @@ from typing import Any
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.config import agents, channels, fields, inherit, jobs, models, overrides, server, tree
+from scheduler.config.asked import Asked
 from scheduler.config.check import check
 from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
 from scheduler.config.frame import Frame, Spot
@@ -89,11 +90,12 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
     frame = Frame(folder, config.timezone, config.limits.min_interval, names, targets, vault, complaints)
     _entries(root, "providers", complaints)
     providers, prices = Providers(config.providers, _spot(root, frame, "providers")), Prices(config.prices)
-    heartbeats = _heartbeats(root, source.agent, Runners(providers, prices), frame)
+    runners = Runners(providers, prices)
+    asked = Asked(_map(root, "cron"), source.job, runners, prices)
+    heartbeats = _heartbeats(root, source.agent, runners, asked, frame)
     providers.tell()
-    found_jobs = _jobs(
-        root, source.job, frame, {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names}
-    )
+    awake = {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names}
+    found_jobs = _jobs(root, source.job, asked, awake, frame)
     if not names and not _entries(root, "cron", complaints):
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
     entries: list[Heartbeat | Job] = [*heartbeats.values(), *found_jobs.values()]
@@ -110,6 +112,7 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.known,
+        asked=asked.of_jobs,
     )
 
 
@@ -142,13 +145,14 @@ def _check_defaults(root: Map, complaints: Complaints) -> None:
     check(models.Defaults, root["defaults"], ("defaults",), root.marks["defaults"][0], complaints, part=True)
 
 
-def _heartbeats(root: Map, defaults: Map, runners: Runners, frame: Frame) -> dict[str, Heartbeat]:
+def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, frame: Frame) -> dict[str, Heartbeat]:
     found = {}
     silent = 0
     for name in _entries(root, "agents", frame.complaints):
         spot = _entry(root, "agents", name, defaults, frame)
         if agent := check(models.Agent, spot.written, spot.steps, spot.place, frame.complaints):
             found[name] = agents.build(name, agent, spot, runners)
+            asked.note(agent, found[name], spot)
             silent += agents.silent_by_default(agent, frame)
     if silent:
         place = root.marks["agents"][0]
@@ -156,12 +160,12 @@ def _heartbeats(root: Map, defaults: Map, runners: Runners, frame: Frame) -> dic
     return found
 
 
-def _jobs(root: Map, defaults: Map, frame: Frame, awake: Mapping[str, bool]) -> dict[str, Job]:
+def _jobs(root: Map, defaults: Map, asked: Asked, awake: Mapping[str, bool], frame: Frame) -> dict[str, Job]:
     found = {}
     for name in _entries(root, "cron", frame.complaints):
         spot = _entry(root, "cron", name, defaults, frame)
         if job := check(models.Job, spot.written, spot.steps, spot.place, frame.complaints):
-            found[name] = jobs.build(name, job, spot, awake)
+            found[name] = jobs.build(name, job, spot, awake, asked.find(name, job, spot))
     return found
 
 

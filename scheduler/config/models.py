@@ -313,8 +313,14 @@ class Job(Part):
     every: SomeDurationOrNone = key(None, "A steady interval.", else_="this or `schedule`")
     timezone: ZoneOrNone = key(None, "The zone of `schedule`.", else_="the top-level one")
     command: Annotated[str | tuple[str, ...] | None, _several(fields.command, "text for the shell, or list without one")] = key(
-        None, "What it runs.", else_="none: it only wakes"
+        None, "What it runs.", else_="none: it asks by `prompt`, or only wakes"
     )
+    prompt: TextOrNone = key(
+        None, "What it asks `agent`, in place of a command: one run that stands alone, by the agent's runner and in its lane.",
+        else_="none",
+    )  # fmt: skip
+    agent: TextOrNone = key(None, "Whom the prompt asks.", else_="required with `prompt`")
+    model: TextOrNone = key(None, "The model that the prompt asks.", else_="the agent's")
     env: Environment = key((), "Variables for the command, beside PATH, HOME and LANG.", written={})
     workdir: PathOrNone = key(None, "Where the command runs.", else_="the config's folder")
     stdin: AnyText = key("", "What the command reads.")

@@ -43,6 +43,15 @@ class Runners:
             case models.PythonRunner(call=call, in_process=inside):
                 return self._shared((call, inside), PythonRunner(call, inside))
 
+    def outside_heartbeat(self, agent: models.Agent, runner: Runner, spot: Spot) -> Runner:
+        """How an agent whose heartbeat asks by `runner` is asked otherwise: not at the heartbeat's own provider."""
+        part = agent.runner
+        if agent.heartbeat.provider is None or not isinstance(part, models.ModelRunner):
+            return runner
+        inside = ("runner", "provider") if part.provider else ("runner",)
+        provider = self._providers.find(part.provider or part.kind, spot, *inside, used=is_enabled(agent))
+        return self._bounded(provider, agent) if provider else runner
+
     def decide(self, agent: models.Agent, spot: Spot) -> Decide | None:
         """Who decides first, if somebody does."""
         part = agent.heartbeat.decide

@@ -126,10 +126,19 @@ class LetGo:
 
     def apply(self, turn: Turn) -> None:
         """What waits for the lane need not wait for its next look."""
-        standing = _declared(turn, Kind.HEARTBEAT, self.name)
+        _declared(turn, Kind.HEARTBEAT, self.name)
         holds.drop(turn, self.name, self.holder)
-        if not holds.is_held(turn, self.name) and duequeue.look_now(turn, standing):
-            planning.replan(turn, standing, standing)
+        if holds.is_held(turn, self.name):
+            return
+        for kind, name, _ in duequeue.open_runs(turn.db):
+            entry = turn.plan.entries.get((kind, name))
+            if entry is not None and entry.lane == self.name:
+                _look_now(turn, duequeue.get(turn, kind, name))
+
+
+def _look_now(turn: Turn, standing: Standing) -> None:
+    if duequeue.look_now(turn, standing):
+        planning.replan(turn, standing, standing)
 
 
 @dataclass(frozen=True, slots=True)

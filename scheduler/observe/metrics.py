@@ -291,4 +291,4 @@ def _possible(settings: Settings) -> Iterator[tuple[Key, Possible]]:
     for beat in settings.heartbeats.values():
         yield (Kind.HEARTBEAT.value, beat.name), possible.of_heartbeat(beat, woken_by_jobs=beat.name in woken)
     for job in settings.jobs.values():
-        yield (Kind.CRON.value, job.name), possible.of_job(job)
+        yield (Kind.CRON.value, job.name), possible.of_job(job, settings.asked.get(job.name))

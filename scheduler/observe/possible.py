@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from cron.job import Job
 from heartbeat import items
-from heartbeat.spec import Heartbeat, HttpRunner, ModelRunner, PythonRunner
+from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner, PythonRunner, Runner
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.settings import Settings
 
 BY_HAND = (Trigger.MANUAL, Trigger.API)
+FROM_OUTSIDE = (*BY_HAND, Trigger.WEBHOOK)
 UNLUCKY = (Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED)
 
 
@@ -29,7 +30,7 @@ class Possible:
 
 def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
     """What an agent's heartbeat can come to; a disabled one only refuses wakes."""
-    sources = (*((Trigger.CRON,) if woken_by_jobs else ()), *BY_HAND)
+    sources = (*((Trigger.CRON,) if woken_by_jobs else ()), *FROM_OUTSIDE)
     if not beat.enabled:
         return Possible((), (), (), (Skip.DISABLED,), sources)
     return Possible(
@@ -37,9 +38,9 @@ def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
             *((Trigger.INTERVAL,) if beat.interval else ()),
             *((Trigger.SCHEDULE,) if beat.schedule else ()),
             *sources,
-            *((Trigger.RESULT,) if _may_answer_later(beat) else ()),
+            *((Trigger.RESULT,) if _may_answer_later(beat.runner) else ()),
         ),
-        outcomes=(Outcome.OK, Outcome.ALERT, *((Outcome.ASYNC,) if _may_answer_later(beat) else ()), *UNLUCKY),
+        outcomes=(Outcome.OK, Outcome.ALERT, *((Outcome.ASYNC,) if _may_answer_later(beat.runner) else ()), *UNLUCKY),
         suppressions=tuple(_suppressions(beat)),
         skips=tuple(_skips(beat)),
         sources=sources,
@@ -48,14 +49,20 @@ def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
 
 
 def models(settings: Settings) -> list[str]:
-    """Every model that an enabled agent may ask for."""
-    return sorted({model for beat in settings.heartbeats.values() if beat.enabled for model in _models(beat)})
+    """Every model that an enabled agent or job may ask for."""
+    of_beats = {model for beat in settings.heartbeats.values() if beat.enabled for model in _models(beat)}
+    return sorted(of_beats | {agent.model or "" for agent in _asked_by_jobs(settings)})
 
 
 def providers(settings: Settings) -> list[str]:
-    """Every provider that an enabled agent may ask."""
-    asked = (runner.provider.name for beat in settings.heartbeats.values() if beat.enabled for runner in _model_runners(beat))
-    return sorted(set(asked))
+    """Every provider that an enabled agent or job may ask."""
+    of_beats = (runner for beat in settings.heartbeats.values() if beat.enabled for runner in _model_runners(beat))
+    of_jobs = (agent.runner for agent in _asked_by_jobs(settings) if isinstance(agent.runner, ModelRunner))
+    return sorted({runner.provider.name for runner in (*of_beats, *of_jobs)})
+
+
+def _asked_by_jobs(settings: Settings) -> Iterator[Agent]:
+    return (agent for name, agent in settings.asked.items() if settings.jobs[name].enabled)
 
 
 def _models(beat: Heartbeat) -> Iterator[str]:
@@ -72,19 +79,28 @@ def _model_runners(beat: Heartbeat) -> Iterator[ModelRunner]:
         yield beat.decide.runner
 
 
-def _may_answer_later(beat: Heartbeat) -> bool:
-    return isinstance(beat.runner, HttpRunner | PythonRunner)
+def _may_answer_later(runner: Runner) -> bool:
+    return isinstance(runner, HttpRunner | PythonRunner)
 
 
-def of_job(job: Job) -> Possible:
-    """What a cron job can come to; one without a command has nothing that could fail."""
+def of_job(job: Job, asked: Agent | None) -> Possible:
+    """What a cron job can come to, which asks `asked` if it has a prompt; one that only wakes has nothing that could fail."""
+    later = asked is not None and _may_answer_later(asked.runner)
+    acts = job.command is not None or asked is not None
     return Possible(
-        triggers=(*_own_triggers(job), *BY_HAND),
-        outcomes=(Outcome.OK, *UNLUCKY) if job.command is not None else (Outcome.OK, Outcome.ABANDONED),
+        triggers=(*_own_triggers(job), *BY_HAND, *((Trigger.RESULT,) if later else ())),
+        outcomes=(Outcome.OK, *((Outcome.ASYNC,) if later else ()), *(UNLUCKY if acts else (Outcome.ABANDONED,))),
         suppressions=(),
-        skips=tuple(_job_skips(job)),
+        skips=(*_job_skips(job), *(_prompt_skips(asked) if asked else ())),
         sources=(),
+        models=(asked.model or "",) if asked else (),
     )
+
+
+def _prompt_skips(asked: Agent) -> Iterator[Skip]:
+    yield from (Skip.BUSY, Skip.PROMPT_TOO_LARGE)
+    if isinstance(asked.runner, ModelRunner):
+        yield Skip.BREAKER_OPEN
 
 
 def _suppressions(beat: Heartbeat) -> Iterator[Suppression]:

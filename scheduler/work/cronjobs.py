@@ -1,32 +1,34 @@
-"""A cron job carried through: run its command, say how it ended, wake whom it names."""
+"""A cron job carried through: run its command or ask its agent, say how it ended, wake whom it names."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cron import command
 from cron.job import Job
+from heartbeat.spec import Agent
 from scheduler import paces
-from scheduler.outcome import Ending, Failure, Kind, Outcome
+from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome
 from scheduler.wake import Wake
+from scheduler.work import asking, prompts
 from scheduler.work.entry import Claim, Elapsed, Start
 from scheduler.work.process import Ended
 
 KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
+NO_END = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # what has not been, or is still to come, wakes nobody
 
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    """A cron job as the queue sees it."""
+    """A cron job as the queue sees it; `agent` is whom it asks, if it has a prompt."""
 
     spec: Job
+    agent: Agent | None = None
 
     kind = Kind.CRON
-    model = None
-    providers = ()
     session_keep = 0
     dedup_window = timedelta()  # each output is news
 
@@ -71,8 +73,16 @@ class JobEntry:
         return self.spec.deliver
 
     @property
-    def lane(self) -> None:
-        return None
+    def model(self) -> str | None:
+        return self.agent.model if self.agent else None
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        return asking.providers(self.agent.runner) if self.agent else ()
+
+    @property
+    def lane(self) -> str | None:
+        return self.agent.name if self.agent else None
 
     @property
     def starts_at_boot(self) -> bool:
@@ -92,11 +102,13 @@ class JobEntry:
         return Ending(Outcome.OK, text=text, message=text.strip() or None)
 
     def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
-        return run(self.spec, start)
+        if self.agent is None:
+            return run(self.spec, start)
+        return _with_message(self.spec, prompts.ask(self.spec, self.agent, claim, start, self.judge))
 
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
         """Whom this end of the job wakes, with what it has to tell them."""
-        if ending.outcome is Outcome.SKIPPED or not command.wakes(self.spec, ending.outcome is Outcome.OK):
+        if ending.outcome in NO_END or not command.wakes(self.spec, ending.outcome is Outcome.OK):
             return ()
         text = command.wake_text(self.spec, ending.outcome, ending.exit_code, ending.text or ending.error or "")
         urgent = self.spec.wake_mode == "now"
@@ -115,15 +127,27 @@ def run(job: Job, start: Start) -> Ending:
 
 
 def _ending(job: Job, ended: Ended) -> Ending:
-    output = ended.output.decode(errors="replace").replace("\0", "")
+    output = _output(ended)
     error = _error(ended)
     if error is None:
         return Ending(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
     outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
-    message = "\n".join(part for part in (f"{job.name} ended {outcome}: {error}", output.strip()) if part)
-    return Ending(
-        outcome, reason, text=output, message=message, error=error, exit_code=ended.exit_code, transient=ended.problem is None
-    )
+    ending = Ending(outcome, reason, text=output, error=error, exit_code=ended.exit_code, transient=ended.problem is None)
+    return _with_message(job, ending)
+
+
+def _output(ended: Ended) -> str:
+    """What it printed; of more than is kept, the end, and how much there was."""
+    output = ended.output.decode(errors="replace").replace("\0", "")
+    return f"(the last {len(ended.output):,} of {ended.size:,} bytes)\n{output}" if ended.truncated else output
+
+
+def _with_message(job: Job, ending: Ending) -> Ending:
+    """The end with what is to be told of it: a failure is told in words, with what was said before it."""
+    if ending.outcome not in FAILURES:
+        return ending
+    told = (f"{job.name} ended {ending.outcome}: {ending.error}", (ending.text or "").strip())
+    return replace(ending, message="\n".join(part for part in told if part))
 
 
 def _error(ended: Ended) -> str | None:

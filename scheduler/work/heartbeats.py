@@ -16,10 +16,11 @@ from heartbeat.prompt import Facts, Prompt, compose, estimate, meta
 from heartbeat.prompt import Wake as PromptWake
 from heartbeat.runners import Answer, Run, Tokens
 from heartbeat.runners import ask as runners
-from heartbeat.spec import Decide, Heartbeat, ModelRunner, Runner
+from heartbeat.spec import Decide, Heartbeat
 from scheduler import paces
 from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
 from scheduler.wake import Wake
+from scheduler.work import asking
 from scheduler.work.entry import Claim, Elapsed, Start
 
 A_MOMENT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
@@ -70,8 +71,7 @@ class HeartbeatEntry:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        asked = (self.spec.decide.runner if self.spec.decide else None, self.spec.runner)
-        return tuple(dict.fromkeys(runner.provider.name for runner in asked if isinstance(runner, ModelRunner)))
+        return asking.providers(self.spec.decide.runner if self.spec.decide else None, self.spec.runner)
 
     @property
     def lane(self) -> str:
@@ -167,7 +167,7 @@ def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> End
     prompt = question(facts, spec)
     answer = runners.decide(_run(spec, claim, facts, prompt, decide.model), decide.runner)
     if isinstance(answer, Answer):
-        return _failed(answer, prompt, _call(decide.runner, decide.model, answer))
+        return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
     if answer.action is Action.RUN:
         return answer
     return Ending(
@@ -186,29 +186,11 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
 def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, timeout: timedelta) -> Ending:
     prompt = compose(facts, spec)
     run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
-    answer = runners.ask(run, spec.runner, start)
-    call = _call(spec.runner, spec.model, answer)
-    if answer.failure is not None:
-        return _failed(answer, prompt, call)
-    ending = Ending(Outcome.ASYNC) if answer.later else _judged(spec, answer.text)
-    return replace(ending, prompt_parts=dict(prompt.sizes), model_used=answer.model_used, calls=(call,))
-
-
-def _call(runner: Runner, model: str | None, answer: Answer) -> Call:
-    return Call(
-        provider=runner.provider.name if isinstance(runner, ModelRunner) else None,
-        model=model,
-        model_used=answer.model_used,
-        tokens=answer.tokens,
-        cost_usd=answer.cost_usd,
-        failure=answer.failure,
-        retry_after=answer.retry_after,
-        tools_ignored=answer.tools_ignored,
-    )
+    return asking.ask(run, prompt, spec.runner, start, lambda text: _judged(spec, text))
 
 
 def _run(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, model: str | None) -> Run:
-    about = {**meta(facts, spec), **_about(claim)}
+    about = {**meta(facts, spec), **asking.about(claim)}
     return Run(spec.name, prompt.text, model, spec.workspace, spec.timeout, about)
 
 
@@ -239,46 +221,17 @@ def _create_if_wished(spec: Heartbeat, obstacle: Skip) -> None:
 
 def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selection) -> Facts:
     whole = "" if isinstance(situation.checklist, Skip) else situation.checklist
-    memory = _read(spec, spec.memory) if situation.beats_without_a_list else ()
+    memory = asking.files(spec.workspace, spec.memory) if situation.beats_without_a_list else ()
     return Facts(
         now=claim.started_at,
         last_beat=claim.last_beat,
         failures=claim.failures,
         wakes=tuple(PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome) for wake in claim.wakes),
         checklist=selection.text,
-        context=() if spec.light_context else _read(spec, spec.context),
+        context=() if spec.light_context else asking.files(spec.workspace, spec.context),
         precheck=situation.precheck,
         memory=memory,
         progress=checklist.progress(whole, *(text for _, text in memory)),
-    )
-
-
-def _read(spec: Heartbeat, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Files of the workspace by name; one that cannot be read is said to be missing, so that the agent does not wonder."""
-    read = ((name, checklist.read(spec.workspace, name)) for name in names)
-    return tuple((name, text if isinstance(text, str) else f"(this file is {text.value})") for name, text in read)
-
-
-def _about(claim: Claim) -> dict[str, object]:
-    """What the run itself adds to the facts that a runner gets."""
-    return {
-        "run": claim.run_id,
-        "trigger": claim.trigger.value,
-        "attempt": claim.attempt,
-        "scheduled_at": claim.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-
-
-def _failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
-    return Ending(
-        Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
-        answer.failure,
-        error=answer.error,
-        transient=answer.transient,
-        model_used=answer.model_used,
-        prompt_parts=dict(prompt.sizes),
-        retry_after=answer.retry_after,
-        calls=(call,),
     )
 
 

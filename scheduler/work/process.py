@@ -33,9 +33,9 @@ GLANCE = 0.02  # seconds between looks at what the kernel does not announce
 class Ended:
     """How one child ended.
 
-    `exit_code` is negative for a signal and None when nothing was started. `output` is the kept part of stdout, `truncated`
-    says that there was more, `errors` is the tail of stderr. `problem` says in one line why the child could not be started
-    or was stopped for its own fault. `ended_by` names who ended it; None: it ended by itself.
+    `exit_code` is negative for a signal and None when nothing was started. `output` is the kept part of stdout, `size` how many
+    bytes there were, `truncated` says that these are more, `errors` is the tail of stderr. `problem` says in one line why the
+    child could not be started or was stopped for its own fault. `ended_by` names who ended it; None: it ended by itself.
     """
 
     exit_code: int | None
@@ -45,6 +45,7 @@ class Ended:
     timed_out: bool
     problem: str | None
     ended_by: Why | None
+    size: int = 0
 
 
 class Children:
@@ -200,6 +201,7 @@ class _Child:
             timed_out=self._why == "timeout",
             problem=f"wrote more than {FLOOD // 1024 // 1024} MiB and was ended for it" if self._flooded else None,
             ended_by=self._why,
+            size=self._output.total,
         )
 
 

@@ -1,0 +1,77 @@
+"""Asking: one question to an agent by its runner, and what came back as the end of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from heartbeat import checklist
+from heartbeat.prompt import Prompt
+from heartbeat.runners import Answer, Run
+from heartbeat.runners import ask as runners
+from heartbeat.spec import ModelRunner, Runner
+from scheduler.outcome import Call, Ending, Failure, Outcome
+from scheduler.work.entry import Claim, Start
+
+Judge = Callable[[str], Ending]
+"""How a run ends that was answered with this text."""
+
+
+def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Judge) -> Ending:
+    """Ask and wait; `prompt` is what `run` asks, in parts. What it took is in the end's calls, however it went."""
+    answer = runners.ask(run, runner, start)
+    call = call_of(runner, run.model, answer)
+    if answer.failure is not None:
+        return failed(answer, prompt, call)
+    ending = Ending(Outcome.ASYNC) if answer.later else judge(answer.text)
+    return replace(ending, prompt_parts=dict(prompt.sizes), model_used=answer.model_used, calls=(call,))
+
+
+def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
+    """The end of an attempt whose asking failed."""
+    return Ending(
+        Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
+        answer.failure,
+        error=answer.error,
+        transient=answer.transient,
+        model_used=answer.model_used,
+        prompt_parts=dict(prompt.sizes),
+        retry_after=answer.retry_after,
+        calls=(call,),
+    )
+
+
+def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
+    """What an answer took, as it is booked."""
+    return Call(
+        provider=runner.provider.name if isinstance(runner, ModelRunner) else None,
+        model=model,
+        model_used=answer.model_used,
+        tokens=answer.tokens,
+        cost_usd=answer.cost_usd,
+        failure=answer.failure,
+        retry_after=answer.retry_after,
+        tools_ignored=answer.tools_ignored,
+    )
+
+
+def about(claim: Claim) -> dict[str, object]:
+    """What the run itself adds to the facts that a runner gets."""
+    return {
+        "run": claim.run_id,
+        "trigger": claim.trigger.value,
+        "attempt": claim.attempt,
+        "scheduled_at": claim.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def providers(*asked: Runner | None) -> tuple[str, ...]:
+    """The names of the providers at which models are asked, each once."""
+    return tuple(dict.fromkeys(runner.provider.name for runner in asked if isinstance(runner, ModelRunner)))
+
+
+def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Files of the workspace by name; one that cannot be read is said to be missing, so that the agent does not wonder."""
+    read = ((name, checklist.read(workspace, name)) for name in names)
+    return tuple((name, text if isinstance(text, str) else f"(this file is {text.value})") for name, text in read)

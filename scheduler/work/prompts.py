@@ -1,0 +1,35 @@
+"""A job's prompt carried through: see that its agent may be asked, ask it, and say how that ended."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cron.job import Job
+from heartbeat import task
+from heartbeat.prompt import estimate
+from heartbeat.runners import Run
+from heartbeat.spec import Agent
+from scheduler.outcome import Ending, Outcome, Skip
+from scheduler.work import asking
+from scheduler.work.entry import Claim, Start
+
+
+def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge) -> Ending:
+    """One attempt: the same gates as before a beat, as far as they are about the agent and not about its heartbeat."""
+    obstacle = _obstacle(claim)
+    if obstacle is not None:
+        return Ending(Outcome.SKIPPED, obstacle)
+    with suppress(OSError):  # where it cannot be made, the runner says so better
+        agent.workspace.mkdir(parents=True, exist_ok=True)
+    prompt = task.compose(job.prompt or "", agent, claim.started_at, asking.files(agent.workspace, agent.context))
+    if estimate(prompt.text) > agent.max_input_tokens:
+        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
+    about = {**task.meta(job.name, agent, claim.started_at), **asking.about(claim)}
+    run = Run(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, about)
+    return asking.ask(run, prompt, agent.runner, start, judge)
+
+
+def _obstacle(claim: Claim) -> Skip | None:
+    if claim.busy:
+        return Skip.BUSY
+    return Skip.BREAKER_OPEN if claim.breaker_open else None

@@ -1,0 +1,95 @@
+"""A job's command as a real process: what it is given, what is kept of it, how its end is told."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_file import read
+from world import at
+
+from scheduler import plan
+from scheduler.outcome import Ending, Kind, Trigger
+from scheduler.work.entry import Claim
+from scheduler.work.process import Children
+
+
+def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, after: float | None = None) -> Ending:
+    """How one attempt of a job with these keys ends; `after` seconds its time is over."""
+    settings = read(folder, f"cron:\n  measure: {{every: 1h, {keys}}}\n", environ or {}).settings
+    entry = plan.make(settings).entries[(Kind.CRON, "measure")]
+    now = at("2026-03-02 08:00")
+    claim = Claim(7, 1, "me", entry, now, Trigger.EVERY, 1, 0, now, paused=False, wakes=(), last_beat=None, failures=0)
+    children = Children(claim.mark)
+    if after is not None:
+        alarm = threading.Timer(after, children.end, ("timeout",))
+        alarm.start()
+    return entry.carry(claim, children.start, timedelta)
+
+
+def test_text_is_a_line_for_the_shell_and_a_list_is_not(tmp_path: Path) -> None:
+    assert carried(tmp_path, "command: 'echo $((40 + 2)) | tr 4 5'").text == "52\n"
+    assert carried(tmp_path, 'command: [echo, "$((40 + 2)) | tr 4 5"]').text == "$((40 + 2)) | tr 4 5\n"
+
+
+def test_another_shell_may_run_it(tmp_path: Path) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\necho "I was told: $2"\n')
+    shell.chmod(0o755)
+    assert carried(tmp_path, f"command: look around, shell: {shell}").text == "I was told: look around\n"
+
+
+def test_it_reads_its_stdin_and_nothing_where_there_is_none(tmp_path: Path) -> None:
+    assert carried(tmp_path, 'command: cat, stdin: "grüße\\n"').text == "grüße\n"
+    assert carried(tmp_path, "command: cat").text == ""
+
+
+def test_it_runs_in_the_folder_of_the_config_or_in_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    assert carried(tmp_path, "command: pwd").text == f"{tmp_path}\n"
+    assert carried(tmp_path, "command: pwd, workdir: sub").text == f"{tmp_path}/sub\n"
+    assert "cannot enter the working folder" in str(carried(tmp_path, "command: pwd, workdir: none").error)
+
+
+def test_its_environment_is_path_home_lang_and_what_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEARTBEATD_CANARY", "yellow")
+    said = carried(tmp_path, 'command: env, env: {PLAIN: a b, KEY: "${SECRET}"}', {"SECRET": "s3cret"}).text or ""
+    names = {line.partition("=")[0] for line in said.splitlines()} - {"PWD", "SHLVL", "_", "OLDPWD"}
+    assert names <= {"PATH", "HOME", "LANG", "HEARTBEATD_RUN", "PLAIN", "KEY"}
+    assert {"PLAIN=a b", "KEY=s3cret", "HEARTBEATD_RUN=me/7"} <= set(said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome", "message"),
+    [
+        ("echo fine", "ok", "fine"),
+        ("'true'", "ok", None),
+        ("echo half; echo why >&2; exit 3", "failed", "measure ended failed: exit code 3: why\nhalf"),
+        ("kill -9 $$", "failed", "measure ended failed: exit code -9"),
+        ("[none-such]", "failed", "measure ended failed: no such program: 'none-such'"),
+    ],
+)
+def test_how_it_ended_is_told(tmp_path: Path, command: str, outcome: str, message: str | None) -> None:
+    ending = carried(tmp_path, f"command: {command}")
+    assert (ending.outcome, ending.message) == (outcome, message)
+
+
+def test_what_cannot_be_started_is_not_tried_again_and_what_failed_may_be(tmp_path: Path) -> None:
+    assert not carried(tmp_path, "command: [none-such]").transient
+    assert carried(tmp_path, "command: exit 3").transient
+
+
+def test_of_much_output_the_end_is_kept_and_how_much_there_was(tmp_path: Path) -> None:
+    text = carried(tmp_path, "command: 'seq 100000; echo the end'").text or ""
+    assert text.startswith("(the last 16,384 of 588,903 bytes)\n")
+    assert text.endswith("\n100000\nthe end\n")
+    assert len(text) == len("(the last 16,384 of 588,903 bytes)\n") + 16_384
+
+
+def test_what_does_not_end_in_its_time_is_ended_with_its_children(tmp_path: Path) -> None:
+    ending: Any = carried(tmp_path, "command: 'echo begun; sleep 60 & wait'", after=0.5)
+    assert (ending.outcome, ending.reason, ending.text) == ("timeout", "timeout", "begun\n")
+    assert ending.message == "measure ended timeout: did not end within its timeout\nbegun"

@@ -1,0 +1,214 @@
+"""Stories of jobs with a prompt: a run that stands alone, by an agent's runner and in its lane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from servers.messages import refuses, says
+from servers.scripted import Server
+from world import Takes, World
+
+from scheduler.engine.requests import Hold, LetGo, Report
+from scheduler.outcome import Kind
+from scheduler.work import lanes
+from scheduler.work.process import Ended
+
+Play = Callable[..., World]
+
+JOB = """
+timezone: Europe/Berlin
+channels: {{hook: {{kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}}}
+agents:
+  ops:
+    context: [SOUL.md]
+    runner: {{kind: command, argv: [agent]}}
+    heartbeat: {{interval: 1d, stagger: 0s, checklist: "- look\\n", deliver: log}}
+cron:
+  digest: {{schedule: "0 10 * * *", prompt: "Write the digest.", agent: ops{more}}}
+"""
+
+
+def job(more: str = "") -> str:
+    return JOB.format(more=f", {more}" if more else "")
+
+
+def playing(play: Play, more: str = "", **scripts: Any) -> World:
+    """It is ten in Berlin in a minute; the agent's one beat of the day is over."""
+    world = play(job(more), start="2026-03-02 08:59", scripts=dict(scripts))
+    world.run(seconds=1)
+    return world
+
+
+def test_a_job_asks_its_agent_what_its_prompt_says(play: Play) -> None:
+    world = playing(play, digest=lambda asked: "All is quiet.\n")
+    world.write("ops/SOUL.md", "You are brief.")
+    world.run(minutes=2)
+    asked = world.asked[-1]
+    assert world.story("digest") == ["03-02 09:00 schedule ok"]
+    assert (asked.env["HEARTBEATD_AGENT"], world.rows("digest")[0]["text"]) == ("ops", "All is quiet.\n")
+    assert asked.stdin.startswith("Write the digest.\n\nLocal time: Monday 2026-03-02 10:00 (Europe/Berlin, UTC+0100).\n")
+    assert "You are brief." in asked.stdin
+    assert not [word for word in ("heartbeat", "HEARTBEAT_OK", "Checklist", "- look") if word in asked.stdin]
+
+
+def test_the_runner_is_told_of_the_job(play: Play) -> None:
+    world = playing(play)
+    world.run(minutes=2)
+    meta = json.loads(str(world.asked[-1].env["HEARTBEATD_META"]))
+    assert meta == {
+        "agent": "ops", "job": "digest", "now": "2026-03-02T09:00:00Z", "timezone": "Europe/Berlin",
+        "local_time": "2026-03-02T10:00:00+01:00", "run": 2, "trigger": "schedule", "attempt": 1,
+        "scheduled_at": "2026-03-02T09:00:00Z",
+    }  # fmt: skip
+
+
+def test_nothing_that_a_job_is_answered_is_kept_quiet(play: Play) -> None:
+    world = playing(play, "deliver: hook", digest=lambda asked: "HEARTBEAT_OK")
+    world.run(minutes=2)
+    world.run(days=1)
+    assert world.story("digest") == ["03-02 09:00 schedule ok", "03-03 09:00 schedule ok"]
+    assert [text for _, name, text in world.said if name == "digest"] == ["HEARTBEAT_OK", "HEARTBEAT_OK"]
+
+
+def test_an_answer_goes_nowhere_unless_the_job_says_where(play: Play) -> None:
+    world = playing(play, digest=lambda asked: "All is quiet.")
+    world.run(minutes=2)
+    assert world.said == []
+
+
+def test_a_prompt_that_fails_is_tried_again_as_often_as_its_job_says_and_then_told(play: Play) -> None:
+    world = playing(play, "retries: 1, deliver: hook", digest=lambda asked: Ended(3, b"", b"no luck", False, False, None, None))
+    world.run(minutes=2)
+    (row,) = world.rows("digest")
+    assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "exit", 2)
+    assert [text for _, _, text in world.said] == [f"digest ended failed: {row['error']}"]
+    assert "no luck" in row["error"]
+
+
+def test_an_answer_wakes_whom_the_job_names_with_its_end(play: Play) -> None:
+    world = playing(play, "wake_heartbeat: ops, wake_text: Read this.", digest=lambda asked: "First.\nThe disk is full.")
+    world.run(minutes=2)
+    assert world.story("ops")[-1] == "03-02 09:00 cron ok heartbeat_ok"
+    told = world.asked[-1].stdin
+    assert "Read this." in told
+    assert "| The disk is full." in told
+
+
+def test_a_prompt_waits_for_its_agent_s_lane_as_a_beat_does(play: Play) -> None:
+    world = playing(play, digest=lambda asked: "done")
+    with lanes.beside(world.state).if_free("ops"):
+        world.run(minutes=3)
+        assert world.story("digest") == ["03-02 09:00 schedule waiting busy"]
+    world.run(minutes=1)
+    assert world.story("digest") == ["03-02 09:00 schedule ok"]
+    assert world.rows("digest")[0]["attempt"] == 1
+
+
+def test_a_prompt_is_tried_at_once_when_a_held_lane_is_let_go(play: Play) -> None:
+    world = playing(play, digest=lambda asked: "done")
+    world.ask(Hold("ops", "chat", world.clock.now + timedelta(hours=1)))
+    world.run(seconds=65)
+    world.ask(LetGo("ops", "chat"))
+    world.settle()
+    assert world.story("digest") == ["03-02 09:00 schedule ok"]
+
+
+def test_a_lane_that_is_taken_until_the_next_slot_is_one_busy_row(play: Play) -> None:
+    world = playing(play, digest=lambda asked: "done")
+    with lanes.beside(world.state).if_free("ops"):
+        world.run(hours=25)
+    world.run(minutes=1)
+    assert world.story("digest") == ["03-02 09:00 schedule skipped busy", "03-03 09:00 schedule ok"]
+
+
+def test_a_prompt_that_is_too_long_is_not_asked(play: Play) -> None:
+    long = job().replace("interval: 1d", "interval: 1d, max_input_tokens: 10")
+    world = play(long.replace("- look", "-"), start="2026-03-02 08:59")
+    world.run(minutes=2)
+    assert world.story("digest") == ["03-02 09:00 schedule skipped prompt_too_large"]
+    assert world.asked == []
+
+
+def test_a_crash_during_a_prompt_abandons_it_unless_it_may_run_again(play: Play) -> None:
+    for more, end in (("", "abandoned"), ("rerun_after_crash: true", "ok")):
+        world = playing(play, more, digest=lambda asked: Takes("done", timedelta(minutes=5)))
+        world.run(minutes=2)
+        world.off(minutes=1)
+        world.scripts.clear()
+        world.run(minutes=1)
+        assert world.rows("digest")[-1]["outcome"] == end
+        world.kill()
+        world.state.unlink()
+
+
+def test_a_program_that_answers_later_has_its_result_told_and_wakes_then(play: Play) -> None:
+    with Server([_later()]) as agent:
+        yaml = job("deliver: hook, wake_heartbeat: web").replace(
+            "{kind: command, argv: [agent]}", f'{{kind: http, url: "{agent.url}"}}'
+        )
+        yaml = yaml.replace(
+            "cron:",
+            '  web: {runner: {kind: command, argv: [web]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: log}}\ncron:',
+        )
+        world = play(yaml.replace("interval: 1d", "interval: none"), start="2026-03-02 08:59")
+        world.run(minutes=2)
+        (row,) = world.rows("digest")
+        assert (row["outcome"], world.said, world.rows("web")) == ("async", [], [])
+        world.ask(Report(row["id"], "The digest.", None))
+        world.run(minutes=1)
+    assert world.story("digest")[-1] == "03-02 09:00 result ok"
+    assert [text for _, name, text in world.said if name == "digest"] == ["The digest."]
+    assert "| The digest." in world.asked[-1].stdin
+
+
+def _later() -> Any:
+    from servers.scripted import reply
+
+    return reply({}, 202)
+
+
+MODEL = """
+providers: {{anthropic: {{api_key: k, base_url: "{url}"}}, other: {{kind: anthropic, api_key: k, base_url: "http://127.0.0.1:9"}}}}
+prices: {{claude-sonnet-5: {{input: 3.0, output: 15.0}}, claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}
+agents:
+  ops:
+    model: claude-sonnet-5
+    heartbeat: {{interval: none, checklist: "- look\\n", deliver: log, model: claude-haiku-5-5, provider: other, max_output_tokens: 1234}}
+cron:
+  digest: {{schedule: "0 9 * * *", prompt: "Write the digest.", agent: ops{more}}}
+"""
+
+
+@pytest.mark.parametrize(("more", "model"), [("", "claude-sonnet-5"), (", model: claude-haiku-5-5", "claude-haiku-5-5")])
+def test_a_prompt_asks_the_agent_s_own_model_and_provider_and_what_it_took_is_booked(play: Play, more: str, model: str) -> None:
+    with Server([says("All is quiet.")]) as server:
+        world = play(MODEL.format(url=server.url, more=more), start="2026-03-02 08:59")
+        world.run(minutes=2)
+    sent = server.requests[0].json
+    (row,) = world.rows("digest")
+    assert (sent["model"], sent["max_tokens"]) == (model, 1234)
+    assert (row["model_requested"], row["outcome"], row["text"]) == (model, "ok", "All is quiet.")
+    assert row["tokens"]["output"] == 30
+    assert row["cost_usd"] > 0
+
+
+def test_a_provider_that_refuses_the_key_is_left_alone_by_prompts_too(play: Play) -> None:
+    with Server([refuses(401, "authentication_error", "no such key")]) as server:
+        world = play(MODEL.format(url=server.url, more="").replace('"0 9 * * *"', '"*/10 9 * * *"'), start="2026-03-02 08:59")
+        world.run(minutes=25)
+    assert world.story("digest") == [
+        "03-02 09:00 schedule failed auth", "03-02 09:10 schedule skipped breaker_open", "03-02 09:20 schedule skipped breaker_open",
+    ]  # fmt: skip
+    assert len(server.requests) == 1
+
+
+def test_a_job_by_hand_asks_too(play: Play) -> None:
+    world = playing(play, digest=lambda asked: "done")
+    world.run_job("digest")
+    world.run(seconds=10)
+    assert world.story("digest") == ["03-02 08:59 manual ok"]
+    assert Kind.CRON in {row["kind"] for row in world.rows()}
