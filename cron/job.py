@@ -22,7 +22,9 @@ class Job:
 
     `command` is text for `shell`, or an argv that no shell sees; `prompt` is what `agent` is asked instead, by `model` if that is
     not None; a job with neither only wakes. `env` values may be opaque secrets. `stagger` is added to the slot to get the due
-    time; the slot itself stays the nominal instant. `zone` is that of its schedule and its days.
+    time; the slot itself stays the nominal instant. `zone` is that of its schedule and its days. After `on_failure_after`
+    failures in a row (0: never) it is told on `on_failure_deliver`, where that is empty on `deliver`, and again after each
+    `on_failure_remind`.
     """
 
     name: str
@@ -50,3 +52,6 @@ class Job:
     wake_on: WakeOn
     wake_mode: WakeMode
     wake_text: str | None
+    on_failure_after: int = 0
+    on_failure_remind: timedelta = timedelta(0)
+    on_failure_deliver: tuple[str, ...] = ()

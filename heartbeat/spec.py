@@ -101,6 +101,8 @@ class Heartbeat:
     the text itself when it holds a line break.
     `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
     `session_keep` is how many messages of earlier beats an agent is reminded of; 0: each beat stands alone.
+    After `on_failure_after` failures in a row (0: never) it is told on `on_failure_deliver`, where that is empty on `deliver`,
+    and again after each `on_failure_remind`.
     `memory` are the files that are read where the checklist is missing or empty and the agent beats all the same.
     """
 
@@ -136,6 +138,9 @@ class Heartbeat:
     precheck: Precheck | None = None
     memory: tuple[str, ...] = ()
     max_input_tokens: int = 50_000
+    on_failure_after: int = 0
+    on_failure_remind: timedelta = timedelta(0)
+    on_failure_deliver: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

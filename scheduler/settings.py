@@ -74,6 +74,20 @@ class Channel:
     base_url: Secret | None = None
     limit: int | None = None
 
+    @property
+    def usable(self) -> bool:
+        """Whether all that it takes to send a message is there."""
+        return self.kind == "log" or self.url is not None
+
+
+@dataclass(frozen=True, slots=True)
+class OnFailure:
+    """Who is told of failures: of `after` in a row, again after each `remind`, on these channels; an `after` of 0: nobody."""
+
+    after: int
+    remind: timedelta
+    deliver: tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Price:

@@ -69,7 +69,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("meta: trigger, source, scheduled_at, failures, last success, last error, queue, pending approvals", waits="activity"),
         Row('answer "ALERT: ..." or exactly HEARTBEAT_OK'),
         Row("OK: no message, no history; alert: sent once, kept"),
-        Row('after repeated failures "ALERT: heartbeat_failed" with the last error', waits="failure notices"),
+        Row('after repeated failures "ALERT: heartbeat_failed" with the last error'),
         Row("runs in the agent's main session"),
         Row("missing or empty checklist: look at recent memory, take one small step", ("test_story_gates.py::test_an_agent_without_a_list_is_given_its_memory_and_how_far_it_got",)),
         Row("alerts of a daemon without a chat go to the log"),

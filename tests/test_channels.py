@@ -60,7 +60,7 @@ def begin(play: Play, yaml: str, says: str = LONG) -> World:
 
 
 def outbox(world: World) -> list[tuple[Any, ...]]:
-    rows = world.store.connection.execute("select part, parts, state from outbox order by id")
+    rows = world.store.connection.execute("select part, parts, state from outbox where notice is null order by id")
     return [tuple(row) for row in rows]
 
 

@@ -324,6 +324,18 @@ def test_mistermorph_without_a_checklist_it_may_look_around_anyway(play: Play, k
     assert "- look" not in world.asked[0].stdin
 
 
+@row("MisterMorph", 6)
+def test_mistermorph_repeated_failures_are_told_with_the_last_error(play: Play) -> None:
+    world = play(agent(retries="0"), scripts={"ops": lambda asked: SystemError("out of cheese")})
+    world.run(minutes=31)
+    assert [text.splitlines()[:2] for *_, text in world.said] == [
+        [
+            "Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+            "bad_answer: SystemError: out of cheese",
+        ]
+    ]
+
+
 @row("MisterMorph", 9)
 def test_mistermorph_alerts_without_a_chat_go_to_the_log(play: Play) -> None:
     world = play(agent(deliver=""), scripts=says("Disk full"))

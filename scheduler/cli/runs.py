@@ -111,6 +111,7 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
         ("delivery", _delivery(run["delivery"])),
+        *(("notice", f"{each['notice']}: {each['channel']} {each['state']}") for each in run["notices"]),
         ("config", run["config_hash"] or ""),
     ]
 

@@ -84,6 +84,10 @@ def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
         since = f" since {local(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} given up"
     for entry in seen["entries"]:
+        if failing := entry["failing"]:
+            told = f"told {local(failing['told_at'])}" if failing["told_at"] else "not told yet"
+            often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
+            yield f"failing: {called(entry['kind'], entry['name'])} {often} since {local(failing['since'])}, {told}"
         if entry["wakes_waiting"]:
             yield f"wakes: {entry['wakes_waiting']} wait for {called(entry['kind'], entry['name'])}"
         for hold in entry["busy"]:

@@ -16,6 +16,7 @@ from scheduler.config import models, often
 from scheduler.config.fields import Share, written
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
+from scheduler.config.telling import on_failure, only_channel
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
@@ -30,6 +31,8 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
     period = schedule.period() if schedule else interval
     runner = runners.runner(agent, spot)
     _check_heeded(agent, spot)
+    deliver = _deliver(beat, spot)
+    told = on_failure(beat.on_failure, deliver, spot, "heartbeat", "on_failure")
     built = Heartbeat(
         name=name,
         enabled=is_enabled(agent),
@@ -55,7 +58,7 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
         show_alerts=beat.show_alerts,
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,
-        deliver=_deliver(beat, spot),
+        deliver=deliver,
         decide=runners.decide(agent, spot),
         session_keep=0 if beat.isolated_session else beat.session_keep,
         schedule=beat.schedule,
@@ -63,6 +66,9 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
         precheck=_precheck(beat, spot),
         memory=beat.memory,
         max_input_tokens=beat.max_input_tokens,
+        on_failure_after=told.after,
+        on_failure_remind=told.remind,
+        on_failure_deliver=told.deliver,
     )
     _check_meets_hours(built, schedule, spot)
     return built
@@ -208,12 +214,6 @@ def _shared_hours(windows: tuple[tuple[int, int, frozenset[int], ZoneInfo], ...]
 
 def _deliver(beat: models.Heartbeat, spot: Spot) -> tuple[str, ...]:
     if beat.deliver is None:
-        return _only_channel(tuple(spot.frame.channels))
+        return only_channel(spot)
     spot.known(beat.deliver, spot.frame.channels, "channel", "heartbeat", "deliver")
     return beat.deliver
-
-
-@lru_cache(maxsize=8)
-def _only_channel(channels: tuple[str, ...]) -> tuple[str, ...]:
-    declared = tuple(name for name in channels if name != "log")
-    return declared if len(declared) == 1 else ("log",)

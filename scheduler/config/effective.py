@@ -95,7 +95,8 @@ def _rows(
 
 def _inner(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
     """The model of a key that holds a map of keys of its own, always or as it is written here."""
-    if "x-form" in form and not isinstance(value, Map):
+    is_there = isinstance(value, Map) or (value is None and form.get("default") == {})
+    if "x-form" in form and not is_there:
         return None
     if "discriminator" in form:
         kind = (value or form["default"])["kind"]
@@ -122,6 +123,7 @@ def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
         "heartbeat.model": beat.model or "none",
         "heartbeat.active_hours.timezone": beat.zone.key,
         "heartbeat.deliver": _as_written(list(beat.deliver)),
+        "heartbeat.on_failure.deliver": _as_written(list(beat.on_failure_deliver or beat.deliver)),
         "heartbeat.prompt": "built in",
         "heartbeat.interval": "none",
         "heartbeat.stagger": "0" if beat.schedule else "10%",
@@ -138,6 +140,7 @@ def _job(settings: Settings, name: str) -> dict[str, str]:
         "workdir": str(job.workdir),
         "misfire.grace": _span(job.grace),
         "model": (asked and asked.model) or "none",
+        "on_failure.deliver": _as_written(list(job.on_failure_deliver or job.deliver)),
     }
 
 

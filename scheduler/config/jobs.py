@@ -12,6 +12,7 @@ from heartbeat.spec import Agent, ModelRunner
 from scheduler.config import models, often
 from scheduler.config.fields import written
 from scheduler.config.frame import Spot
+from scheduler.config.telling import on_failure
 
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
@@ -30,6 +31,7 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], ask
     if asked and isinstance(asked.runner, ModelRunner):
         _check_often(job, schedule, spot)
     spot.known(job.deliver, spot.frame.channels, "channel", "deliver")
+    told = on_failure(job.on_failure, job.deliver, spot, "on_failure")
     return Job(
         name=name,
         enabled=job.enabled,
@@ -56,6 +58,9 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], ask
         wake_on=job.wake_on,
         wake_mode=job.wake_mode,
         wake_text=job.wake_text,
+        on_failure_after=told.after,
+        on_failure_remind=told.remind,
+        on_failure_deliver=told.deliver,
     )
 
 

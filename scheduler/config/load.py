@@ -99,7 +99,7 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
     if not names and not _entries(root, "cron", complaints):
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
     entries: list[Heartbeat | Job] = [*heartbeats.values(), *found_jobs.values()]
-    used = {channel for entry in entries if entry.enabled for channel in entry.deliver}
+    used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
     return Settings(
         path=path,
         hash=source.hash,

@@ -226,6 +226,22 @@ class Dedup(Part):
     )
 
 
+class OnFailure(Part):
+    """Who is told that it fails, and that it works again."""
+
+    after: Annotated[int, _whole(1, 1000)] = key(2, "After how many failures in a row.")
+    remind: SomeDuration = key(timedelta(hours=6), "After what time it is told again while it goes on.", written="6h")
+    deliver: TargetsOrNone = key(
+        None, "Who is told.", else_="as the entry's own; where that is `none`, the only channel declared, else `log`"
+    )
+
+
+class JobOnFailure(OnFailure):
+    """Who is told that it fails, and that it works again."""
+
+    after: Annotated[int, _whole(1, 1000)] = key(1, "After how many failures in a row.")
+
+
 class Heartbeat(Part):
     enabled: Truth = key(True, "Whether it beats.")
     interval: Annotated[
@@ -288,6 +304,11 @@ class Heartbeat(Part):
     show_alerts: Truth = key(True, "Delivers alerts.")
     dedup: Dedup = key(Dedup(), "Alerts that repeat.", written={})
     deliver: TargetsOrNone = key(None, "Who is told.", else_="the only channel declared, else `log`")
+    on_failure: Annotated[OnFailure | None, BeforeValidator(fields.no_or_map)] = Field(
+        default=OnFailure(),
+        description="Who is told that it fails, and that it works again.",
+        json_schema_extra=lambda schema: _map_or_none(schema),
+    )
 
 
 class Agent(Part):
@@ -331,6 +352,11 @@ class Job(Part):
     misfire: JobMisfire = key(JobMisfire(), "What becomes of a slot that could not start in time.", written={})
     rerun_after_crash: Truth = key(False, "Runs the command again when the daemon died during it.")
     deliver: Targets = key((), "Who gets the output.", written="none")
+    on_failure: Annotated[JobOnFailure | None, BeforeValidator(fields.no_or_map)] = Field(
+        default=JobOnFailure(),
+        description="Who is told that it fails, and that it works again.",
+        json_schema_extra=lambda schema: _map_or_none(schema),
+    )
     wake_heartbeat: Annotated[tuple[str, ...], _several(fields.names, "agent or list")] = key(
         (), "Whose heartbeat it wakes.", written=[]
     )
@@ -456,6 +482,12 @@ def _active_hours(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*one, {"type": "array", "items": {"anyOf": one}}]
     schema["default"] = "always"
     schema["x-form"] = "`always`, window, list"
+
+
+def _map_or_none(schema: dict[str, Any]) -> None:
+    """A map that is there unless `none` undoes it."""
+    _or_none(schema)
+    schema["default"] = {}
 
 
 def _or_none(schema: dict[str, Any], *short: dict[str, Any]) -> None:

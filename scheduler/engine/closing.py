@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import calls, claims, planning
+from scheduler.engine import calls, claims, incidents, planning
 from scheduler.events import LaneTaken, Retried, Stale
-from scheduler.outcome import ANSWERS, LONGEST_RETRY_AFTER, SUCCESSES, WOKEN, Ending, Kind, Outcome, Reason, Skip, Suppression
+from scheduler.outcome import (
+    ANSWERS,
+    FAILURES,
+    LONGEST_RETRY_AFTER,
+    SUCCESSES,
+    WOKEN,
+    Ending,
+    Kind,
+    Outcome,
+    Reason,
+    Skip,
+    Suppression,
+)
 from scheduler.tables import breakers, duequeue, history, items, outbox, sessions, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.turn import Turn
@@ -126,6 +138,8 @@ def _wait_for_lane(turn: Turn, standing: Standing, claim: Claim) -> None:
 def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Standing | None:
     """Close the run with everything that follows from its end; None, and nothing done, when it is no longer the claim's."""
     entry = claim.entry
+    if ending.outcome in FAILURES and entry.on_failure.after:
+        ending = replace(ending, message=None)  # its notice tells it, and not every time anew
     channels = outbox.not_told_yet(turn, entry, ending.message) if ending.message else ()
     if ending.message and entry.deliver and not channels:
         ending = replace(ending, suppression=Suppression.DUPLICATE)
@@ -142,7 +156,7 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     _end_wakes(turn, standing, claim, ending)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
-    return _noted(turn, standing, claim, ending, told=bool(channels))
+    return incidents.hear(turn, claim, ending, _noted(turn, standing, claim, ending, told=bool(channels)))
 
 
 def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:

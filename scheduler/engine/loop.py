@@ -10,7 +10,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from scheduler.engine import calls, closing, delivery, guarded, housekeeping, opening, planning, recovery, setback, syncing
+from scheduler.engine import (
+    calls,
+    closing,
+    delivery,
+    guarded,
+    housekeeping,
+    incidents,
+    opening,
+    planning,
+    recovery,
+    setback,
+    syncing,
+)
 from scheduler.engine.deadlines import Deadlines
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.housekeeping import House
@@ -108,6 +120,7 @@ class Engine:
             setback.catch_up(turn, UNBELIEVABLE)
             recovery.recover(turn, survivors)
             delivery.recover(turn)
+            incidents.hear_of_channels(turn)
             breakers.probe_all(turn)  # whoever started us may have brought a new key
             syncing.sync(turn, {}, at_once=at_once)
             recovery.start_at_boot(turn)
@@ -126,6 +139,7 @@ class Engine:
                 house = self._take(turn, *results)
                 claims = self._start_due(turn)
                 parcels = delivery.collect(turn, self._letters.inflight().values())
+                incidents.hear_of_channels(turn)
                 again_at = self._next(turn)
         except Unavailable as error:
             self._complain(reading.now, str(error))

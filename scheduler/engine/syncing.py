@@ -12,7 +12,7 @@ from scheduler import paces
 from scheduler.engine import closing, planning
 from scheduler.logs import event
 from scheduler.outcome import Kind, Skip, Trigger
-from scheduler.tables import duequeue, wakes
+from scheduler.tables import duequeue, incidents, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.store import MILLISECOND
 from scheduler.turn import Turn
@@ -26,6 +26,7 @@ def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
     `before` holds the entries of the plan that was in force, so that one that goes can still tell its own people of its end.
     `at_once` makes new entries due now instead of at their first slot.
     """
+    incidents.keep_channels(turn, turn.plan.settings.channels)
     known = duequeue.texts(turn.db)
     for key, entry in turn.plan.entries.items():
         if key not in known:

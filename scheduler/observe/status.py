@@ -13,14 +13,17 @@ from scheduler.tables.duequeue import UNTIL_RESUMED, optional
 from scheduler.tables.history import iso
 from scheduler.tables.store import millis
 
-# Each entry with its newest row, found by index, and the number of its waiting wakes. A kind or name of null means any.
+# Each entry with its newest row, found by index, what is wrong with it, and the number of its waiting wakes. A kind or name of
+# null means any.
 ENTRIES = """
 select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
+  incident.since as failing_since, incident.told_at as failing_told_at,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
+left join incident on incident.kind = entry.kind and incident.name = entry.name
 where entry.state <> 'removed' and (?1 is null or entry.kind = ?1) and (?2 is null or entry.name = ?2)
 order by entry.kind desc, entry.name
 """
@@ -81,9 +84,18 @@ def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[s
         "consecutive_failures": row["failures"],
         "consecutive_quiet": row["quiet"],
         "alerting": bool(row["alerting"]),
+        "failing": _failing(row),
         "wakes_waiting": row["wakes"],
         "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
     }
+
+
+def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
+    """What goes wrong at present: how often in a row, since when, and when its people were told last."""
+    if row["failing_since"] is None:
+        return None
+    times = {"since": iso(optional(row["failing_since"])), "told_at": iso(optional(row["failing_told_at"]))}
+    return {"times": row["troubles"], **times}
 
 
 def _pause_ends(paused_until: int) -> str | None:

@@ -41,6 +41,7 @@ class Standing:
     failures: int
     quiet: int
     alerting: int
+    troubles: int
     precheck: str | None
 
     @property
@@ -139,6 +140,7 @@ def _standing(row: sqlite3.Row) -> Standing:
         failures=row["failures"],
         quiet=row["quiet"],
         alerting=row["alerting"],
+        troubles=row["troubles"],
         precheck=row["precheck"],
     )
 
@@ -194,7 +196,7 @@ COLUMNS = {
     "state": "state", "pace_text": "pace", "anchor": "anchor", "settled_until": "settled_until", "slot": "slot",
     "due_at": "due_at", "paused_until": "paused_until", "last_slot": "last_slot", "last_ended_at": "last_ended_at",
     "last_woken_at": "last_woken_at", "last_success_at": "last_success_at", "failures": "failures", "quiet": "quiet",
-    "alerting": "alerting", "precheck": "precheck",
+    "alerting": "alerting", "troubles": "troubles", "precheck": "precheck",
 }  # fmt: skip
 
 

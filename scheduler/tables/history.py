@@ -255,6 +255,7 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "text": row["text"],
         "error": row["error"],
         "delivery": {"state": _delivery_state(row, [each["state"] for each in targets]), "targets": targets},
+        "notices": _notices(db, row["id"]),
         "config_hash": row["config_hash"],
     }
 
@@ -269,12 +270,19 @@ def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
     """Each channel that is to be told, with where its message stands and what kept it; one in parts stands where its parts do."""
     states: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
-    for row in db.execute("select channel, state, error from outbox where run_id = ? order by id", (run_id,)):
+    query = "select channel, state, error from outbox where run_id = ? and notice is null order by id"
+    for row in db.execute(query, (run_id,)):
         states.setdefault(row["channel"], []).append(row["state"])
         if row["error"] and row["state"] != "delivered":
             errors[row["channel"]] = row["error"]
     told = ({"channel": channel, "state": _together(parts)} for channel, parts in states.items())
     return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in told]
+
+
+def _notices(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
+    """What we ourselves told of a run, to which channel, and where that stands."""
+    query = "select notice, channel, state, text from outbox where run_id = ? and notice is not null order by id"
+    return [dict(row) for row in db.execute(query, (run_id,))]
 
 
 def _delivery_state(row: sqlite3.Row, states: list[str]) -> str:

@@ -22,25 +22,43 @@ LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), tim
 LAST_STEP = LADDER[-1]
 GIVE_UP = timedelta(hours=24)
 
-# A part waits until those before it, of the same run and for the same channel, are delivered or given up.
+# A part waits until those before it, of the same message for the same channel, are delivered or given up.
 ELSEWHERE = "channel not in (select value from json_each(?))"
 READY = (
     "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
-    " and before.channel = outbox.channel and before.part < outbox.part"
+    " and before.channel = outbox.channel and before.notice is outbox.notice and before.part < outbox.part"
     " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run from which a message comes, or that it tells of."""
+
+    run_id: int
+    kind: str
+    name: str
+    trigger: str
+    slot: datetime
+
+
+def origin(claim: Claim) -> Origin:
+    """The run of a claim as the origin of messages."""
+    return Origin(claim.run_id, claim.entry.kind, claim.entry.name, claim.trigger, claim.slot)
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
     """One part of a message for one channel. `key` is stable over crash, restart and restored backup.
 
-    `doubted` says that an earlier attempt may have arrived.
+    `notice` says what of a run it tells; None for what the run itself has to say. `doubted` says that an earlier attempt may
+    have arrived.
     """
 
     id: int
     key: str
     channel: str
+    run_id: int
     kind: str
     name: str
     trigger: str
@@ -52,6 +70,12 @@ class Letter:
     attempts: int
     created_at: datetime
     doubted: bool
+    notice: str | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """The run from which it comes."""
+        return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
 def not_told_yet(turn: Turn, entry: Entry, message: str) -> tuple[str, ...]:
@@ -78,9 +102,7 @@ def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> No
     """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is."""
     entry = claim.entry
     for channel in channels:
-        parts = _parts(turn, channel, message)
-        for part, text in enumerate(parts, 1):
-            row = _insert(turn, claim, channel, part, len(parts), text)
+        row = _write(turn, origin(claim), channel, message, None)
         if row and entry.dedup_window:
             turn.db.execute(
                 "insert or replace into digest (kind, name, channel, hash, outbox_id, until_at) values (?, ?, ?, ?, ?, ?)",
@@ -88,29 +110,44 @@ def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> No
             )
 
 
+def notify(turn: Turn, about: Origin, notice: str, message: str, channels: tuple[str, ...]) -> None:
+    """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run."""
+    for channel in channels:
+        _write(turn, about, channel, message, notice)
+
+
+def _write(turn: Turn, about: Origin, channel: str, message: str, notice: str | None) -> sqlite3.Row | None:
+    """Write all parts of a message; gives the last one's id, None where it was there already."""
+    parts = _parts(turn, channel, message)
+    row = None
+    for part, text in enumerate(parts, 1):
+        row = _insert(turn, about, channel, part, len(parts), text, notice)
+    return row
+
+
 def _parts(turn: Turn, name: str, message: str) -> list[str]:
     channel = turn.plan.settings.channels.get(name)
     return [message] if channel is None or channel.limit is None else split(message, channel.limit)
 
 
-def _insert(turn: Turn, claim: Claim, channel: str, part: int, parts: int, text: str) -> sqlite3.Row | None:
-    entry, now = claim.entry, millis(turn.now)
+def _insert(turn: Turn, about: Origin, channel: str, part: int, parts: int, text: str, notice: str | None) -> sqlite3.Row | None:
+    now = millis(turn.now)
     row: sqlite3.Row | None = turn.db.execute(
-        "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
-        " created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?) on conflict (key, channel) do nothing"
-        " returning id",
+        "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
+        " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
+        " on conflict (key, channel) do nothing returning id",
         (
-            letter_key(claim, part), channel, claim.run_id, entry.kind, entry.name, claim.trigger, millis(claim.slot), part,
-            parts, entry.name, text, now, now,
+            letter_key(about, part, notice), channel, about.run_id, about.kind, about.name, about.trigger, millis(about.slot),
+            part, parts, about.name, text, notice, now, now,
         ),
     ).fetchone()  # fmt: skip
     return row
 
 
-def letter_key(claim: Claim, part: int) -> str:
+def letter_key(about: Origin, part: int, notice: str | None = None) -> str:
     """The key under which a receiver recognises a message that comes twice."""
-    said = f"{claim.entry.kind}\n{claim.entry.name}\n{claim.trigger}\n{millis(claim.slot)}\n{part}"
-    return hashlib.sha256(said.encode()).hexdigest()
+    said = f"{about.kind}\n{about.name}\n{about.trigger}\n{millis(about.slot)}\n{part}"
+    return hashlib.sha256((said if notice is None else f"{said}\n{notice}").encode()).hexdigest()
 
 
 def take(turn: Turn, at_once: int, share: int, busy: Counter[str]) -> list[Letter]:
@@ -171,9 +208,8 @@ def dead(turn: Turn, letter: Letter, error: str) -> None:
     """Give a message up; its text stays readable, and the same text may be said again."""
     _end(turn, letter, Delivery.DEAD, error)
     turn.db.execute(
-        "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id ="
-        " (select run_id from outbox where id = ?))",
-        (letter.channel, letter.id),
+        "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id = ? and notice is ?)",
+        (letter.channel, letter.run_id, letter.notice),
     )
 
 
@@ -185,6 +221,11 @@ def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: tim
         try_later(turn, letter, error, wait)
         return
     turn.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
+
+
+def letter(db: sqlite3.Connection, outbox_id: int) -> Letter:
+    """One message that is known to be there."""
+    return _letter(db.execute("select * from outbox where id = ?", (outbox_id,)).fetchone())
 
 
 def interrupted(db: sqlite3.Connection) -> list[Letter]:
@@ -229,6 +270,7 @@ def _letter(row: sqlite3.Row) -> Letter:
         id=row["id"],
         key=row["key"],
         channel=row["channel"],
+        run_id=row["run_id"],
         kind=row["kind"],
         name=row["name"],
         trigger=row["trigger"],
@@ -240,4 +282,5 @@ def _letter(row: sqlite3.Row) -> Letter:
         attempts=row["attempts"],
         created_at=moment(row["created_at"]),
         doubted=row["doubted_at"] is not None,
+        notice=row["notice"],
     )

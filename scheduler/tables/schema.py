@@ -37,6 +37,7 @@ create table entry (
   failures integer not null default 0,
   quiet integer not null default 0,
   alerting integer not null default 0,
+  troubles integer not null default 0,  -- runs and slots in a row of which something went wrong
   precheck text,                    -- digest of what the precheck last printed
   unique (kind, name)
 ) strict;
@@ -117,6 +118,7 @@ create table outbox (
   parts integer not null,
   title text not null,
   text text not null,
+  notice text,                      -- what it tells of its run; null: what the run itself had to say
   state text not null,
   attempts integer not null default 0,
   not_before integer not null,
@@ -144,6 +146,16 @@ create table digest (
   outbox_id integer not null,
   until_at integer not null,        -- until then the same text is no news
   primary key (kind, name, channel, hash)
+) strict, without rowid;
+
+create table incident (
+  kind text not null,               -- heartbeat, cron, channel
+  name text not null,
+  since integer not null,           -- when it first went wrong
+  faults text not null,             -- how it went wrong so far, each by its hash, as JSON
+  reason text,                      -- of the last time
+  told_at integer,                  -- when it was told last; null: not yet
+  primary key (kind, name)
 ) strict, without rowid;
 
 create table item (

@@ -12,6 +12,7 @@ from cron.job import Job
 from heartbeat.spec import Agent
 from scheduler import paces
 from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome
+from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work import asking, prompts
 from scheduler.work.entry import Claim, Elapsed, Start
@@ -71,6 +72,11 @@ class JobEntry:
     @property
     def deliver(self) -> tuple[str, ...]:
         return self.spec.deliver
+
+    @property
+    def on_failure(self) -> OnFailure:
+        spec = self.spec
+        return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
 
     @property
     def model(self) -> str | None:

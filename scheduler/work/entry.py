@@ -10,6 +10,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from scheduler.outcome import Ending, Kind, Trigger
+from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work.process import Ended
 
@@ -113,6 +114,11 @@ class Entry(Protocol):
     def session_keep(self) -> int: ...
     @property
     def deliver(self) -> tuple[str, ...]: ...
+    @property
+    def on_failure(self) -> OnFailure:
+        """Who is told of its failures."""
+        ...
+
     @property
     def dedup_window(self) -> timedelta: ...
     @property

@@ -19,6 +19,7 @@ from heartbeat.runners import ask as runners
 from heartbeat.spec import Decide, Heartbeat
 from scheduler import paces
 from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
+from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work import asking
 from scheduler.work.entry import Claim, Elapsed, Start
@@ -84,6 +85,11 @@ class HeartbeatEntry:
     @property
     def deliver(self) -> tuple[str, ...]:
         return self.spec.deliver
+
+    @property
+    def on_failure(self) -> OnFailure:
+        spec = self.spec
+        return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
 
     @property
     def dedup_window(self) -> timedelta:

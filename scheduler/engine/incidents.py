@@ -1,0 +1,132 @@
+"""Incidents: who is told that something goes wrong, at first, again, when it changes, and when it is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heartbeat.verdict import digest
+from scheduler.engine import notices
+from scheduler.engine.notices import Notice, Story
+from scheduler.events import Told
+from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip
+from scheduler.settings import OnFailure
+from scheduler.tables import incidents, outbox
+from scheduler.tables.duequeue import Standing
+from scheduler.tables.incidents import CHANNEL, Incident
+from scheduler.tables.outbox import Letter
+from scheduler.turn import Turn
+from scheduler.work.entry import Claim
+
+MOST_FAULTS = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
+
+LOG = "log"
+CHAIN = tuple(Skip)  # in the order in which a beat is checked
+
+# What one and the same check may say: where it says something else, it does not say the first any more.
+CHECKS = (
+    {Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE},
+    {Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED},
+)
+
+
+def hear(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+    """How a run ended, for those who want to know of its failures; gives what the standing row remembers of it.
+
+    A run that goes well while nothing was wrong costs nothing here.
+    """
+    if _is_trouble(ending) and claim.entry.on_failure.after:
+        return _worse(turn, claim, ending, standing)
+    if standing.troubles and _is_over(turn, claim, ending):
+        return _better(turn, claim, standing)
+    return standing
+
+
+def hear_of_channels(turn: Turn) -> None:
+    """What became of messages in this turn: the first that a channel lets die is told elsewhere, until it has taken one."""
+    for happened in tuple(turn.events):
+        if not isinstance(happened, Told) or happened.channel == LOG:
+            continue
+        if happened.state is Delivery.DELIVERED:
+            incidents.drop(turn, CHANNEL, happened.channel)
+        elif happened.state is Delivery.DEAD:
+            _lost(turn, outbox.letter(turn.db, happened.outbox_id), happened.error)
+
+
+def _is_trouble(ending: Ending) -> bool:
+    if ending.outcome is Outcome.SKIPPED:
+        return ending.reason in notices.WHY
+    return ending.outcome in FAILURES and ending.reason is not Reason.CANCELLED
+
+
+def _is_over(turn: Turn, claim: Claim, ending: Ending) -> bool:
+    """An answer ends any trouble; a skip ends one that another check had caused, which has been passed now."""
+    if not isinstance(ending.reason, Skip):
+        return ending.outcome in ANSWERS
+    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name)
+    return was is not None and was.reason in CHAIN and _is_past(Skip(was.reason), ending.reason)
+
+
+def _is_past(trouble: Skip, reason: Skip) -> bool:
+    return CHAIN.index(reason) > CHAIN.index(trouble) or any({trouble, reason} <= check for check in CHECKS)
+
+
+def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+    entry, count = claim.entry, standing.troubles + 1
+    was = (incidents.find(turn.db, entry.kind, entry.name) if standing.troubles else None) or Incident(turn.now)
+    fault = digest(f"{ending.reason} {ending.error or ''}", "numbers")
+    faults = was.faults if fault in was.faults or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
+    now = replace(was, faults=faults, reason=ending.reason)
+    notice = _news(turn, was, now, count, entry.on_failure)
+    if notice is not None:
+        text = notices.worse(notice, claim, ending, _story(turn, now, count))
+        _notify(turn, claim, notice, text)
+        now = replace(now, told_at=turn.now)
+    incidents.put(turn, entry.kind, entry.name, now)
+    return replace(standing, troubles=count)
+
+
+def _news(turn: Turn, was: Incident, now: Incident, count: int, rule: OnFailure) -> Notice | None:
+    """What there is to tell of a trouble that has come again; None where it has been told."""
+    if was.told_at is None:
+        return Notice.FAILING if count >= rule.after else None
+    if now.faults != was.faults:
+        return Notice.CHANGED
+    return Notice.REMINDER if turn.now - was.told_at >= rule.remind else None
+
+
+def _better(turn: Turn, claim: Claim, standing: Standing) -> Standing:
+    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name)
+    incidents.drop(turn, claim.entry.kind, claim.entry.name)
+    if claim.entry.on_failure.after and was is not None and was.told_at is not None:
+        text = notices.better(claim, _story(turn, was, standing.troubles))
+        _notify(turn, claim, Notice.RECOVERED, text)
+    return replace(standing, troubles=0)
+
+
+def _story(turn: Turn, incident: Incident, count: int) -> Story:
+    return Story(count, incident.since, turn.now, turn.plan.settings.zone)
+
+
+def _notify(turn: Turn, claim: Claim, notice: Notice, text: str) -> None:
+    """Tell those who are to be told; where all of their channels are dead, somebody else."""
+    wished, dead = claim.entry.on_failure.deliver, incidents.dead_channels(turn.db)
+    living = tuple(channel for channel in wished if channel not in dead)
+    outbox.notify(turn, outbox.origin(claim), notice, text, living or (_elsewhere(turn, wished, dead),))
+
+
+def _lost(turn: Turn, letter: Letter, error: str) -> None:
+    """A message has been given up: told on another channel, once until the channel works again."""
+    if incidents.find(turn.db, CHANNEL, letter.channel) is not None:
+        return
+    incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now))
+    entry = turn.plan.entries.get((Kind(letter.kind), letter.name))
+    wished = entry.on_failure.deliver if entry else ()
+    channel = _elsewhere(turn, wished, incidents.dead_channels(turn.db))
+    outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", notices.undelivered(letter, error), (channel,))
+
+
+def _elsewhere(turn: Turn, wished: tuple[str, ...], dead: frozenset[str]) -> str:
+    """A channel that works as far as we know: of those that are wished, else any that is declared, else the log."""
+    declared = turn.plan.settings.channels
+    usable = (name for name in (*wished, *declared) if name in declared and name not in dead and declared[name].usable)
+    return next((name for name in usable if name != LOG), LOG)

@@ -1,0 +1,109 @@
+"""Notices: in which words people are told that something fails, still fails, or works again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from scheduler.outcome import FAILURES, Ending, Kind, Outcome, Skip
+from scheduler.tables.outbox import Letter
+from scheduler.work.entry import Claim
+
+ERROR_SHOWN = 500  # characters
+OUTPUT_SHOWN = 700  # of a job's output, from its end
+
+WHY = {
+    Skip.BREAKER_OPEN: "the provider of its model refuses us, or wants rest",
+    Skip.BUDGET: "its budget is used up",
+    Skip.CHECKLIST_TOO_LARGE: "its checklist is too large",
+    Skip.CHECKLIST_UNREADABLE: "its checklist is not a file that may be read",
+    Skip.PRECHECK_FAILED: "its precheck fails",
+    Skip.PROMPT_TOO_LARGE: "its prompt is larger than max_input_tokens",
+}
+
+
+class Notice(StrEnum):
+    """What is told of a run."""
+
+    FAILING = "failing"
+    CHANGED = "changed"
+    REMINDER = "reminder"
+    RECOVERED = "recovered"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """How often something went wrong in a row and since when, as it stands at `now`; times are told in `zone`."""
+
+    count: int
+    since: datetime
+    now: datetime
+    zone: ZoneInfo
+
+    def __str__(self) -> str:
+        if self.count == 1:
+            return f"at {self._local(self.since)}"
+        return f"{self.count} times in a row, since {self._local(self.since)} ({_rough(self.now - self.since)})"
+
+    def _local(self, instant: datetime) -> str:
+        return f"{instant.astimezone(self.zone):%Y-%m-%d %H:%M} {self.zone.key}"
+
+
+def worse(notice: Notice, claim: Claim, ending: Ending, story: Story) -> str:
+    """What went wrong, how often, since when, with what error, and where to look."""
+    who, verb = _called(claim), _verb(ending)
+    first = {
+        Notice.CHANGED: f"{who} has another fault now; it {verb} {story}.",
+        Notice.REMINDER: f"{who} still has the same fault; it {verb} {story}.",
+    }.get(notice, f"{who} {verb} {story}.")
+    lines = (first, _fault(ending), _output(claim, ending), f"More: heartbeatd show {claim.run_id}")
+    return "\n".join(line for line in lines if line)
+
+
+def better(claim: Claim, story: Story) -> str:
+    """It works again, and how long it did not."""
+    return f"{_called(claim)} works again. Before that it failed {story}."
+
+
+def undelivered(letter: Letter, error: str) -> str:
+    """A message was given up; what it said is for its own people to read, and so not repeated here."""
+    return (
+        f"A message of {letter.name} was not delivered to the channel {letter.channel}, and is given up.\n"
+        f"{_cut(error)}\n"
+        f"Its text: heartbeatd show {letter.run_id}\n"
+        f"Further ones that {letter.channel} does not take are not told here, until it has taken one: heartbeatd status"
+    )
+
+
+def _called(claim: Claim) -> str:
+    return f"{'Agent' if claim.entry.kind is Kind.HEARTBEAT else 'Cron job'} {claim.entry.name}"
+
+
+def _verb(ending: Ending) -> str:
+    if ending.outcome is Outcome.ABANDONED:
+        return "was cut short"
+    return "failed" if ending.outcome in FAILURES else "was not run"
+
+
+def _fault(ending: Ending) -> str:
+    why = WHY.get(ending.reason) if isinstance(ending.reason, Skip) else None
+    return ": ".join(part for part in (ending.reason, why, _cut(ending.error or "")) if part)
+
+
+def _output(claim: Claim, ending: Ending) -> str:
+    """The end of what a job printed; an agent's words are not for this."""
+    printed = (ending.text or "").strip() if claim.entry.kind is Kind.CRON else ""
+    return f"It printed: {printed[-OUTPUT_SHOWN:]}" if printed else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_SHOWN else f"{text[:ERROR_SHOWN]}..."
+
+
+def _rough(span: timedelta) -> str:
+    """A length of time to the minute."""
+    minutes = max(0, round(span.total_seconds() / 60))
+    parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))
+    return " ".join(f"{number}{unit}" for number, unit in parts if number) or "less than a minute"

@@ -1,0 +1,63 @@
+"""Incidents: what goes wrong at present, since when, in which ways, and whether somebody has been told."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.tables.duequeue import bound, optional
+from scheduler.tables.store import millis, moment
+from scheduler.turn import Turn
+
+CHANNEL = "channel"  # the kind of incidents that are about a channel; the others are about entries
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What goes wrong with an entry or a channel.
+
+    `faults` are the ways in which it went wrong so far, each by its hash; `reason` is that of the last time. `told_at` None:
+    nobody has been told yet.
+    """
+
+    since: datetime
+    faults: tuple[str, ...] = ()
+    reason: str | None = None
+    told_at: datetime | None = None
+
+
+def find(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
+    """The open incident of an entry or a channel."""
+    row = db.execute("select * from incident where kind = ? and name = ?", (kind, name)).fetchone()
+    if row is None:
+        return None
+    return Incident(moment(row["since"]), tuple(json.loads(row["faults"])), row["reason"], optional(row["told_at"]))
+
+
+def put(turn: Turn, kind: str, name: str, incident: Incident) -> None:
+    """Open an incident, or write how it goes on."""
+    turn.db.execute(
+        "insert or replace into incident (kind, name, since, faults, reason, told_at) values (?, ?, ?, ?, ?, ?)",
+        (kind, name, millis(incident.since), json.dumps(incident.faults), incident.reason, bound(incident.told_at)),
+    )
+
+
+def drop(turn: Turn, kind: str, name: str) -> None:
+    """Close an incident; there may be none."""
+    turn.db.execute("delete from incident where kind = ? and name = ?", (kind, name))
+
+
+def dead_channels(db: sqlite3.Connection) -> frozenset[str]:
+    """The channels that gave up a message and have taken none since."""
+    return frozenset(row["name"] for row in db.execute("select name from incident where kind = ?", (CHANNEL,)))
+
+
+def keep_channels(turn: Turn, declared: Iterable[str]) -> None:
+    """Forget what was wrong with channels that are no longer declared."""
+    turn.db.execute(
+        "delete from incident where kind = ? and name not in (select value from json_each(?))",
+        (CHANNEL, json.dumps(list(declared))),
+    )

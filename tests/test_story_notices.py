@@ -1,0 +1,437 @@
+"""Notices in a story: a failure is told once, again now and then, at once when it changes, and when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_file import complaints, read
+from servers import discord, telegram
+from servers.discord import Discord
+from servers.scripted import page, reset
+from servers.telegram import Telegram, refusal
+from test_story_slots import agent, job
+from world import World, at
+
+from scheduler.config.effective import effective
+from scheduler.engine import delivery
+from scheduler.engine.delivery import Parcel
+from scheduler.observe.status import snapshot
+from scheduler.transports import Sent
+from scheduler.work.process import Ended
+
+Play = Callable[..., World]
+
+HOOKS = """\
+channels:
+  hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}
+  other: {kind: webhook, url: "http://127.0.0.1:1/y", allow_private: true}
+"""
+REFUSED = Sent("dead", "127.0.0.1 answered 400 Bad Request", None)
+TAKEN = Sent("delivered", "", None)
+
+
+def ended(code: int, errors: str = "", output: str = "") -> Ended:
+    return Ended(
+        code, output.encode(), errors.encode(), truncated=False, timed_out=False, problem=None, ended_by=None
+    )  # fmt: skip
+
+
+def told(world: World, name: str = "ops") -> list[str]:
+    """When something was told of an entry, and the first line of it."""
+    return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, who, text in world.said if who == name]
+
+
+def notices(world: World) -> list[tuple[str, str, str]]:
+    """Every notice with its channel and where it stands, the oldest first."""
+    rows = world.store.connection.execute("select notice, channel, state from outbox where notice is not null order by id")
+    return [tuple(row) for row in rows]
+
+
+def until(world: World, text: str, error: Callable[[int], str] | None) -> None:
+    """Let time pass while the agent fails with that error at each beat, numbered; None: it is well."""
+    world.scripts["ops"] = lambda asked: ended(1, error(len(world.asked))) if error else "HEARTBEAT_OK"
+    world.until(text)
+
+
+def test_the_same_failure_with_changing_numbers_is_told_once_and_again_now_and_then(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
+    until(world, "2026-03-03 12:00", None)
+    assert sum(row["outcome"] == "failed" for row in world.rows()) == 48
+    assert told(world) == [
+        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 14:30 Agent ops still has the same fault; it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h 30m).",
+        "03-02 20:30 Agent ops still has the same fault; it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h 30m).",
+        "03-03 02:30 Agent ops still has the same fault; it failed 38 times in a row, since 2026-03-02 08:00 UTC (18h 30m).",
+        "03-03 08:00 Agent ops works again. Before that it failed 48 times in a row, since 2026-03-02 08:00 UTC (1d).",
+    ]
+
+
+def test_a_notice_says_what_went_wrong_and_where_to_look(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-02 08:31", lambda count: "no space left on device")
+    assert world.said[0][2].splitlines()[1:] == ["exit: exit code 1: no space left on device", "More: heartbeatd show 2"]
+
+
+def test_one_failure_of_a_heartbeat_is_not_told(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-02 08:29", lambda count: "no")
+    until(world, "2026-03-02 12:00", None)
+    assert (told(world), len(world.rows())) == ([], 9)
+
+
+def test_another_error_is_told_at_once_and_each_but_once(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
+    assert told(world) == [
+        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:30 Agent ops has another fault now; it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+    ]
+
+
+def test_an_error_that_is_new_every_time_is_left_to_the_reminders(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-02 20:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
+    assert len(told(world)) == 4 + 1
+
+
+def test_failures_count_anew_after_a_recovery(play: Play) -> None:
+    world = play(agent(retries="0", on_failure="{after: 3}"))
+    until(world, "2026-03-02 08:59", lambda count: "no")
+    until(world, "2026-03-02 09:29", None)
+    until(world, "2026-03-02 10:29", lambda count: "no")
+    assert told(world) == []
+    until(world, "2026-03-02 10:31", lambda count: "no")
+    assert told(world) == ["03-02 10:30 Agent ops failed 3 times in a row, since 2026-03-02 09:30 UTC (1h)."]
+
+
+def test_what_was_told_survives_a_restart(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-02 08:45", lambda count: "no")
+    world.off(minutes=5)
+    until(world, "2026-03-02 09:15", lambda count: "no")
+    world.off(minutes=5)
+    until(world, "2026-03-02 10:00", None)
+    assert [line[12:31] for line in told(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
+
+
+def test_nobody_is_told_where_the_config_says_so(play: Play) -> None:
+    world = play(agent(retries="0", on_failure="none"))
+    until(world, "2026-03-02 20:00", lambda count: "no")
+    until(world, "2026-03-02 21:00", None)
+    assert (told(world), notices(world)) == ([], [])
+
+
+def test_a_healthy_beat_asks_nothing_of_incidents(play: Play) -> None:
+    world = play(agent())
+    asked: list[str] = []
+    world.store.connection.set_trace_callback(asked.append)
+    world.run(hours=3)
+    assert len(world.rows()) == 7
+    assert [statement for statement in asked if "incident" in statement] == []
+
+
+def test_a_failed_job_is_told_at_once_with_what_it_printed_and_not_every_time(play: Play) -> None:
+    world = play(HOOKS + job(every="30m", deliver="hook"))
+    world.scripts["measure"] = lambda asked: (
+        ended(2, "tape 1 torn", "wrote 17 files\n") if at("2026-03-02 09:45") > asked.at else "well"
+    )
+    world.until("2026-03-02 10:05")
+    failure = "exit: exit code 2: tape 1 torn"
+    assert [(f"{when:%H:%M}", text) for when, _, text in world.said] == [
+        (
+            "08:30",
+            f"Cron job measure failed at 2026-03-02 08:30 UTC.\n{failure}\nIt printed: wrote 17 files\nMore: heartbeatd show 1",
+        ),
+        ("10:00", "well"),
+        ("10:00", "Cron job measure works again. Before that it failed 3 times in a row, since 2026-03-02 08:30 UTC (1h 30m)."),
+    ]
+
+
+def test_a_job_whose_failures_nobody_is_told_of_delivers_its_output_as_ever(play: Play) -> None:
+    world = play(job(every="30m", deliver="log", on_failure="none"))
+    world.scripts["measure"] = lambda asked: ended(2, "torn")
+    world.run(minutes=65)
+    assert [text for *_, text in world.said] == ["measure ended failed: exit code 2: torn"] * 2
+
+
+@pytest.mark.parametrize(
+    ("channels", "keys", "told_on"),
+    [
+        (HOOKS, {"deliver": "none"}, ["log"]),
+        (HOOKS.partition("  other")[0], {}, ["hook"]),
+        (HOOKS, {"deliver": "other"}, ["other"]),
+        (HOOKS, {"deliver": "other", "on_failure": "{deliver: [hook, log]}"}, ["hook", "log"]),
+        ("", {}, ["log"]),
+    ],
+)
+def test_a_failed_job_is_always_told(play: Play, channels: str, keys: dict[str, str], told_on: list[str]) -> None:
+    world = play(channels + job(every="30m", **keys))
+    world.scripts["measure"] = lambda asked: 1
+    world.run(minutes=31)
+    assert notices(world) == [("failing", channel, "delivered") for channel in told_on]
+
+
+def test_skips_that_should_worry_are_told_and_end_when_the_check_is_passed(play: Play) -> None:
+    world = play(agent(precheck="{command: look, on_error: skip}"))
+    broken = ended(3, "look: not found")
+    world.prechecks["ops"] = lambda asked: broken if asked.at < at("2026-03-02 09:15") else ended(0, output="NO_WORK")
+    world.run(hours=2)
+    assert [line[12:] for line in world.story()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
+    assert told(world) == [
+        "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:30 Agent ops works again. Before that it failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+    ]
+    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.said[0][2]
+
+
+def test_a_checklist_that_cannot_be_read_is_told(play: Play) -> None:
+    world = play(agent(checklist="HEARTBEAT.md"))
+    world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
+    world.run(minutes=31)
+    assert told(world)[0].startswith("03-02 08:30 Agent ops was not run 2 times in a row")
+    assert "checklist_unreadable: its checklist is not a file that may be read" in world.said[0][2]
+
+
+def test_slots_that_are_skipped_in_peace_neither_tell_nor_end_anything(play: Play) -> None:
+    world = play(agent(retries="0", active_hours='"08:00-09:00"'))
+    until(world, "2026-03-03 07:00", lambda count: "no")
+    assert len(told(world)) == 1
+    until(world, "2026-03-03 08:05", None)
+    assert len(told(world)) == 2
+
+
+def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-02 08:05", lambda count: "no")
+    db = world.store.connection
+    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {"times": 1, "since": "2026-03-02T08:00:00Z", "told_at": None}
+    until(world, "2026-03-02 09:05", lambda count: "no")
+    told_at = "2026-03-02T08:30:00Z"
+    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {"times": 3, "since": "2026-03-02T08:00:00Z", "told_at": told_at}
+    until(world, "2026-03-02 09:35", None)
+    assert snapshot(db, world.clock.now)["entries"][0]["failing"] is None
+
+
+# What becomes of messages that a channel does not take.
+
+
+def alarm(world: World) -> None:
+    """An agent that says something new at each beat."""
+    world.scripts["ops"] = lambda asked: f"ALERT: number {len(world.asked)}"
+
+
+def answering(answers: dict[str, Sent], heard: list[tuple[str, str]]) -> Callable[[Parcel], Sent]:
+    """Channels that answer so; what they took is noted."""
+
+    def send(parcel: Parcel) -> Sent:
+        sent = answers.get(parcel.channel.name, TAKEN)
+        if sent is TAKEN:
+            heard.append((parcel.channel.name, parcel.letter.text.splitlines()[0]))
+        return sent
+
+    return send
+
+
+def test_a_dead_letter_is_told_elsewhere_once_until_the_channel_takes_one(play: Play) -> None:
+    world = play(HOOKS + agent(deliver="hook"))
+    alarm(world)
+    answers, heard = {"hook": REFUSED}, []
+    world.sends = answering(answers, heard)
+    world.until("2026-03-02 09:45")
+    lost = ("other", "A message of ops was not delivered to the channel hook, and is given up.")
+    assert heard == [lost]
+    del answers["hook"]
+    world.until("2026-03-02 10:15")
+    answers["hook"] = REFUSED
+    world.until("2026-03-02 11:15")
+    assert heard == [lost, ("hook", "ALERT: number 5"), lost]
+
+
+def test_the_notice_of_a_dead_letter_says_why_and_where_its_text_is_but_not_the_text(play: Play) -> None:
+    world = play(HOOKS + agent(deliver="hook"))
+    alarm(world)
+    world.sends = answering({"hook": REFUSED}, [])
+    world.run(minutes=5)
+    row = world.rows()[0]
+    assert (row["delivery"]["state"], row["text"]) == ("dead", "ALERT: number 1")
+    assert row["notices"][0] | {"text": ""} == {
+        "notice": "undelivered hook",
+        "channel": "other",
+        "state": "delivered",
+        "text": "",
+    }
+    assert row["notices"][0]["text"].splitlines()[1:3] == [REFUSED.error, "Its text: heartbeatd show 1"]
+    assert "number 1" not in row["notices"][0]["text"]
+
+
+def test_where_every_channel_is_dead_the_log_is_told(play: Play) -> None:
+    world = play(HOOKS + agent(deliver="hook"))
+    alarm(world)
+    world.sends = answering({"hook": REFUSED, "other": REFUSED}, [])
+    world.run(minutes=5)
+    assert notices(world) == [("undelivered hook", "other", "dead"), ("undelivered other", "log", "delivered")]
+
+
+def test_that_an_agent_fails_is_not_told_on_a_dead_channel(play: Play) -> None:
+    world = play(HOOKS + agent(deliver="hook", retries="0"))
+    heard: list[tuple[str, str]] = []
+    world.sends = answering({"hook": REFUSED}, heard)
+    world.scripts["ops"] = lambda asked: "ALERT: now" if len(world.asked) == 1 else 1
+    world.until("2026-03-02 09:05")
+    assert heard[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
+
+
+def test_a_channel_that_is_dead_is_still_told_elsewhere_once_over_a_restart(play: Play) -> None:
+    world = play(HOOKS + agent(deliver="hook"))
+    alarm(world)
+    world.sends = answering({"hook": REFUSED}, [])
+    world.until("2026-03-02 08:45")
+    world.off(minutes=1)
+    world.until("2026-03-02 09:45")
+    assert notices(world) == [("undelivered hook", "other", "delivered")]
+
+
+def test_a_message_to_a_channel_that_is_gone_is_told_elsewhere(play: Play) -> None:
+    world = play(HOOKS + agent(deliver="hook"))
+    alarm(world)
+    world.sends = lambda parcel: Sent("retry", "down", None)
+    world.run(minutes=3)
+    world.sends = lambda parcel: TAKEN
+    world.reload(HOOKS.replace("  hook:", "  hook2:") + agent(deliver="other"))
+    world.run(minutes=10)
+    assert [notice[0] for notice in notices(world)] == ["undelivered hook"]
+
+
+TELEGRAM = '{{url: "${{TG}}", base_url: "{url}", allow_private: true}}'
+DISCORD = '{{url: "${{DC}}", base_url: "{url}", allow_private: true}}'
+
+
+@pytest.fixture
+def phone() -> Iterator[Telegram]:
+    with Telegram() as server:
+        yield server
+
+
+@pytest.fixture
+def guild() -> Iterator[Discord]:
+    with Discord() as server:
+        yield server
+
+
+def real(play: Play, phone: Telegram, guild: Discord, **keys: str) -> World:
+    """A world with stand-ins of Telegram and Discord behind the real transports."""
+    channels = f"channels:\n  phone: {TELEGRAM.format(url=phone.url)}\n  guild: {DISCORD.format(url=guild.url)}\n"
+    environ = {"TG": telegram.URL, "DC": discord.URL}
+    return play(channels + agent(interval="1d", **keys), environ=environ, sends=delivery.send)
+
+
+def test_channels_that_are_down_for_45_minutes_are_told_once_and_the_model_is_asked_once(
+    play: Play, phone: Telegram, guild: Discord
+) -> None:
+    world = real(play, phone, guild, deliver="[phone, guild]")
+    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+    phone.script = guild.script = [page(502)] * 50
+    world.run(minutes=45)
+    assert len(phone.requests + guild.requests) < 12
+    assert (phone.texts, guild.texts) == ([], [])
+    phone.script.clear()
+    world.run(hours=3)
+    assert (phone.texts, guild.texts) == (["ALERT: the disk is full"], ["ALERT: the disk is full"])
+    assert (len(world.asked), notices(world)) == (1, [])
+
+
+def test_what_a_channel_refuses_for_good_is_dead_told_elsewhere_and_still_to_be_read(
+    play: Play, phone: Telegram, guild: Discord
+) -> None:
+    world = real(play, phone, guild, deliver="phone")
+    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+    phone.script = [refusal(400, "Bad Request: chat not found", status=200)] * 3
+    world.run(hours=1)
+    row = world.rows()[0]
+    assert (row["delivery"]["state"], row["text"], len(phone.requests)) == ("dead", "ALERT: the disk is full", 1)
+    assert len(guild.texts) == 1
+    assert "chat not found" in guild.texts[0]
+
+
+@pytest.mark.parametrize("trouble", [reset(), page(500), page(429)], ids=["breaks off", "500", "429"])
+def test_a_notice_waits_for_its_channel_as_any_message_does(play: Play, phone: Telegram, guild: Discord, trouble: Any) -> None:
+    world = real(play, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda asked: 1
+    phone.script = [trouble]
+    world.run(hours=2)
+    assert [text.splitlines()[0] for text in phone.texts] == ["Agent ops failed at 2026-03-02 08:00 UTC."]
+
+
+def test_an_error_of_100_kb_is_told_in_short(play: Play, phone: Telegram, guild: Discord) -> None:
+    world = real(play, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda asked: ended(1, "ä" * 100_000)
+    world.run(minutes=5)
+    assert [len(text) < 800 for text in guild.texts] == [True]
+
+
+# What the config says of it.
+
+BASE = "channels: {hook: {kind: webhook, url: 'https://example.org/x'}, other: {kind: webhook, url: 'https://example.org/y'}}\n"
+OPS = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, %s}}}\n"
+JOB = "cron: {nightly: {every: 6h, command: x, %s}}\n"
+
+
+def test_every_value_of_it_is_inherited_merged_and_undone(tmp_path: Path) -> None:
+    text = (
+        "defaults: {heartbeat: {on_failure: {remind: 1h, deliver: other}}, cron: {on_failure: {after: 4}}}\n" + BASE + OPS + JOB
+    )
+    beat, work = read_both(tmp_path, text % ("deliver: hook, on_failure: {after: 3}", "deliver: hook"))
+    assert (beat.after, beat.remind, beat.deliver) == (3, timedelta(hours=1), ("other",))
+    assert (work.after, work.remind, work.deliver) == (4, timedelta(hours=6), ("hook",))
+    beat, work = read_both(tmp_path, text % ("on_failure: none", "on_failure: none"))
+    assert (beat.after, work.after) == (0, 0)
+
+
+def read_both(folder: Path, text: str) -> tuple[Any, Any]:
+    from scheduler import plan
+
+    return tuple(entry.on_failure for entry in plan.make(read(folder, text).settings).entries.values())  # type: ignore[return-value]
+
+
+def test_check_says_what_holds(tmp_path: Path) -> None:
+    read(tmp_path, BASE + OPS % "deliver: hook" + JOB % "on_failure: {after: 2}")
+    rows = {row.key: row.value for name in ("ops", "nightly") for row in effective(tmp_path / "config.yaml", {}, name)}
+    assert {key: value for key, value in rows.items() if "on_failure." in key} == {
+        "heartbeat.on_failure.after": "2",
+        "heartbeat.on_failure.remind": "6h",
+        "heartbeat.on_failure.deliver": "[hook]",
+        "on_failure.after": "2",
+        "on_failure.remind": "6h",
+        "on_failure.deliver": "[log]",
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("{after: 0}", "on_failure.after: 0 is out of bounds; write a number from 1 to 1000"),
+        ("{remind: 6}", "on_failure.remind: 6 has no unit; write 6s or 6m"),
+        ("{remind: 0s}", "on_failure.remind: '0s' is no time at all; write 90s, 30m or 1h30m"),
+        ("{deliver: hok}", "on_failure.deliver: 'hok' is no channel of this file; did you mean hook?"),
+        ("{deliver: none}", "on_failure.deliver: this would tell nobody; write on_failure: none if that is meant"),
+        ("{delivr: hook}", "on_failure.delivr: unknown key; did you mean deliver?"),
+        ("never", "on_failure: 'never' is not known here; write none, or a map: keys with values"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, written: str, complaint: str) -> None:
+    (beat,) = complaints(tmp_path, BASE + OPS % f"on_failure: {written}")
+    (work,) = complaints(tmp_path, BASE + JOB % f"on_failure: {written}")
+    assert beat.partition("agents.ops.heartbeat.")[2] == complaint
+    assert work.partition("cron.nightly.")[2] == complaint
+
+
+def test_a_channel_that_only_hears_of_failures_needs_its_secret(tmp_path: Path) -> None:
+    text = BASE.replace("https://example.org/y", "${HOOK}") + OPS % "deliver: hook, on_failure: {deliver: other}"
+    assert [line.partition(": ")[2] for line in complaints(tmp_path, text)] == [
+        "channels.other.url: HOOK is not set; set it in the environment or in the env_file"
+    ]
