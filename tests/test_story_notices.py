@@ -209,10 +209,18 @@ def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) ->
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:05", lambda count: "no")
     db = world.store.connection
-    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {"times": 1, "since": "2026-03-02T08:00:00Z", "told_at": None}
+    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {
+        "times": 1,
+        "since": "2026-03-02T08:00:00Z",
+        "told_at": None,
+    }
     until(world, "2026-03-02 09:05", lambda count: "no")
     told_at = "2026-03-02T08:30:00Z"
-    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {"times": 3, "since": "2026-03-02T08:00:00Z", "told_at": told_at}
+    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {
+        "times": 3,
+        "since": "2026-03-02T08:00:00Z",
+        "told_at": told_at,
+    }
     until(world, "2026-03-02 09:35", None)
     assert snapshot(db, world.clock.now)["entries"][0]["failing"] is None
 
