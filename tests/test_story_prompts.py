@@ -85,7 +85,7 @@ def test_a_prompt_that_fails_is_tried_again_as_often_as_its_job_says_and_then_to
     world.run(minutes=2)
     (row,) = world.rows("digest")
     assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "exit", 2)
-    assert [text for _, _, text in world.said] == [f"digest ended failed: {row['error']}"]
+    assert [text.splitlines()[1] for _, _, text in world.said] == [f"exit: {row['error']}"]
     assert "no luck" in row["error"]
 
 
