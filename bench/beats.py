@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scheduler.app import Daemon, now
+from scheduler.app import Daemon, now, warmed
 from scheduler.tables import boots
 
 ANSWER = 2.0  # seconds that the server takes
@@ -55,15 +55,22 @@ def config(folder: Path, port: int, beats: int, concurrency: int) -> Path:
     return path
 
 
+def beaten_before(folder: Path, beats: int) -> None:
+    """Leave what an agent's first beat leaves, and what a file system takes its time to make: its workspace and its lane."""
+    (folder / "state/lanes").mkdir(mode=0o700, parents=True)
+    for number in range(beats):
+        (folder / f"agents/a{number}").mkdir(parents=True)
+        (folder / f"state/lanes/a{number}.lock").touch(mode=0o600)
+
+
 def main(beats: int, waves: int) -> None:
     told: multiprocessing.Queue[int] = multiprocessing.Queue()
     server = multiprocessing.Process(target=serve, args=(told,), daemon=True)
     server.start()
     with tempfile.TemporaryDirectory() as folder:
+        beaten_before(Path(folder), beats)
         daemon = Daemon(config(Path(folder), told.get(), beats, beats // waves), dict(os.environ), listen=False)
-        from heartbeat.runners import anthropic
-
-        anthropic.warm()
+        warmed([beat.runner for beat in daemon.settings.heartbeats.values()])
         boot = boots.Boot(daemon.instance, os.getpid(), "0", "0")
         daemon.engine.begin(now(), boot, {})
         due = daemon.store.connection.execute("select min(due_at) from entry").fetchone()[0] / 1000

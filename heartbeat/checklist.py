@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from heartbeat import marks
@@ -102,8 +103,16 @@ def has_work(text: str) -> bool:
     return any(is_content(line, code) for line, code in open_lines(text))
 
 
-def open_lines(text: str) -> Iterator[tuple[str, bool]]:
-    """The lines of all sections that are not completed, without comments, and whether each is code."""
+@lru_cache(maxsize=16)
+def open_lines(text: str) -> tuple[tuple[str, bool], ...]:
+    """The lines of all sections that are not completed, without comments, and whether each is code.
+
+    Kept for the next look at the same text: a beat takes about ten.
+    """
+    return tuple(_not_completed(text))
+
+
+def _not_completed(text: str) -> Iterator[tuple[str, bool]]:
     completed = 0
     for line, code in _lines(text):
         heading = None if code else HEADING.match(line)

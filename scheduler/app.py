@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -10,14 +11,16 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
+from heartbeat import desk
 from heartbeat.runners import ask as runners
+from heartbeat.spec import Runner
 from scheduler import __version__, plan
 from scheduler.bell import Bell
 from scheduler.config import load
@@ -154,7 +157,7 @@ class Daemon:
         """Import ahead what models are asked with: it takes a second, and no beat should wait for it."""
         beats = [beat.runner for beat in self.settings.heartbeats.values() if beat.enabled]
         others = [agent.runner for agent in self.settings.asked.values()]
-        threading.Thread(target=runners.warm, args=([*beats, *others],), name="warm", daemon=True).start()
+        threading.Thread(target=warmed, args=([*beats, *others],), name="warm", daemon=True).start()
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
         """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""
@@ -219,12 +222,19 @@ class Daemon:
     def _carry(self, claim: Claim, children: Children) -> Ending:
         """One attempt, in a worker's thread, with its agent's lane taken as long as it lasts; its children inherit the lane."""
         begun = time.monotonic()
-        with lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
+        with desk.sitting(), lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
             return claim.entry.carry(claim_in_lane, start, lambda: timedelta(seconds=time.monotonic() - begun))
 
     def _hear(self, happened: Event) -> None:
         self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES
+
+
+def warmed(asked: Iterable[Runner]) -> None:
+    """Import what these runners need; it stays, so a burst of beats need not have its garbage collected through all of that."""
+    runners.warm(asked)
+    gc.collect()
+    gc.freeze()
 
 
 def _mark(claim: Claim) -> str:

@@ -21,6 +21,7 @@ from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"
 
+_JSON = {"content-type": "application/json"}
 FORCED = {
     "tools": [{"name": decision.TOOL, "description": decision.DESCRIPTION, "input_schema": decision.SCHEMA}],
     "tool_choice": {"type": "tool", "name": decision.TOOL},
@@ -91,7 +92,7 @@ def _client(key: str, url: str) -> Any:
             webhook_key="",
             max_retries=0,
             open_telemetry=False,
-            http_client=httpx2.Client(transport=_transport(), trust_env=False, follow_redirects=False),
+            http_client=_wire(),
         )
     except httpx2.InvalidURL:
         raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
@@ -108,18 +109,21 @@ def _sdk() -> ModuleType:
     return anthropic
 
 
-def _transport() -> Any:
+def _wire() -> Any:
     import httpx2
 
-    class Wire(httpx2.BaseTransport):
-        """Sends the SDK's requests our way, and keeps what came back from it: it trusts a body more than we do."""
+    class Wire(httpx2.Client):
+        """Sends the SDK's requests our way, and keeps what came back from it: it trusts a body more than we do.
 
-        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-            seconds = request.extensions["timeout"]["read"]
-            reply = post(str(request.url), dict(request.headers), request.read(), seconds)
-            return httpx2.Response(200, json={}, extensions={"reply": reply})
+        The whole of `send` and no transport below it, since redirects, logins and cookies, which it would see to, we never have.
+        """
 
-    return Wire()
+        def send(self, request: httpx2.Request, **_: object) -> httpx2.Response:
+            headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers.raw}
+            reply = post(str(request.url), headers, request.read(), request.extensions["timeout"]["read"])
+            return httpx2.Response(200, headers=_JSON, content=b"{}", request=request, extensions={"reply": reply})
+
+    return Wire(trust_env=False)
 
 
 def _read(message: dict[str, Any]) -> Answer:

@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import httpcore2
 
+from heartbeat import desk
 from heartbeat.runners import Failure
 from heartbeat.runners.line import Line, Names
 from heartbeat.runners.trouble import Reply, Trouble
@@ -61,6 +62,7 @@ def post(
     target = _take_apart(url)
     address, sent = _address(target), _headers(target, headers, body)
     line = Line(seconds, names)
+    desk.leave()
     trust = (tls or _trust()) if target.scheme == "https" else None
     try:
         with (

@@ -150,17 +150,18 @@ def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, el
     said = (text for _, text in claim.messages)
     if late_obstacle(replace(situation, tokens=estimate(prompt.text, *said))) is not None:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    return replace(_answered(spec, claim, facts, start, elapsed), selection=selection)
+    return replace(_answered(spec, claim, facts, prompt, start, elapsed), selection=selection)
 
 
-def _answered(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, elapsed: Elapsed) -> Ending:
+def _answered(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, elapsed: Elapsed) -> Ending:
     """The agent's answer, or where a decision comes first and is to skip, that."""
     if spec.decide is None:
-        return _asked(spec, claim, facts, start, _time_left(spec, elapsed) if spec.precheck else spec.timeout)
+        return _asked(spec, claim, facts, prompt, start, _time_left(spec, elapsed) if spec.precheck else spec.timeout)
     decided = _decided(spec, spec.decide, claim, facts)
     if isinstance(decided, Ending):
         return decided
-    ending = _asked(spec, claim, replace(facts, tasks=decided.tasks), start, _time_left(spec, elapsed))
+    told = replace(facts, tasks=decided.tasks)
+    ending = _asked(spec, claim, told, compose(told, spec), start, _time_left(spec, elapsed))
     return replace(ending, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *ending.calls))
 
 
@@ -189,8 +190,7 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
     return Call(decide.runner.provider.name, decide.model, model_used, tokens)
 
 
-def _asked(spec: Heartbeat, claim: Claim, facts: Facts, start: Start, timeout: timedelta) -> Ending:
-    prompt = compose(facts, spec)
+def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, timeout: timedelta) -> Ending:
     run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
     return asking.ask(run, prompt, spec.runner, start, lambda text: _judged(spec, text))
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from scheduler.work.entry import Claim
 
+HOW = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
@@ -49,9 +51,12 @@ class Lanes:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _open(self, name: str) -> int:
-        self.prepare()
-        fd = os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.fchmod(fd, 0o600)
+        try:
+            return os.open(self.path(name), HOW)
+        except FileNotFoundError:
+            self.prepare()
+        fd = os.open(self.path(name), HOW | os.O_CREAT, 0o600)
+        os.fchmod(fd, 0o600)  # whatever the umask
         return fd
 
 

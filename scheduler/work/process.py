@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+from heartbeat import desk
 from scheduler.secret import Secret
 
 Why = Literal["timeout", "cancelled", "shutdown"]
@@ -78,6 +79,7 @@ class Children:
         """
         if self._why:
             return _never_started(problem=None, why=self._why)
+        desk.leave()
         try:
             child = _Child(_popen(argv, environment(env, self.mark), cwd, inherited), _Kept(keep, tail=keep_tail))
         except (OSError, ValueError) as error:
