@@ -1,4 +1,4 @@
-"""`cron run` and `cron next`: a job now, and when an expression fires."""
+"""`cron`: a job now, and when an expression fires; its other commands are in `crontab`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from cron.schedule import Schedule, ScheduleError, is_reboot, parse
-from scheduler.cli import names, options, times
+from scheduler.cli import crontab, names, options, times
 from scheduler.cli.arguments import moment
 from scheduler.cli.door import open_door
 from scheduler.cli.follow import follow, mark
@@ -23,7 +23,11 @@ from scheduler.outcome import Kind
 
 @click.group()
 def cron() -> None:
-    """Run a cron job now, or see when an expression fires."""
+    """Run a cron job now, see when an expression fires, take over a crontab or write one."""
+
+
+cron.add_command(crontab.import_)
+cron.add_command(crontab.export_)
 
 
 @cron.command()

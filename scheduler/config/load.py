@@ -53,24 +53,25 @@ class Source:
     hash: str
 
 
-def load(path: Path, environ: Mapping[str, str], *, resolve: bool = True) -> Loaded:
+def load(path: Path, environ: Mapping[str, str], *, resolve: bool = True, content: bytes | None = None) -> Loaded:
     """Read and check a config wholly. Raises ConfigError with all its faults.
 
-    Without `resolve` no secret is looked up: all are empty, and neither the env_file nor a referenced file is read.
+    Without `resolve` no secret is looked up: all are empty, and neither the env_file nor a referenced file is read. `content` is
+    what to take for the file's own, to check it before it is there.
     """
     complaints = Complaints(str(path))
     with _collecting_later():
-        source = read(path, environ, complaints)
+        source = read(path, environ, complaints, content)
         settings = _settings(path, source, environ if resolve else None, complaints)
     complaints.raise_if_any()
     assert settings is not None
     return Loaded(settings, complaints.warnings, tuple(overrides.named(environ)))
 
 
-def read(path: Path, environ: Mapping[str, str], complaints: Complaints) -> Source:
+def read(path: Path, environ: Mapping[str, str], complaints: Complaints, content: bytes | None = None) -> Source:
     """The file with its overrides. Raises ConfigError when it cannot be read as YAML."""
-    content = _content(path, complaints)
-    root = _root(_text(content, complaints), complaints)
+    content = _content(path, complaints) if content is None else content
+    root = _root(text(content, complaints), complaints)
     if not isinstance(root, Map):
         complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
         complaints.raise_if_any()
@@ -292,7 +293,8 @@ def _check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> N
         complaints.warn(NOWHERE, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it")
 
 
-def _text(content: bytes, complaints: Complaints) -> str:
+def text(content: bytes, complaints: Complaints) -> str:
+    """The content as text; raises ConfigError for what is no UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

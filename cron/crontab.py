@@ -1,0 +1,250 @@
+"""A crontab, read line by line as Debian's cron reads it (crontab(5), entry.c, env.c).
+
+Debian's cron ignores a whole file for one bad line, or for a last line that does not end. Here what is right is taken, and
+what is not is named with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from zoneinfo import ZoneInfo
+
+from cron import percent, setting
+from cron.expression import REBOOT, is_reboot
+from cron.field import WEEKDAY, WEEKDAYS
+from cron.job import Job
+from cron.schedule import Schedule, ScheduleError, parse
+
+BLANKS = " \t"
+SHELL = "/bin/sh"
+PATH = "/usr/bin:/bin"
+
+_FIVE = re.compile(r"((?:[^ \t]+[ \t]+){4}[^ \t]+)[ \t]*(.*)")
+_FIRST = re.compile(r"([^ \t]+)[ \t]*(.*)")
+_DAYS = "|".join(WEEKDAYS)
+_TIME = re.compile(rf"[*?]|[*0-9][*0-9,/-]*|(?:{_DAYS})(?:[,-](?:{_DAYS}))*", re.IGNORECASE)
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\$?")
+_WRAPPED = re.compile(r"([a-z0-9]+)-([a-z0-9]+)", re.IGNORECASE)
+
+Identity = tuple[str, object, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One job of a crontab.
+
+    `schedule` is its text, `when` what it means in its zone, None for @reboot. `settings` are the variables set above it, as they
+    are written. `user` is None where the file has no column of users. `comment` are the lines of comment right above it.
+    """
+
+    number: int
+    schedule: str
+    when: Schedule | None
+    zone: ZoneInfo
+    user: str | None
+    command: str
+    stdin: str
+    settings: Mapping[str, str]
+    comment: tuple[str, ...]
+
+    @property
+    def identity(self) -> Identity:
+        return _identity(self.when, self.command, self.stdin)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to say about a line, or about the whole file (line 0)."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crontab:
+    """What a file says: its jobs in order, the lines that are no use with the reason, and what else its owner should know."""
+
+    lines: tuple[Line, ...]
+    faults: tuple[Note, ...]
+    hints: tuple[Note, ...]
+
+
+def identity(job: Job) -> Identity:
+    """What makes a job of the config the same as a line: when it fires, what it runs, what that reads."""
+    return _identity(job.schedule, job.command, job.stdin)
+
+
+def read(text: str, zone: ZoneInfo, named: Callable[[str], ZoneInfo], *, user_column: bool = False) -> Crontab:
+    """The jobs of a crontab that ran in `zone`; `named` gives the zone of a name, or ValueError with one line.
+
+    Bytes that are no UTF-8 are expected as lone surrogates.
+    """
+    reader = _Reader(zone, named, user_column)
+    ends = text.split("\n")
+    for number, line in enumerate(ends, 1):
+        reader.take(number, line.removesuffix("\r"))
+    if ends[-1]:
+        reader.hint(len(ends), "the last line does not end; Debian's cron ignores the whole file for it")
+    if returns := sum(line.endswith("\r") for line in ends):
+        reader.hint(0, f"{returns} lines end as on Windows; cron hands the extra character to the shell, here it is left out")
+    return Crontab(tuple(reader.lines), tuple(reader.faults), tuple(reader.hints))
+
+
+def line(text: str, zone: ZoneInfo, number: int = 0, *, user_column: bool = False) -> Line:
+    """The job that one line is, without blanks at its start; ValueError with one line of text for one that is none."""
+    schedule, rest = _parted(text)
+    when = None if is_reboot(schedule) else parse(schedule, zone)
+    user, rest = _user(rest) if user_column else (None, rest)
+    command, stdin = percent.split(rest)
+    _refuse_odd(command)
+    return Line(number, schedule, when, zone, user, command, stdin, MappingProxyType({}), ())
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What holds from the lines so far on."""
+
+    host: ZoneInfo
+    named: Callable[[str], ZoneInfo]
+    user_column: bool
+    lines: list[Line] = field(default_factory=list)
+    faults: list[Note] = field(default_factory=list)
+    hints: list[Note] = field(default_factory=list)
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    zone: ZoneInfo | None = None
+    zone_fault: int = 0  # the line whose CRON_TZ names no zone
+    comment: tuple[str, ...] = ()
+
+    def take(self, number: int, raw: str) -> None:
+        text = raw.lstrip(BLANKS)
+        if text.startswith("#"):
+            self.comment += (text[1:].strip(),)
+            return
+        comment, self.comment = self.comment, ()
+        if not text:
+            return
+        try:
+            _refuse_unreadable(text)
+            if found := setting.read(text):
+                self._set(number, *found)
+            else:
+                self._add(number, text, comment)
+        except ValueError as error:
+            self.faults.append(Note(number, str(error)))
+
+    def hint(self, number: int, text: str) -> None:
+        self.hints.append(Note(number, text))
+
+    def _add(self, number: int, text: str, comment: tuple[str, ...]) -> None:
+        if text[0] == "-" and text[1:2] in "*@0123456789":
+            self.hint(number, "a leading - keeps the line out of the system's log in some crons; here every run has its row")
+            text = text[1:]
+        if self.zone_fault:
+            raise ValueError(f"stands under the CRON_TZ of line {self.zone_fault}, which is no time zone")
+        found = line(text, self.zone or self.host, number, user_column=self.user_column)
+        for hint in _differences(found, text):
+            self.hint(number, hint)
+        self.lines.append(replace(found, settings=self.settings, comment=comment))
+
+    def _set(self, number: int, name: str, value: str) -> None:
+        if name == "CRON_TZ":
+            self._move(number, value)
+            return
+        _refuse_setting(name, value)
+        if hint := _meaning(name, value):
+            self.hint(number, hint)
+        self.settings = MappingProxyType({**self.settings, name: value})
+
+    def _move(self, number: int, value: str) -> None:
+        self.zone_fault = number
+        self.zone = self.named(value) if value else None
+        self.zone_fault = 0
+        self.hint(number, "CRON_TZ is taken at its word, as cronie does; Debian's cron does not know it")
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """The schedule of a line and what is left. Raises ValueError."""
+    found = (_FIRST if text.startswith("@") else _FIVE).fullmatch(text)
+    if not found:
+        raise ScheduleError("is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup")
+    schedule, rest = found.groups()
+    return (REBOOT if is_reboot(schedule) else " ".join(schedule.split())), rest
+
+
+def _user(rest: str) -> tuple[str, str]:
+    found = _FIRST.fullmatch(rest)
+    if not found:
+        raise ValueError("has no user and no command")
+    if not _USER.fullmatch(found[1]):
+        raise ValueError(f"{found[1][:40]!r} is no name of a user; if the file has no such column, leave --user-column out")
+    return found[1], found[2]
+
+
+def _refuse_odd(command: str) -> None:
+    if not command.strip(BLANKS):
+        raise ValueError("has no command")
+    word = command.split(None, 1)[0]
+    if _TIME.fullmatch(word):
+        raise ValueError(f"has more than five time fields ({word} is the sixth), or is a line of an anacrontab; write five")
+
+
+def _refuse_unreadable(text: str) -> None:
+    for sign in text if not text.isascii() else ():
+        if "\ud800" <= sign <= "\udfff":
+            raise ValueError(f"the byte 0x{ord(sign) & 0xFF:02x} is not UTF-8; save the file as UTF-8")
+    if "\0" in text:
+        raise ValueError("holds the character U+0000")
+
+
+def _refuse_setting(name: str, value: str) -> None:
+    if not setting.is_name(name):
+        raise ValueError(f"{name[:40]!r} is not the name of a variable")
+    if "${" in value:
+        raise ValueError(f"{name} holds ${{, which cron takes as it is and a config fills in; set {name} in the commands instead")
+    if name == "RANDOM_DELAY" and not (value.isascii() and value.isdigit() and len(value) < 5):
+        raise ValueError("RANDOM_DELAY is a whole number of minutes")
+
+
+def _meaning(name: str, value: str) -> str:
+    """What the owner of a crontab should know of a variable."""
+    if name == "MAILTO" and value:
+        return (
+            f"cron mails output to {value}; here a channel tells it: "
+            'channels: {mail: "mailtos://USER:PASSWORD@HOST?to=ADDRESS"}, and deliver: mail in the jobs'
+        )
+    if name == "LOGNAME":
+        return "cron does not let a crontab change LOGNAME; it is left out"
+    if name == "TZ":
+        return "TZ is only given to the commands; it moves no schedule (CRON_TZ does, where cron knows it)"
+    return ""
+
+
+def _differences(found: Line, text: str) -> list[str]:
+    """Where Debian's cron reads a line in another way than we do."""
+    told = []
+    weekday = found.schedule.split()[-1]
+    if "#" in weekday:
+        told.append(
+            f"Debian's cron passes over everything from # on and runs {weekday} every week; here it is that one of the month"
+        )
+    if wrapped(weekday):
+        told.append(f"Debian's cron never runs on {weekday}, a range that goes backwards; here the week has no end")
+    if "\\\\" in text:
+        told.append(r"\\ is one backslash to Debian's cron, and so it is here; other crons hand both to the shell")
+    return told
+
+
+def wrapped(weekday: str) -> bool:
+    """Whether a day-of-week field has a range over the end of the week, which only we read."""
+    return any(_number(first) > _number(last) for first, last in _WRAPPED.findall(weekday))
+
+
+def _number(day: str) -> int:
+    return WEEKDAY.names[day.lower()] if day.lower() in WEEKDAY.names else int(day) if day.isdigit() else 0
+
+
+def _identity(when: Schedule | None, command: object, stdin: str) -> Identity:
+    return when.key() if when else REBOOT, command, stdin

@@ -1,0 +1,72 @@
+"""The name of a job that has none: taken from its command."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+LONGEST = 50  # characters, so that a number fits behind
+
+_PARTS = re.compile(r"&&|\|\|?|;|[(){}]|\bthen\b|\bdo\b")
+_INSIDE = re.compile(r"\$\([^()]*\)|`[^`]*`|'[^']*[ (][^']*'|\"[^\"]*[ (][^\"]*\"")  # what is computed, and what is said
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
+_ENDING = re.compile(r"\.(?:sh|bash|py|pl|rb|php|js)$")
+_UNFIT = re.compile(r"[^A-Za-z0-9._]+")
+_AN_OPTION = re.compile(r"-.*|[+.0-9:]+[smhd]?")
+
+# Parts of a line that only prepare it, programs that start another, and those whose first argument says what they do.
+_PREPARING = frozenset(
+    "cd test [ [[ : true if elif while command sleep umask export source . set exit date echo".split()  # noqa: SIM905
+)
+_STARTING = frozenset("nice ionice timeout chronic env exec time nohup setsid flock sudo ! else".split())  # noqa: SIM905
+_TAKING = frozenset("sh bash dash zsh ksh python python3 perl php ruby node run-parts".split())  # noqa: SIM905
+
+
+class Names:
+    """Gives names that nobody has yet."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._tried: Counter[str] = Counter()
+
+    def give(self, command: str) -> str:
+        """A free name: that of the command, with a number behind if it is taken."""
+        wanted = name = wish(command)
+        while name in self._taken:
+            self._tried[wanted] += 1
+            name = f"{wanted}-{self._tried[wanted] + 1}"
+        self._taken.add(name)
+        return name
+
+
+def wish(command: str) -> str:
+    """What the command would be called: the program that matters in it, without its folder, as a valid name."""
+    for part in _PARTS.split(_INSIDE.sub("", command)):
+        if found := _fit(_program(part)):
+            return found
+    return "job"
+
+
+def _program(part: str) -> str:
+    words = [word for word in part.split() if not _ASSIGNED.fullmatch(word)]
+    while words and (starter := _base(words[0])) in _STARTING:
+        words = [word for word in words[1:] if not _ASSIGNED.fullmatch(word)]
+        while words and _AN_OPTION.fullmatch(words[0]):
+            words = words[1:]
+        words = words[starter == "flock" :]  # its lock comes first
+    if not words or _base(words[0]) in _PREPARING:
+        return ""
+    if _base(words[0]) not in _TAKING:
+        return words[0]
+    if "-e" in words:  # a program in the line itself
+        return ""
+    return next((word for word in words[1:] if not _AN_OPTION.fullmatch(word)), words[0])
+
+
+def _base(word: str) -> str:
+    return word.rstrip("/").rpartition("/")[2]
+
+
+def _fit(word: str) -> str:
+    return _UNFIT.sub("-", _ENDING.sub("", _base(word.strip("'\"`$\\")))).strip("-.")[:LONGEST].strip("-.")

@@ -1,0 +1,261 @@
+"""`cron import` and `cron export`: crontabs to jobs, and jobs to a crontab."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from cron import crontab, export
+from cron.crontab import Crontab, Line, Note
+from cron.job import Job
+from cron.schedule import Schedule, Slots
+from scheduler.cli import options, times
+from scheduler.cli.mistake import Mistake
+from scheduler.cli.table import plain
+from scheduler.config import imported, inherit, insert, load, swap, tree, zones
+from scheduler.config.complaint import Complaints, ConfigError
+from scheduler.config.imported import Account
+from scheduler.config.insert import Entry
+from scheduler.config.secrets import refers
+from scheduler.config.tree import Map
+
+WEEK = timedelta(days=7)
+SHOWN = 5  # numbers of lines that are named before the rest is counted
+
+
+@click.command(name="import")
+@click.argument("file")
+@click.option("--user-column", is_flag=True, help="The sixth field names a user, as in /etc/crontab and /etc/cron.d.")
+@click.option("--user", help="Whose commands they are; of a file with users, only his are taken.  [default: you]")
+@click.option("--timezone", help="The IANA zone in which cron reads the file.  [default: this host's]")
+@click.option("--into", type=click.Path(path_type=Path), help="The config to put the jobs into; else they are printed.")
+def import_(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
+    """Take over the crontab FILE, or - for standard input.
+
+    Prints the jobs as YAML, or puts them into a config in which nothing else changes. Lines that are no use are named, all
+    others are taken; exit code 1 if there were any.
+    """
+    account = _account(user)
+    found = crontab.read(_text(file), _zone(timezone), zones.zone, user_column=user_column)
+    mine, foreign = _of(account, found)
+    _tell(file, found, foreign, _remarks(found, account))
+    if not mine:
+        click.echo("there is nothing to import", err=True)
+    elif into is None:
+        _print(mine, account)
+    else:
+        _put(mine, account, into)
+    return 1 if found.faults or foreign else 0
+
+
+@click.command(name="export")
+@click.option("--timezone", help="The IANA zone of the host that will read it.  [default: this one's]")
+@options.config
+def export_(timezone: str | None, path: Path) -> None:
+    """Print the config's jobs as a crontab of one user.
+
+    What a crontab cannot say is a comment in it.
+    """
+    jobs = load.load(path, os.environ, resolve=False).settings.jobs
+    wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
+    host = export.Host(_zone(timezone), _account(None).home, wake)
+    click.echo(
+        f"# The jobs of {path.name}, for crontab(1). cron makes up for nothing that it missed and ends nothing that hangs."
+    )
+    click.echo(export.written(_said(path, jobs.values()), host), nl=False)
+
+
+def _account(name: str | None) -> Account:
+    try:
+        found = pwd.getpwnam(name) if name is not None else pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise Mistake(f"{name or os.geteuid()} is no user of this host; say whose commands they are with --user") from None
+    return Account(found.pw_name, found.pw_dir)
+
+
+def _zone(name: str | None) -> ZoneInfo:
+    try:
+        return zones.zone(name or times.zone_name())
+    except ValueError as error:
+        advice = "" if name else "; say with --timezone in which zone cron reads the file"
+        raise Mistake(f"{error}{advice}") from error
+
+
+def _text(file: str) -> str:
+    content = sys.stdin.buffer.read() if file == "-" else _content(Path(file))
+    return content.decode(errors="surrogateescape").removeprefix("\ufeff")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return swap.content(path)
+    except OSError as error:
+        raise Mistake(
+            f"{path} cannot be read: {error.strerror or error}; what is no file can be piped into `import -`"
+        ) from error
+
+
+def _of(account: Account, found: Crontab) -> tuple[list[Line], list[Note]]:
+    """The lines of this user, and a note for each of another: his commands must not run as somebody else."""
+    mine = [line for line in found.lines if line.user in (None, account.name)]
+    advice = "import it with --user into the config of a daemon of his"
+    return mine, [
+        Note(line.number, f"is {line.user}'s, not {account.name}'s; {advice}")
+        for line in found.lines
+        if line.user not in (None, account.name)
+    ]
+
+
+def _remarks(found: Crontab, account: Account) -> list[Note]:
+    """What there is to say about the file as a whole."""
+    remarks = []
+    users = {entry.pw_name for entry in pwd.getpwall()}
+    if found.lines and all(line.user is None and line.command.split()[0] in users for line in found.lines):
+        remarks.append(Note(0, "every command begins with the name of a user; is --user-column forgotten?"))
+    remarks += [
+        Note(line.number, "@reboot runs at each start of the daemon, not only of the host; what stays is better a service")
+        for line in found.lines
+        if line.when is None
+    ]
+    if account.name != _account(None).name:
+        remarks.append(Note(0, f"the commands are {account.name}'s; a daemon runs them as its own user"))
+    if any("MAILTO" not in line.settings for line in found.lines):
+        remarks.append(Note(0, "cron mails what a command prints; here `heartbeatd show` has it, and deliver: CHANNEL tells it"))
+    return remarks
+
+
+def _tell(file: str, found: Crontab, foreign: Sequence[Note], remarks: Sequence[Note]) -> None:
+    for note in sorted((*found.faults, *foreign), key=lambda note: note.number):
+        click.echo(f"{file}:{note.number}: {plain(note.text)}", err=True)
+    numbers: dict[str, list[int]] = {}
+    for note in (*found.hints, *remarks):
+        numbers.setdefault(plain(note.text), []).append(note.number)
+    for text, where in numbers.items():
+        click.echo(f"hint: {_lines(where)}{text}", err=True)
+
+
+def _lines(numbers: Sequence[int]) -> str:
+    if not any(numbers):
+        return ""
+    shown = ", ".join(map(str, numbers[:SHOWN]))
+    more = f" and {len(numbers) - SHOWN:,} more" if len(numbers) > SHOWN else ""
+    return f"line{'' if len(numbers) == 1 else 's'} {shown}{more}: "
+
+
+def _print(lines: Sequence[Line], account: Account) -> None:
+    made = imported.entries(lines, account, ())
+    text = insert.section(made)
+    jobs = load.load(Path("config.yaml"), {}, resolve=False, content=text.encode()).settings.jobs
+    click.echo(text, nl=False)
+    click.echo(_proof(lines, made, jobs), err=True)
+
+
+def _put(lines: Sequence[Line], account: Account, path: Path) -> None:
+    before = _before(path)
+    new = imported.missing(lines, map(crontab.identity, _jobs(path, before).values()))
+    there = len(lines) - len(new)
+    if not new:
+        click.echo(f"nothing to add: {_many(there)} of this file {'is' if there == 1 else 'are'} in {path} already")
+        return
+    entries = imported.entries(new, account, _names(path, before))
+    after = _with(path, before, entries)
+    loaded = load.load(path, os.environ, resolve=False, content=after)
+    proof = _proof(new, entries, loaded.settings.jobs)
+    try:
+        swap.swap(path, before, after)
+    except swap.Changed as error:
+        raise Mistake(str(error)) from error
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"{path}: {_many(len(new))} added" + (f", {there:,} there already" if there else ""))
+    click.echo(proof)
+
+
+def _before(path: Path) -> bytes:
+    try:
+        return swap.content(path)
+    except OSError as error:
+        advice = "`heartbeatd init DIR` writes a config to begin with"
+        raise Mistake(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
+
+
+def _jobs(path: Path, content: bytes) -> Mapping[str, Job]:
+    """The jobs of the config as it is; none where it has faults, which the check of the new one tells."""
+    try:
+        return load.load(path, os.environ, resolve=False, content=content).settings.jobs
+    except ConfigError:
+        return {}
+
+
+def _root(path: Path, content: bytes) -> object:
+    complaints = Complaints(str(path))
+    try:
+        return tree.read(load.text(content, complaints), complaints)
+    except tree.Unreadable:
+        complaints.raise_if_any()
+        raise
+
+
+def _names(path: Path, content: bytes) -> list[str]:
+    root = _root(path, content)
+    jobs = root.get("cron") if isinstance(root, Map) else None
+    return list(jobs) if isinstance(jobs, Map) else []
+
+
+def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> bytes:
+    try:
+        return insert.insert(before.decode(), entries).encode()
+    except insert.NoRoom as error:
+        raise Mistake(f"{path} {error}") from error
+
+
+def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, Job]) -> str:
+    """That the jobs, as the daemon reads them, are the lines and fire when these do, for a week. Raises Mistake."""
+    now = times.utc_now()
+    theirs, ours = _Week(now), _Week(now)
+    runs = 0
+    for line, entry in zip(lines, entries, strict=True):
+        job = jobs[entry.name]
+        found = ours.slots(job.schedule)
+        if line.identity != crontab.identity(job) or theirs.slots(line.when) != found:
+            raise Mistake(f"line {line.number} would not be the same as cron/{entry.name}; nothing was written")
+        runs += found.count if found else 0
+    return f"{_many(len(lines))}; the next 7 days: {runs:,} run{'' if runs == 1 else 's'}, at the same instants as the crontab's"
+
+
+class _Week:
+    """The firings of a week from now on, of each schedule once."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._known: dict[str, Slots | None] = {}
+
+    def slots(self, schedule: Schedule | None) -> Slots | None:
+        if schedule is None:
+            return None
+        key = schedule.key()
+        if key not in self._known:
+            self._known[key] = schedule.slots(self._now, self._now + WEEK)
+        return self._known[key]
+
+
+def _said(path: Path, jobs: Iterable[Job]) -> list[export.Said]:
+    source = load.read(path, os.environ, Complaints(str(path)))
+    found = []
+    for job in jobs:
+        env = inherit.merge_job(source.job, source.root["cron"][job.name] or Map()).get("env") or {}
+        open_ = {name: value for name, value in env.items() if not refers(value)}
+        found.append(export.Said(job, open_, tuple(name for name in env if name not in open_)))
+    return found
+
+
+def _many(number: int) -> str:
+    return f"{number:,} job{'' if number == 1 else 's'}"

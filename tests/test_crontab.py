@@ -1,0 +1,258 @@
+"""Crontabs as Debian's cron reads them, line by line; what it does to quotes, percent signs and backslashes was tried out on it."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cron import percent, setting
+from cron.crontab import Crontab, read
+from cron.naming import Names, wish
+from scheduler.config import zones
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def taken(text: str, *, user_column: bool = False) -> Crontab:
+    return read(text, BERLIN, zones.zone, user_column=user_column)
+
+
+def faults(text: str, *, user_column: bool = False) -> list[tuple[int, str]]:
+    return [(note.number, note.text) for note in taken(text, user_column=user_column).faults]
+
+
+def hints(text: str, *, user_column: bool = False) -> list[str]:
+    return [f"{note.number}: {note.text}" for note in taken(text, user_column=user_column).hints]
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "stdin"),
+    [
+        ("backup", "backup", ""),
+        ("backup --to 'a b'  ", "backup --to 'a b'  ", ""),
+        (r"date +\%Y-\%m", "date +%Y-%m", ""),
+        ("cat%one%two", "cat", "one\ntwo\n"),
+        (r"cat%one%two\%\\%three%%", "cat", "one\ntwo%\\%three\n\n"),
+        ("cat%a\\", "cat", "a\\\n"),
+        ("cat%", "cat", ""),
+        ("mail -s hi%%", "mail -s hi", "\n"),
+        (r"printf 'a\\b' 'c\d' 'e\\\\f'", r"printf 'a\b' 'c\d' 'e\\f'", ""),
+        (r"echo \\%x", "echo \\", "x\n"),
+        ("echo \\", "echo \\", ""),
+    ],
+)
+def test_a_percent_sign_ends_the_command_and_the_rest_is_what_it_reads(text: str, command: str, stdin: str) -> None:
+    assert percent.split(text) == (command, stdin)
+
+
+@given(st.text(alphabet="a%\\ '"))
+@example("\\")
+@example("\\\\%")
+def test_every_command_can_be_written_so_that_it_reads_the_same(command: str) -> None:
+    assert percent.split(percent.joined(command, "")) == (command, "")
+
+
+@given(st.text(alphabet="a%\\ "), st.text(alphabet="b%\n "))
+def test_what_a_command_reads_can_be_written_too_if_its_last_line_ends(command: str, lines: str) -> None:
+    stdin = f"{lines}\n"
+    assert percent.split(percent.joined(command, stdin)) == (command, stdin)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("A = one two  ", ("A", "one two")),
+        ('B="  quoted  "', ("B", "  quoted")),
+        ("C=\"'x'\"", ("C", "x")),
+        ("D = 'sq'", ("D", "sq")),
+        ('"E"=e', ("E", "e")),
+        ('G="it\'s"', ("G", "it's")),
+        ("PATH=$HOME/bin:$PATH", ("PATH", "$HOME/bin:$PATH")),
+        ("MAILTO=", ("MAILTO", "")),
+        ('MAILTO=""', ("MAILTO", "")),
+        ("H=a=b", ("H", "a=b")),
+        ("I=5%", ("I", "5%")),
+        ('J="a" b', None),
+        ("K='a", None),
+        ("0 5 * * * L=1 run", None),
+        ("=x", None),
+    ],
+)
+def test_a_line_sets_a_variable_as_debians_cron_has_it(line: str, found: tuple[str, str] | None) -> None:
+    assert setting.read(line) == found
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_variable_is_written_only_if_it_reads_the_same(value: str) -> None:
+    line = setting.written("NAME", value)
+    assert line is None or setting.read(line) == ("NAME", value)
+
+
+def test_variables_hold_for_the_lines_after_them() -> None:
+    found = taken("0 1 * * * one\nA=1\nB=2\n0 2 * * * two\nA=3\n0 3 * * * three\n")
+    assert [dict(line.settings) for line in found.lines] == [{}, {"A": "1", "B": "2"}, {"A": "3", "B": "2"}]
+
+
+def test_cron_tz_is_the_zone_from_its_line_on_and_tz_is_only_a_variable() -> None:
+    found = taken('TZ=Asia/Tokyo\n0 1 * * * one\nCRON_TZ=Asia/Tokyo\n0 1 * * * two\nCRON_TZ=""\n0 1 * * * three\n')
+    assert [line.zone.key for line in found.lines] == ["Europe/Berlin", "Asia/Tokyo", "Europe/Berlin"]
+    assert found.lines[0].settings == {"TZ": "Asia/Tokyo"}
+    assert "moves no schedule" in found.hints[0].text
+
+
+def test_lines_under_a_zone_that_is_none_are_not_taken_in_another() -> None:
+    found = taken("CRON_TZ=Europe/Berln\n0 1 * * * one\nCRON_TZ=Europe/Paris\n0 1 * * * two\n")
+    assert [line.command for line in found.lines] == ["two"]
+    assert [note.number for note in found.faults] == [1, 2]
+    assert "did you mean Europe/Berlin?" in found.faults[0].text
+    assert "the CRON_TZ of line 1" in found.faults[1].text
+
+
+def test_macros_and_reboot_are_schedules_too() -> None:
+    found = taken("@daily one\n@reboot\ttwo\n@Midnight three\n")
+    assert [(line.schedule, line.when is None, line.command) for line in found.lines] == [
+        ("@daily", False, "one"),
+        ("@reboot", True, "two"),
+        ("@Midnight", False, "three"),
+    ]
+
+
+def test_blanks_and_tabs_part_the_fields_and_the_command_keeps_its_own() -> None:
+    (line,) = taken(" \t17 *\t* *  *  echo  'a  b' \n").lines
+    assert (line.schedule, line.command) == ("17 * * * *", "echo  'a  b' ")
+
+
+def test_the_comment_right_above_a_line_goes_with_it() -> None:
+    found = taken("# a file\n\n# of the night\n#  long\n0 3 * * * one\n0 4 * * * two\n")
+    assert [line.comment for line in found.lines] == [("of the night", "long"), ()]
+
+
+def test_a_column_of_users_is_read_where_there_is_one() -> None:
+    (line,) = taken("17 * * * *\troot\tcd / && run-parts x\n", user_column=True).lines
+    assert (line.user, line.command) == ("root", "cd / && run-parts x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup"),
+        ("0 3 * *", "is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup"),
+        ("0 3 * * *", "has no command"),
+        ("@daily", "has no command"),
+        ("@dayly x", "'@dayly' is not a macro; write @daily"),
+        ("99 3 * * * x", "minute '99' is out of range; write 0 to 59"),
+        ("0 22-6 * * * x", "hour '22-6' runs backwards; write 22-23,0-6"),
+        ("0 0 3 * * * x", "has more than five time fields (* is the sixth), or is a line of an anacrontab; write five"),
+        ("0 0 1 1 * mon-fri x", "has more than five time fields (mon-fri is the sixth), or is a line of an anacrontab; write five"),
+        ("1 5 cron.daily run-parts --report x", "day-of-month 'cron.daily' is not a value; write *, */n, a, a-b or a-b/n with 1 to 31"),
+        ("0 3 * * * a\0b", "holds the character U+0000"),
+        ("0 3 * * * \udce9t\udce9", "the byte 0xe9 is not UTF-8; save the file as UTF-8"),
+        ("1X=2", "'1X' is not the name of a variable"),
+        ("A=${B}/x", "A holds ${, which cron takes as it is and a config fills in; set A in the commands instead"),
+        ("RANDOM_DELAY=soon", "RANDOM_DELAY is a whole number of minutes"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_named_with_its_number_and_the_others_are_taken(text: str, said: str) -> None:
+    found = taken(f"# first\n{text}\n0 4 * * * good\n")
+    assert [(note.number, note.text) for note in found.faults] == [(2, said)]
+    assert [line.command for line in found.lines] == ["good"]
+
+
+def test_a_user_who_is_a_path_means_that_there_is_no_such_column() -> None:
+    assert faults("0 3 * * * /usr/bin/x\n", user_column=True) == [
+        (1, "'/usr/bin/x' is no name of a user; if the file has no such column, leave --user-column out")
+    ]
+    assert faults("0 3 * * * root\n", user_column=True) == [(1, "has no command")]
+
+
+def test_a_comment_may_hold_any_bytes() -> None:
+    assert taken("# caf\udce9 \0\n0 3 * * * x\n").faults == ()
+
+
+def test_line_ends_of_windows_are_left_out_and_told_once() -> None:
+    found = taken("A=1\r\n0 3 * * * x\r\n0 4 * * * y\r\n")
+    assert [(line.command, line.settings["A"]) for line in found.lines] == [("x", "1"), ("y", "1")]
+    assert [note.text[:34] for note in found.hints] == ["3 lines end as on Windows; cron ha"]
+
+
+def test_a_last_line_without_an_end_is_taken_and_told() -> None:
+    found = taken("0 3 * * * x")
+    assert [line.command for line in found.lines] == ["x"]
+    assert hints("0 3 * * * x") == ["1: the last line does not end; Debian's cron ignores the whole file for it"]
+
+
+def test_an_empty_file_holds_nothing() -> None:
+    assert taken("") == taken("\n# only a comment\n\n") == Crontab((), (), ())
+
+
+def test_a_hundred_thousand_lines_are_read() -> None:
+    found = taken("".join(f"{number % 60} {number % 24} * * * /srv/run{number}\n" for number in range(100_000)))
+    assert len(found.lines) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0 3 * * fri-mon x", "Debian's cron never runs on fri-mon, a range that goes backwards"),
+        ("0 3 * * 6-1 x", "Debian's cron never runs on 6-1"),
+        ("0 3 * * 5#3 x", "Debian's cron passes over everything from # on and runs 5#3 every week"),
+        (r"0 3 * * * sed 's/\\/x/'", r"\\ is one backslash to Debian's cron, and so it is here"),
+        ("-*/5 * * * * x", "a leading - keeps the line out of the system's log in some crons"),
+        ("MAILTO=ops@example.org", "cron mails output to ops@example.org; here a channel tells it: channels: "),
+        ("LOGNAME=me", "cron does not let a crontab change LOGNAME"),
+        ("CRON_TZ=UTC", "CRON_TZ is taken at its word, as cronie does; Debian's cron does not know it"),
+    ],
+)
+def test_what_would_be_a_surprise_is_a_hint(text: str, said: str) -> None:
+    (hint,) = hints(f"{text}\n")
+    assert hint.startswith(f"1: {said}")
+
+
+@pytest.mark.parametrize("text", ["0 3 * * mon-fri x", "0 3 * * 5-7 x", 'MAILTO=""', "PATH=/bin", "0 3 * * * x -1"])
+def test_what_is_as_usual_is_not_worth_a_hint(text: str) -> None:
+    assert hints(f"{text}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/usr/local/bin/backup.sh --full", "backup"),
+        ("cd / && run-parts --report /etc/cron.hourly", "cron.hourly"),
+        ("test -x /usr/sbin/anacron || { cd / && run-parts --report /etc/cron.daily; }", "cron.daily"),
+        ("[ -x /usr/lib/php/clean ] && if [ ! -d /run/systemd/system ]; then /usr/lib/php/clean; fi", "clean"),
+        ("perl -e 'sleep int(rand(43200))' && certbot -q renew", "certbot"),
+        ("if [ -x /a ] && [ $(date +%d) -le 7 ]; then /usr/share/mdadm/checkarray --all; fi", "checkarray"),
+        ("nice -n 10 ionice -c3 /srv/index", "index"),
+        ("python3 -u /srv/report.py daily", "report"),
+        ("FOO=bar /srv/x", "x"),
+        ("flock -n /run/lock.x /srv/sync", "sync"),
+        ("bash -c 'one two'", "bash"),
+        ("$HOME/bin/daily.job >> $HOME/out", "daily.job"),
+        ("'/srv/a b/c'", "job"),
+        ("...", "job"),
+        ("/srv/übung", "bung"),
+        ("/" + "x" * 300, "x" * 50),
+    ],
+)
+def test_a_job_is_called_after_what_it_runs(command: str, name: str) -> None:
+    assert wish(command) == name
+
+
+def test_a_name_that_is_taken_gets_a_number() -> None:
+    names = Names({"backup", "backup-3"})
+    assert [names.give(command) for command in ("backup a", "backup b", "restore", "backup c")] == [
+        "backup-2",
+        "backup-4",
+        "restore",
+        "backup-5",
+    ]
+
+
+@given(st.text())
+def test_every_name_is_one_that_the_config_takes(command: str) -> None:
+    from scheduler.config.fields import name
+
+    assert name(wish(command))
