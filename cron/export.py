@@ -62,10 +62,13 @@ class _Writer:
         yield ""
         yield f"# {job.name}"
         try:
-            line = _line(job)
+            line = _line(job) if job.command is not None else f"{_time(job)} {self._wake(job)}"
         except Unsayable as error:
             yield f"# not in this crontab: {error}"
             yield from self._wakes(job)
+            return
+        if job.command is None:
+            yield f"# it only wakes; the line for it would be: {line}"
             return
         yield from (f"# {remark}" for remark in _left_out(job))
         yield from self._wakes(job)
@@ -84,9 +87,12 @@ class _Writer:
             yield f"CRON_TZ={zone.key}"
 
     def _wakes(self, job: Job) -> Iterator[str]:
-        when = "" if job.wake_on == "always" else f" on {job.wake_on}"
-        for agent in job.wake_heartbeat:
-            yield f"# it wakes {agent}{when}; in a line of a crontab: {self._host.wake} {agent}"
+        if job.wake_heartbeat:
+            when = "" if job.wake_on == "always" else f" on {job.wake_on}"
+            yield f"# it wakes {', '.join(job.wake_heartbeat)}{when}; in a line of a crontab: {self._wake(job)}"
+
+    def _wake(self, job: Job) -> str:
+        return "; ".join(f"{self._host.wake} {agent}" for agent in job.wake_heartbeat)
 
     def _settings(self, said: Said) -> Iterator[str]:
         wanted = _environment(said)
@@ -116,9 +122,8 @@ def _environment(said: Said) -> dict[str, str]:
 
 
 def _line(job: Job) -> str:
-    """The line of a job; Unsayable for one that no line can say."""
-    if job.command is None:
-        raise Unsayable("it has no command")
+    """The line of a job that has a command; Unsayable for one that no line can say."""
+    assert job.command is not None
     command = job.command if isinstance(job.command, str) else shlex.join(job.command)
     if any(not sign.isprintable() and sign != "\t" for sign in command):
         raise Unsayable("its command has several lines, or signs that do not print; put it into a script")

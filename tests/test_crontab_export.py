@@ -1,0 +1,195 @@
+"""Jobs as a crontab: what it says means the same, and what it cannot say is a comment that says why."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from config_file import read as read_config
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cron import crontab
+from cron.export import Host, Said, written
+from cron.job import Job
+from cron.schedule import parse
+from scheduler.config import zones
+
+BERLIN = ZoneInfo("Europe/Berlin")
+TOKYO = ZoneInfo("Asia/Tokyo")
+HOST = Host(BERLIN, "/home/me")
+JOB = Job(
+    name="job",
+    enabled=True,
+    schedule=parse("0 3 * * *", BERLIN),
+    every=None,
+    reboot=False,
+    stagger=timedelta(0),
+    misfire="latest",
+    grace=timedelta(hours=1),
+    command="backup",
+    shell="/bin/sh",
+    env={},
+    workdir=Path("/home/me"),
+    stdin="",
+    timeout=timedelta(minutes=10),
+    retries=0,
+    rerun_after_crash=False,
+    deliver=(),
+    wake_heartbeat=(),
+    wake_on="always",
+    wake_mode="now",
+    wake_text=None,
+)
+
+
+def text(*jobs: Job, **env: str) -> str:
+    return written([Said(job, env) for job in jobs], HOST)
+
+
+def lines(*jobs: Job, **env: str) -> list[str]:
+    return [line for line in text(*jobs, **env).splitlines() if line and line != "# job"]
+
+
+FIELDS = st.sampled_from(["*", "*/7", "0", "1,5", "2-4", "1-5/2"])
+DAYS_OF_WEEK = st.sampled_from(["*", "fri-mon", "6-1", "mon,wed", "7", "5-7", "*/2"])
+TIMES = st.one_of(
+    st.builds("{} {} {} {} {}".format, FIELDS, FIELDS, FIELDS.filter(lambda field: field != "0"), st.just("*"), DAYS_OF_WEEK),
+    st.sampled_from(["@daily", "@Hourly", "@reboot", "  0  3 * * * "]),
+)
+COMMANDS = st.text(st.sampled_from("ab%\\'\" $#=-*5/"), min_size=1).map(lambda found: f"run {found}".strip())
+INPUTS = st.one_of(st.just(""), st.text(st.sampled_from("ab% \n")).map(lambda found: f"{found}\n"))
+
+
+@st.composite
+def any_jobs(draw: st.DrawFn) -> list[Job]:
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        time, zone = draw(TIMES), draw(st.sampled_from([BERLIN, TOKYO]))
+        reboot = time == "@reboot"
+        schedule = None if reboot else parse(time, zone)
+        found.append(
+            replace(JOB, name=f"job{number}", schedule=schedule, reboot=reboot, command=draw(COMMANDS), stdin=draw(INPUTS))
+        )
+    return found
+
+
+@given(any_jobs())
+def test_what_is_exported_and_taken_back_is_the_same(jobs: list[Job]) -> None:
+    found = crontab.read(written([Said(job, {}) for job in jobs], HOST), BERLIN, zones.zone)
+    assert found.faults == ()
+    assert [line.identity for line in found.lines] == [crontab.identity(job) for job in jobs]
+
+
+@given(st.lists(st.text(min_size=1), min_size=1))
+def test_a_list_is_quoted_for_the_shell_or_not_exported(argv: list[str]) -> None:
+    found = crontab.read(text(replace(JOB, command=("run", *argv))), BERLIN, zones.zone)
+    assert found.faults == ()
+    assert [shlex.split(line.command) for line in found.lines] in ([["run", *argv]], [])
+
+
+def test_a_job_is_a_line_under_its_name() -> None:
+    assert text(JOB) == "\n# job\n0 3 * * * backup\n"
+
+
+def test_variables_are_set_once_and_the_workdir_is_home() -> None:
+    twice = lines(JOB, replace(JOB, workdir=Path("/srv")), A="1", PATH="/bin")
+    assert twice == [
+        "PATH=/bin",
+        "A=1",
+        "0 3 * * * backup",
+        "# cron starts a command in HOME; here that is its workdir, and HOME is another",
+        "HOME=/srv",
+        "0 3 * * * backup",
+    ]
+
+
+def test_a_variable_of_another_job_is_told_since_it_cannot_be_taken_away() -> None:
+    found = written([Said(JOB, {"A": "1"}), Said(replace(JOB, name="two"), {})], HOST)
+    assert "# A is set above, and a crontab cannot take it away again; here this job has it not\n" in found
+
+
+def test_a_secret_is_named_and_not_told() -> None:
+    assert "# TOKEN holds a secret; set it here\n" in written([Said(JOB, {}, ("TOKEN",))], HOST)
+
+
+def test_a_shell_of_its_own_is_set_and_set_back_for_a_list() -> None:
+    found = lines(replace(JOB, shell="/bin/bash"), replace(JOB, shell="/bin/bash", command=("echo", "a b")))
+    assert found == ["SHELL=/bin/bash", "0 3 * * * backup", "SHELL=/bin/sh", "0 3 * * * echo 'a b'"]
+
+
+def test_a_zone_that_the_host_does_not_have_is_told() -> None:
+    assert lines(replace(JOB, schedule=parse("0 3 * * *", TOKYO))) == [
+        "# cronie reads the lines below in this zone; Debian's cron does not know CRON_TZ and reads them in its own",
+        "CRON_TZ=Asia/Tokyo",
+        "0 3 * * * backup",
+    ]
+
+
+def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it() -> None:
+    assert lines(replace(JOB, schedule=parse("0 3 * * fri-mon", BERLIN))) == ["0 3 * * 0,1,5,6 backup"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"schedule": None, "every": timedelta(hours=6)},
+            "it runs every 6:00:00 (h:mm:ss) of elapsed time, and a crontab only knows the clock",
+        ),
+        ({"schedule": None}, "it fires once, and a crontab only knows what comes again"),
+        ({"schedule": parse("0 3 L * *", BERLIN)}, "no crontab knows the L and # of 0 3 L * *"),
+        ({"schedule": parse("0 3 * * fri#2", BERLIN)}, "no crontab knows the L and # of 0 3 * * fri#2"),
+        ({"command": "one\ntwo"}, "its command has several lines, or signs that do not print; put it into a script"),
+        ({"command": "*/5 x"}, "a crontab would read its command or its stdin in another way; put them into a script"),
+        ({"stdin": "no end"}, "a crontab would read its command or its stdin in another way; put them into a script"),
+        ({"stdin": "a\\\nb\n"}, "a crontab would read its command or its stdin in another way; put them into a script"),
+    ],
+)
+def test_what_a_crontab_cannot_say_is_a_comment_that_says_why(change: dict[str, object], said: str) -> None:
+    assert lines(replace(JOB, **change)) == [f"# not in this crontab: {said}"]  # type: ignore[arg-type]
+
+
+def test_what_a_line_leaves_out_is_told() -> None:
+    found = lines(
+        replace(JOB, retries=2, stagger=timedelta(minutes=2), deliver=("phone",), wake_heartbeat=("ops",), wake_on="failure")
+    )
+    assert found == [
+        "# retries: 2 is left out, a failed command waits for its next time",
+        "# stagger is left out, it starts on the minute and not 0:02:00 later",
+        "# its output is not told to phone, cron mails it",
+        "# it wakes ops on failure; in a line of a crontab: heartbeatd wake ops",
+        "0 3 * * * backup",
+    ]
+
+
+def test_a_job_that_only_wakes_is_the_line_that_would_wake() -> None:
+    assert lines(replace(JOB, command=None, wake_heartbeat=("ops",))) == [
+        "# it only wakes; the line for it would be: 0 3 * * * heartbeatd wake ops"
+    ]
+
+
+def test_a_disabled_job_is_a_comment() -> None:
+    assert lines(replace(JOB, enabled=False)) == ["# disabled: 0 3 * * * backup"]
+
+
+def test_the_command_exports_the_config_without_its_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from scheduler.cli.main import main
+
+    read_config(
+        tmp_path,
+        'defaults: {cron: {env: {TOKEN: "${TOKEN}"}}}\n'
+        "cron:\n"
+        '  nightly: {schedule: "0 3 * * *", timezone: Europe/Berlin, command: ./backup.sh, env: {A: b}}\n'
+        "  often: {every: 6h, command: look}\n",
+    )
+    assert main(["cron", "export", "--timezone", "Europe/Berlin", "-c", str(tmp_path / "config.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# The jobs of config.yaml, for crontab(1).")
+    assert f"\nHOME={tmp_path}\nA=b\n0 3 * * * ./backup.sh\n" in out
+    assert "# TOKEN holds a secret; set it here\n" in out
+    assert "# often\n# not in this crontab: it runs every 6:00:00" in out

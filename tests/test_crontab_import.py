@@ -1,0 +1,275 @@
+"""`cron import`: a crontab taken over into a config in which nothing else changes."""
+
+from __future__ import annotations
+
+import io
+import os
+import pwd
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from config_file import RIGHT, SMALL, read
+
+from cron import crontab
+from cron.job import Job
+from scheduler.cli.main import main
+from scheduler.config import swap, zones
+from scheduler.config.complaint import Complaints
+from scheduler.config.insert import Entry, NoRoom, insert
+from scheduler.config.tree import read as read_tree
+
+ME = pwd.getpwuid(os.geteuid())
+IN_BERLIN = ("--timezone", "Europe/Berlin")
+
+# What Debian's own files and packages look like, in our words.
+SYSTEM = f"""\
+# the system's own table
+SHELL=/bin/sh
+PATH=/usr/local/sbin:/usr/local/bin:/sbin:/bin:/usr/sbin:/usr/bin
+
+17 *	* * *	{ME.pw_name}	cd / && run-parts --report /etc/cron.hourly
+25 6	* * *	{ME.pw_name}	test -x /usr/sbin/anacron || {{ cd / && run-parts --report /etc/cron.daily; }}
+47 6	* * 7	{ME.pw_name}	test -x /usr/sbin/anacron || {{ cd / && run-parts --report /etc/cron.weekly; }}
+52 6	1 * *	{ME.pw_name}	test -x /usr/sbin/anacron || {{ cd / && run-parts --report /etc/cron.monthly; }}
+# every ten minutes, and once to turn the day over
+5-55/10 * * * * {ME.pw_name} command -v sa1 > /dev/null && sa1 1 1
+59 23 * * * {ME.pw_name} command -v sa1 > /dev/null && sa1 60 2
+09,39 *     * * *     {ME.pw_name}   [ -x /usr/lib/php/clean ] && if [ ! -d /run/systemd/system ]; then /usr/lib/php/clean; fi
+57 0 * * 0 {ME.pw_name} if [ $(date +\\%d) -le 7 ]; then /usr/share/checkarray --all; fi
+0 */12 * * * {ME.pw_name} test -x /usr/bin/certbot -a \\! -d /run/systemd/system && perl -e 'sleep int(rand(43200))' && certbot -q renew
+@reboot         {ME.pw_name}    if [ -x /usr/sbin/look ]; then nice -n10 /usr/sbin/look -R; fi
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, list[str]]:
+    """Exit code, output, lines of complaint."""
+    code = main(["cron", "import", *map(str, arguments), *IN_BERLIN])
+    said = capsys.readouterr()
+    return code, said.out, said.err.splitlines()
+
+
+def table(folder: Path, text: str | bytes) -> Path:
+    file = folder / "crontab"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogateescape"))
+    return file
+
+
+def config(folder: Path, text: str = RIGHT) -> Path:
+    read(folder, text)
+    return folder / "config.yaml"
+
+
+def jobs(folder: Path, text: str | bytes) -> dict[str, Job]:
+    return dict(read(folder, text).settings.jobs)
+
+
+def test_without_a_config_the_jobs_are_printed_and_what_there_is_to_say_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, table(tmp_path, "# of the night\n0 3 * * * /srv/backup.sh --all\n"))
+    home = f'{{HOME: "{ME.pw_dir}", LOGNAME: "{ME.pw_name}", PATH: "/usr/bin:/bin", SHELL: "/bin/sh"}}'
+    assert code == 0
+    assert out == (
+        "cron:\n"
+        "  # of the night\n"
+        "  backup:\n"
+        '    schedule: "0 3 * * *"\n'
+        "    timezone: Europe/Berlin\n"
+        "    command: /srv/backup.sh --all\n"
+        f"    workdir: {ME.pw_dir}\n"
+        f"    env: {home}\n"
+        "    timeout: 24h\n"
+        "    retries: 0\n"
+    )
+    assert err[-1] == "1 job; the next 7 days: 7 runs, at the same instants as the crontab's"
+
+
+def test_what_stands_before_a_line_becomes_its_job_s_surroundings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "SHELL=/bin/bash\nHOME=/srv\nA = b c\nMAILTO=me\nRANDOM_DELAY=90\nLOGNAME=x\n0 3 * * * cat%one%two\n"
+    job = jobs(tmp_path, run(capsys, table(tmp_path, text))[1])["cat"]
+    assert (job.shell, job.workdir, job.command, job.stdin) == ("/bin/bash", Path("/srv"), "cat", "one\ntwo\n")
+    assert {name: value.reveal() for name, value in job.env.items()} == {  # type: ignore[attr-defined]
+        "HOME": "/srv",
+        "LOGNAME": ME.pw_name,
+        "PATH": "/usr/bin:/bin",
+        "SHELL": "/bin/bash",
+        "A": "b c",
+    }
+    assert job.stagger.total_seconds() > 0
+
+
+def test_a_system_s_table_goes_in_and_comes_out_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = config(tmp_path, SMALL)
+    code, out, _ = run(capsys, table(tmp_path, SYSTEM), "--user-column", "--into", into)
+    assert (code, out.splitlines()[0]) == (0, f"{into}: 10 jobs added")
+    assert main(["check", "-c", str(into)]) == 0
+    assert "1 agent, 10 jobs" in capsys.readouterr().out
+    assert main(["cron", "export", "-c", str(into), *IN_BERLIN]) == 0
+    berlin = zones.zone("Europe/Berlin")
+    theirs = crontab.read(SYSTEM, berlin, zones.zone, user_column=True)
+    ours = crontab.read(capsys.readouterr().out, berlin, zones.zone)
+    assert [line.identity for line in ours.lines] == [line.identity for line in theirs.lines]
+
+
+def test_every_byte_outside_the_new_lines_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = config(tmp_path, RIGHT + "# the end, my friend   \n\n\n")
+    before = into.read_text().splitlines(keepends=True)
+    assert run(capsys, table(tmp_path, "0 3 * * * one\n0 4 * * * two\n"), "--into", into)[0] == 0
+    after = into.read_text().splitlines(keepends=True)
+    new = len(after) - len(before)
+    at = before.index("    wake_heartbeat: ops\n") + 1
+    assert after[:at] + after[at + new :] == before
+    assert after[at] == "  one:\n"
+
+
+def test_the_same_file_twice_adds_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, into = table(tmp_path, "0 3 * * * one\n0 3 * * * one\n0 4 * * * one\n"), config(tmp_path)
+    assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 3 jobs added"
+    assert {"one", "one-2", "one-3"} <= jobs(tmp_path, into.read_bytes()).keys()
+    once = into.read_bytes()
+    assert run(capsys, file, "--into", into)[:2] == (0, f"nothing to add: 3 jobs of this file are in {into} already\n")
+    assert into.read_bytes() == once
+    table(tmp_path, "0 5 * * * new\n0 3 * * * one\n0 3 * * * one\n0 4 * * * one\n")
+    assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 1 job added, 3 there already"
+
+
+def test_lines_of_another_user_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = table(tmp_path, f"0 3 * * * nobody-we-know x\n0 4 * * * {ME.pw_name} y\n")
+    code, out, err = run(capsys, file, "--user-column")
+    assert code == 1
+    assert err[0].startswith(f"{file}:1: is nobody-we-know's, not {ME.pw_name}'s; ")
+    assert list(jobs(tmp_path, out)) == ["y"]
+
+
+def test_a_forgotten_column_of_users_is_suspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run(capsys, table(tmp_path, "0 3 * * * root x\n0 4 * * * root y\n"))
+    assert "hint: every command begins with the name of a user; is --user-column forgotten?" in err
+
+
+def test_bad_lines_are_told_with_their_number_and_the_rest_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = table(tmp_path, b"0 3 * * * one\nnonsense\n99 * * * * two\n0 4 * * * caf\xe9\n0 5 * * * a\0b\n0 6 * * * three\r\n")
+    code, out, err = run(capsys, file)
+    assert code == 1
+    assert [line.split(": ")[0] for line in err if line.startswith(str(file))] == [f"{file}:{number}" for number in (2, 3, 4, 5)]
+    assert list(jobs(tmp_path, out)) == ["one", "three"]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "A=1\n"])
+def test_a_file_without_jobs_is_no_fault(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, table(tmp_path, text))
+    assert (code, out, err[-1]) == (0, "", "there is nothing to import")
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "none"):
+        code, out, err = run(capsys, path)
+        assert (code, out, len(err)) == (2, "", 1)
+        assert err[0].startswith(f"heartbeatd: {path} cannot be read: ")
+
+
+def test_standard_input_is_read_for_a_dash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0 3 * * * one")))
+    code, out, err = run(capsys, "-")
+    assert code == 0
+    assert list(jobs(tmp_path, out)) == ["one"]
+    assert "hint: line 1: the last line does not end; Debian's cron ignores the whole file for it" in err
+
+
+def test_a_config_that_would_be_wrong_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = config(tmp_path)
+    into.write_text(into.read_text().replace("interval: 30m", "interval: soon"))
+    before = into.read_bytes()
+    code, out, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
+    assert (code, out) == (2, "")
+    assert err[-1].startswith(f"{into}:14:17: agents.ops.heartbeat.interval: 'soon' is not a duration")
+    assert into.read_bytes() == before
+    assert list(tmp_path.glob(".config*")) == []
+
+
+def test_a_config_that_holds_nothing_yet_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = tmp_path / "config.yaml"
+    into.write_text("# mine\ntimezone: Europe/Berlin")
+    assert run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)[0] == 0
+    assert into.read_text().startswith("# mine\ntimezone: Europe/Berlin\n\ncron:\n  one:\n")
+
+
+def test_mode_and_link_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    into = tmp_path / "link.yaml"
+    config(real).chmod(0o640)
+    into.symlink_to("real/config.yaml")
+    assert run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)[0] == 0
+    assert into.is_symlink()
+    assert stat.S_IMODE((real / "config.yaml").stat().st_mode) == 0o640
+    assert "  one:\n" in (real / "config.yaml").read_text()
+
+
+def test_a_file_that_was_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_bytes(b"theirs")
+    with pytest.raises(swap.Changed, match="was changed meanwhile; nothing was written, try again"):
+        swap.swap(file, b"before", b"after")
+    assert file.read_bytes() == b"theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+ONE = [Entry("new", {"schedule": "0 3 * * *", "command": "x"})]
+NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", f"cron:\n{NEW}"),
+        ("# only this\n", f"# only this\n\ncron:\n{NEW}"),
+        ("a: 1\n", f"a: 1\n\ncron:\n{NEW}"),
+        ("a: 1", f"a: 1\n\ncron:\n{NEW}"),
+        ("cron:\n", f"cron:\n{NEW}"),
+        ("cron:   # jobs\n# of the agents\na: 1\n", f"cron:   # jobs\n{NEW}# of the agents\na: 1\n"),
+        ("cron:\n  old: {x: 1}   # old\n", f"cron:\n  old: {{x: 1}}   # old\n{NEW}"),
+        ("cron:\n  old: {x: 1}\n\n# agents\na: 1\n", f"cron:\n  old: {{x: 1}}\n{NEW}\n# agents\na: 1\n"),
+        ("cron:\n  old: {x: 1}\n  # more?\n\na: 1\n", f"cron:\n  old: {{x: 1}}\n  # more?\n{NEW}\na: 1\n"),
+        ("cron:\n  old: {x: 1}\na: |\n  # text\n", f"cron:\n  old: {{x: 1}}\n{NEW}a: |\n  # text\n"),
+        ("cron:\n  old:\n    x: |+\n      text\n\n\na: 1\n", f"cron:\n  old:\n    x: |+\n      text\n\n\n{NEW}a: 1\n"),
+        ("cron:\n    old:\n          x: 1\n", 'cron:\n    old:\n          x: 1\n    new:\n          schedule: "0 3 * * *"\n          command: x\n'),
+        ("  cron:\n    old: {x: 1}\n  a: 1\n", '  cron:\n    old: {x: 1}\n    new:\n      schedule: "0 3 * * *"\n      command: x\n  a: 1\n'),
+        ("a: 1\r\ncron:\r\n  old: {x: 1}\r\n", "a: 1\r\ncron:\r\n  old: {x: 1}\r\n" + NEW.replace("\n", "\r\n")),
+        ("---\ncron:\n  old: {x: 1}\n", f"---\ncron:\n  old: {{x: 1}}\n{NEW}"),
+        ("x-j: &j {o: {x: 1}}\ncron:\n  <<: *j\n  old: {x: 1}\n", f"x-j: &j {{o: {{x: 1}}}}\ncron:\n  <<: *j\n  old: {{x: 1}}\n{NEW}"),
+    ],
+)  # fmt: skip
+def test_new_jobs_stand_behind_the_others(before: str, after: str) -> None:
+    assert insert(before, ONE) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{a: 1}\n",
+        "cron: {old: {x: 1}}\n",
+        "cron: {}\n",
+        "cron: ~\n",
+        "x-j: &j {o: {x: 1}}\ncron: *j\n",
+        "- a\n",
+        "cron: [a]\n",
+    ],
+)
+def test_where_lines_would_not_read_as_jobs_none_are_put_in(text: str) -> None:
+    with pytest.raises(NoRoom, match="write `cron:` on a line of its own"):
+        insert(text, ONE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x", "yes", "null", "~", "1e3", "0x1f", "a: b", "a #b", "'", '"', "\\", "é", "\u2028", "\x7f", "a\nb\n", "{", "a:", " a", "-x", "@x", "1:30"],
+)  # fmt: skip
+def test_every_text_is_written_so_that_it_reads_the_same(value: str) -> None:
+    made = insert("", [Entry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})])
+    found = read_tree(made, Complaints(""))["cron"]
+    assert found == {f"n{value}": {"command": value, "stdin": value, "env": {"A": value}}}
