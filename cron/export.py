@@ -1,6 +1,6 @@
 """Jobs as a crontab, and what a crontab cannot say of them as comments in it.
 
-A line is written only if it reads back as the same schedule, the same command and the same input.
+A command is written only if it reads back as the same, with the same input.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cron.job import Job
 from cron.percent import joined
 from cron.schedule import Schedule
 
+UTC = ZoneInfo("UTC")
 ITS_OWN = ("SHELL", "PATH", "HOME")  # what cron sets by itself; LOGNAME it lets nobody change
 
 
@@ -62,7 +63,7 @@ class _Writer:
         yield ""
         yield f"# {job.name}"
         try:
-            line = _line(job) if job.command is not None else f"{_time(job)} {self._wake(job)}"
+            line = f"{_time(job)} {_command(job) or self._wake(job)}"
         except Unsayable as error:
             yield f"# not in this crontab: {error}"
             yield from self._wakes(job)
@@ -104,7 +105,7 @@ class _Writer:
             if self._set.get(name) == value:
                 continue
             line = setting.written(name, value)
-            if line is None or "${" in value:
+            if line is None:
                 yield f"# {name} cannot be set in a crontab as it is: {value!r}"
                 continue
             if name == "HOME" and said.env.get("HOME") != value:
@@ -121,26 +122,28 @@ def _environment(said: Said) -> dict[str, str]:
     return {"SHELL": shell, "PATH": said.env.get("PATH", crontab.PATH), "HOME": str(job.workdir), **kept}
 
 
-def _line(job: Job) -> str:
-    """The line of a job that has a command; Unsayable for one that no line can say."""
-    assert job.command is not None
+def _command(job: Job) -> str:
+    """The command of a job as a line has it; empty for one that only wakes. Unsayable where no line would have the same."""
+    if job.prompt is not None:
+        raise Unsayable(f"it asks {job.agent}, and a crontab only runs commands")
+    if job.command is None:
+        return ""
     command = job.command if isinstance(job.command, str) else shlex.join(job.command)
+    command = command.strip(crontab.BLANKS)
     if any(not sign.isprintable() and sign != "\t" for sign in command):
         raise Unsayable("its command has several lines, or signs that do not print; put it into a script")
-    line = f"{_time(job)} {joined(command.strip(crontab.BLANKS), job.stdin)}"
-    if not _reads_back(line, job, command):
+    text = joined(command, job.stdin)
+    if "\n" in text or not _reads_back(f"@daily {text}", command, job.stdin):
         raise Unsayable("a crontab would read its command or its stdin in another way; put them into a script")
-    return line
+    return text
 
 
-def _reads_back(line: str, job: Job, command: str) -> bool:
-    zone = job.schedule.zone if job.schedule else ZoneInfo("UTC")
+def _reads_back(line: str, command: str, stdin: str) -> bool:
     try:
-        found = crontab.line(line, zone)
+        found = crontab.line(line, UTC)
     except ValueError:
         return False
-    wanted = (job.schedule.key() if job.schedule else REBOOT, command.strip(crontab.BLANKS), job.stdin)
-    return found.identity == wanted and "\n" not in line
+    return (found.command, found.stdin) == (command, stdin)
 
 
 def _time(job: Job) -> str:
@@ -161,7 +164,7 @@ def _plain(schedule: Schedule) -> str:
     fields = text.split(" ")
     if read_field(DAY, fields[2]).special or read_field(WEEKDAY, fields[4]).special:
         raise Unsayable(f"no crontab knows the L and # of {text}")
-    if crontab.wrapped(fields[4]):
+    if crontab.wrapped(fields[4]):  # Debian's cron would never run it
         fields[4] = ",".join(map(str, read_field(WEEKDAY, fields[4]).listed))
     return " ".join(fields)
 
