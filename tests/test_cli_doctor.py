@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli import doctor
+from scheduler.cli import doctor, twice
 from scheduler.cli.main import main
+from scheduler.config.load import load
 from scheduler.tables.store import Store
 
 CONFIG = """\
@@ -114,3 +115,20 @@ def test_people_get_one_line_for_each(config: Path, capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     assert all(line.split()[0] in ("ok", "warn", "bad") for line in lines)
     assert "warn  daemon    not running; `heartbeatd run` starts it" in lines
+
+
+def test_a_job_that_the_crontab_still_has_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "crontab"
+    program.write_text("#!/bin/sh\nprintf '0 3 * * * date +%s\\n0 4 * * * other\\n' '\\%F'\n")
+    program.chmod(0o755)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        'cron: {day: {schedule: "@daily", command: date +%F}, off: {enabled: false, schedule: "@daily", command: other}}\n'
+    )
+    config.chmod(0o644)
+    jobs = load(config, {}).settings.jobs.values()
+    assert twice.twice(twice.listed(str(program)), jobs) == ["day"]
+
+
+def test_a_host_without_cron_has_no_crontab(tmp_path: Path) -> None:
+    assert twice.listed(str(tmp_path / "crontab")) == ""

@@ -191,6 +191,26 @@ def test_a_config_that_would_be_wrong_is_left_as_it_is(tmp_path: Path, capsys: p
     assert list(tmp_path.glob(".config*")) == []
 
 
+def test_a_config_that_everybody_may_write_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = config(tmp_path)
+    into.chmod(0o666)
+    code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
+    assert code == 2
+    assert "everybody may write this file" in err[-1]
+
+
+def test_what_the_jobs_inherit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = config(tmp_path, f"{SMALL}defaults: {{cron: {{deliver: log}}}}\n")
+    _, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
+    assert "hint: what defaults.cron says holds for them too: deliver" in err
+
+
+def test_a_mark_of_byte_order_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = config(tmp_path, "\ufeffcron:\n  old: {schedule: '@daily', command: x}\n")
+    assert run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)[0] == 0
+    assert into.read_text().startswith("\ufeffcron:\n  old: {schedule: '@daily', command: x}\n  one:\n")
+
+
 def test_a_config_that_holds_nothing_yet_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "config.yaml"
     into.write_text("# mine\ntimezone: Europe/Berlin")

@@ -23,7 +23,7 @@ from scheduler.outcome import Kind
 
 @click.group()
 def cron() -> None:
-    """Run a cron job now, see when an expression fires, take over a crontab or write one."""
+    """Run a cron job now, see when an expression fires, take over or write a crontab."""
 
 
 cron.add_command(crontab.import_)

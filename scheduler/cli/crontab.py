@@ -165,7 +165,8 @@ def _put(lines: Sequence[Line], account: Account, path: Path) -> None:
     if not new:
         click.echo(f"nothing to add: {_many(there)} of this file {'is' if there == 1 else 'are'} in {path} already")
         return
-    entries = imported.entries(new, account, _names(path, before))
+    root = _root(path, before)
+    entries = imported.entries(new, account, _part(root, "cron"))
     after = _with(path, before, entries)
     loaded = load.load(path, os.environ, resolve=False, content=after)
     proof = _proof(new, entries, loaded.settings.jobs)
@@ -175,8 +176,11 @@ def _put(lines: Sequence[Line], account: Account, path: Path) -> None:
         raise Mistake(str(error)) from error
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
+    if inherits := _part(root, "defaults", "cron"):
+        click.echo(f"hint: what defaults.cron says holds for them too: {', '.join(inherits)}", err=True)
     click.echo(f"{path}: {_many(len(new))} added" + (f", {there:,} there already" if there else ""))
     click.echo(proof)
+    click.echo("next: take the lines out of the crontab, or both run them; `heartbeatd doctor` looks whether any are left")
 
 
 def _before(path: Path) -> bytes:
@@ -196,7 +200,10 @@ def _jobs(path: Path, content: bytes) -> Mapping[str, Job]:
 
 
 def _root(path: Path, content: bytes) -> object:
+    """The config as data. Raises ConfigError for one that cannot be read, or that everybody may write."""
     complaints = Complaints(str(path))
+    load.check_owner(path.stat(), path, complaints)
+    complaints.raise_if_any()
     try:
         return tree.read(load.text(content, complaints), complaints)
     except tree.Unreadable:
@@ -204,10 +211,10 @@ def _root(path: Path, content: bytes) -> object:
         raise
 
 
-def _names(path: Path, content: bytes) -> list[str]:
-    root = _root(path, content)
-    jobs = root.get("cron") if isinstance(root, Map) else None
-    return list(jobs) if isinstance(jobs, Map) else []
+def _part(root: object, *steps: str) -> Map:
+    for step in steps:
+        root = root.get(step) if isinstance(root, Map) else None
+    return root if isinstance(root, Map) else Map()
 
 
 def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> bytes:

@@ -16,7 +16,7 @@ from typing import Literal
 import click
 
 from scheduler import locks
-from scheduler.cli import options, reach
+from scheduler.cli import options, reach, twice
 from scheduler.cli.reach import Place
 from scheduler.cli.times import local, zone_name
 from scheduler.config import load
@@ -94,6 +94,9 @@ def _config(path: Path) -> Iterator[Finding]:
         return
     for warning in loaded.warnings:
         yield Finding("warn", "config", str(warning))
+    if doubled := twice.twice(twice.listed(), loaded.settings.jobs.values()):
+        names = ", ".join(doubled[:3]) + (f" and {len(doubled) - 3} more" if len(doubled) > 3 else "")
+        yield Finding("warn", "crontab", f"`crontab -l` still has what {names} runs, so that both run it; take it out there")
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
 
 

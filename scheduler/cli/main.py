@@ -50,7 +50,7 @@ COMMANDS = {
     "busy": ("busy:busy", "Run a command while no beat speaks to an agent."),
     "reload": ("reload:reload", "Have the daemon take up the config as it is now."),
     "ping": ("ping:ping", "Send a test message through one channel, or through all that are declared."),
-    "cron": ("cron:cron", "Run a cron job now, see when an expression fires, take over a crontab."),
+    "cron": ("cron:cron", "Run a cron job now, see when an expression fires, take over or write a crontab."),
     "doctor": ("doctor:doctor", "Look for whatever could go wrong, and say what to do."),
 }
 

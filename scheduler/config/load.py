@@ -270,7 +270,7 @@ def _with_env_file(
 def _content(path: Path, complaints: Complaints) -> bytes:
     try:
         with open_regular(path) as file:
-            _check_owner(os.fstat(file.fileno()), path, complaints)
+            check_owner(os.fstat(file.fileno()), path, complaints)
             content = file.read(LARGEST + 1)
     except OSError as error:
         complaints.fault(
@@ -283,7 +283,7 @@ def _content(path: Path, complaints: Complaints) -> bytes:
     return content
 
 
-def _check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> None:
+def check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> None:
     """A config is code, as a crontab is: who may write it runs commands."""
     if found.st_mode & stat.S_IWOTH:
         complaints.fault(NOWHERE, "", f"everybody may write this file, and with it run commands; do: chmod o-w {path}")

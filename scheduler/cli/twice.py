@@ -1,0 +1,27 @@
+"""Jobs that run twice: here, and still in the user's crontab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+from cron import crontab
+from cron.job import Job
+from scheduler.config import zones
+from scheduler.work.process import Children
+
+PATIENCE = timedelta(seconds=5)
+MOST = 1024 * 1024  # bytes of a crontab that are looked at
+
+
+def listed(program: str = "crontab") -> str:
+    """The user's crontab; empty if he has none, or the host has no cron."""
+    ended = Children("doctor").start([program, "-l"], stdin=b"", env={}, cwd=Path("/"), keep=MOST, timeout=PATIENCE)
+    return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
+
+
+def twice(table: str, jobs: Iterable[Job]) -> list[str]:
+    """The names of the enabled jobs whose command a crontab runs too, whenever it does."""
+    there = {(line.command, line.stdin) for line in crontab.read(table, zones.UTC_ZONE, zones.zone).lines}
+    return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]
