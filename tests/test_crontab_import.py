@@ -135,6 +135,15 @@ def test_the_same_file_twice_adds_nothing_and_says_so(tmp_path: Path, capsys: py
     assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 1 job added, 3 there already"
 
 
+def test_the_same_command_at_another_time_or_once_more_is_a_job_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = config(tmp_path)
+    run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
+    for text in ("0 4 * * * one\n", "0 3 * * * one\n0 3 * * * one\n", "CRON_TZ=Asia/Tokyo\n0 3 * * * one\n", "0 3 * * * one%x\n"):
+        assert "1 job added" in run(capsys, table(tmp_path, text), "--into", into)[1]
+
+
 def test_lines_of_another_user_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = table(tmp_path, f"0 3 * * * nobody-we-know x\n0 4 * * * {ME.pw_name} y\n")
     code, out, err = run(capsys, file, "--user-column")
