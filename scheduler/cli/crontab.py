@@ -57,16 +57,17 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
 
 
 @click.command(name="export")
+@click.option("--user", help="Whose crontab it will be.  [default: yours]")
 @click.option("--timezone", help="The IANA zone of the host that will read it.  [default: this one's]")
 @options.config
-def export_(timezone: str | None, path: Path) -> None:
+def export_(user: str | None, timezone: str | None, path: Path) -> None:
     """Print the config's jobs as a crontab of one user.
 
     What a crontab cannot say is a comment in it.
     """
     jobs = load.load(path, os.environ, resolve=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
-    host = export.Host(_zone(timezone), _account(None).home, wake)
+    host = export.Host(_zone(timezone), _account(user).home, wake)
     click.echo(
         f"# The jobs of {path.name}, for crontab(1). cron makes up for nothing that it missed and ends nothing that hangs."
     )
@@ -125,7 +126,7 @@ def _remarks(found: Crontab, account: Account) -> list[Note]:
         for line in found.lines
         if line.when is None
     ]
-    if account.name != _account(None).name:
+    if pwd.getpwnam(account.name).pw_uid != os.geteuid():
         remarks.append(Note(0, f"the commands are {account.name}'s; a daemon runs them as its own user"))
     if any("MAILTO" not in line.settings for line in found.lines):
         remarks.append(Note(0, "cron mails what a command prints; here `heartbeatd show` has it, and deliver: CHANNEL tells it"))
