@@ -34,7 +34,7 @@ SHOWN = 5  # numbers of lines that are named before the rest is counted
 @click.command(name="import")
 @click.argument("file")
 @click.option("--user-column", is_flag=True, help="The sixth field names a user, as in /etc/crontab and /etc/cron.d.")
-@click.option("--user", help="Whose commands they are; of a file with users, only his are taken.  [default: you]")
+@click.option("--user", help="Whose commands they are; of a file with users, only theirs are taken.  [default: you]")
 @click.option("--timezone", help="The IANA zone in which cron reads the file.  [default: this host's]")
 @click.option("--into", type=click.Path(path_type=Path), help="The config to put the jobs into; else they are printed.")
 def import_(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
@@ -105,9 +105,9 @@ def _content(path: Path) -> bytes:
 
 
 def _of(account: Account, found: Crontab) -> tuple[list[Line], list[Note]]:
-    """The lines of this user, and a note for each of another: his commands must not run as somebody else."""
+    """The lines of this user, and a note for each of another: those commands must not run as somebody else."""
     mine = [line for line in found.lines if line.user in (None, account.name)]
-    advice = "import it with --user into the config of a daemon of his"
+    advice = "import it with --user into the config of a daemon of theirs"
     return mine, [
         Note(line.number, f"is {line.user}'s, not {account.name}'s; {advice}")
         for line in found.lines

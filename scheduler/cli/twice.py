@@ -16,7 +16,7 @@ MOST = 1024 * 1024  # bytes of a crontab that are looked at
 
 
 def listed(program: str = "crontab") -> str:
-    """The user's crontab; empty if he has none, or the host has no cron."""
+    """The user's crontab; empty if there is none, or the host has no cron."""
     ended = Children("doctor").start([program, "-l"], stdin=b"", env={}, cwd=Path("/"), keep=MOST, timeout=PATIENCE)
     return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
 
