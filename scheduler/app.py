@@ -90,7 +90,7 @@ class Daemon:
         self._lanes.prepare()
         inbox = Inbox(self._bell.ring)
         self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, "run")
-        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, _no_mark, self._bell.ring, "deliver")
+        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, self._mark_of_letter, self._bell.ring, "deliver")
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
@@ -226,6 +226,9 @@ class Daemon:
             start = partial(children.start, inherited=inherited)
             return claim.entry.carry(claim_in_lane, start, lambda: timedelta(seconds=time.monotonic() - begun))
 
+    def _mark_of_letter(self, parcel: Parcel) -> str:
+        return f"{self.instance}/outbox/{parcel.letter.id}"
+
     def _hear(self, happened: Event) -> None:
         self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES
 
@@ -241,12 +244,8 @@ def _mark(claim: Claim) -> str:
     return claim.mark
 
 
-def _send(parcel: Parcel, children: Children) -> Sent:  # noqa: ARG001 (sending starts no children)
-    return delivery.send(parcel)
-
-
-def _no_mark(parcel: Parcel) -> str:  # noqa: ARG001
-    return ""
+def _send(parcel: Parcel, children: Children) -> Sent:
+    return delivery.send(parcel, children.start)
 
 
 def _take_lock(settings: Settings, instance: str) -> Lock:

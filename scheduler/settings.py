@@ -14,7 +14,7 @@ from heartbeat.spec import Agent, Heartbeat
 from scheduler.secret import Secret
 
 May = Literal["read", "wake", "operate", "edit"]
-Transport = Literal["webhook", "telegram", "discord", "apprise"]
+Transport = Literal["webhook", "telegram", "discord", "command", "apprise"]
 Uncertain = Literal["resend", "hold"]
 
 
@@ -61,9 +61,10 @@ class Limits:
 class Channel:
     """Where messages go; `log` is built in.
 
-    `url` is None for the log, and where nothing enabled uses the channel and its secret is not set. `base_url` replaces a
-    service's own server. `uncertain` says what becomes of a message whose arrival is not known, if the config says it. `limit`
-    is how long one message may be, in UTF-16 units; None: as long as it likes.
+    `url` is None for the log and for a command, and where nothing enabled uses the channel and its secret is not set. `argv` is
+    the program of a command, started in `folder`. `base_url` replaces a service's own server. `uncertain` says what becomes of
+    a message whose arrival is not known, if the config says it. `limit` is how long one message may be, in UTF-16 units; None:
+    as long as it likes.
     """
 
     name: str
@@ -73,11 +74,13 @@ class Channel:
     uncertain: Uncertain | None
     base_url: Secret | None = None
     limit: int | None = None
+    argv: tuple[str, ...] = ()
+    folder: Path = Path()
 
     @property
     def usable(self) -> bool:
         """Whether all that it takes to send a message is there."""
-        return self.kind == "log" or self.url is not None
+        return self.kind in ("log", "command") or self.url is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from servers.discord import Discord
 from servers.scripted import page, reset
 from servers.telegram import Telegram, refusal
 from test_story_slots import agent, job
-from world import World, at
+from world import World, at, by_hand
 
 from scheduler.config.effective import effective
-from scheduler.engine import delivery
 from scheduler.engine.delivery import Parcel
 from scheduler.observe.status import snapshot
 from scheduler.transports import Sent
@@ -335,7 +334,7 @@ def real(play: Play, phone: Telegram, guild: Discord, **keys: str) -> World:
     """A world with stand-ins of Telegram and Discord behind the real transports."""
     channels = f"channels:\n  phone: {TELEGRAM.format(url=phone.url)}\n  guild: {DISCORD.format(url=guild.url)}\n"
     environ = {"TG": telegram.URL, "DC": discord.URL}
-    return play(channels + agent(interval="1d", **keys), environ=environ, sends=delivery.send)
+    return play(channels + agent(interval="1d", **keys), environ=environ, sends=by_hand)
 
 
 def test_channels_that_are_down_for_45_minutes_are_told_once_and_the_model_is_asked_once(

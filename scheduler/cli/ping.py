@@ -19,6 +19,7 @@ from scheduler.config.fields import suggest
 from scheduler.engine.delivery import hand_over
 from scheduler.settings import Channel, Settings
 from scheduler.transports import Message, Sent
+from scheduler.work.process import Children
 
 TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
 
@@ -51,7 +52,7 @@ def _chosen(settings: Settings, name: str | None) -> list[Channel]:
 
 
 def _try(channel: Channel) -> bool:
-    sent = hand_over(channel, _message())
+    sent = hand_over(channel, _message(), Children("ping").start)
     click.echo(f"{channel.name}: {_told(sent)}")
     return sent.state == "delivered"
 

@@ -23,6 +23,14 @@ def channels(parts: Mapping[str, models.Channel], used: Collection[str], spot: S
 
 
 def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Channel:
+    if part.kind == "command":
+        return _command(name, part, spot)
+    if part.argv:
+        spot.fault("only a command has an argv; write kind: command, or remove it", name, "argv")
+    elif part.url is None:
+        spot.fault('is missing; write url: "https://..."', name, "url")
+    if part.url is None:
+        return LOG  # of no use, for there is a fault
     url = spot.secret(part.url, name, "url", used=used)
     base = spot.secret(part.base_url, name, "base_url", used=used) if part.base_url else None
     known = url.reveal() if url and not spot.frame.vault.sealed else ""
@@ -37,6 +45,15 @@ def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Chan
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_server(name, part, kind, base, spot)
     return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit)
+
+
+def _command(name: str, part: models.Channel, spot: Spot) -> Channel:
+    for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
+        if is_written:
+            spot.fault(f"a command is started and not called at an address; remove {key}", name, key)
+    if not part.argv:
+        spot.fault("is missing; write argv: [program, argument]", name, "argv")
+    return Channel(name, "command", None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=spot.frame.folder)
 
 
 def _limit(kind: Transport, url: str, *, said: bool) -> int | None:

@@ -416,7 +416,20 @@ class Channel(Part):
     kind: Annotated[Transport | None, _choice(Transport)] = key(
         None, "How it is spoken to.", else_="`telegram` for `tgram://`, `discord` for `discord://`, `apprise` for all others"
     )
-    url: SecretText = needed("`tgram://TOKEN/CHAT`, `discord://ID/TOKEN`, a URL of Apprise; for `webhook` http or https.")
+    url: Annotated[str | None, _SECRET] = key(
+        None,
+        "`tgram://TOKEN/CHAT`, `discord://ID/TOKEN`, a URL of Apprise; for `webhook` http or https.",
+        else_="required, but for a command",
+    )
+    argv: Annotated[
+        tuple[str, ...],
+        Form(fields.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
+    ] = key(
+        (),
+        "For `command`: the program and its arguments, started in the folder of this file. The text is on its standard input;"
+        " exit code 0 means delivered.",
+        else_="required for a command",
+    )
     base_url: Annotated[str | None, _SECRET] = key(None, "Telegram's or Discord's server.", else_="their own")
     allow_private: Truth = key(
         False, "Allows addresses of this machine and of private networks; Apprise opens its own connections and may always."

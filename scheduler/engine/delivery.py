@@ -13,7 +13,8 @@ from scheduler.outcome import Kind
 from scheduler.settings import Channel, Uncertain
 from scheduler.tables import outbox
 from scheduler.tables.outbox import Letter
-from scheduler.transports import Message, Sent, discord, telegram, webhook
+from scheduler.transports import Message, Sent, command, discord, telegram, webhook
+from scheduler.transports.command import Start
 from scheduler.transports.post import Wire
 from scheduler.turn import Turn
 from scheduler.work.executor import Done
@@ -94,16 +95,21 @@ def when_uncertain(channel: Channel, kind: str) -> Uncertain:
     return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
 
 
-def send(parcel: Parcel) -> Sent:
+def send(parcel: Parcel, start: Start) -> Sent:
     """Hand one message to its channel; waits for the channel."""
-    return hand_over(parcel.channel, _message(parcel.letter))
+    return hand_over(parcel.channel, _message(parcel.letter), start)
 
 
-def hand_over(channel: Channel, message: Message) -> Sent:
-    """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network."""
+def hand_over(channel: Channel, message: Message, start: Start) -> Sent:
+    """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network.
+
+    `start` starts a channel's program.
+    """
     if channel.kind == "log":
         event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
         return Sent("delivered", "", None)
+    if channel.kind == "command":
+        return command.send(channel.argv, channel.folder, message, start)
     if channel.url is None:
         return Sent("retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file", None)
     url, wire = channel.url.reveal(), Wire(channel.allow_private)

@@ -1,0 +1,116 @@
+"""A program as a channel: the text on its standard input, its exit code for an answer, and nothing of ours beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import World, by_hand
+
+from scheduler.cli.main import main
+from scheduler.transports import Message, Sent, command
+from scheduler.work.process import Children
+
+Play = Callable[..., World]
+
+TEXT = 'The disk is "full"; $(touch broken) `touch broken` \U0001f525\n-rf /'
+
+
+def message(text: str = TEXT) -> Message:
+    return Message("k1", "heartbeat", "ops", "interval", datetime(2026, 3, 2, 8, tzinfo=UTC), 1, 1, text, "ops")
+
+
+def send(folder: Path, script: str, text: str = TEXT, *arguments: str, **more: Any) -> Sent:
+    return command.send(("sh", "-c", script, *arguments), folder, message(text), Children("here").start, **more)
+
+
+def test_the_text_comes_on_standard_input_and_never_among_the_arguments(tmp_path: Path) -> None:
+    assert send(tmp_path, "cat > got; echo $# > count") == Sent("delivered", "", None)
+    assert (tmp_path / "got").read_text("utf-8") == TEXT
+    assert (tmp_path / "count").read_text() == "0\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["count", "got"]
+
+
+def test_it_sees_three_variables_of_ours_and_whose_message_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "canary")
+    send(tmp_path, "env > got")
+    seen = dict(line.split("=", 1) for line in (tmp_path / "got").read_text().splitlines())
+    names = {
+        "HEARTBEATD_KEY",
+        "HEARTBEATD_KIND",
+        "HEARTBEATD_NAME",
+        "HEARTBEATD_RUN",
+        *({"PATH", "HOME", "LANG"} & set(os.environ)),
+    }
+    assert set(seen) - {"PWD", "SHLVL", "_", "OLDPWD"} == names
+    assert [seen[f"HEARTBEATD_{name}"] for name in ("KEY", "KIND", "NAME")] == ["k1", "heartbeat", "ops"]
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "error"),
+    [
+        ("exit 0", "delivered", ""),
+        ("cat > /dev/null", "delivered", ""),
+        ("echo no such user >&2; exit 75", "retry", "sh ended with exit code 75: no such user"),
+        ("kill -9 $$", "retry", "sh ended with exit code -9"),
+        ("echo '\x1b[31m' >&2; exit 1", "retry", "sh ended with exit code 1: [31m"),
+    ],
+)
+def test_its_exit_code_says_what_became_of_the_message(tmp_path: Path, script: str, state: str, error: str) -> None:
+    assert send(tmp_path, script) == Sent(state, error, None)  # type: ignore[arg-type]
+
+
+def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
+    sent = send(tmp_path, "cat > got; sleep 600", total=timedelta(seconds=0.3))
+    assert (sent.state, sent.error) == ("uncertain", "sh did not end within 0 s")
+
+
+def test_one_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
+    sent = command.send(("./tell.sh",), tmp_path, message(), Children("here").start)
+    assert sent == Sent("retry", "no such program: './tell.sh'", None)
+
+
+def test_a_text_of_100_kb_arrives_whole_even_where_nobody_reads_it(tmp_path: Path) -> None:
+    text = "ä" * 50_000
+    assert send(tmp_path, "cat > got", text).state == "delivered"
+    assert (tmp_path / "got").read_text("utf-8") == text
+    assert send(tmp_path, "exit 0", text).state == "delivered"
+
+
+CONFIG = """\
+channels: {{tell: {{kind: command, argv: [{python}, tell.py]}}}}
+agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1d, stagger: 0, checklist: "- look\\n"}}}}}}
+"""
+TELL = """\
+import pathlib, sys
+tries = pathlib.Path("tries")
+tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+if len(tries.read_text()) < 3:
+    sys.exit("busy")
+pathlib.Path("told").write_text(sys.stdin.read())
+"""
+
+
+def test_a_story_with_a_program_that_takes_a_message_at_the_third_attempt(play: Play, tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    world = play(CONFIG.format(python=sys.executable), sends=by_hand)
+    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+    world.run(minutes=2)
+    target = world.rows()[0]["delivery"]["targets"][0]
+    assert target == {"channel": "tell", "state": "pending", "error": f"{Path(sys.executable).name} ended with exit code 1: busy"}
+    world.run(minutes=10)
+    assert (tmp_path / "told").read_text() == "ALERT: the disk is full"
+    assert (len(world.asked), world.rows()[0]["delivery"]["state"]) == (1, "delivered")
+
+
+def test_ping_tries_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG.format(python="sh, -c, 'cat > told', sh").replace(", tell.py", ""))
+    (tmp_path / "config.yaml").chmod(0o644)
+    assert main(["-c", str(tmp_path / "config.yaml"), "ping", "tell"]) == 0
+    assert capsys.readouterr().out == "tell: delivered\n"
+    assert "test message of heartbeatd" in (tmp_path / "told").read_text()
