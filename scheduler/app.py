@@ -25,11 +25,13 @@ from scheduler import __version__, plan
 from scheduler.bell import Bell
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
-from scheduler.engine import delivery
+from scheduler.engine import deadman, delivery
+from scheduler.engine.deadman import Ping, Pinger
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.recovery import Survivors
+from scheduler.engine.requests import NoteDeadman
 from scheduler.events import Closed, Event
 from scheduler.locks import Lock, Taken, filesystem_kind, private_folder
 from scheduler.logs import event
@@ -102,6 +104,8 @@ class Daemon:
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
+        pings: LocalExecutor[Ping, Sent] = LocalExecutor(_ping, _no_mark, _no_bell, "deadman")
+        self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
         self.reloader = Reloader(lambda: load.load(path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = Server(self._reach()) if listen else None
 
@@ -164,13 +168,14 @@ class Daemon:
         while not over():
             self._bell.silence()
             again_at = self.engine.tick(now())
+            ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
             self._start_reload()
             if not over():
-                self._sleep(again_at, until)
+                self._sleep(again_at, until, ping_in)
 
-    def _sleep(self, again_at: datetime, until: float | None) -> None:
-        """Sleep until the next turn is due, or something stirs."""
-        wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP)
+    def _sleep(self, again_at: datetime, until: float | None, ping_in: float | None) -> None:
+        """Sleep until the next turn or ping is due, or something stirs."""
+        wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP if ping_in is None else min(ping_in, LONGEST_SLEEP))
         if until is not None:
             wait = min(wait, until - time.monotonic())
         if wait > 0:
@@ -246,6 +251,18 @@ def _mark(claim: Claim) -> str:
 
 def _send(parcel: Parcel, children: Children) -> Sent:
     return delivery.send(parcel, children.start)
+
+
+def _ping(ping: Ping, children: Children) -> Sent:  # noqa: ARG001 (pinging starts no children)
+    return deadman.send(ping)
+
+
+def _no_mark(ping: Ping) -> str:  # noqa: ARG001
+    return ""
+
+
+def _no_bell() -> None:
+    """How a ping went can wait for the next turn."""
 
 
 def _take_lock(settings: Settings, instance: str) -> Lock:

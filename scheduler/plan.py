@@ -48,7 +48,7 @@ class Diff:
         return told or ["nothing changed"]
 
 
-PARTS = ("zone", "state", "server", "limits", "history", "channels", "prices")
+PARTS = ("zone", "state", "server", "limits", "history", "channels", "prices", "deadman")
 
 
 def diff(old: Settings, new: Settings) -> Diff:

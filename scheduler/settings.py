@@ -93,6 +93,15 @@ class OnFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Deadman:
+    """Where somebody else notices when no ping comes any more, and how often one does."""
+
+    url: Secret
+    every: timedelta
+    allow_private: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """What a model costs, in USD per million tokens."""
 
@@ -129,3 +138,4 @@ class Settings:
     jobs: Mapping[str, Job]
     prices: Mapping[str, Price] = field(default_factory=dict)
     asked: Mapping[str, Agent] = field(default_factory=dict)
+    deadman: Deadman | None = None

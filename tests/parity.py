@@ -99,7 +99,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
                 "test_items.py::test_a_paused_item_is_never_asked_about_not_even_with_everything",
             ),
         ),
-        Row("dead man's switch", waits="deadman"),
+        Row("dead man's switch", ("test_deadman.py::test_a_daemon_that_is_killed_or_stopped_pings_no_more",)),
         Row("adaptive interval"),
     ),
 }  # fmt: skip

@@ -147,6 +147,7 @@ def config(server: Server) -> dict[str, Any]:
     return {
         "state": "state/h.db",
         "env_file": ".env",
+        "deadman": {"url": f"{lent}/401-html/${{QUOTED}}?t=${{QUOTED}}", "every": "1s", "allow_private": True},
         "server": {"listen": "127.0.0.1:0", "tokens": {"bot": {"value": "${KEY}", "may": ["read", "wake", "operate"]}}},
         "limits": {"concurrency": 100, "wake_gap": "1s", "min_interval": "1m", "shutdown_grace": "0s"},
         "prices": {"claude-haiku-5-5": {"input": 1.0, "output": 5.0}},

@@ -111,6 +111,7 @@ WELL = """
 state: state/h.db
 server: {listen: "127.0.0.1:0"}
 limits: {min_interval: 10s}
+deadman: {url: "MODEL/ping", every: 1s, allow_private: true}
 providers: {anthropic: {api_key: k, base_url: "MODEL"}}
 prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
 defaults: {agent: {runner: {kind: command, argv: [sh, -c, "cat > /dev/null; echo HEARTBEAT_OK"]}}}
@@ -185,6 +186,7 @@ def test_a_daemon_that_is_well_fills_the_dashboard_and_no_rule_fires(daemon: Dae
 
 TROUBLED = """
 limits: {concurrency: 2, wake_gap: 5s, min_interval: 1m}
+deadman: {url: "MODEL/ping"}
 providers:
   anthropic: {api_key: k, base_url: "MODEL"}
   stingy: {kind: anthropic, api_key: k, base_url: "STINGY"}
@@ -210,7 +212,12 @@ cron:
 """
 
 # What does not happen in that quarter of an hour, so that its series stay at 0.
-AT_REST = {"heartbeatd_db_busy_total", "heartbeatd_entries_without_series", "heartbeatd_stale_results_total"}
+AT_REST = {
+    "heartbeatd_deadman_pings_total",
+    "heartbeatd_db_busy_total",
+    "heartbeatd_entries_without_series",
+    "heartbeatd_stale_results_total",
+}
 
 
 def quarter(world: World) -> Iterator[tuple[datetime, str]]:

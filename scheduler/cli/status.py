@@ -44,6 +44,8 @@ def _worries(seen: dict[str, Any]) -> Iterator[str]:
     if refused:
         yield f"config: refused {local(refused['at'])}, the old one is in force"
         yield from (f"  {problem}" for problem in refused["problems"])
+    if seen["deadman_problem"]:
+        yield f"deadman: pings do not arrive: {seen['deadman_problem']}"
     if seen["breakers"]:
         yield f"providers left alone because they refuse us: {', '.join(seen['breakers'])}"
 
@@ -51,6 +53,7 @@ def _worries(seen: dict[str, Any]) -> Iterator[str]:
 def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
     """The snapshot, with what only the lock can tell: whether the last life goes on."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
+    empty |= {"deadman_problem": None}
     seen = seen or empty | {"entries": [], "queue": None, "outbox": []}
     return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.config import agents, channels, fields, inherit, jobs, models, overrides, server, tree
+from scheduler.config import agents, channels, deadman, fields, inherit, jobs, models, overrides, server, tree
 from scheduler.config.asked import Asked
 from scheduler.config.check import check
 from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
@@ -114,6 +114,7 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         jobs=found_jobs,
         prices=prices.known,
         asked=asked.of_jobs,
+        deadman=deadman.deadman(config.deadman, _spot(root, frame, "deadman")),
     )
 
 

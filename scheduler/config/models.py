@@ -450,6 +450,14 @@ class _OrText:
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
+class Deadman(Part):
+    """A dead man's switch: somebody elsewhere who notices when no ping comes any more."""
+
+    url: SecretText = needed("What is pinged, as healthchecks.io has it; /start and /fail are added for a start and a failure.")
+    every: SomeDuration = key(timedelta(minutes=1), "How often.", written="1m")
+    allow_private: Truth = key(False, "Allows addresses of this machine and of private networks.")
+
+
 class History(Part):
     keep: SomeDuration = key(timedelta(days=30), "How long rows are kept.", written="30d")
     runs: Annotated[int, _whole(1, 10_000_000)] = key(1000, "How many rows are kept for each entry.")
@@ -471,6 +479,11 @@ class Config(Part):
     prices: dict[str, Price] = key({}, "What models cost, by their name.", written={})
     channels: dict[str, Annotated[Channel, BeforeValidator(fields.channel), _OrText()]] = key(
         {}, "Where messages go, by name. `log` is built in.", written={}
+    )
+    deadman: Annotated[Deadman | None, BeforeValidator(fields.no_or_map)] = Field(
+        default=None,
+        description="Pinged by the daemon as long as it can do its work, so that somebody else notices when it cannot.",
+        json_schema_extra=lambda schema: _or_none(schema),
     )
     history: History = key(History(), "How long runs are remembered.", written={})
     agents: dict[str, Agent] = key({}, "Agents by name.", written={})

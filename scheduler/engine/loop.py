@@ -75,6 +75,7 @@ class Health:
     tried_at: datetime | None = None
     ticked_at: datetime | None = None
     busy: int = 0
+    pings: dict[str, int] = field(default_factory=lambda: {"delivered": 0, "failed": 0})  # of the dead man's switch
     jumps: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
 
 

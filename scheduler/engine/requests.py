@@ -202,6 +202,17 @@ class Refuse:
         boots.refuse(turn, self.problem)
 
 
+@dataclass(frozen=True, slots=True)
+class NoteDeadman:
+    """Note why pings to the dead man's switch do not arrive, or (None) that they do again, for those who ask."""
+
+    problem: str | None
+
+    def apply(self, turn: Turn) -> None:
+        """Nothing else changes."""
+        boots.note_deadman(turn, self.problem)
+
+
 def _full_name(standing: Standing) -> str:
     """The name as people write it where an agent and a job bear the same one."""
     return f"{'agent' if standing.kind is Kind.HEARTBEAT else 'cron'}/{standing.name}"

@@ -135,6 +135,11 @@ class Metrics:
         busy = _counter("db_busy_total", "Times that the database could not be written.")
         busy.put(now.health.busy)
         yield busy
+        if self._settings.deadman is not None:
+            pings = _counter("deadman_pings_total", "Pings to the dead man's switch, by what became of them.", "result")
+            for result, count in now.health.pings.items():
+                pings.put(count, result)
+            yield pings
         ticked = None if now.health.ticked_at is None else now.health.ticked_at.timestamp()
         yield one("heartbeatd_last_tick_timestamp_seconds", "When the engine last went round.", ticked)
         yield one(

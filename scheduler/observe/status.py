@@ -41,6 +41,7 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "downs": [{"since": iso(down.since), "until": iso(down.until), "clean": down.clean} for down in boots.downs(db)],
         "config_hash": _config_hash(db),
         "config_refused": _refused(boots.latest(db)),
+        "deadman_problem": _deadman_problem(boots.latest(db)),
         "breakers": breakers.open_ones(db),
         "entries": listed,
         "queue": _queue(db, listed, now),
@@ -53,6 +54,11 @@ def _refused(life: sqlite3.Row | None) -> dict[str, Any] | None:
     if life is None or life["config_problem"] is None:
         return None
     return {"at": iso(optional(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
+
+
+def _deadman_problem(life: sqlite3.Row | None) -> str | None:
+    """Why pings to the dead man's switch do not arrive."""
+    return life["deadman_problem"] if life else None
 
 
 def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:

@@ -67,6 +67,11 @@ def refuse(turn: Turn, problem: str) -> None:
     )
 
 
+def note_deadman(turn: Turn, problem: str | None) -> None:
+    """Pings to the dead man's switch do not arrive; None: they do again."""
+    turn.db.execute("update boot set deadman_problem = ? where instance = ?", (problem, turn.owner))
+
+
 def end(turn: Turn) -> None:
     """This life ends in order."""
     turn.db.execute(

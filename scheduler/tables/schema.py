@@ -202,6 +202,7 @@ create table boot (
   ended_at integer,                 -- null after a stop that was not clean
   config_hash text,
   config_problem text,              -- the faults of a config that was refused and waits
-  config_refused_at integer
+  config_refused_at integer,
+  deadman_problem text              -- why pings to the dead man's switch do not arrive
 ) strict
 """

@@ -1,0 +1,287 @@
+"""The dead man's switch: a ping says that the engine does its work, and whoever stands still says nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_file import SMALL, complaints, read
+from servers.scripted import Server, drip, hang_up, page, reply
+from test_daemon import Begin, daemon
+from world import Clock, Inline, at
+
+from scheduler.engine.deadman import Ping, Pinger, send
+from scheduler.engine.loop import Health
+from scheduler.secret import Secret
+from scheduler.settings import Deadman
+from scheduler.transports import Sent
+
+assert daemon  # a fixture of the tests of the daemon
+
+SWITCH = Deadman(Secret("https://hc.example/canary"), timedelta(minutes=1), allow_private=False)
+TAKEN = Sent("delivered", "", None)
+
+
+class Loop:
+    """A loop in virtual time that takes a turn every 15 seconds, and the pings that it sends."""
+
+    def __init__(self) -> None:
+        self.clock, self.health = Clock(at("2026-03-02 08:00")), Health()
+        self.answer: Any = TAKEN
+        self.sent: list[str] = []
+        self.told: list[str | None] = []
+        self.takes = timedelta(0)
+        self.pinger = Pinger(Inline(self.clock, self._carry), self.health, self.told.append)
+        self.switch: Deadman | None = SWITCH
+
+    def _carry(self, ping: Ping) -> tuple[Any, timedelta]:
+        self.sent.append(f"{self.clock.now:%H:%M:%S} {ping.beat}" + (f" {ping.problem}" if ping.problem else ""))
+        return self.answer, self.takes
+
+    def run(self, seconds: float, problem: str | None = None) -> list[str]:
+        """The pings of that time; with a `problem` no turn can be written down."""
+        before, end = len(self.sent), self.clock.steady + seconds
+        self.health.problem = problem
+        while self.clock.steady < end:
+            wait = self.pinger.turn(self.clock.steady, self.switch)
+            self.clock.forward(timedelta(seconds=min(15.0 if wait is None else wait, 15.0, end - self.clock.steady)))
+        return self.sent[before:]
+
+
+def test_the_first_ping_is_a_start_and_then_one_comes_every_minute() -> None:
+    loop = Loop()
+    assert loop.run(150) == ["08:00:00 start", "08:00:01 success", "08:01:01 success", "08:02:01 success"]
+
+
+def test_without_a_switch_nothing_is_pinged() -> None:
+    loop = Loop()
+    loop.switch = None
+    assert (loop.run(600), loop.pinger.turn(0.0, None)) == ([], None)
+
+
+def test_a_database_that_cannot_be_written_is_a_fail_with_its_reason_until_it_can_be() -> None:
+    loop = Loop()
+    loop.run(30)
+    assert loop.run(120, "disk full") == ["08:01:01 success", "08:02:01 fail disk full"]
+    assert loop.run(60) == ["08:03:01 success"]
+
+
+def test_one_turn_that_was_written_down_in_the_time_between_is_enough() -> None:
+    loop = Loop()
+    loop.run(2)
+    loop.run(20, "locked")
+    loop.run(20)
+    assert loop.run(40, "locked") == ["08:01:01 success"]
+
+
+def test_a_loop_that_stands_still_says_nothing_and_makes_up_for_nothing() -> None:
+    loop = Loop()
+    loop.run(30)
+    loop.clock.forward(timedelta(hours=1))
+    assert loop.run(30) == ["09:00:30 success"]
+
+
+def test_a_ping_that_is_under_way_is_waited_for_without_holding_up_the_loop() -> None:
+    loop = Loop()
+    loop.takes = timedelta(seconds=9)
+    assert loop.run(60) == ["08:00:00 start", "08:00:09 success"]
+
+
+def test_a_changed_switch_is_started_anew() -> None:
+    loop = Loop()
+    loop.run(30)
+    loop.switch = Deadman(Secret("https://hc.example/other"), timedelta(seconds=30), allow_private=False)
+    assert loop.run(40) == ["08:00:30 start", "08:00:31 success", "08:01:01 success"]
+
+
+@pytest.mark.parametrize("wrong", [Sent("retry", "no connection to hc.example", None), OSError("out of cheese")])
+def test_pings_that_do_not_arrive_are_counted_and_told_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    loop.run(30)
+    loop.answer = wrong
+    loop.run(300)
+    loop.answer = TAKEN
+    loop.run(120)
+    assert loop.told == [wrong.error if isinstance(wrong, Sent) else "OSError while pinging", None]
+    assert loop.health.pings == {"delivered": 4, "failed": 5}
+    assert [record.getMessage() for record in caplog.records] == ["deadman", "deadman"]
+    assert "canary" not in f"{caplog.text} {[record.__dict__ for record in caplog.records]} {loop.told} {loop.switch}"
+
+
+# What a ping is on the wire.
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server([reply(b"OK")]) as server:
+        yield server
+
+
+def ping(
+    server: Server, beat: Any = "success", problem: str | None = None, path: str = "/canary", *, private: bool = True
+) -> Sent:
+    switch = Deadman(Secret(f"{server.url}{path}"), timedelta(minutes=1), allow_private=private)
+    return send(Ping(beat, problem, switch))
+
+
+@pytest.mark.parametrize(
+    ("path", "beat", "asked"),
+    [
+        ("/canary", "start", "/canary/start"),
+        ("/canary", "success", "/canary"),
+        ("/canary", "fail", "/canary/fail"),
+        ("/canary/", "fail", "/canary/fail"),
+        ("/push/canary?msg=ok", "success", "/push/canary?msg=ok"),
+        ("/push/canary?msg=ok", "fail", "/push/canary/fail?msg=ok"),
+        ("", "success", "/"),
+    ],
+)
+def test_the_paths_are_those_of_healthchecks(server: Server, path: str, beat: str, asked: str) -> None:
+    assert ping(server, beat, path=path) == TAKEN
+    assert [(request.method, request.path) for request in server.requests] == [("POST", asked)]
+
+
+def test_a_fail_says_why(server: Server) -> None:
+    ping(server, "fail", "disk full")
+    assert server.requests[0].json == {"beat": "fail", "problem": "disk full"}
+
+
+def test_a_private_address_is_refused_unless_it_is_allowed(server: Server) -> None:
+    sent = ping(server, private=False)
+    assert (server.connections, sent.error) == (
+        0,
+        "127.0.0.1 is the private address 127.0.0.1; write allow_private: true if that is meant",
+    )
+
+
+@pytest.mark.parametrize(
+    ("act", "error"), [(page(404), "404 Not Found"), (hang_up(), "without a proper"), (page(302), "redirects")]
+)
+def test_what_goes_wrong_is_told_without_the_url(server: Server, act: Any, error: str) -> None:
+    server.script = [act]
+    sent = ping(server)
+    assert error in sent.error
+    assert "canary" not in repr(sent)
+
+
+# What the config says of it.
+
+
+def test_a_switch_is_one_line_and_its_url_shows_nowhere(tmp_path: Path) -> None:
+    settings = read(tmp_path, 'deadman: {url: "${HC}"}\n' + SMALL, {"HC": "https://hc.example/canary"}).settings
+    assert settings.deadman is not None
+    assert (settings.deadman.every, settings.deadman.allow_private) == (timedelta(minutes=1), False)
+    assert "canary" not in repr(settings)
+    assert read(tmp_path, "deadman: none\n" + SMALL).settings.deadman is None
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("{every: 1m}", "config.yaml:1:1: deadman.url: is missing; write url: \"https://...\""),
+        ("https://hc.example/canary", "config.yaml:1:10: deadman: 'https://hc.example/canary' is not known here; write none, or a map: keys with values"),
+        ("{url: canary}", "config.yaml:1:16: deadman.url: this is not an address that can be pinged; write http:// or https:// with a host"),
+        ("{url: '${NOPE}'}", "config.yaml:1:16: deadman.url: NOPE is not set; set it in the environment or in the env_file"),
+        ("{url: 'https://hc.example/x', every: 0s}", "config.yaml:1:47: deadman.every: '0s' is no time at all; write 90s, 30m or 1h30m"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(tmp_path: Path, written: str, complaint: str) -> None:
+    assert complaints(tmp_path, f"deadman: {written}\n{SMALL}") == [complaint]
+
+
+# A real daemon.
+
+CONFIG = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+deadman: {{url: "{url}/canary", every: 1s, allow_private: true}}
+agents: {{ops: {{runner: {{kind: command, argv: [sh, -c, "cat > /dev/null"]}}, heartbeat: {{interval: none, deliver: log}}}}}}
+"""
+
+
+def pinged(server: Server, path: str, since: int = 0) -> bool:
+    return any(request.path == path for request in server.requests[since:])
+
+
+def silent(server: Server, seconds: float) -> bool:
+    """Whether nothing more comes for so long; what is under way may still come."""
+    count, since = len(server.requests), time.monotonic()
+    while time.monotonic() - since < 10:
+        if len(server.requests) != count:
+            count, since = len(server.requests), time.monotonic()
+        if time.monotonic() - since > seconds:
+            return True
+        time.sleep(0.02)  # what is waited for is that nothing happens
+    return False
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_daemon_that_is_killed_or_stopped_pings_no_more(daemon: Begin, server: Server, how: signal.Signals) -> None:
+    it = daemon(CONFIG.format(url=server.url))
+    it.until(lambda: len(server.requests) >= 4)
+    assert [request.path for request in server.requests[:2]] == ["/canary/start", "/canary"]
+    it.kill() if how is signal.SIGKILL else it.process.send_signal(how)
+    assert silent(server, 3)
+
+
+@pytest.mark.process
+def test_a_daemon_whose_loop_is_stuck_pings_no_more_though_its_threads_live(daemon: Begin, server: Server) -> None:
+    """The engine writes the log itself: a pipe that is full holds it up, while its interface and its threads go on."""
+    it = daemon(CONFIG.format(url=server.url) + 'cron: {loud: {every: 1s, command: "seq 9000", deliver: log}}\n')
+    log = it.process.stderr
+    assert log is not None
+    fcntl.fcntl(log.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+    it.until(lambda: pinged(server, "/canary"))
+    it.until(lambda: silent(server, 3))
+    assert "heartbeatd_deadman_pings_total" in it.metrics()
+    since = len(server.requests)
+
+    def goes_on_when_read() -> bool:
+        log.read()
+        return pinged(server, "/canary", since)
+
+    it.until(goes_on_when_read)
+
+
+@pytest.mark.process
+def test_a_daemon_that_cannot_write_its_database_says_so(daemon: Begin, server: Server) -> None:
+    it = daemon(CONFIG.format(url=server.url))
+    it.until(lambda: pinged(server, "/canary"))
+    other = sqlite3.connect(it.folder / "state" / "h.db", isolation_level=None)
+    other.execute("begin immediate")
+    it.until(lambda: pinged(server, "/canary/fail"))
+    since = len(server.requests)
+    other.execute("rollback")
+    other.close()
+    it.until(lambda: pinged(server, "/canary", since))
+
+
+@pytest.mark.process
+def test_status_and_metrics_say_that_pings_do_not_arrive(daemon: Begin, server: Server) -> None:
+    server.script = [page(404)]
+    it = daemon(CONFIG.format(url=server.url))
+    it.until(lambda: it.json("status")["deadman_problem"])
+    assert "deadman: pings do not arrive: 127.0.0.1 answered 404 Not Found\n" in it.do("status").stdout
+    assert 'heartbeatd_deadman_pings_total{result="failed"}' in it.metrics()
+    server.script = [reply(b"OK")]
+    it.until(lambda: it.json("status")["deadman_problem"] is None)
+    assert it.stop() == 0
+    assert sum(" deadman " in line for line in it.log) == 2
+    assert "canary" not in "".join(it.log)
+
+
+@pytest.mark.process
+def test_a_switch_that_hangs_holds_up_nothing(daemon: Begin, server: Server) -> None:
+    server.script = [drip()]
+    it = daemon(CONFIG.format(url=server.url) + "cron: {tick: {every: 1s, command: 'true'}}\n")
+    it.until(lambda: server.requests)
+    before = len(it.runs("tick"))
+    it.until(lambda: len(it.runs("tick")) > before + 2)
