@@ -101,6 +101,15 @@ def test_a_changed_switch_is_started_anew() -> None:
     assert loop.run(40) == ["08:00:30 start", "08:00:31 success", "08:01:01 success"]
 
 
+def test_what_was_wrong_with_a_switch_is_forgotten_with_it() -> None:
+    loop = Loop()
+    loop.answer = Sent("retry", "no connection to hc.example", None)
+    loop.run(30)
+    loop.switch = None
+    loop.run(30)
+    assert loop.told == ["no connection to hc.example", None]
+
+
 @pytest.mark.parametrize("wrong", [Sent("retry", "no connection to hc.example", None), OSError("out of cheese")])
 def test_pings_that_do_not_arrive_are_counted_and_told_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()

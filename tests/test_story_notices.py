@@ -118,6 +118,16 @@ def test_what_was_told_survives_a_restart(play: Play) -> None:
     assert [line[12:31] for line in told(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
 
 
+def test_what_failed_is_forgotten_with_an_agent_that_is_switched_off(play: Play) -> None:
+    world = play(agent(retries="0"))
+    until(world, "2026-03-02 08:45", lambda count: "no")
+    world.reload(agent(retries="0", enabled="false"))
+    assert snapshot(world.store.connection, world.clock.now)["entries"][0]["failing"] is None
+    world.reload(agent(retries="0"))
+    until(world, "2026-03-02 10:15", lambda count: "no")
+    assert [line[12:40] for line in told(world)] == ["Agent ops failed 2 times in "] * 2
+
+
 def test_nobody_is_told_where_the_config_says_so(play: Play) -> None:
     world = play(agent(retries="0", on_failure="none"))
     until(world, "2026-03-02 20:00", lambda count: "no")
@@ -363,6 +373,28 @@ def test_what_a_channel_refuses_for_good_is_dead_told_elsewhere_and_still_to_be_
     assert (row["delivery"]["state"], row["text"], len(phone.requests)) == ("dead", "ALERT: the disk is full", 1)
     assert len(guild.texts) == 1
     assert "chat not found" in guild.texts[0]
+
+
+def test_a_channel_that_is_down_for_a_day_is_told_elsewhere_once_and_does_not_ask_the_model_again(
+    play: Play, phone: Telegram, guild: Discord
+) -> None:
+    world = real(play, phone, guild, deliver="phone")
+    world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
+    phone.script = [page(502)] * 50
+    world.run(hours=22)
+    assert (guild.texts, world.rows()[0]["delivery"]["state"]) == ([], "pending")
+    world.run(hours=1, minutes=59)
+    assert (len(guild.texts), world.rows()[0]["delivery"]["state"]) == (1, "dead")
+    assert len(world.asked) == 1
+
+
+def test_a_notice_that_waits_does_not_hold_up_what_its_run_says_on_the_same_channel(play: Play) -> None:
+    channels = "channels: {guild: 'discord://42/abc'}\n"
+    world = play(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
+    world.sends = lambda parcel: Sent("retry", "down", None) if parcel.letter.notice else TAKEN
+    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "x" * 5000
+    world.run(minutes=31)
+    assert [len(text) for *_, text in world.said] == [2000, 2000, 1000]
 
 
 @pytest.mark.parametrize("trouble", [reset(), page(500), page(429)], ids=["breaks off", "500", "429"])

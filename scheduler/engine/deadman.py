@@ -53,6 +53,7 @@ class Pinger:
         self._written = self._written or self._health.problem is None
         if switch != self._switch:
             self._switch, self._due = switch, steady + A_MOMENT
+            self._move(None)
             self._ping("start")
         elif switch is not None and steady >= self._due and not self._executor.inflight():
             self._ping("success" if self._written else "fail")
@@ -77,6 +78,11 @@ class Pinger:
         self._health.pings["failed" if problem else "delivered"] += 1
         if (problem is None) != (self._problem is None):
             event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
+        self._move(problem)
+
+    def _move(self, problem: str | None) -> None:
+        """Pings arrive, or they do not; of a switch that is new nothing is known."""
+        if (problem is None) != (self._problem is None):
             self._tell(problem)
         self._problem = problem
 

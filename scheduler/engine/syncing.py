@@ -131,5 +131,6 @@ def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, rea
     if run is not None and run.state == "waiting":
         closing.give_up(turn, entry, retired, run)
     wakes.drop(turn, standing.kind, standing.name)
+    incidents.drop(turn, standing.kind, standing.name)
     gone = duequeue.get(turn, standing.kind, standing.name)
-    planning.replan(turn, gone, gone)
+    planning.replan(turn, gone, replace(gone, troubles=0))
