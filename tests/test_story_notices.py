@@ -193,7 +193,7 @@ def test_skips_that_should_worry_are_told_and_end_when_the_check_is_passed(play:
     assert [line[12:] for line in world.story()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
     assert told(world) == [
         "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops works again. Before that it failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+        "03-02 09:30 Agent ops works again. Before that it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
     ]
     assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.said[0][2]
 

@@ -98,7 +98,7 @@ def _better(turn: Turn, claim: Claim, standing: Standing) -> Standing:
     was = incidents.find(turn.db, claim.entry.kind, claim.entry.name)
     incidents.drop(turn, claim.entry.kind, claim.entry.name)
     if claim.entry.on_failure.after and was is not None and was.told_at is not None:
-        text = notices.better(claim, _story(turn, was, standing.troubles))
+        text = notices.better(claim, was.reason, _story(turn, was, standing.troubles))
         _notify(turn, claim, Notice.RECOVERED, text)
     return replace(standing, troubles=0)
 

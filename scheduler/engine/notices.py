@@ -62,9 +62,9 @@ def worse(notice: Notice, claim: Claim, ending: Ending, story: Story) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def better(claim: Claim, story: Story) -> str:
-    """It works again, and how long it did not."""
-    return f"{_called(claim)} works again. Before that it failed {story}."
+def better(claim: Claim, reason: str | None, story: Story) -> str:
+    """It works again, and how long it did not; `reason` is that of the last time."""
+    return f"{_called(claim)} works again. Before that it {'was not run' if reason in WHY else 'failed'} {story}."
 
 
 def undelivered(letter: Letter, error: str) -> str:
