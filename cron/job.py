@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 from zoneinfo import ZoneInfo
 
+from cron.once import Once
 from cron.schedule import Schedule
 
 WakeOn = Literal["always", "success", "failure"]
@@ -16,9 +17,20 @@ WakeMode = Literal["now", "next"]
 Misfire = Literal["latest", "skip"]
 
 
+class Days(Protocol):
+    """The days that calendars leave to a job; `key` is the same text for the same days. `only` None: all but those left out."""
+
+    @property
+    def always(self) -> bool: ...
+    @property
+    def only(self) -> object | None: ...
+    def open_at(self, now: datetime) -> bool: ...
+    def key(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One cron job as declared; exactly one of `schedule`, `every` and `reboot` says when.
+    """One cron job as declared; exactly one of `schedule`, `every`, `at` and `reboot` says when, and `calendars` on which days.
 
     `command` is text for `shell`, or an argv that no shell sees; `prompt` is what `agent` is asked instead, by `model` if that is
     not None; a job with neither only wakes. `env` values may be opaque secrets. `stagger` is added to the slot to get the due
@@ -32,6 +44,8 @@ class Job:
     zone: ZoneInfo
     schedule: Schedule | None
     every: timedelta | None
+    at: Once | None
+    calendars: Days
     reboot: bool
     stagger: timedelta
     misfire: Misfire

@@ -116,6 +116,10 @@ def _paused(situation: Situation) -> bool:
     return situation.paused
 
 
+def _day_off(situation: Situation) -> bool:
+    return not situation.heartbeat.calendars.open_at(situation.now)
+
+
 def _outside_hours(situation: Situation) -> bool:
     return not situation.heartbeat.hours.open_at(situation.now)
 
@@ -180,6 +184,7 @@ def _too_long(situation: Situation) -> bool:
 _CHAIN: tuple[Link, ...] = (
     (Skip.DISABLED, _disabled),
     (Skip.PAUSED, _paused),
+    (Skip.CALENDAR, _day_off),
     (Skip.ACTIVE_HOURS, _outside_hours),
     (Skip.BUSY, _busy),
     (Skip.CHECKLIST_MISSING, _missing),

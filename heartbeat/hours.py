@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -22,6 +23,12 @@ _WEEK_MINUTES = 7 * 1440
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00")
 
 Span = tuple[int, int]  # [opens, closes), seconds
+
+
+class Spanning(Protocol):
+    """Something that is open for a part of each day, or not at all."""
+
+    def spans(self, day: int) -> Iterator[Span]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,7 @@ class Hours:
         last = int(until.timestamp()) // _DAY + TWO_YEARS.days + 3
         for back in (3, 10, 60, TWO_YEARS.days):
             first = instant // _DAY - back
-            spans = _merged(_in_order(self.windows, range(first, last)))
+            spans = merged(in_order(self.windows, range(first, last)))
             found = next((span for span in spans if span[1] > instant), None)
             if found is None:
                 return
@@ -213,8 +220,8 @@ def _week_spans(windows: tuple[Window, ...]) -> Iterator[Span]:
             yield start - _WEEK_MINUTES, start - _WEEK_MINUTES + window.minutes
 
 
-def _in_order(windows: tuple[Window, ...], days: range) -> Iterator[Span]:
-    """The spans of all windows by their openings; where the clock goes back over midnight two days interleave."""
+def in_order(windows: Iterable[Spanning], days: range) -> Iterator[Span]:
+    """The spans of all windows on these days by their openings; where the clock goes back over midnight two days interleave."""
     waiting: list[Span] = []
     for day in days:
         for window in windows:
@@ -226,7 +233,8 @@ def _in_order(windows: tuple[Window, ...], days: range) -> Iterator[Span]:
     yield from sorted(waiting)
 
 
-def _merged(spans: Iterator[Span]) -> Iterator[Span]:
+def merged(spans: Iterator[Span]) -> Iterator[Span]:
+    """Spans that touch or overlap made one."""
     current = next(spans, None)
     if current is None:
         return

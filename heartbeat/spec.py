@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from heartbeat.calendars import ALL_DAYS, Days
 from heartbeat.hours import Hours
 
 Missing = Literal["skip", "create", "run"]
@@ -103,6 +104,7 @@ class Heartbeat:
     `session_keep` is how many messages of earlier beats an agent is reminded of; 0: each beat stands alone.
     After `on_failure_after` failures in a row (0: never) it is told on `on_failure_deliver`, where that is empty on `deliver`,
     and again after each `on_failure_remind`.
+    `calendars` are asked for the days on which it may run.
     `memory` are the files that are read where the checklist is missing or empty and the agent beats all the same.
     """
 
@@ -141,6 +143,7 @@ class Heartbeat:
     on_failure_after: int = 0
     on_failure_remind: timedelta = timedelta(0)
     on_failure_deliver: tuple[str, ...] = ()
+    calendars: Days = ALL_DAYS
 
 
 @dataclass(frozen=True, slots=True)

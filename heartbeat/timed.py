@@ -1,14 +1,14 @@
-"""Timed beats: the slots of a heartbeat that a schedule names, seen through its active hours."""
+"""Timed slots: what a schedule names, seen through the times at which it is open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from heartbeat.cadence import Slots
-from heartbeat.hours import TWO_YEARS, Hours
+from heartbeat.hours import TWO_YEARS
 
 _TICK = timedelta.resolution
 _TRIES = 1000  # firings in a row that are closed; each of them costs an opening, so that these are years
@@ -34,6 +34,18 @@ class Firings(Protocol):
     def slots(self, after: datetime, until: datetime) -> Several | None: ...
 
 
+class Open(Protocol):
+    """What is open at some times and closed at others: hours, or days. All instants are aware and UTC."""
+
+    @property
+    def always(self) -> bool: ...
+    def open_at(self, now: datetime) -> bool: ...
+    def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]: ...
+
+
+Finder = Callable[[datetime, datetime], Several | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
     """Slots are the instants that `firings` names; one whose due time, `offset` later, lies outside `hours` is closed.
@@ -42,7 +54,7 @@ class Timed:
     """
 
     firings: Firings
-    hours: Hours
+    hours: Open
     offset: timedelta = timedelta()
 
     def next(self, after: datetime) -> datetime | None:
@@ -59,22 +71,24 @@ class Timed:
 
     def slots(self, after: datetime, until: datetime) -> Slots | None:
         """The slots in (after, until] that are open; None when there are none."""
-        return self._together(self._open(after, until))
+        return together(self.inside(after, until), self.firings.slots)
 
     def closed(self, after: datetime, until: datetime) -> Slots | None:
         """The slots in (after, until] that are closed; None when there are none."""
-        return self._together(self._closed(after, until))
+        return together(self.outside(after, until), self.firings.slots)
 
-    def _open(self, after: datetime, until: datetime) -> Iterator[Span]:
+    def inside(self, after: datetime, until: datetime) -> Iterator[Span]:
+        """The parts of (after, until] in which it is open."""
         if self.hours.always:
             yield after, until
             return
         for opens, closes in self._openings(after, until):
             yield max(after, opens - _TICK), min(until, closes - _TICK)
 
-    def _closed(self, after: datetime, until: datetime) -> Iterator[Span]:
+    def outside(self, after: datetime, until: datetime) -> Iterator[Span]:
+        """The parts of (after, until] in which it is closed; some may be empty."""
         begin = after
-        for opened, closed in self._open(after, until):
+        for opened, closed in self.inside(after, until):
             yield begin, opened
             begin = closed
         yield begin, until
@@ -84,8 +98,10 @@ class Timed:
         for opens, closes in self.hours.openings(after + self.offset, until + self.offset):
             yield opens - self.offset, closes - self.offset
 
-    def _together(self, spans: Iterable[Span]) -> Slots | None:
-        parts = [part for after, until in spans if after < until and (part := self.firings.slots(after, until))]
-        if not parts:
-            return None
-        return Slots(parts[0].first, parts[-1].latest, sum(part.count for part in parts))
+
+def together(spans: Iterable[Span], *finders: Finder) -> Slots | None:
+    """All that these find in these spans, as one; None when that is nothing."""
+    parts = [part for after, until in spans if after < until for find in finders if (part := find(after, until))]
+    if not parts:
+        return None
+    return Slots(min(part.first for part in parts), max(part.latest for part in parts), sum(part.count for part in parts))

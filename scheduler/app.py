@@ -25,6 +25,8 @@ from scheduler import __version__, plan
 from scheduler.bell import Bell
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
+from scheduler.config.load import Loaded
+from scheduler.config.today import Today
 from scheduler.engine import deadman, delivery
 from scheduler.engine.deadman import Ping, Pinger
 from scheduler.engine.delivery import Parcel
@@ -40,7 +42,7 @@ from scheduler.observe.metrics import Metrics
 from scheduler.outcome import FAILURES, Ending
 from scheduler.reload import Reloader
 from scheduler.settings import Settings
-from scheduler.tables import boots
+from scheduler.tables import boots, once
 from scheduler.tables.boots import Boot
 from scheduler.tables.store import Store, Unavailable, reader
 from scheduler.transports import Sent
@@ -77,7 +79,7 @@ class Daemon:
 
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
         self._watch = Watch(path, self._file_changed)  # made first: what changes from here on is a change
-        loaded = load.load(path, environ)
+        loaded = load.load(path, environ, today=Today(utc_now(), once.knows, strict=False))
         self.settings = loaded.settings
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
@@ -106,7 +108,7 @@ class Daemon:
         )
         pings: LocalExecutor[Ping, Sent] = LocalExecutor(_ping, _no_mark, _no_bell, "deadman")
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
-        self.reloader = Reloader(lambda: load.load(path, environ), lambda: self.engine.plan, inbox, utc_now)
+        self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = Server(self._reach()) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
@@ -243,6 +245,10 @@ def warmed(asked: Iterable[Runner]) -> None:
     runners.warm(asked)
     gc.collect()
     gc.freeze()
+
+
+def _load(path: Path, environ: Mapping[str, str]) -> Loaded:
+    return load.load(path, environ, today=Today(utc_now(), once.knows))
 
 
 def _mark(claim: Claim) -> str:

@@ -67,6 +67,7 @@ class Trigger(StrEnum):
     INTERVAL = "interval"
     SCHEDULE = "schedule"
     EVERY = "every"
+    AT = "at"
     REBOOT = "reboot"
     CRON = "cron"
     MANUAL = "manual"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol
@@ -13,11 +13,13 @@ from zoneinfo import ZoneInfo
 from cron import schedule as cron_schedule
 from cron.every import Every
 from cron.job import Job
+from cron.once import Once
+from heartbeat import calendars
 from heartbeat.cadence import Cadence
 from heartbeat.hours import Hours, Window
 from heartbeat.spec import Heartbeat
-from heartbeat.timed import Timed
-from scheduler.outcome import Trigger
+from heartbeat.timed import Timed, together
+from scheduler.outcome import Skip, Trigger
 
 LONGEST_BACKOFF = 8  # intervals
 
@@ -41,15 +43,22 @@ def nothing(after: datetime, until: datetime) -> None:
 class Pace:
     """When slots come, and under which trigger they run.
 
-    `slots` are those that may run, `closed` those outside the active hours, both in (after, until]. `offset` is added to a slot
-    to get its due time.
+    `slots` are those that may run, `by_hours` those outside the active hours and `by_days` those of days that calendars leave
+    out, all in (after, until]; each slot is in one of them. `offset` is added to a slot to get its due time.
     """
 
     trigger: Trigger
     next: Callable[[datetime], datetime | None]
     slots: Callable[[datetime, datetime], Slots | None]
-    closed: Callable[[datetime, datetime], Slots | None] = nothing
+    by_hours: Callable[[datetime, datetime], Slots | None] = nothing
+    by_days: Callable[[datetime, datetime], Slots | None] = nothing
     offset: timedelta = timedelta()
+
+    def closed(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, Slots]]:
+        """The slots in (after, until] that may not run, by their reasons."""
+        for reason, find in ((Skip.CALENDAR, self.by_days), (Skip.ACTIVE_HOURS, self.by_hours)):
+            if found := find(after, until):
+                yield reason, found
 
 
 def never(after: datetime) -> None:
@@ -62,21 +71,30 @@ NEVER = Pace(Trigger.MANUAL, next=never, slots=nothing)
 def of_heartbeat(beat: Heartbeat) -> str:
     """The text of a heartbeat's pace: two agents with equal texts and anchors have equal slots."""
     hours = [[window.start, window.end, sorted(window.days), window.zone.key] for window in beat.hours.windows]
+    days = {} if beat.calendars.always else {"days": beat.calendars.key()}
     if beat.schedule is not None:
-        return _text(schedule=beat.schedule, zone=beat.zone.key, offset=_seconds(beat.stagger), hours=hours)
+        return _text(schedule=beat.schedule, zone=beat.zone.key, offset=_seconds(beat.stagger), hours=hours, **days)
     if beat.interval is None:
         return "{}"
     backoff = {"backoff": True} if beat.backoff_on_failure else {}
-    return _text(interval=_seconds(beat.interval), stagger=_seconds(beat.stagger), hours=hours, **backoff)
+    return _text(interval=_seconds(beat.interval), stagger=_seconds(beat.stagger), hours=hours, **backoff, **days)
 
 
 def of_job(job: Job) -> str:
     """The text of a job's pace."""
+    days = {} if job.calendars.always else {"days": job.calendars.key()}
     if job.schedule is not None:
-        return _text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=_seconds(job.stagger))
+        return _text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=_seconds(job.stagger), **days)
     if job.every is not None:
-        return _text(every=_seconds(job.every), offset=_seconds(job.stagger))
+        return _text(every=_seconds(job.every), offset=_seconds(job.stagger), **days)
+    if job.at is not None:
+        return _text(at=job.at.reading.isoformat(), zone=job.at.zone.key, offset=_seconds(job.stagger), **days)
     return "{}"
+
+
+def once(text: str) -> datetime | None:
+    """The one instant at which a pace text names a slot; None where it names more, or none."""
+    return _once(text).instant if "at" in _parts(text) else None
 
 
 def _text(**parts: Any) -> str:
@@ -88,7 +106,7 @@ def _seconds(duration: timedelta) -> float:
 
 
 def parts(text: str) -> dict[str, Any]:
-    """What a pace text says, by name: interval, stagger and hours, or every, or schedule and zone."""
+    """What a pace text says, by name: interval, stagger and hours, or every, or schedule or at with zone; and days."""
     return dict(_parts(text))
 
 
@@ -113,20 +131,42 @@ def stretched(text: str, failures: int) -> timedelta | None:
 @lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
 def pace(text: str, anchor: datetime) -> Pace:
     """The pace that a text of ours names, on a grid that stands at `anchor`."""
+    found = _pace(text, anchor)
+    days = _parts(text).get("days")
+    return _on_days(found, calendars.read(days)) if days else found
+
+
+def _pace(text: str, anchor: datetime) -> Pace:
     said = _parts(text)
     if "interval" in said:
         cadence = Cadence(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), _hours(text))
         return Pace(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed)
+    offset = timedelta(seconds=said.get("offset", 0))
     if "every" in said:
         every = Every(timedelta(seconds=said["every"]), anchor)
-        return Pace(Trigger.EVERY, every.next, every.slots, offset=timedelta(seconds=said["offset"]))
+        return Pace(Trigger.EVERY, every.next, every.slots, offset=offset)
+    if "at" in said:
+        moment = _once(text)
+        return Pace(Trigger.AT, moment.next, moment.slots, offset=offset)
     if "schedule" in said:
-        schedule, offset = _schedule(said["schedule"], said["zone"]), timedelta(seconds=said["offset"])
+        schedule = _schedule(said["schedule"], said["zone"])
         if not said.get("hours"):
             return Pace(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=offset)
         timed = Timed(schedule, _hours(text), offset)
-        return Pace(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed, offset)
+        return Pace(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed, offset=offset)
     return NEVER
+
+
+def _on_days(pace: Pace, days: calendars.Days) -> Pace:
+    """The pace through calendars, which are asked before the hours."""
+    seen = Timed(pace, days, pace.offset)
+    return replace(
+        pace,
+        next=seen.next,
+        slots=seen.slots,
+        by_hours=lambda after, until: together(seen.inside(after, until), pace.by_hours),
+        by_days=lambda after, until: together(seen.outside(after, until), pace.slots, pace.by_hours),
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -139,6 +179,11 @@ def _parts(text: str) -> dict[str, Any]:
 def _hours(text: str) -> Hours:
     windows = _parts(text)["hours"]
     return Hours(tuple(Window(start, end, frozenset(days), ZoneInfo(zone)) for start, end, days, zone in windows))
+
+
+def _once(text: str) -> Once:
+    said = _parts(text)
+    return Once(datetime.fromisoformat(said["at"]), ZoneInfo(said["zone"]))
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from typing import Any
 
 from scheduler import plan
 from scheduler.config.load import load
+from scheduler.config.today import Today
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.inbox import Inbox, Request
@@ -18,7 +19,7 @@ from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
 from scheduler.events import Event
 from scheduler.outcome import Ending, Trigger
-from scheduler.tables import history
+from scheduler.tables import history, once
 from scheduler.tables.boots import Boot
 from scheduler.tables.store import Store
 from scheduler.transports import Sent
@@ -155,7 +156,7 @@ class World:
         self.runs = Inline(self.clock, self._carry)
         self.letters = Inline(self.clock, self._send)
         self.engine = Engine(
-            self.store, plan.make(load(self.config, self.environ).settings), self.runs, self.letters, self.inbox,
+            self.store, self.plan(strict=False), self.runs, self.letters, self.inbox,
             [self.events.append], f"life{self.lives}", random.Random(7),
         )  # fmt: skip
         boot = Boot(f"life{self.lives}", 4000 + self.lives, "0", "0")
@@ -224,7 +225,12 @@ class World:
 
     def reload(self, yaml: str) -> Any:
         self.config.write_text(yaml, "utf-8")
-        return self.ask(Adopt(plan.make(load(self.config, self.environ).settings)))
+        return self.ask(Adopt(self.plan()))
+
+    def plan(self, *, strict: bool = True) -> plan.Plan:
+        """What the config says by now; ConfigError for one that is wrong, with `strict` also for one that is past."""
+        today = Today(self.clock.now, once.knows, strict)
+        return plan.make(load(self.config, self.environ, today=today).settings)
 
     def rows(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The history, the oldest first."""

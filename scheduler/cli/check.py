@@ -11,11 +11,14 @@ import click
 from scheduler.cli import options
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import table
+from scheduler.cli.times import utc_now
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
 from scheduler.config.effective import effective
 from scheduler.config.load import Loaded
+from scheduler.config.today import Today
 from scheduler.settings import Settings
+from scheduler.tables import once
 
 
 @click.command()
@@ -28,7 +31,7 @@ def check(name: str | None, path: Path, form: str) -> int:
     All faults are told at once, one line each; exit code 2 if there are any.
     """
     try:
-        loaded = load.load(path, os.environ)
+        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows))
     except ConfigError as error:
         return _refuse(error, form)
     return _praise(path, loaded, form) if name is None else _show_effective(path, name, form)

@@ -18,10 +18,11 @@ import click
 from scheduler import locks
 from scheduler.cli import options, reach, twice
 from scheduler.cli.reach import Place
-from scheduler.cli.times import local, zone_name
+from scheduler.cli.times import local, utc_now, zone_name
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
-from scheduler.tables import boots, outbox, store
+from scheduler.config.today import Today
+from scheduler.tables import boots, once, outbox, store
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -87,7 +88,7 @@ def sqlite(found: tuple[int, ...]) -> Finding:
 def _config(path: Path) -> Iterator[Finding]:
     """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
     try:
-        loaded = load.load(path, os.environ)
+        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows))
     except ConfigError as error:
         first, more = str(error.complaints[0]), len(error.complaints) - 1
         yield Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))

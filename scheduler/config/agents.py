@@ -12,7 +12,7 @@ from heartbeat.cadence import stagger_of
 from heartbeat.hours import Hours, window
 from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.timed import Timed
-from scheduler.config import models, often
+from scheduler.config import calendars, models, often
 from scheduler.config.fields import Share, written
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
@@ -69,6 +69,7 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
         on_failure_after=told.after,
         on_failure_remind=told.remind,
         on_failure_deliver=told.deliver,
+        calendars=calendars.days(beat, _zone(beat, spot.frame), spot, "heartbeat"),
     )
     _check_meets_hours(built, schedule, spot)
     return built

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
+from heartbeat.calendars import Dates, parse_dates
 from heartbeat.hours import parse_days, parse_time
 from scheduler.config import zones
 from scheduler.config.tree import Odd
@@ -243,6 +244,17 @@ def days(value: object) -> frozenset[int]:
     if not value:
         raise ValueError("no day is named; write mon-fri or [mon, wed], or leave the key out for every day")
     return frozenset[int]().union(*each(_day, value))
+
+
+def dates(value: object) -> tuple[Dates, ...]:
+    """Days of the calendar, each alone or as a range; one may stand without brackets."""
+    return tuple(each(_dates, value if isinstance(value, list) else [value]))
+
+
+def _dates(value: object) -> Dates:
+    if not isinstance(value, str) or len(value) > SHOWN:
+        raise ValueError(f"{shown(value)} is not a day; write 2026-12-25, or 2026-12-24..2026-12-31")
+    return parse_dates(str(value))
 
 
 def zone(value: object) -> ZoneInfo:

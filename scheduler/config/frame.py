@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
+from heartbeat.calendars import Calendar
 from scheduler.config import tree
 from scheduler.config.complaint import Complaints, Place
 from scheduler.config.fields import suggest
@@ -22,13 +23,17 @@ EMPTY: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The config around an entry. `folder` is that of the file, absolute; `agents` and `channels` are the names declared."""
+    """The config around an entry. `folder` is that of the file, absolute; `agents` and `channels` are the names declared.
+
+    `calendars` are those declared, without a value where they have faults.
+    """
 
     folder: Path
     zone: ZoneInfo
     min_interval: timedelta
     agents: Collection[str]
     channels: Collection[str]
+    calendars: Mapping[str, Calendar | None]
     vault: Vault
     complaints: Complaints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.config.tree import Map
 
 # One of a kind: an entry that writes one does not inherit the other.
-_OF_A_JOB = ("schedule", "every")
+_OF_A_JOB = ("schedule", "every", "at")
 _WHAT_IT_DOES = ("command", "prompt")
 _OF_A_BEAT = ("schedule", "interval")
 
@@ -26,7 +26,7 @@ def merge(base: Map, over: Map) -> Map:
 
 
 def merge_job(base: Map, over: Map) -> Map:
-    """As `merge`, for jobs: of schedule and interval, and of command and prompt, one of its own undoes an inherited other."""
+    """As `merge`, for jobs: of what says when, and of command and prompt, one of its own undoes an inherited other."""
     for either in (_OF_A_JOB, _WHAT_IT_DOES):
         base = _without_rivals(base, over, either)
     return merge(base, over)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
+from cron import once
 from cron.job import Job
+from cron.once import Once
 from cron.schedule import Schedule, ScheduleError, is_reboot, parse
 from heartbeat.cadence import stagger_of
 from heartbeat.spec import Agent, ModelRunner
-from scheduler.config import models, often
+from scheduler.config import calendars, models, often
 from scheduler.config.fields import written
 from scheduler.config.frame import Spot
 from scheduler.config.telling import on_failure
@@ -24,7 +26,9 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], ask
     `asked` is whom its prompt asks, None where it has none or asks nobody that there is.
     """
     reboot = job.schedule is not None and is_reboot(job.schedule)
+    _check_says_when(job, spot)
     schedule = None if reboot else _schedule(job, spot)
+    moment = _moment(job, spot)
     period = job.every or (schedule.period() if schedule else None)
     _check_purpose(job, spot, awake)
     _check_heeded(job, spot)
@@ -38,6 +42,8 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], ask
         zone=job.timezone or spot.frame.zone,
         schedule=schedule,
         every=job.every,
+        at=moment,
+        calendars=calendars.days(job, job.timezone or spot.frame.zone, spot),
         reboot=reboot,
         stagger=_stagger(name, job, period, spot),
         misfire=job.misfire.policy,
@@ -64,13 +70,26 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], ask
     )
 
 
-def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
-    if job.schedule and job.every:
-        spot.fault("schedule and every exclude each other; keep one of them", "every")
+def _check_says_when(job: models.Job, spot: Spot) -> None:
+    said = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None]
+    if len(said) > 1:
+        spot.fault(f"{' and '.join(said)} exclude each other; keep one of them", said[1])
+    if not said:
+        spot.fault('nothing says when; write schedule: "0 3 * * *", every: 6h or at: "2026-12-24T18:00"')
+
+
+def _moment(job: models.Job, spot: Spot) -> Once | None:
+    if job.at is None:
         return None
+    try:
+        return once.parse(job.at, job.timezone or spot.frame.zone)
+    except ScheduleError as error:
+        spot.fault(str(error), "at")
+        return None
+
+
+def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
     if job.schedule is None:
-        if job.every is None:
-            spot.fault('nothing says when; write schedule: "0 3 * * *" or every: 6h')
         return None
     try:
         schedule = parse(job.schedule, job.timezone or spot.frame.zone)

@@ -14,7 +14,7 @@ from typing import Any
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.config import agents, channels, deadman, fields, inherit, jobs, models, overrides, server, tree
+from scheduler.config import agents, calendars, channels, deadman, fields, inherit, jobs, models, overrides, server, tree
 from scheduler.config.asked import Asked
 from scheduler.config.check import check
 from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
@@ -25,6 +25,7 @@ from scheduler.config.prices import Prices
 from scheduler.config.providers import Providers
 from scheduler.config.runners import Runners
 from scheduler.config.secrets import Vault, read_env_file
+from scheduler.config.today import Today, faults
 from scheduler.config.tree import Items, Map
 from scheduler.settings import Flood, History, Limits, Settings
 
@@ -53,18 +54,24 @@ class Source:
     hash: str
 
 
-def load(path: Path, environ: Mapping[str, str], *, resolve: bool = True, content: bytes | None = None) -> Loaded:
+def load(
+    path: Path,
+    environ: Mapping[str, str],
+    *,
+    resolve: bool = True,
+    content: bytes | None = None,
+    today: Today | None = None,
+) -> Loaded:
     """Read and check a config wholly. Raises ConfigError with all its faults.
 
     Without `resolve` no secret is looked up: all are empty, and neither the env_file nor a referenced file is read. `content` is
-    what to take for the file's own, to check it before it is there.
+    what to take for the file's own, to check it before it is there. Without `today` nothing is said of what has passed.
     """
     complaints = Complaints(str(path))
     with _collecting_later():
         source = read(path, environ, complaints, content)
-        settings = _settings(path, source, environ if resolve else None, complaints)
+        settings = _settings(path, source, environ if resolve else None, complaints, today)
     complaints.raise_if_any()
-    assert settings is not None
     return Loaded(settings, complaints.warnings, tuple(overrides.named(environ)))
 
 
@@ -80,7 +87,9 @@ def read(path: Path, environ: Mapping[str, str], complaints: Complaints, content
     return Source(root, _agent_defaults(root), _map(root, "defaults", "cron"), _hash(content, environ))
 
 
-def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints) -> Settings | None:
+def _settings(
+    path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints, today: Today | None
+) -> Settings:
     root = source.root
     config = _config(root, complaints)
     _check_defaults(root, complaints)
@@ -88,7 +97,16 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
     vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
     names = _entries(root, "agents", complaints)
     targets = ["log", *_entries(root, "channels", complaints)]
-    frame = Frame(folder, config.timezone, config.limits.min_interval, names, targets, vault, complaints)
+    frame = Frame(
+        folder,
+        config.timezone,
+        config.limits.min_interval,
+        names,
+        targets,
+        calendars.named(config.calendars, _entries(root, "calendars", complaints)),
+        vault,
+        complaints,
+    )
     _entries(root, "providers", complaints)
     providers, prices = Providers(config.providers, _spot(root, frame, "providers")), Prices(config.prices)
     runners = Runners(providers, prices)
@@ -101,7 +119,7 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
     entries: list[Heartbeat | Job] = [*heartbeats.values(), *found_jobs.values()]
     used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
-    return Settings(
+    settings = Settings(
         path=path,
         hash=source.hash,
         zone=config.timezone,
@@ -116,6 +134,18 @@ def _settings(path: Path, source: Source, environ: Mapping[str, str] | None, com
         asked=asked.of_jobs,
         deadman=deadman.deadman(config.deadman, _spot(root, frame, "deadman")),
     )
+    if today is not None:
+        complaints.raise_if_any()  # what is wrong at any time has no place in time
+        _judge(settings, today, source, frame)
+    return settings
+
+
+def _judge(settings: Settings, today: Today, source: Source, frame: Frame) -> None:
+    """Note what time has made wrong of settings that are right."""
+    for section, name, inside, message in faults(settings, today):
+        spot = _entry(source.root, section, name, source.agent if section == "agents" else source.job, frame)
+        say = spot.fault if today.strict else spot.warn
+        say(message, *inside)
 
 
 def _root(text: str, complaints: Complaints) -> Any:
@@ -200,6 +230,8 @@ def _entries(root: Map, section: str, complaints: Complaints) -> Map:
 def _name_problem(section: str, name: str) -> str:
     if section == "channels" and name in RESERVED:
         return f"{name} has a meaning of its own in deliver:; use another name"
+    if section == "calendars" and name == "none":
+        return "none has a meaning of its own in skip_on:; use another name"
     try:
         fields.name(name)
     except ValueError as error:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from cron.job import Misfire, WakeMode, WakeOn
+from heartbeat.calendars import Dates
 from heartbeat.spec import Match, Missing, Normalize, Speech
 from scheduler.config import fields
 from scheduler.settings import May, Transport, Uncertain
@@ -68,6 +69,7 @@ _AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "patt
 _TOKENS = Form(fields.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
 _PRICE = Form(fields.price, {"type": "number", "minimum": 0}, "USD per million tokens")
 _SECRET = _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
+_CALENDARS = _several(fields.targets, "calendar, list, `none`")
 _TARGETS, _WORDS = _several(fields.targets, "channel, list, `none`"), _several(fields.names, "name or list")
 
 Text = Annotated[str, _SOME_TEXT]
@@ -86,6 +88,7 @@ Time = Annotated[int, _text(fields.minute, '"HH:MM"', pattern=r"^([01]\d|2[0-3])
 Words = Annotated[tuple[str, ...], _WORDS]
 WordsOrNone = Annotated[tuple[str, ...] | None, _WORDS]
 Targets = Annotated[tuple[str, ...], _TARGETS]
+Calendars = Annotated[tuple[str, ...], _CALENDARS]
 TargetsOrNone = Annotated[tuple[str, ...] | None, _TARGETS]
 SecretText = Annotated[str, _SECRET]
 Environment = Annotated[
@@ -94,6 +97,14 @@ Environment = Annotated[
         fields.environment,
         {"type": "object", "additionalProperties": {"type": "string"}},
         "map of texts, may hold `${NAME}`, `${file:PATH}`",
+    ),
+]
+Days = Annotated[
+    frozenset[int],
+    Form(
+        fields.days,
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        "`mon` to `sun`, range, list",
     ),
 ]
 Stagger = Annotated[
@@ -135,14 +146,7 @@ class Window(Part):
     start: Time = needed("When it opens; local time.")
     end: Time = needed("When it closes. Before `start`: on the next day. `24:00` and `00:00` are the coming midnight.")
     timezone: ZoneOrNone = key(None, "The zone of both.", else_="the heartbeat's, else the top-level one")
-    days: Annotated[
-        frozenset[int],
-        Form(
-            fields.days,
-            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-            "`mon` to `sun`, range, list",
-        ),
-    ] = key(frozenset(range(7)), "The days on which it opens.", written="mon-sun")
+    days: Days = key(frozenset(range(7)), "The days on which it opens.", written="mon-sun")
 
 
 class ModelRunner(Part):
@@ -265,6 +269,8 @@ class Heartbeat(Part):
     timezone: ZoneOrNone = key(
         None, "Its zone: of its windows and of the time in the prompt.", else_="its windows' one zone, else the top-level one"
     )
+    skip_on: Calendars = key((), "Calendars on whose days it rests.", written="none")
+    only_on: Calendars = key((), "Calendars on whose days alone it beats.", written="none")
     misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "What becomes of a slot that could not start in time.", written={})
     model: TextOrNone = key(None, "The model for heartbeat runs only.", else_="the agent's")
     prompt: TextOrNone = key(None, "What is asked, in place of the built-in instructions.", else_="built in")
@@ -330,9 +336,14 @@ class JobMisfire(Part):
 
 class Job(Part):
     enabled: Truth = key(True, "Whether it fires.")
-    schedule: TextOrNone = key(None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', else_="this or `every`")
-    every: SomeDurationOrNone = key(None, "A steady interval.", else_="this or `schedule`")
-    timezone: ZoneOrNone = key(None, "The zone of `schedule`.", else_="the top-level one")
+    schedule: TextOrNone = key(None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', else_="this, `every` or `at`")
+    every: SomeDurationOrNone = key(None, "A steady interval.", else_="this, `schedule` or `at`")
+    at: TextOrNone = key(
+        None, "Once: local time, `2026-12-24T18:00`, or with an offset or `Z`.", else_="this, `schedule` or `every`"
+    )
+    timezone: ZoneOrNone = key(None, "The zone of `schedule`, `at` and calendars.", else_="the top-level one")
+    skip_on: Calendars = key((), "Calendars on whose days it rests.", written="none")
+    only_on: Calendars = key((), "Calendars on whose days alone it fires.", written="none")
     command: Annotated[str | tuple[str, ...] | None, _several(fields.command, "text for the shell, or list without one")] = key(
         None, "What it runs.", else_="none: it asks by `prompt`, or only wakes"
     )
@@ -458,6 +469,22 @@ class Deadman(Part):
     allow_private: Truth = key(False, "Allows addresses of this machine and of private networks.")
 
 
+class Calendar(Part):
+    """Days that `skip_on` and `only_on` name."""
+
+    dates: Annotated[
+        tuple[Dates, ...],
+        Form(fields.dates, {"type": "array", "items": {"type": "string"}}, "list of `2026-12-25`, `2026-12-24..2026-12-31`"),
+    ] = key((), "Dates, and ranges of them with both ends.", written=[])
+    days: Days = key(frozenset(), "Days of the week.", written="none")
+
+    @model_validator(mode="after")
+    def _names_a_day(self) -> Self:
+        if not (self.dates or self.days):
+            raise ValueError("no day is named; write dates: [2026-12-25], or days: sat-sun")
+        return self
+
+
 class History(Part):
     keep: SomeDuration = key(timedelta(days=30), "How long rows are kept.", written="30d")
     runs: Annotated[int, _whole(1, 10_000_000)] = key(1000, "How many rows are kept for each entry.")
@@ -485,6 +512,7 @@ class Config(Part):
         description="Pinged by the daemon as long as it can do its work, so that somebody else notices when it cannot.",
         json_schema_extra=lambda schema: _or_none(schema),
     )
+    calendars: dict[str, Calendar] = key({}, "Days by name, for `skip_on` and `only_on`.", written={})
     history: History = key(History(), "How long runs are remembered.", written={})
     agents: dict[str, Agent] = key({}, "Agents by name.", written={})
     cron: dict[str, Job] = key({}, "Jobs by name.", written={})

@@ -17,10 +17,10 @@ LANE_LOOK = timedelta(seconds=30)
 
 
 def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
-    """Give every slot that came due up to `until` its row: outside the active hours that reason, else `reason`."""
+    """Give every slot that came due up to `until` its row: by its calendars or hours where they close it, else `reason`."""
     pace = standing.pace
     horizon = until - pace.offset
-    _write(turn, standing, Skip.ACTIVE_HOURS, pace.closed(standing.settled_until, horizon))
+    _write_closed(turn, standing, horizon)
     _write(turn, standing, reason, pace.slots(standing.settled_until, horizon))
     return _settled(standing, horizon)
 
@@ -29,7 +29,8 @@ def account_pause(turn: Turn, standing: Standing, until: datetime) -> Standing:
     """Give all slots of a pause one row, whatever else would have kept them from running."""
     pace = standing.pace
     horizon = until - pace.offset
-    parts = [part for part in (pace.closed(standing.settled_until, horizon), pace.slots(standing.settled_until, horizon)) if part]
+    closed = [slots for _, slots in pace.closed(standing.settled_until, horizon)]
+    parts = [part for part in (*closed, pace.slots(standing.settled_until, horizon)) if part]
     if parts:
         first = min(part.first for part in parts)
         history.skip(turn, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
@@ -44,7 +45,7 @@ def latest_due(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, 
     standing = _account_backoff(turn, standing)
     pace = standing.pace
     horizon = turn.now - pace.offset
-    _write(turn, standing, Skip.ACTIVE_HOURS, pace.closed(standing.settled_until, horizon))
+    _write_closed(turn, standing, horizon)
     passed = pace.slots(standing.settled_until, horizon)
     return _settled(standing, horizon), _runnable(turn, entry, standing, passed) if passed else None
 
@@ -82,6 +83,11 @@ def _just_woken(turn: Turn, standing: Standing, slot: datetime) -> bool:
     if standing.kind is not Kind.HEARTBEAT or standing.last_woken_at is None:
         return False
     return slot < standing.last_woken_at + turn.limits.wake_gap
+
+
+def _write_closed(turn: Turn, standing: Standing, horizon: datetime) -> None:
+    for reason, slots in standing.pace.closed(standing.settled_until, horizon):
+        _write(turn, standing, reason, slots)
 
 
 def _write(turn: Turn, standing: Standing, reason: Skip, slots: Slots | None) -> None:

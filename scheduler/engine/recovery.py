@@ -79,5 +79,7 @@ def start_at_boot(turn: Turn) -> None:
             continue
         if standing.paused:
             history.skip(turn, standing, Trigger.REBOOT, Skip.PAUSED, turn.now)
+        elif entry.day_off(turn.now):
+            history.skip(turn, standing, Trigger.REBOOT, Skip.CALENDAR, turn.now)
         else:
             wakes.ask(turn, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

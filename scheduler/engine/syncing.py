@@ -12,7 +12,7 @@ from scheduler import paces
 from scheduler.engine import closing, planning
 from scheduler.logs import event
 from scheduler.outcome import Kind, Skip, Trigger
-from scheduler.tables import duequeue, incidents, wakes
+from scheduler.tables import duequeue, history, incidents, once, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.store import MILLISECOND
 from scheduler.turn import Turn
@@ -31,8 +31,10 @@ def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
     for key, entry in turn.plan.entries.items():
         if key not in known:
             _add(turn, entry, at_once=at_once)
+            _note_moment(turn, entry)
         elif known[key] != (_state(entry), entry.pace_text):
             _follow(turn, entry, duequeue.get(turn, *key))
+            _note_moment(turn, entry)
     for key in known.keys() - turn.plan.entries.keys():
         if known[key][0] != "removed":
             _retire(turn, before.get(key), duequeue.get(turn, *key), "removed", Skip.REMOVED)
@@ -55,7 +57,7 @@ def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
     """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
     anchor = _first_anchor(turn.now, entry.pace_text)
     standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
-    by_hand = at_once and entry.enabled
+    by_hand = at_once and entry.enabled and paces.once(entry.pace_text) is None
     if by_hand and entry.kind is Kind.HEARTBEAT:
         duequeue.save(turn, standing, replace(standing, slot=turn.now, due_at=turn.now))
         return
@@ -66,6 +68,16 @@ def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
             duequeue.get(turn, entry.kind, entry.name),
             Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),
         )
+
+
+def _note_moment(turn: Turn, entry: Entry) -> None:
+    """A job that runs once is known from now on; one whose moment had passed by then has missed it."""
+    moment = paces.once(entry.pace_text) if entry.enabled else None
+    if moment is None or not once.see(turn, entry.name, entry.pace_text):
+        return
+    standing = duequeue.get(turn, entry.kind, entry.name)
+    if moment <= standing.settled_until:
+        history.skip(turn, standing, Trigger.AT, Skip.MISSED, moment)
 
 
 def _first_anchor(first_seen: datetime, pace_text: str) -> datetime:

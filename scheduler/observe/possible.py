@@ -119,6 +119,8 @@ def _suppressions(beat: Heartbeat) -> Iterator[Suppression]:
 
 def _skips(beat: Heartbeat) -> Iterator[Skip]:
     yield from (Skip.PAUSED, Skip.BUSY)
+    if not beat.calendars.always:
+        yield Skip.CALENDAR
     if beat.hours.windows:
         yield Skip.ACTIVE_HOURS
     if beat.interval or beat.schedule:
@@ -156,11 +158,17 @@ def _own_triggers(job: Job) -> Iterator[Trigger]:
         yield Trigger.SCHEDULE
     if job.every is not None:
         yield Trigger.EVERY
+    if job.at is not None:
+        yield Trigger.AT
     if job.reboot:
         yield Trigger.REBOOT
 
 
 def _job_skips(job: Job) -> Iterator[Skip]:
     yield Skip.ALREADY_RUNNING
-    if job.enabled and not job.reboot:
-        yield from (Skip.PAUSED, Skip.MISSED, Skip.SUPERSEDED)
+    if job.enabled:
+        yield Skip.PAUSED
+        if not job.calendars.always:
+            yield Skip.CALENDAR
+        if not job.reboot:
+            yield from (Skip.MISSED, Skip.SUPERSEDED)

@@ -165,6 +165,11 @@ create table item (
   primary key (name, hash)
 ) strict, without rowid;
 
+create table once (
+  hash text primary key,            -- of a job's name and its one moment, which has been seen to come or has still to
+  seen_at integer not null
+) strict, without rowid;
+
 create table breaker (
   provider text primary key,
   reason text not null,

@@ -94,8 +94,11 @@ class JobEntry:
     def starts_at_boot(self) -> bool:
         return self.spec.reboot
 
+    def day_off(self, now: datetime) -> bool:
+        return not self.spec.calendars.open_at(now)
+
     def open_at(self, now: datetime) -> bool:
-        """A job has no active hours."""
+        """A job has no active hours, and what was due on a day that it may run on may start or go on later."""
         return True
 
     def closes(self, now: datetime) -> None:

@@ -128,12 +128,16 @@ class Entry(Protocol):
         """The agent whose lane a run takes; None when it speaks to none."""
         ...
 
+    def day_off(self, now: datetime) -> bool:
+        """Whether its calendars leave out the day of `now`."""
+        ...
+
     def open_at(self, now: datetime) -> bool:
-        """Whether it may run at `now` by its active hours."""
+        """Whether what is due may run at `now` by its calendars and active hours."""
         ...
 
     def closes(self, now: datetime) -> datetime | None:
-        """When its window closes; None when it never does."""
+        """When its window or its day closes; None when neither does within two years."""
         ...
 
     def digest(self, message: str) -> str:

@@ -95,11 +95,15 @@ class HeartbeatEntry:
     def dedup_window(self) -> timedelta:
         return self.spec.dedup_window
 
+    def day_off(self, now: datetime) -> bool:
+        return not self.spec.calendars.open_at(now)
+
     def open_at(self, now: datetime) -> bool:
-        return self.spec.hours.open_at(now)
+        return not self.day_off(now) and self.spec.hours.open_at(now)
 
     def closes(self, now: datetime) -> datetime | None:
-        return self.spec.hours.closes(now)
+        ends = (self.spec.calendars.closes(now), self.spec.hours.closes(now))
+        return min((end for end in ends if end is not None), default=None)
 
     def digest(self, message: str) -> str:
         return verdict.digest(message, self.spec.dedup_normalize)

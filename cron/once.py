@@ -1,0 +1,61 @@
+"""A job's one moment: a reading of a zone's clock, and the instant at which it comes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from cron.field import ScheduleError
+from cron.slots import Slots
+from cron.walltime import stretches
+
+TWO_DAYS = timedelta(days=2)  # no zone is farther than that from UTC
+WRITE = 'write at: "2026-12-24T18:00"'
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """One slot: when the clock of `zone` shows `reading` (naive) for the first time, by the rules for fixed times."""
+
+    reading: datetime
+    zone: ZoneInfo
+
+    @property
+    def instant(self) -> datetime | None:
+        """When it comes, UTC: what a small change of the clock leaves out, right after that; None: the day never came."""
+        since = self.reading.replace(tzinfo=UTC) - TWO_DAYS
+        for stretch in stretches(self.zone, since, fixed=True):
+            if self.reading < stretch.opening:
+                return None
+            if (instant := stretch.instant(self.reading)) < stretch.end:
+                return instant
+        return None
+
+    def next(self, after: datetime) -> datetime | None:
+        """The slot if it is strictly after this instant (aware)."""
+        instant = self.instant
+        return instant if instant and instant > after else None
+
+    def slots(self, after: datetime, until: datetime) -> Slots | None:
+        """The slot if it is in (after, until]."""
+        instant = self.next(after)
+        return Slots(instant, instant, 1) if instant and instant <= until else None
+
+
+def parse(text: str, zone: ZoneInfo) -> Once:
+    """The moment that a text like `2026-12-24T18:00` means in a zone, or with an offset by itself. Raises ScheduleError."""
+    if not _MOMENT.fullmatch(text):
+        raise ScheduleError(f"{text[:40]!r} is not a date with a time; {WRITE}")
+    try:
+        said = datetime.fromisoformat(text)
+        moment = Once(said, zone) if said.tzinfo is None else Once(said.astimezone(UTC).replace(tzinfo=None), ZoneInfo("UTC"))
+        instant = moment.instant
+    except (ValueError, OverflowError):
+        raise ScheduleError(f"{text!r} never comes; {WRITE}") from None
+    if instant is None:
+        raise ScheduleError(f"{text!r} never comes in {zone}, whose clock left that day out; {WRITE}")
+    return moment

@@ -1,0 +1,134 @@
+"""Calendars: the days on which an entry rests, or on which alone it may run."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from heartbeat.hours import DAYS, EVERY_DAY, TWO_YEARS, Span, Window, in_order, merged
+
+_UTC = ZoneInfo("UTC")
+_EPOCH = date(1970, 1, 1).toordinal()
+_DAY = 86_400
+_AROUND = 2  # days; no zone is farther than that from UTC, and a correction of its clock takes one day at most
+_DATES = re.compile(r"(\d{4}-\d\d-\d\d)(?:\.\.(\d{4}-\d\d-\d\d))?", re.ASCII)
+
+Dates = tuple[date, date]  # both included
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Some days: stretches of dates, in order and apart from each other, and days of the week (0 = Monday)."""
+
+    dates: tuple[Dates, ...] = ()
+    weekdays: frozenset[int] = frozenset()
+
+    def holds(self, day: date) -> bool:
+        before = bisect_right(self.dates, (day, date.max)) - 1
+        return day.weekday() in self.weekdays or (before >= 0 and day <= self.dates[before][1])
+
+    def __or__(self, other: Calendar) -> Calendar:
+        return calendar((*self.dates, *other.dates), self.weekdays | other.weekdays)
+
+    def __str__(self) -> str:
+        return ",".join([*(f"{first}..{last}" for first, last in self.dates), *(DAYS[day] for day in sorted(self.weekdays))])
+
+
+NO_DAY = Calendar()
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """The days of `zone` that calendars leave: none of `skip`, and only those of `only` unless that is None.
+
+    All instants that go in and come out are aware and UTC.
+    """
+
+    zone: ZoneInfo = _UTC
+    skip: Calendar = NO_DAY
+    only: Calendar | None = None
+    always: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "always", self.skip == NO_DAY and self.only is None)
+
+    def open_at(self, now: datetime) -> bool:
+        return self.always or self._leaves(now.astimezone(self.zone).date())
+
+    def closes(self, now: datetime) -> datetime | None:
+        """The earliest instant from `now` on at which it is closed: `now` itself when it is; None: not within two years."""
+        if self.always or not self.open_at(now):
+            return None if self.always else now
+        _, closes = next(self.openings(now, now + TWO_YEARS))
+        return None if closes > now + TWO_YEARS else closes
+
+    def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The spans [open, close) that overlap (after, until] or are open at `after`, in order; cut some days outside of that."""
+        days = range(_number(after) - _AROUND, _number(until) + _AROUND + 1)
+        for opened, closed in merged(in_order((self,), days)):
+            opens, closes = datetime.fromtimestamp(opened, UTC), datetime.fromtimestamp(closed, UTC)
+            if closes > after and opens <= until:
+                yield opens, closes
+
+    def spans(self, day: int) -> Iterator[Span]:
+        """UTC spans in which the local clock reads `day` (days since 1970-01-01), if it is left."""
+        if self._leaves(date.fromordinal(day + _EPOCH)):
+            yield from Window(0, 1440, EVERY_DAY, self.zone).spans(day)
+
+    def key(self) -> str:
+        """What decides the days, as one line that `read` reads."""
+        only = [] if self.only is None else [f"only:{self.only}"]
+        return " ".join([self.zone.key, f"skip:{self.skip}", *only])
+
+    def _leaves(self, day: date) -> bool:
+        return not self.skip.holds(day) and (self.only is None or self.only.holds(day))
+
+
+ALL_DAYS = Days()
+
+
+@lru_cache(maxsize=1024)
+def read(key: str) -> Days:
+    """The days of a `key`."""
+    zone, skip, *only = key.split(" ")
+    return Days(ZoneInfo(zone), _calendar(skip), _calendar(only[0]) if only else None)
+
+
+def calendar(dates: tuple[Dates, ...], weekdays: frozenset[int] = frozenset()) -> Calendar:
+    """The calendar of dates in any order; stretches that touch or overlap make one."""
+    found: list[Dates] = []
+    for first, last in sorted(dates):
+        if found and first <= found[-1][1] + timedelta(days=1):
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return Calendar(tuple(found), weekdays)
+
+
+def parse_dates(text: object) -> Dates:
+    """The first and the last day of `2026-12-25` or `2026-12-24..2026-12-31`; ValueError with one line on what is wrong."""
+    said = _DATES.fullmatch(text) if isinstance(text, str) else None
+    try:
+        first, last = (date.fromisoformat(part) for part in (said[1], said[2] or said[1])) if said else (None, None)
+    except ValueError:
+        first = last = None
+    if first is None or last is None:
+        raise ValueError(f"{text!r} is not a day; write 2026-12-25, or 2026-12-24..2026-12-31")
+    if last < first:
+        raise ValueError(f"{text!r} runs backwards; write {last}..{first}")
+    return first, last
+
+
+def _calendar(text: str) -> Calendar:
+    parts = [part for part in text.partition(":")[2].split(",") if part]
+    weekdays = frozenset(DAYS.index(part) for part in parts if part in DAYS)
+    return calendar(tuple(parse_dates(part) for part in parts if part not in DAYS), weekdays)
+
+
+def _number(instant: datetime) -> int:
+    return int(instant.timestamp()) // _DAY

@@ -1,0 +1,227 @@
+"""Stories of calendars: days on which an agent rests or a job stays away, and what becomes of their slots and wakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from world import World, at
+
+from heartbeat.runners import Failure
+from scheduler.config.complaint import ConfigError
+
+Play = Callable[..., World]
+
+HOLIDAYS = (
+    "calendars:\n  holidays: {dates: [2026-03-04]}\n  weekend: {days: sat-sun}\n  launch: {dates: [2026-03-05..2026-03-06]}\n"
+)
+
+
+def agent(**keys: str) -> str:
+    words = {"interval": "6h", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log", "retries": "0"} | keys
+    heartbeat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f"{HOLIDAYS}agents:\n  ops:\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {{{heartbeat}}}\n"
+
+
+def job(**keys: str) -> str:
+    words = {"command": "measure"} | keys
+    return HOLIDAYS + "cron:\n  measure: {" + ", ".join(f"{key}: {value}" for key, value in words.items()) + "}\n"
+
+
+def test_an_agent_rests_on_a_holiday_and_one_row_tells_of_its_slots(play: Play) -> None:
+    world = play(agent(skip_on="holidays"), start="2026-03-03 18:00")  # a Tuesday
+    world.until("2026-03-05 00:30")
+    assert world.story() == [
+        "03-03 18:00 interval ok heartbeat_ok",
+        "03-04 00:00 interval skipped calendar x4",
+        "03-05 00:00 interval ok heartbeat_ok",
+    ]
+
+
+def test_days_in_a_row_are_one_stretch_with_one_row(play: Play) -> None:
+    world = play(agent(interval="12h", skip_on="[weekend, holidays]"), start="2026-03-06 09:00")
+    world.until("2026-03-09 10:00")
+    assert world.story() == [
+        "03-06 09:00 interval ok heartbeat_ok",
+        "03-06 21:00 interval ok heartbeat_ok",
+        "03-07 09:00 interval skipped calendar x4",
+        "03-09 09:00 interval ok heartbeat_ok",
+    ]
+
+
+def test_only_on_some_days_an_agent_beats(play: Play) -> None:
+    world = play(agent(interval="12h", only_on="launch"), start="2026-03-02 09:00")
+    world.until("2026-03-07 12:00")
+    assert [line for line in world.story() if " ok " in line] == [
+        f"03-0{day} {hour}:00 interval ok heartbeat_ok" for day in (5, 6) for hour in ("09", "21")
+    ]
+    assert world.story()[0] == "03-02 09:00 interval skipped calendar x6"
+
+
+def test_the_day_is_that_of_the_agents_zone(play: Play) -> None:
+    # In Tokyo, nine hours ahead, 4 March lasts from 15:00 on the 3rd to 15:00 on the 4th.
+    world = play(agent(interval="1h", skip_on="holidays", timezone="Asia/Tokyo"), start="2026-03-03 14:00")
+    world.until("2026-03-04 15:30")
+    assert world.story() == [
+        "03-03 14:00 interval ok heartbeat_ok",
+        "03-03 15:00 interval skipped calendar x24",
+        "03-04 15:00 interval ok heartbeat_ok",
+    ]
+
+
+def test_calendars_come_before_the_hours_in_naming_a_reason(play: Play) -> None:
+    world = play(agent(interval="1h", skip_on="holidays", active_hours='"08:00-22:00"'), start="2026-03-03 21:00")
+    world.until("2026-03-05 08:30")
+    assert world.story() == [
+        "03-03 21:00 interval ok heartbeat_ok",
+        "03-04 00:00 interval skipped calendar x24",
+        "03-03 22:00 interval skipped active_hours x10",
+        "03-05 08:00 interval ok heartbeat_ok",
+    ]
+    assert sum(row["slots"] for row in world.rows()) == 36
+
+
+def test_a_beat_by_schedule_keeps_to_hours_and_calendars(play: Play) -> None:
+    keys = {"schedule": '"0 */6 * * *"', "skip_on": "holidays", "active_hours": '"08:00-22:00"'}
+    world = play(agent(**keys).replace("interval: 6h, ", ""), start="2026-03-03 17:00")
+    world.until("2026-03-05 12:30")
+    assert world.story() == [
+        "03-03 18:00 schedule ok heartbeat_ok",
+        "03-04 00:00 schedule skipped calendar x4",
+        "03-05 00:00 schedule skipped active_hours x2",
+        "03-05 12:00 schedule ok heartbeat_ok",
+    ]
+
+
+def test_a_wake_on_a_day_off_is_refused_once_and_told_by_the_next_beat(play: Play) -> None:
+    world = play(agent(skip_on="holidays"), start="2026-03-03 18:00")
+    world.until("2026-03-04 09:00")
+    world.wake("ops", "the disk is full")
+    world.until("2026-03-05 00:30")
+    assert world.story() == [
+        "03-03 18:00 interval ok heartbeat_ok",
+        "03-04 00:00 interval skipped calendar x2",
+        "03-04 09:00 api skipped calendar",
+        "03-04 12:00 interval skipped calendar x2",
+        "03-05 00:00 interval ok heartbeat_ok",
+    ]
+    assert "the disk is full" in world.asked[-1].stdin
+
+
+def test_a_retry_does_not_cross_into_a_day_off(play: Play) -> None:
+    world = play(agent(skip_on="holidays", retries="5", interval="1d"), start="2026-03-03 23:59:57")
+    world.scripts["ops"] = lambda asked: 1
+    world.until("2026-03-04 01:00")
+    assert world.story() == ["03-03 23:59 interval failed no_time_left"]
+    assert Failure.EXIT not in [row["reason"] for row in world.rows()]
+
+
+def test_a_job_stays_away_on_a_holiday(play: Play) -> None:
+    world = play(job(schedule='"0 3 * * *"', skip_on="holidays"), start="2026-03-02 12:00")
+    world.until("2026-03-05 03:30")
+    assert world.story() == ["03-03 03:00 schedule ok", "03-04 03:00 schedule skipped calendar", "03-05 03:00 schedule ok"]
+
+
+def test_a_job_that_was_due_before_midnight_may_start_late_on_the_holiday(play: Play) -> None:
+    world = play(job(schedule='"50 23 * * *"', skip_on="holidays"), start="2026-03-03 23:00")
+    world.off(minutes=65)
+    world.run(minutes=1)
+    assert world.story() == ["03-03 23:50 schedule ok"]
+
+
+def test_a_job_asked_for_by_hand_runs_whatever_the_calendar_says(play: Play) -> None:
+    world = play(job(schedule='"0 3 * * *"', skip_on="holidays"), start="2026-03-04 12:00")
+    world.run_job("measure")
+    world.run(minutes=1)
+    assert world.story() == ["03-04 12:00 manual ok"]
+
+
+@pytest.mark.parametrize(("day", "story"), [("04", "03-04 12:00 reboot skipped calendar"), ("05", "03-05 12:00 reboot ok")])
+def test_a_job_of_the_daemons_start_stays_away_too(play: Play, day: str, story: str) -> None:
+    world = play(job(schedule='"@reboot"', skip_on="holidays"), start=f"2026-03-{day} 12:00")
+    world.run(minutes=1)
+    assert world.story() == [story]
+
+
+def test_a_holiday_in_down_time_is_no_missed_run(play: Play) -> None:
+    world = play(job(every="6h", skip_on="holidays"), start="2026-03-03 09:00")
+    world.off(days=2)
+    world.run(minutes=1)
+    assert world.story() == [
+        "03-04 03:00 every skipped calendar x4",
+        "03-03 15:00 every skipped missed x3",
+        "03-05 09:00 every ok",
+    ]
+
+
+def test_a_calendar_that_changes_moves_what_is_to_come_and_nothing_that_was(play: Play) -> None:
+    daily = job(schedule='"0 3 * * *"', skip_on="holidays")
+    world = play(daily, start="2026-03-03 12:00")
+    world.until("2026-03-04 12:00")
+    change = world.reload(daily.replace("2026-03-04", "2026-03-05"))
+    assert change.lines() == ["changed cron/measure: calendars"]
+    world.until("2026-03-06 03:30")
+    assert world.story() == [
+        "03-04 03:00 schedule skipped calendar",
+        "03-05 03:00 schedule skipped calendar",
+        "03-06 03:00 schedule ok",
+    ]
+
+
+def test_a_paused_agent_has_one_row_for_workdays_and_days_off(play: Play) -> None:
+    world = play(agent(skip_on="holidays"), start="2026-03-03 17:00")
+    world.run(minutes=1)
+    world.pause(None)
+    world.until("2026-03-05 12:00")
+    world.resume(None)
+    assert world.story()[1:] == ["03-03 23:00 interval skipped paused x7"]
+
+
+NEVER = "the calendars leave it no time to run within two years; change skip_on, only_on or the days that they name"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (agent(only_on="launch"), "agents.ops.heartbeat.only_on"),
+        (agent(skip_on="launch", only_on="launch"), "agents.ops.heartbeat.only_on"),
+        (agent(skip_on="weekend", active_hours='{start: "08:00", end: "09:00", days: sat}'), "agents.ops.heartbeat.skip_on"),
+        (job(schedule='"0 3 * * 6"', skip_on="weekend"), "cron.measure.skip_on"),
+        (job(every="7d", only_on="holidays"), "cron.measure.only_on"),
+        (job(at='"2026-12-26T18:00"', skip_on="weekend"), "cron.measure.skip_on"),  # a Saturday
+    ],
+)
+def test_an_entry_that_never_runs_again_is_refused_by_a_reload_and_warned_of_at_a_start(play: Play, text: str, key: str) -> None:
+    world = play(job(every="1h"), start="2026-03-07 12:00")  # the launch is over
+    with pytest.raises(ConfigError, match="leave it no time") as caught:
+        world.reload(text)
+    assert [(fault.path, fault.message) for fault in caught.value.complaints] == [(key, NEVER)]
+    world.off(minutes=1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        agent(only_on="weekend", interval="30d"),
+        agent(skip_on="weekend"),
+        job(schedule='"0 3 29 2 *"', skip_on="holidays"),  # in two years, as without calendars
+        job(at='"2030-01-01T00:00"', skip_on="weekend"),
+    ],
+)
+def test_an_entry_that_may_run_some_time_is_taken(play: Play, text: str) -> None:
+    world = play(job(every="1h"), start="2026-03-07 12:00")
+    world.reload(text)
+
+
+def test_ten_years_of_days_off_are_found_at_once(play: Play) -> None:
+    world = play(agent(interval="5m", skip_on="weekend"), start="2026-03-07 12:00")
+    world.run(minutes=1)
+    world.kill()
+    world.clock.forward(timedelta(days=3650))
+    world.boot()
+    world.run(minutes=1)
+    rows = world.rows()
+    assert len(rows) <= 4
+    assert {row["reason"] for row in rows} >= {"calendar", "missed"}
+    assert world.clock.now > at("2036-01-01 00:00")

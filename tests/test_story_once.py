@@ -1,0 +1,194 @@
+"""Stories of jobs that run once: at their moment, never twice, and what becomes of a moment that has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from world import World, at
+
+from scheduler.config.complaint import ConfigError
+from scheduler.config.load import load
+from scheduler.config.today import Today
+from scheduler.observe import gauges, status
+from scheduler.outcome import Kind
+from scheduler.tables import once
+
+Play = Callable[..., World]
+
+PASSED = "this has passed without having been seen; write a time to come, or remove the job"
+
+
+def job(**keys: str) -> str:
+    words = {"command": "party", "timezone": "Europe/Berlin"} | keys
+    other = "  other: {every: 1d, command: nothing, enabled: false}\n"
+    return "cron:\n" + other + "  party: {" + ", ".join(f"{key}: {value}" for key, value in words.items()) + "}\n"
+
+
+WITHOUT = "cron:\n  other: {every: 1d, command: nothing, enabled: false}\n"
+AT_SIX = job(at='"2026-03-02T18:00"')  # 17:00 in UTC
+
+
+def test_a_job_runs_once_at_its_local_time_and_is_never_due_again(play: Play) -> None:
+    world = play(AT_SIX)
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at ok"]
+    world.run(days=400)
+    assert len(world.asked) == 1
+    (entry,) = status.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+    assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("active", None, None)
+    shown = {family.name: family for family in gauges.of_entries(world.store.connection, [("cron", "party")])}
+    assert not list(shown["heartbeatd_next_due_timestamp_seconds"].samples)
+
+
+@pytest.mark.parametrize(
+    ("written", "started"),
+    [
+        ("2026-03-02 18:00", "2026-03-02 17:00"),
+        ("2026-03-02T18:00:30", "2026-03-02 17:00:30"),
+        ("2026-03-02T18:00Z", "2026-03-02 18:00"),
+        ("2026-03-02T18:00-05:00", "2026-03-02 23:00"),
+        ("2026-03-29T02:30", "2026-03-29 01:00"),  # Berlin's clocks leave it out: right after the gap
+        ("2026-10-25T02:30", "2026-10-25 00:30"),  # they show it twice: the first time
+    ],
+)
+def test_the_moment_is_local_time_unless_it_says_its_offset(play: Play, written: str, started: str) -> None:
+    world = play(job(at=f'"{written}"'))
+    world.run(days=300)
+    assert [asked.at for asked in world.asked] == [at(started)]
+
+
+@pytest.mark.parametrize("answer", [0, 1])
+def test_done_or_failed_it_does_not_run_again_after_a_restart_a_reload_or_its_return(play: Play, answer: int) -> None:
+    world = play(AT_SIX)
+    world.scripts["party"] = lambda asked: answer or "done"
+    world.run(days=1)
+    world.off(hours=1)
+    world.reload(AT_SIX)
+    world.reload(WITHOUT)
+    world.run(hours=1)
+    world.reload(AT_SIX)
+    world.run(days=1)
+    assert len(world.asked) == 1
+    assert len(world.story()) == 1
+
+
+def test_a_changed_moment_is_a_new_one_and_the_old_one_stays_done(play: Play) -> None:
+    world = play(AT_SIX)
+    world.run(days=1)
+    world.reload(job(at='"2026-03-04T18:00"'))
+    world.run(days=2)
+    world.reload(AT_SIX)
+    world.run(days=2)
+    assert world.story() == ["03-02 17:00 at ok", "03-04 17:00 at ok"]
+
+
+def test_what_is_changed_beside_the_moment_does_not_make_it_new(play: Play) -> None:
+    world = play(AT_SIX)
+    world.run(days=1)
+    world.reload(job(at='"2026-03-02 18:00:00"', retries="3"))
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at ok"]
+
+
+def test_a_clock_that_is_set_back_does_not_run_it_again(play: Play) -> None:
+    world = play(AT_SIX)
+    world.until("2026-03-02 17:10")
+    world.clock.now -= timedelta(hours=1)
+    world.run(hours=3)
+    assert len(world.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "story"),
+    [
+        ({}, "03-02 17:00 at ok"),
+        ({"misfire": "{grace: 20m}"}, "03-02 17:00 at skipped missed"),
+        ({"misfire": "{policy: skip}"}, "03-02 17:00 at skipped missed"),
+    ],
+)
+def test_one_that_came_while_the_daemon_was_down_runs_within_its_grace(play: Play, more: dict[str, str], story: str) -> None:
+    world = play(job(at='"2026-03-02T18:00"', **more), start="2026-03-02 16:30")
+    world.off(hours=1)
+    world.run(minutes=1)
+    assert world.story() == [story]
+
+
+def test_one_that_had_passed_before_it_was_first_seen_is_missed_with_a_row(play: Play) -> None:
+    world = play(AT_SIX, start="2026-03-02 17:05")
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at skipped missed"]
+    world.off(hours=1)
+    world.reload(AT_SIX)
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at skipped missed"]
+
+
+def test_a_reload_refuses_a_moment_that_has_passed_unseen(play: Play) -> None:
+    world = play(WITHOUT, start="2026-03-02 17:05")
+    with pytest.raises(ConfigError) as caught:
+        world.reload(AT_SIX)
+    assert str(caught.value) == f"{world.config}:3:56: cron.party.at: {PASSED}"
+
+
+def test_one_that_is_switched_off_may_be_past(play: Play) -> None:
+    world = play(WITHOUT, start="2026-03-02 17:05")
+    world.reload(job(at='"2026-03-02T18:00"', enabled="false"))
+    world.run(days=1)
+    assert world.story() == []
+
+
+def test_a_single_round_does_not_run_it_before_its_time(play: Play) -> None:
+    world = play(WITHOUT)
+    world.kill()
+    world.config.write_text(AT_SIX, "utf-8")
+    world.boot(at_once=True)
+    world.run(minutes=1)
+    assert world.story() == []
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at ok"]
+
+
+def test_a_pause_over_its_time_has_its_row(play: Play) -> None:
+    world = play(AT_SIX)
+    world.pause(None, at("2026-03-02 18:30"))
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at skipped paused"]
+
+
+def test_it_wakes_an_agent_and_is_tried_again_like_any_job(play: Play) -> None:
+    agents = (
+        'agents: {ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: none, checklist: "- a\\n", deliver: log}}}\n'
+    )
+    world = play(agents + job(at='"2026-03-02T18:00"', retries="1", wake_heartbeat="ops"))
+    world.scripts["party"] = lambda asked: 1 if len(world.asked) < 2 else "the cake is here"
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at ok", "03-02 17:00 cron ok heartbeat_ok"]
+    assert "the cake is here" in world.asked[-1].stdin
+
+
+def test_a_stagger_delays_the_start_and_keeps_the_name_of_the_slot(play: Play) -> None:
+    world = play(job(at='"2026-03-02T18:00"', stagger="20m"))
+    world.run(days=1)
+    assert world.story() == ["03-02 17:00 at ok"]
+    assert at("2026-03-02 17:00") < world.asked[0].at <= at("2026-03-02 17:20")
+
+
+def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_may_have(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(AT_SIX, "utf-8")
+    today = Today(at("2026-03-03 00:00"), once.knows)
+    with pytest.raises(ConfigError):
+        load(config, {}, today=today)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "heartbeatd.db").write_bytes(b"no database" * 1000)
+    assert load(config, {}, today=today).warnings == ()
+
+
+def test_a_start_warns_of_a_moment_that_has_passed_unseen(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(AT_SIX, "utf-8")
+    (warning,) = load(config, {}, today=Today(at("2026-03-03 00:00"), once.knows, strict=False)).warnings
+    assert (warning.path, warning.message) == ("cron.party.at", PASSED)
