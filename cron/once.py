@@ -14,7 +14,7 @@ from cron.walltime import stretches
 TWO_DAYS = timedelta(days=2)  # no zone is farther than that from UTC
 WRITE = 'write at: "2026-12-24T18:00"'
 
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from heartbeat import items
+from heartbeat.calendars import Calendar, Days
 from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle, late_obstacle
 from heartbeat.hours import EVERY_DAY, Hours, window
 from heartbeat.precheck import Checked, Found
@@ -46,6 +47,7 @@ OPS = Heartbeat(
     deliver=("log",),
 )
 PRECHECK = Precheck("./look", "skip", "skip", timedelta(seconds=30))
+REST = Days(skip=Calendar(weekdays=frozenset(range(7))))
 FREE = Situation(OPS, NOON, woken=False, paused=False, checklist="- look")
 
 ASKED = dict.fromkeys(items.select("- [every 6h] look", NOON, {}).known, NOON - timedelta(hours=5))
@@ -64,6 +66,9 @@ def test_nothing_stands_in_the_way() -> None:
     [
         (given({"enabled": False}), Skip.DISABLED),
         (given(paused=True), Skip.PAUSED),
+        (given({"calendars": REST}), Skip.CALENDAR),
+        (given({"calendars": REST}, paused=True), Skip.PAUSED),
+        (given({"calendars": REST}, now=NIGHT), Skip.CALENDAR),
         (given(now=NIGHT), Skip.ACTIVE_HOURS),
         (given(checklist=Skip.CHECKLIST_MISSING), Skip.CHECKLIST_MISSING),
         (given({"on_missing": "create"}, checklist=Skip.CHECKLIST_MISSING), Skip.CHECKLIST_MISSING),
@@ -104,6 +109,7 @@ def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | Non
         (given(woken=True, checklist=""), None),
         (given({"enabled": False}, woken=True), Skip.DISABLED),
         (given(woken=True, paused=True), Skip.PAUSED),
+        (given({"calendars": REST}, woken=True), Skip.CALENDAR),
         (given(woken=True, now=NIGHT), Skip.ACTIVE_HOURS),
         (given(woken=True, checklist=Skip.CHECKLIST_UNREADABLE), Skip.CHECKLIST_UNREADABLE),
         (given(woken=True, checklist=Skip.CHECKLIST_TOO_LARGE), Skip.CHECKLIST_TOO_LARGE),

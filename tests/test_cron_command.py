@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cron.command import WAKE_TEXT_BYTES, Child, child, wake_text, wakes
 from cron.job import Job
+from heartbeat.calendars import ALL_DAYS
 
 JOB = Job(
     name="backup",
@@ -21,6 +22,8 @@ JOB = Job(
     zone=ZoneInfo("UTC"),
     schedule=None,
     every=timedelta(hours=6),
+    at=None,
+    calendars=ALL_DAYS,
     reboot=False,
     stagger=timedelta(),
     misfire="latest",

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.schedule import parse
+from cron.schedule import Schedule, parse
 
 MINUTE = timedelta(minutes=1)
+DAY, WEEK = timedelta(days=1), timedelta(days=7)
 AROUND = timedelta(hours=30)
 
 
@@ -53,6 +54,11 @@ CASES = [
     case("15 2,3 * * sun", False, {15}, {2, 3}, lambda day: day.isoweekday() == 7),
     case("45 0 24-31 * 0", False, {45}, {0}, lambda day: day.day >= 24 or day.isoweekday() == 7),
     case("10 2 */2 * 7", False, {10}, {2}, lambda day: day.day % 2 == 1 and day.isoweekday() == 7),
+    case("*/30 1-3 * * *", True, {0, 30}, {1, 2, 3}),
+    case("0 0 */2 * 1", False, {0}, {0}, lambda day: day.day % 2 == 1 and day.isoweekday() == 1),
+    case("30 0-3 * * sunL", False, {30}, {0, 1, 2, 3}, lambda day: day.isoweekday() == 7 and (day + WEEK).month != day.month),
+    case("0,59 2 * * sun#2", False, {0, 59}, {2}, lambda day: day.isoweekday() == 7 and 8 <= day.day <= 14),
+    case("@weekly", False, {0}, {0}, lambda day: day.isoweekday() == 7),
 ]
 
 # The first instant at which the clock showed something else, from the tz database; all of it past, so that it stays.
@@ -160,6 +166,80 @@ def test_it_does_not_matter_where_around_a_change_one_begins_to_look(name: str, 
             assert schedule.next(begin) == coming[0], case.text
         slots = schedule.slots(begin, change + AROUND)
         assert (slots.count if slots else 0) == len(coming), case.text
+
+
+YEARS = {
+    "Europe/Berlin": (2024, 2031),
+    "Europe/Dublin": (2024, 2031),  # summer is standard time there, and winter an hour less
+    "Africa/Casablanca": (2024, 2031),  # and there an hour less is Ramadan
+    "Africa/Cairo": (2024, 2031),  # at midnight
+    "America/Santiago": (2024, 2031),  # at midnight
+    "America/New_York": (2024, 2031),
+    "America/St_Johns": (2024, 2031),  # three hours and a half from UTC
+    "Atlantic/Azores": (2024, 2031),
+    "Antarctica/Troll": (2024, 2031),  # by two hours
+    "Asia/Beirut": (2024, 2031),
+    "Australia/Lord_Howe": (2024, 2031),  # by half an hour
+    "Pacific/Chatham": (2024, 2031),  # 12:45 from UTC
+    "Pacific/Apia": (2010, 2022),  # 30 December 2011 did not take place
+}
+NEAR = timedelta(hours=14)
+STARTS = [-NEAR, -20 * MINUTE, 10 * MINUTE]  # from the change of the clock
+WALKED = 30  # firings; those beyond are counted
+
+
+@cache
+def changes(name: str) -> list[datetime]:
+    """Every instant in the years of a zone, to the minute, at which its clock was set; found by looking."""
+    zone = ZoneInfo(name)
+
+    def offset(instant: datetime) -> timedelta | None:
+        return instant.astimezone(zone).utcoffset()
+
+    found = []
+    day = datetime(YEARS[name][0], 1, 1, tzinfo=UTC)
+    while day.year < YEARS[name][1]:
+        if offset(day) != offset(day + DAY):
+            found.append(next(at for minute in range(1441) if offset(at := day + minute * MINUTE) != offset(day)))
+        day += DAY
+    return found
+
+
+def test_the_oracle_is_asked_about_more_than_six_thousand_cases() -> None:
+    assert len(YEARS) >= 12
+    assert len(CASES) >= 20
+    assert all(changes(name) for name in YEARS)
+    assert sum(len(changes(name)) for name in YEARS) * len(CASES) * len(STARTS) > 10_000  # at each change, each case, each start
+    assert datetime(2011, 12, 30, 10, tzinfo=UTC) in changes("Pacific/Apia")
+
+
+@pytest.mark.parametrize("name", YEARS)
+def test_every_job_fires_as_under_debian_cron_at_every_change_of_a_clock(name: str) -> None:
+    zone, apart = ZoneInfo(name), []
+    for change in changes(name):
+        clock = list(local_minutes(zone, change - NEAR, change + NEAR))
+        for case in CASES:
+            schedule, started = parse(case.text, zone), debian(case, clock)
+            for start in STARTS:
+                begin = change + start
+                expected = [instant for instant in started if instant > begin]
+                slots = schedule.slots(begin, change + NEAR)
+                told = (slots.first, slots.latest, slots.count) if slots else None
+                if told != ((expected[0], expected[-1], len(expected)) if expected else None):
+                    apart.append((case.text, begin, "slots"))
+                if first(schedule, begin, change + NEAR) != expected[:WALKED]:
+                    apart.append((case.text, begin, "next"))
+    assert apart == []
+
+
+def first(schedule: Schedule, begin: datetime, until: datetime) -> list[datetime]:
+    """The first firings, each found from the one before."""
+    found = []
+    instant = schedule.next(begin)
+    while instant and instant <= until and len(found) < WALKED:
+        found.append(instant)
+        instant = schedule.next(instant)
+    return found
 
 
 def made_up_zone(change: datetime, before: int, after: int) -> ZoneInfo:

@@ -40,7 +40,7 @@ def test_a_job_runs_once_at_its_local_time_and_is_never_due_again(play: Play) ->
     (entry,) = status.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
     assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("active", None, None)
     shown = {family.name: family for family in gauges.of_entries(world.store.connection, [("cron", "party")])}
-    assert not list(shown["heartbeatd_next_due_timestamp_seconds"].samples)
+    assert not list(shown["heartbeatd_next_due_timestamp_seconds"].lines())
 
 
 @pytest.mark.parametrize(

@@ -472,10 +472,9 @@ class Deadman(Part):
 class Calendar(Part):
     """Days that `skip_on` and `only_on` name."""
 
-    dates: Annotated[
-        tuple[Dates, ...],
-        Form(fields.dates, {"type": "array", "items": {"type": "string"}}, "list of `2026-12-25`, `2026-12-24..2026-12-31`"),
-    ] = key((), "Dates, and ranges of them with both ends.", written=[])
+    dates: Annotated[tuple[Dates, ...], _several(fields.dates, "date, `FIRST..LAST`, list")] = key(
+        (), "Dates like `2026-12-25`, and ranges with both ends: `2026-12-24..2026-12-31`.", written=[]
+    )
     days: Days = key(frozenset(), "Days of the week.", written="none")
 
     @model_validator(mode="after")

@@ -1,0 +1,113 @@
+"""Calendars: which days they hold, and when those days begin and end on the clock of a zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from world import at
+
+from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar, parse_dates, read
+
+BERLIN = ZoneInfo("Europe/Berlin")
+WEEKEND = Calendar(weekdays=frozenset({5, 6}))
+DAY = timedelta(days=1)
+
+
+def dates(*texts: str) -> Calendar:
+    return calendar(tuple(parse_dates(text) for text in texts))
+
+
+@pytest.mark.parametrize(
+    ("texts", "written"),
+    [
+        (["2026-12-25"], "2026-12-25..2026-12-25"),
+        (["2026-12-26", "2026-12-25"], "2026-12-25..2026-12-26"),
+        (["2026-12-24..2026-12-31", "2026-12-26", "2027-01-01"], "2026-12-24..2027-01-01"),
+        (["2027-01-02", "2026-12-24..2026-12-31"], "2026-12-24..2026-12-31,2027-01-02..2027-01-02"),
+    ],
+)
+def test_dates_that_touch_or_overlap_are_one_stretch(texts: list[str], written: str) -> None:
+    assert str(dates(*texts)) == written
+
+
+@pytest.mark.parametrize(
+    ("day", "held"),
+    [("2026-12-23", False), ("2026-12-24", True), ("2026-12-31", True), ("2027-01-01", False), ("2027-06-05", True)],
+)
+def test_a_calendar_holds_both_ends_of_a_range_and_its_weekdays(day: str, held: bool) -> None:
+    holidays = dates("2026-12-24..2026-12-31", "2025-01-01") | WEEKEND
+    assert holidays.holds(date.fromisoformat(day)) is held
+
+
+def test_without_calendars_every_day_is_left() -> None:
+    assert ALL_DAYS.always
+    assert Days(BERLIN, NO_DAY).always
+    assert not Days(BERLIN, only=NO_DAY).always
+    assert not Days(BERLIN, WEEKEND).always
+
+
+# Berlin's clocks go ahead on 29 March 2026; Santiago's on 6 September 2026 at midnight, so that Sunday begins at 01:00.
+@pytest.mark.parametrize(
+    ("zone", "day", "opens", "closes"),
+    [
+        ("UTC", "2026-03-04", "2026-03-04 00:00", "2026-03-05 00:00"),
+        ("Europe/Berlin", "2026-03-29", "2026-03-28 23:00", "2026-03-29 22:00"),
+        ("Europe/Berlin", "2026-10-25", "2026-10-24 22:00", "2026-10-25 23:00"),
+        ("America/Santiago", "2026-09-06", "2026-09-06 04:00", "2026-09-07 03:00"),
+        ("Pacific/Kiritimati", "2026-03-04", "2026-03-03 10:00", "2026-03-04 10:00"),
+        ("Etc/GMT+12", "2026-03-04", "2026-03-04 12:00", "2026-03-05 12:00"),
+    ],
+)
+def test_a_day_is_that_of_its_zone_whatever_its_length(zone: str, day: str, opens: str, closes: str) -> None:
+    only = Days(ZoneInfo(zone), only=dates(day))
+    assert list(only.openings(at(opens) - 5 * DAY, at(closes) + 5 * DAY)) == [(at(opens), at(closes))]
+    assert (only.open_at(at(opens)), only.open_at(at(closes))) == (True, False)
+    assert only.closes(at(opens)) == at(closes)
+    assert Days(ZoneInfo(zone), skip=dates(day)).closes(at(opens) - DAY) == at(opens)
+
+
+def test_a_date_that_the_clock_left_out_has_no_time() -> None:
+    apia = Days(ZoneInfo("Pacific/Apia"), only=dates("2011-12-30"))
+    assert list(apia.openings(at("2011-12-20 00:00"), at("2012-01-10 00:00"))) == []
+
+
+def test_what_never_closes_within_two_years_is_said_to_never_close() -> None:
+    assert Days(BERLIN, dates("2030-01-01")).closes(at("2026-03-02 12:00")) is None
+    assert ALL_DAYS.closes(at("2026-03-02 12:00")) is None
+
+
+SOME_DAY = st.dates(date(2026, 3, 20), date(2026, 4, 10))
+CALENDARS = st.builds(
+    lambda days, weekdays: calendar(tuple((day, day) for day in days), weekdays),
+    st.lists(SOME_DAY, max_size=6),
+    st.frozensets(st.integers(0, 6), max_size=3),
+)
+ALL_SORTS = st.builds(
+    Days,
+    st.sampled_from([ZoneInfo("UTC"), BERLIN, ZoneInfo("Pacific/Apia"), ZoneInfo("America/St_Johns")]),
+    CALENDARS,
+    st.none() | CALENDARS,
+)
+
+
+@given(ALL_SORTS, st.integers(0, 500), st.integers(0, 500))
+def test_openings_and_the_question_at_an_instant_agree(days: Days, first: int, length: int) -> None:
+    after = datetime(2026, 3, 20, tzinfo=UTC) + timedelta(hours=first)
+    until = after + timedelta(hours=length)
+    spans = [(after, after + DAY)] if days.always else list(days.openings(after, until))
+    assert all(opens < closes for opens, closes in spans)
+    assert all(earlier[1] < later[0] for earlier, later in pairwise(spans))
+    for hours in range(length + 1):
+        instant = after + timedelta(hours=hours, minutes=30)
+        if instant <= until:
+            assert days.open_at(instant) is (days.always or any(opens <= instant < closes for opens, closes in spans))
+
+
+@given(ALL_SORTS)
+def test_a_key_is_read_as_the_days_it_was_written_for(days: Days) -> None:
+    assert read(days.key()) == days

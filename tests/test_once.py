@@ -1,0 +1,64 @@
+"""One moment: the first time at which a clock shows a reading, by the rules for jobs at fixed times."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from world import at
+
+from cron import once, schedule
+from cron.field import ScheduleError
+from cron.slots import Slots
+
+BERLIN = ZoneInfo("Europe/Berlin")
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "instant"),
+    [
+        ("2026-12-24T18:00", "Europe/Berlin", "2026-12-24 17:00"),
+        ("2026-12-24 18:00:05", "Europe/Berlin", "2026-12-24 17:00:05"),
+        ("2026-12-24T18:00Z", "Europe/Berlin", "2026-12-24 18:00"),
+        ("2026-12-24T18:00+05:30", "Europe/Berlin", "2026-12-24 12:30"),
+        ("2027-03-28T01:59:59", "Europe/Berlin", "2027-03-28 00:59:59"),
+        ("2027-03-28T02:00", "Europe/Berlin", "2027-03-28 01:00"),  # left out: at the first instant after the gap
+        ("2027-03-28T02:59", "Europe/Berlin", "2027-03-28 01:00"),
+        ("2027-03-28T03:00", "Europe/Berlin", "2027-03-28 01:00"),
+        ("2027-10-31T02:30", "Europe/Berlin", "2027-10-31 00:30"),  # twice: the first time
+        ("2027-10-31T03:00", "Europe/Berlin", "2027-10-31 02:00"),
+        ("2026-09-06T00:30", "America/Santiago", "2026-09-06 04:00"),  # Sunday begins at 01:00
+        ("2024-10-06T02:15", "Australia/Lord_Howe", "2024-10-05 15:30"),  # half an hour
+        ("2011-12-31T00:00", "Pacific/Apia", "2011-12-30 10:00"),
+    ],
+)
+def test_a_reading_comes_once(text: str, zone: str, instant: str) -> None:
+    moment = once.parse(text, ZoneInfo(zone))
+    assert moment.instant == at(instant)
+    assert moment.next(at(instant) - MINUTE) == at(instant)
+    assert moment.next(at(instant)) is None
+    assert moment.slots(at(instant) - MINUTE, at(instant)) == Slots(at(instant), at(instant), 1)
+    assert moment.slots(at(instant), at(instant) + MINUTE) is None
+    assert moment.slots(at(instant) - MINUTE, at(instant) - timedelta(seconds=1)) is None
+
+
+def test_a_day_that_the_clock_left_out_never_comes() -> None:
+    with pytest.raises(ScheduleError, match="never comes in Pacific/Apia, whose clock left that day out"):
+        once.parse("2011-12-30T12:00", ZoneInfo("Pacific/Apia"))
+
+
+READINGS = st.datetimes(datetime(2024, 1, 1), datetime(2031, 1, 1))  # noqa: DTZ001 -- what a clock on the wall shows
+ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/Santiago", "Australia/Lord_Howe", "Antarctica/Troll", "UTC")]
+
+
+@given(st.sampled_from(ZONES), READINGS)
+def test_a_moment_is_when_a_job_at_that_fixed_time_fires(zone: ZoneInfo, reading: datetime) -> None:
+    reading = reading.replace(second=0, microsecond=0)
+    yearly = schedule.parse(f"{reading.minute} {reading.hour} {reading.day} {reading.month} *", zone)
+    moment = once.parse(reading.isoformat(), zone).instant
+    assert moment is not None
+    assert yearly.next(moment - MINUTE) == moment
