@@ -475,7 +475,7 @@ class Calendar(Part):
     dates: Annotated[tuple[Dates, ...], _several(fields.dates, "date, `FIRST..LAST`, list")] = key(
         (), "Dates like `2026-12-25`, and ranges with both ends: `2026-12-24..2026-12-31`.", written=[]
     )
-    days: Days = key(frozenset(), "Days of the week.", written="none")
+    days: Days = key(frozenset(), "Days of the week.", else_="none")
 
     @model_validator(mode="after")
     def _names_a_day(self) -> Self:
