@@ -197,8 +197,11 @@ def test_goclaw_light_context_is_the_checklist_alone(play: Play, light: str, has
 @row("GoClaw", 14)
 def test_goclaw_many_jobs_beside_one_agent_and_none_of_their_output_suppressed(play: Play) -> None:
     jobs = "cron:\n  a: {every: 30m, command: x, deliver: log}\n  b: {schedule: '15 * * * *', command: x, deliver: log, wake_heartbeat: ops}\n"
-    world = play(agent(interval="none") + jobs, scripts={"a": lambda asked: "HEARTBEAT_OK", "b": lambda asked: "same"})
+    once = "  c: {at: '2026-03-02T09:00', command: x, deliver: log}\n"
+    scripts = {"a": lambda asked: "HEARTBEAT_OK", "b": lambda asked: "same", "c": lambda asked: "once"}
+    world = play(agent(interval="none") + jobs + once, scripts=scripts)
     world.run(hours=2, minutes=1)
+    assert [text for _, name, text in world.said if name == "c"] == ["once"]
     assert [text for _, name, text in world.said if name == "a"] == ["HEARTBEAT_OK"] * 4
     assert [text for _, name, text in world.said if name == "b"] == ["same"] * 2
 

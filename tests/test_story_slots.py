@@ -137,6 +137,31 @@ def test_a_job_that_must_not_be_made_up_for_is_not(play: Play) -> None:
     assert world.story()[1:] == ["03-02 08:10 schedule skipped missed x108"]
 
 
+def test_a_stagger_delays_a_job_always_by_as_much_and_its_slot_keeps_its_name(play: Play) -> None:
+    spread = "".join(f'  job{number}: {{schedule: "0 * * * *", command: x, stagger: 20m}}\n' for number in range(8))
+    world = play("cron:\n" + spread, start="2026-03-02 08:30")
+    world.run(hours=2)
+    world.off(minutes=5)
+    world.run(hours=2)
+    delays: dict[str, set[timedelta]] = {}
+    for asked in world.asked:
+        delays.setdefault(asked.name, set()).add(asked.at - asked.at.replace(minute=0, second=0))
+    assert {len(found) for found in delays.values()} == {1}
+    assert len({min(found) for found in delays.values()}) > 4
+    assert all(timedelta() <= min(found) <= timedelta(minutes=20) for found in delays.values())
+    assert {line[6:] for line in world.story("job0")} == {f"{hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)}
+
+
+def test_a_changed_stagger_moves_the_start_and_not_the_slots(play: Play) -> None:
+    hourly = job(schedule='"0 * * * *"')
+    world = play(hourly, start="2026-03-02 08:30")
+    world.run(hours=1)
+    world.reload(hourly.replace("{", "{stagger: 50%, "))
+    world.run(hours=1)
+    assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:00 schedule ok"]
+    assert world.asked[0].at == at("2026-03-02 09:00") < at("2026-03-02 10:00") < world.asked[1].at
+
+
 def test_ten_years_down_is_one_row(play: Play) -> None:
     world = play(OPS.replace("deliver: log", 'deliver: log, active_hours: "08:00-22:00"') + job(schedule='"* * * * *"'))
     world.run(minutes=1)

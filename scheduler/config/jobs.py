@@ -133,12 +133,21 @@ OF_A_COMMAND = ("env", "workdir", "stdin", "shell")
 
 def _check_heeded(job: models.Job, spot: Spot) -> None:
     """Note what the job writes itself and nothing would heed; what it inherits is for those whom it fits."""
+    if job.stagger and spot.wrote("stagger"):
+        _check_stagger(job, spot)
     for key in OF_A_PROMPT:
         if job.prompt is None and spot.wrote(key):
             spot.fault(f"nobody is asked, for there is no prompt; remove {key}, or write prompt: TEXT", key)
     for key in OF_A_COMMAND:
         if job.prompt is not None and job.command is None and spot.wrote(key):
             spot.fault(f"this is for a command, and a prompt runs none; remove {key}", key)
+
+
+def _check_stagger(job: models.Job, spot: Spot) -> None:
+    if job.schedule is not None and is_reboot(job.schedule):
+        spot.fault("@reboot is when the daemon starts, and is not put off; remove stagger", "stagger")
+    elif job.at is not None and isinstance(job.stagger, float):
+        spot.fault("what comes once has no period to take a part of; write a duration, such as 10m", "stagger")
 
 
 def _check_often(job: models.Job, schedule: Schedule | None, spot: Spot) -> None:
