@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 from world import at
 
 from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar, parse_dates, read
+from scheduler import firings, paces
+from scheduler.paces import Slots
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WEEKEND = Calendar(weekdays=frozenset({5, 6}))
@@ -111,3 +115,37 @@ def test_openings_and_the_question_at_an_instant_agree(days: Days, first: int, l
 @given(ALL_SORTS)
 def test_a_key_is_read_as_the_days_it_was_written_for(days: Days) -> None:
     assert read(days.key()) == days
+
+
+HOURS = [[480, 1320, [0, 1, 2, 3, 4, 5, 6], "Europe/Berlin"]]
+PACES = st.sampled_from([
+    {"interval": 5400.0, "stagger": 60.0, "hours": []},
+    {"interval": 86400.0, "stagger": 600.0, "hours": HOURS},
+    {"every": 10800.0, "offset": 600.0},
+    {"schedule": "*/20 * * * *", "zone": "Europe/Berlin", "offset": 0.0, "hours": HOURS},
+    {"schedule": "30 2 * * *", "zone": "Europe/Berlin", "offset": 900.0},
+])  # fmt: skip
+ANCHOR = at("2026-03-20 02:07")
+
+
+def count(slots: Slots | None) -> int:
+    return slots.count if slots else 0
+
+
+# Berlin's clocks go ahead on 29 March 2026.
+@given(PACES, ALL_SORTS, st.integers(0, 20_000), st.integers(0, 5000), st.integers(0, 5000))
+def test_every_slot_of_a_pace_is_open_or_closed_by_its_days_or_its_hours(
+    said: dict[str, Any], days: Days, first: int, length: int, more: int
+) -> None:
+    plain, pace = (paces.pace(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
+    after = at("2026-03-20 00:00") + timedelta(minutes=first)
+    between, until = after + timedelta(minutes=length), after + timedelta(minutes=length + more)
+    for find in (pace.slots, pace.by_hours, pace.by_days):
+        assert count(find(after, until)) == count(find(after, between)) + count(find(between, until))
+    found = [count(find(after, until)) for find in (pace.slots, pace.by_hours, pace.by_days)]
+    assert sum(found) == count(plain.slots(after, until)) + count(plain.by_hours(after, until))
+    walked = list(firings.slots(pace, after, until))
+    assert len(walked) == found[0]
+    assert all(days.open_at(slot + pace.offset) for slot in walked)
+    left_out = [slot for slot in firings.slots(plain, after, until) if not days.open_at(slot + pace.offset)]
+    assert len(walked) + len(left_out) == count(plain.slots(after, until))

@@ -333,3 +333,39 @@ def test_two_thousand_agents_take_less_than_a_millisecond_each(tmp_path: Path) -
     began = time.process_time()
     assert len(read(tmp_path, text, ENVIRON).settings.heartbeats) == 2000
     assert time.process_time() - began < 2
+
+
+RESTING = """\
+timezone: Asia/Tokyo
+calendars: {holidays: {dates: [2026-12-25]}, weekend: {days: sat-sun}}
+defaults:
+  agent: {runner: {kind: command, argv: [cat]}}
+  heartbeat: {interval: 1h, deliver: log, skip_on: holidays}
+  cron: {command: x, only_on: [weekend, holidays]}
+agents:
+  heir: {}
+  always: {heartbeat: {skip_on: none}}
+  berlin: {heartbeat: {active_hours: {start: "08:00", end: "22:00", timezone: Europe/Berlin}}}
+cron:
+  heir: {every: 1h}
+  london: {every: 1h, timezone: Europe/London, skip_on: weekend, only_on: []}
+"""
+
+
+def test_calendars_are_inherited_and_undone_and_their_days_are_those_of_the_entry_s_zone(tmp_path: Path) -> None:
+    settings = read(tmp_path, RESTING).settings
+    beats, jobs = settings.heartbeats, settings.jobs
+    assert {name: beat.calendars.key() for name, beat in beats.items() if not beat.calendars.always} == {
+        "heir": "Asia/Tokyo skip:2026-12-25..2026-12-25",
+        "berlin": "Europe/Berlin skip:2026-12-25..2026-12-25",
+    }
+    assert jobs["heir"].calendars.key() == "Asia/Tokyo skip: only:2026-12-25..2026-12-25,sat,sun"
+    assert jobs["london"].calendars.key() == "Europe/London skip:sat,sun"
+
+
+def test_a_moment_of_its_own_undoes_an_inherited_interval(tmp_path: Path) -> None:
+    text = "defaults: {cron: {every: 6h, command: x}}\ncron: {a: {at: '2026-12-24T18:00'}, b: {}}\n"
+    jobs = read(tmp_path, text).settings.jobs
+    assert (jobs["a"].every, jobs["b"].at) == (None, None)
+    assert jobs["a"].at is not None
+    assert jobs["a"].grace == timedelta(hours=1)
