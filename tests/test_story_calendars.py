@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 from world import World, at
 
-from heartbeat.runners import Failure
 from scheduler.config.complaint import ConfigError
 
 Play = Callable[..., World]
@@ -114,7 +113,14 @@ def test_a_retry_does_not_cross_into_a_day_off(play: Play) -> None:
     world.scripts["ops"] = lambda asked: 1
     world.until("2026-03-04 01:00")
     assert world.story() == ["03-03 23:59 interval failed no_time_left"]
-    assert Failure.EXIT not in [row["reason"] for row in world.rows()]
+    assert world.rows()[0]["finished_at"] < "2026-03-04T00:00:00Z"
+
+
+def test_a_beat_that_could_only_start_late_on_a_day_off_is_missed(play: Play) -> None:
+    world = play(agent(schedule='"55 23 * * *"', skip_on="holidays").replace("interval: 6h, ", ""), start="2026-03-03 23:50")
+    world.off(minutes=11)
+    world.run(hours=1)
+    assert world.story("ops")[-1] == "03-03 23:55 schedule skipped missed"
 
 
 def test_a_job_stays_away_on_a_holiday(play: Play) -> None:

@@ -88,7 +88,7 @@ def test_a_changed_moment_is_a_new_one_and_the_old_one_stays_done(play: Play) ->
 def test_what_is_changed_beside_the_moment_does_not_make_it_new(play: Play) -> None:
     world = play(AT_SIX)
     world.run(days=1)
-    world.reload(job(at='"2026-03-02 18:00:00"', retries="3"))
+    world.reload(job(at='"2026-03-02 18:00:00"', retries="3", stagger="5m"))
     world.run(days=1)
     assert world.story() == ["03-02 17:00 at ok"]
 
