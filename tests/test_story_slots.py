@@ -162,6 +162,38 @@ def test_a_changed_stagger_moves_the_start_and_not_the_slots(play: Play) -> None
     assert world.asked[0].at == at("2026-03-02 09:00") < at("2026-03-02 10:00") < world.asked[1].at
 
 
+def test_a_changed_schedule_counts_from_now_and_makes_up_for_nothing(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 08:30")
+    world.until("2026-03-02 09:10")
+    world.reload(job(schedule='"5 * * * *"'))
+    world.until("2026-03-02 10:10")
+    assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:05 schedule ok"]
+
+
+def test_a_job_of_the_daemons_start_does_not_run_on_a_reload(play: Play) -> None:
+    boots = job(schedule='"@reboot"')
+    world = play(boots)
+    world.run(minutes=1)
+    world.reload(boots.replace("command: measure", "command: other") + '  more: {schedule: "@reboot", command: x}\n')
+    world.run(hours=1)
+    assert [asked.name for asked in world.asked] == ["measure"]
+    world.off(minutes=1)
+    world.run(minutes=1)
+    assert [asked.name for asked in world.asked] == ["measure", "measure", "more"]
+
+
+@pytest.mark.parametrize(("tzdata", "minute"), [("0", 30), ("1", 0)])
+def test_times_to_come_are_found_anew_when_the_zone_rules_have_changed(play: Play, tzdata: str, minute: int) -> None:
+    world = play(job(schedule='"0 3 * * *"'), start="2026-03-02 08:30")
+    by_old_rules = int(at("2026-03-03 03:30").timestamp() * 1000)
+    with world.store.transaction() as db:
+        db.execute("update entry set slot = ?, due_at = ?", (by_old_rules, by_old_rules))
+    world.stop()
+    world.boot(tzdata=tzdata)
+    world.until("2026-03-03 06:00")
+    assert [asked.at.minute for asked in world.asked] == [minute]
+
+
 def test_ten_years_down_is_one_row(play: Play) -> None:
     world = play(OPS.replace("deliver: log", 'deliver: log, active_hours: "08:00-22:00"') + job(schedule='"* * * * *"'))
     world.run(minutes=1)

@@ -148,7 +148,7 @@ class World:
         self.lives = 0
         self.boot()
 
-    def boot(self, *, at_once: bool = False, survivors: Mapping[str, bool] | None = None) -> None:
+    def boot(self, *, at_once: bool = False, survivors: Mapping[str, bool] | None = None, tzdata: str = "0") -> None:
         """Begin a life of the daemon on the same database."""
         self.lives += 1
         self.store = Store.open(self.state)
@@ -159,7 +159,7 @@ class World:
             self.store, self.plan(strict=False), self.runs, self.letters, self.inbox,
             [self.events.append], f"life{self.lives}", random.Random(7),
         )  # fmt: skip
-        boot = Boot(f"life{self.lives}", 4000 + self.lives, "0", "0")
+        boot = Boot(f"life{self.lives}", 4000 + self.lives, "0", tzdata)
         self.engine.begin(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)
 
     def kill(self) -> None:
