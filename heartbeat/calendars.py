@@ -16,7 +16,7 @@ _UTC = ZoneInfo("UTC")
 _EPOCH = date(1970, 1, 1).toordinal()
 _DAY = 86_400
 _AROUND = 2  # days; no zone is farther than that from UTC, and a correction of its clock takes one day at most
-_DATES = re.compile(r"(\d{4}-\d\d-\d\d)(?:\.\.(\d{4}-\d\d-\d\d))?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 Dates = tuple[date, date]  # both included
 
@@ -110,18 +110,22 @@ def calendar(dates: tuple[Dates, ...], weekdays: frozenset[int] = frozenset()) -
     return Calendar(tuple(found), weekdays)
 
 
-def parse_dates(text: object) -> Dates:
+def parse_dates(text: str) -> Dates:
     """The first and the last day of `2026-12-25` or `2026-12-24..2026-12-31`; ValueError with one line on what is wrong."""
-    said = _DATES.fullmatch(text) if isinstance(text, str) else None
+    start, dots, end = text.partition("..")
     try:
-        first, last = (date.fromisoformat(part) for part in (said[1], said[2] or said[1])) if said else (None, None)
+        first, last = _date(start), _date(end if dots else start)
     except ValueError:
-        first = last = None
-    if first is None or last is None:
-        raise ValueError(f"{text!r} is not a day; write 2026-12-25, or 2026-12-24..2026-12-31")
+        raise ValueError(f"{text!r} is not a day; write 2026-12-25, or 2026-12-24..2026-12-31") from None
     if last < first:
         raise ValueError(f"{text!r} runs backwards; write {last}..{first}")
     return first, last
+
+
+def _date(text: str) -> date:
+    if not _DATE.fullmatch(text):  # Python reads 20261225 and 2026-W52-5 too
+        raise ValueError(text)
+    return date.fromisoformat(text)
 
 
 def _calendar(text: str) -> Calendar:

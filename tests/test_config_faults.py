@@ -148,6 +148,8 @@ FAULTS = [
     ('wake_heartbeat: ops\n', 'wake_heartbeat: ops\n    only_on: [holiday]\ncalendars: {holidays: {dates: 2026-12-25}}\n', "config.yaml:22:15: cron.nightly.only_on[0]: 'holiday' is no calendar of this file; did you mean holidays?"),
     ('retries: 2', 'skip_on: [weekend, weekend]', "config.yaml:16:26: agents.ops.heartbeat.skip_on[1]: 'weekend' is named twice"),
     ('agents:\n', 'calendars: {h: {dates: [2026-12-25, 2026-02-30]}}\nagents:\n', "config.yaml:9:37: calendars.h.dates[1]: '2026-02-30' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),
+    ('agents:\n', 'calendars: {h: {dates: 2026-12-31..}}\nagents:\n', "config.yaml:9:24: calendars.h.dates: '2026-12-31..' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),
+    ('agents:\n', 'calendars: {h: {dates: 20261231x}}\nagents:\n', "config.yaml:9:24: calendars.h.dates: '20261231x' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),
     ('agents:\n', 'calendars: {h: {dates: 2026-12-31..2026-12-24}}\nagents:\n', "config.yaml:9:24: calendars.h.dates: '2026-12-31..2026-12-24' runs backwards; write 2026-12-24..2026-12-31"),
     ('agents:\n', 'calendars: {h: {dates: [12-25]}}\nagents:\n', "config.yaml:9:25: calendars.h.dates[0]: '12-25' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),
     ('agents:\n', 'calendars: {h: {dates: [2026]}}\nagents:\n', "config.yaml:9:25: calendars.h.dates[0]: 2026 is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),

@@ -36,13 +36,19 @@ class Today:
 
 def faults(settings: Settings, today: Today) -> Iterator[Fault]:
     """What time has made wrong of valid settings."""
+    judged: dict[object, bool] = {}  # thousands of agents share a handful of ways
     for name, beat in settings.heartbeats.items():
-        if beat.enabled and _never(*_beat_paces(beat), today.now):
+        if not beat.enabled or beat.calendars.always:
+            continue
+        way = (beat.interval, beat.schedule, beat.schedule and beat.stagger, beat.zone, beat.hours, beat.calendars)
+        if way not in judged:
+            judged[way] = _never(*_beat_paces(beat), today.now)
+        if judged[way]:
             yield "agents", name, ("heartbeat", _key(beat.calendars)), NEVER
     for name, job in settings.jobs.items():
         if job.enabled and job.at and _has_passed(paces.of_job(job), name, settings.state, today):
             yield "cron", name, ("at",), PASSED
-        elif job.enabled and _never(*_job_paces(job), today.now):
+        elif job.enabled and not job.calendars.always and _never(*_job_paces(job), today.now):
             yield "cron", name, (_key(job.calendars),), NEVER
 
 
@@ -53,7 +59,7 @@ def _has_passed(text: str, name: str, state: Path, today: Today) -> bool:
 
 def _never(text: str, free: str, now: datetime) -> bool:
     """Whether calendars keep an entry, which is `free` without them, from all that it would do within two years."""
-    plain = None if text == free else paces.pace(free, now).next(now)
+    plain = paces.pace(free, now).next(now)
     if plain is None:
         return False
     left = paces.pace(text, now).next(now)
