@@ -152,7 +152,7 @@ def _time(job: Job) -> str:
         return REBOOT
     if job.every:
         raise Unsayable(f"it runs every {job.every} (h:mm:ss) of elapsed time, and a crontab only knows the clock")
-    if job.schedule is None:
+    if job.schedule is None:  # at
         raise Unsayable("it fires once, and a crontab only knows what comes again")
     return _plain(job.schedule)
 
@@ -171,6 +171,8 @@ def _plain(schedule: Schedule) -> str:
 
 def _left_out(job: Job) -> Iterator[str]:
     """What a line leaves out of a job."""
+    if not job.calendars.always:
+        yield "its calendars are left out, it fires on the days that they leave out too"
     if job.retries:
         yield f"retries: {job.retries} is left out, a failed command waits for its next time"
     if job.stagger:

@@ -13,10 +13,11 @@ from config_file import read as read_config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cron import crontab
+from cron import crontab, once
 from cron.export import Host, Said, written
 from cron.job import Job
 from cron.schedule import parse
+from heartbeat.calendars import ALL_DAYS, Calendar, Days
 from scheduler.config import zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -28,6 +29,8 @@ JOB = Job(
     zone=BERLIN,
     schedule=parse("0 3 * * *", BERLIN),
     every=None,
+    at=None,
+    calendars=ALL_DAYS,
     reboot=False,
     stagger=timedelta(0),
     misfire="latest",
@@ -147,7 +150,10 @@ def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it(
             {"schedule": None, "every": timedelta(hours=6)},
             "it runs every 6:00:00 (h:mm:ss) of elapsed time, and a crontab only knows the clock",
         ),
-        ({"schedule": None}, "it fires once, and a crontab only knows what comes again"),
+        (
+            {"schedule": None, "at": once.parse("2026-12-24T18:00", BERLIN)},
+            "it fires once, and a crontab only knows what comes again",
+        ),
         ({"schedule": parse("0 3 L * *", BERLIN)}, "no crontab knows the L and # of 0 3 L * *"),
         ({"schedule": parse("0 3 * * fri#2", BERLIN)}, "no crontab knows the L and # of 0 3 * * fri#2"),
         ({"command": None, "prompt": "what is new?", "agent": "ops"}, "it asks ops, and a crontab only runs commands"),
@@ -162,10 +168,10 @@ def test_what_a_crontab_cannot_say_is_a_comment_that_says_why(change: dict[str, 
 
 
 def test_what_a_line_leaves_out_is_told() -> None:
-    found = lines(
-        replace(JOB, retries=2, stagger=timedelta(minutes=2), deliver=("phone",), wake_heartbeat=("ops",), wake_on="failure")
-    )
-    assert found == [
+    weekdays = Days(BERLIN, Calendar(weekdays=frozenset({5, 6})))
+    job = replace(JOB, calendars=weekdays, retries=2, stagger=timedelta(minutes=2), deliver=("phone",))
+    assert lines(replace(job, wake_heartbeat=("ops",), wake_on="failure")) == [
+        "# its calendars are left out, it fires on the days that they leave out too",
         "# retries: 2 is left out, a failed command waits for its next time",
         "# stagger is left out, it starts on the minute and not 0:02:00 later",
         "# its output is not told to phone, cron mails it",
