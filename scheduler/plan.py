@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import chain
 
@@ -16,17 +17,26 @@ from scheduler.work.heartbeats import HeartbeatEntry
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the daemon runs by: the settings, and one entry for each agent and job."""
+    """What the daemon runs by: the settings, one entry for each agent and job, and the jobs that may wake each agent at once."""
 
     settings: Settings
     entries: Mapping[Key, Entry]
+    wakers: Mapping[str, Sequence[str]]
 
 
 def make(settings: Settings) -> Plan:
     """The plan for valid settings; pure, so that it can fail without touching anything."""
     jobs = (JobEntry(job, settings.asked.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
-    return Plan(settings, {(entry.kind, entry.name): entry for entry in entries})
+    return Plan(settings, {(entry.kind, entry.name): entry for entry in entries}, _wakers(entries))
+
+
+def _wakers(entries: list[Entry]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for entry in entries:
+        for agent in entry.may_wake:
+            found[agent].append(entry.name)
+    return dict(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,3 +224,112 @@ def test_a_job_can_be_run_by_hand_but_not_beside_itself(play: Play) -> None:
         world.run_job("backup")
     world.run(minutes=10)
     assert world.story("backup") == ["03-02 08:00 manual ok", "03-02 08:01 manual skipped already_running"]
+
+
+THREE = """
+defaults: {cron: {wake_heartbeat: ops}}
+cron:
+  short: {schedule: "0 3 * * *", command: short}
+  middle: {schedule: "0 3 * * *", command: middle}
+  long: {schedule: "0 3 * * *", command: long}
+"""
+
+
+def three(play: Play, more: str = "", jobs: str = THREE, **seconds: float) -> World:
+    """Three jobs that fire at three in the night, and how long each takes."""
+    world = play(more + agent(interval="none") + jobs, start="2026-03-03 02:59")
+    took = {"short": 2, "middle": 5, "long": 20} | seconds
+    world.scripts = {name: lambda asked, name=name: Takes(f"{name} is done", timedelta(seconds=took[name])) for name in took}
+    return world
+
+
+def woken(world: World) -> list[tuple[str, list[str]]]:
+    """When the agent beat, and which jobs the prompt named."""
+    names = ("short", "middle", "long")
+    return [
+        (f"{asked.at:%H:%M:%S}", [name for name in names if f"By cron {name}" in asked.stdin])
+        for asked in world.asked
+        if asked.name == "ops"
+    ]
+
+
+def test_three_jobs_in_one_minute_make_one_beat_that_names_all_three(play: Play) -> None:
+    world = three(play)
+    world.until("2026-03-03 03:10")
+    assert woken(world) == [("03:00:20", ["short", "middle", "long"])]
+    assert sorted(results(world)) == ["joined", "joined", "started"]
+
+
+def test_a_wake_waits_for_other_jobs_no_longer_than_the_gap(play: Play) -> None:
+    world = three(play, long=300)
+    world.until("2026-03-03 03:10")
+    assert woken(world) == [("03:00:32", ["short", "middle"]), ("03:05:00", ["long"])]
+
+
+def test_jobs_that_find_no_free_place_are_waited_for_too(play: Play) -> None:
+    world = three(play, "limits: {concurrency: 1}\n")
+    world.until("2026-03-03 03:10")
+    assert woken(world) == [("03:00:27", ["short", "middle", "long"])]
+
+
+@pytest.mark.parametrize("keys", ["wake_on: failure", "wake_mode: next", "wake_heartbeat: []", "enabled: false"])
+def test_a_job_that_does_not_wake_in_the_end_holds_nobody_up_for_longer_than_it_runs(play: Play, keys: str) -> None:
+    world = three(play, jobs=THREE.replace("command: long", f"command: long, {keys}"))
+    world.until("2026-03-03 03:10")
+    ((at, named),) = woken(world)
+    assert at == ("03:00:20" if keys == "wake_on: failure" else "03:00:05")
+    assert named[:2] == ["short", "middle"]
+
+
+def test_whoever_wakes_by_hand_waits_for_no_job(play: Play) -> None:
+    world = three(play)
+    world.until("2026-03-03 03:00:03")
+    world.wake("ops", "look")
+    world.until("2026-03-03 03:10")
+    assert woken(world) == [("03:00:03", ["short"]), ("03:00:33", ["middle", "long"])]
+
+
+def test_without_a_gap_nothing_is_waited_for(play: Play) -> None:
+    world = three(play, "limits: {wake_gap: 0s}\n")
+    world.until("2026-03-03 03:10")
+    assert [at for at, _ in woken(world)] == ["03:00:02", "03:00:05", "03:00:20"]
+
+
+def test_a_wake_that_waits_for_other_jobs_survives_a_crash(play: Play) -> None:
+    world = three(play)
+    world.until("2026-03-03 03:00:10")
+    world.off(seconds=5)
+    world.until("2026-03-03 03:10")
+    assert woken(world) == [("03:00:15", ["short", "middle", "long"])]
+    assert "By cron long, outcome abandoned" in world.asked[-1].stdin
+
+
+def test_the_job_s_own_words_go_before_the_end_of_its_output(play: Play) -> None:
+    world = play(LAZY + BACKUP.replace("ops}", "ops, wake_text: Compare it with yesterday.}"))
+    world.scripts["backup"] = lambda asked: "copied 12 files"
+    world.until("2026-03-03 03:01")
+    said = world.asked[-1].stdin
+    assert (
+        said.index("Compare it with yesterday.") < said.index('The cron job "backup" ended: ok') < said.index("| copied 12 files")
+    )
+
+
+def test_a_job_without_a_command_only_wakes(play: Play) -> None:
+    world = play(LAZY + 'cron: {morning: {schedule: "0 3 * * *", wake_heartbeat: ops, wake_text: The day begins.}}\n')
+    world.until("2026-03-03 03:01")
+    assert (world.story("morning"), world.story("ops")[-1]) == (["03-03 03:00 schedule ok"], "03-03 03:00 cron ok heartbeat_ok")
+    assert "The day begins." in world.asked[-1].stdin
+
+
+def test_one_job_wakes_several_agents(play: Play) -> None:
+    two = agent(interval="none") + agent(interval="none").replace("agents:\n", "").replace("ops", "web")
+    world = play(two + BACKUP.replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]"))
+    world.until("2026-03-03 03:01")
+    assert [asked.name for asked in world.asked] == ["backup", "ops", "web"]
+
+
+def test_what_a_job_printed_is_delivered_where_it_says(play: Play) -> None:
+    world = play(LAZY + BACKUP.replace("wake_heartbeat: ops", "deliver: log"))
+    world.scripts["backup"] = lambda asked: "copied 12 files\n"
+    world.until("2026-03-04 03:01")
+    assert [text for _, name, text in world.said if name == "backup"] == ["copied 12 files", "copied 12 files"]

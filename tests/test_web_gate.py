@@ -219,14 +219,21 @@ def test_every_answer_is_hardened_and_says_nothing_of_the_server(daemon: Living)
 @pytest.mark.parametrize("size", [64 * 1024 + 1, 1_000_000])
 def test_a_large_body_is_refused(daemon: Living, size: int) -> None:
     before = daemon.rows()
+    body = b"{}" + b" " * (size - 2)
+    reply = daemon.send("POST", "/api/v1/pause", body, CHIEF, {"Content-Type": "application/json"})
+    assert (reply.status, daemon.rows()) == (413, before)
+
+
+@pytest.mark.parametrize(("size", "status"), [(1024 * 1024, 200), (1024 * 1024 + 1, 413)])
+def test_what_wakes_may_be_larger_for_many_alerts_may_fire_at_once(daemon: Living, size: int, status: int) -> None:
     body = b'{"text": "' + b"x" * (size - 12) + b'"}'
     reply = daemon.send("POST", "/api/v1/agents/ops/wake", body, CHIEF, {"Content-Type": "application/json"})
-    assert (reply.status, daemon.rows()) == (413, before)
+    assert reply.status == status
 
 
 def test_a_large_body_in_pieces_is_refused(daemon: Living) -> None:
     head = (
-        f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
+        f"POST /api/v1/pause HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
         "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     )
     piece = b"4000\r\n" + b" " * 0x4000 + b"\r\n"

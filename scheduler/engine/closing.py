@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import calls, claims, incidents, planning
+from scheduler.engine import calls, claims, gathering, incidents, planning
 from scheduler.events import LaneTaken, Retried, Stale
 from scheduler.outcome import (
     ANSWERS,
@@ -156,6 +156,7 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     _end_wakes(turn, standing, claim, ending)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
+    gathering.release(turn, entry)
     return incidents.hear(turn, claim, ending, _noted(turn, standing, claim, ending, told=bool(channels)))
 
 
@@ -195,4 +196,4 @@ def _wake(turn: Turn, wake: Wake) -> None:
     if woken is None or (Kind.HEARTBEAT, wake.name) not in turn.plan.entries:
         wakes.reject(turn, wake)
         return
-    wakes.ask(turn, woken, wake)
+    wakes.ask(turn, woken, wake, gathering.held_until(turn, wake.name) if wake.urgent else None)

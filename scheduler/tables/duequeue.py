@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -237,6 +239,17 @@ def open_run(db: sqlite3.Connection, kind: Kind, name: str) -> Open | None:
     """The entry's open run, if it has one; a partial unique index makes two impossible."""
     row = db.execute("select * from run where kind = ? and name = ? and state in ('running', 'waiting')", (kind, name)).fetchone()
     return _open(row) if row else None
+
+
+def any_under_way(turn: Turn, kind: Kind, names: Sequence[str]) -> bool:
+    """Whether one of these entries has an open run, or is due."""
+    row = turn.db.execute(
+        "select 1 from json_each(?) as named where"
+        " exists (select 1 from run where kind = ? and name = named.value and state in ('running', 'waiting'))"
+        " or exists (select 1 from entry where kind = ? and name = named.value and due_at <= ?) limit 1",
+        (json.dumps(names), kind, kind, millis(turn.now)),
+    ).fetchone()
+    return row is not None
 
 
 def open_runs(db: sqlite3.Connection) -> list[tuple[Kind, str, Open]]:

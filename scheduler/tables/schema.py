@@ -97,6 +97,7 @@ create table wake (
   created_at integer not null,
   updated_at integer not null,
   due_at integer,                   -- when it may start a run; null: it waits for the next one
+  held_until integer,               -- until then it waits for others that are to come with it
   state text not null,              -- waiting, taken, ended
   run_id integer
 ) strict;

@@ -18,19 +18,35 @@ from scheduler.wake import Wake, clip
 ROWS = 20  # wakes kept apart per agent; those of further senders only raise a count
 
 
-def ask(turn: Turn, standing: Standing, wake: Wake) -> int:
+def ask(turn: Turn, standing: Standing, wake: Wake, held_until: datetime | None = None) -> int:
     """Keep a wake until its agent has heard it; gives the id of the row that holds it.
 
-    Wakes of one source and sender merge: a count, and the last text.
+    Wakes of one source and sender merge: a count, and the last text. Until `held_until` it starts nothing by itself, for others
+    are to come with it; `let_go` ends that.
     """
     due_at = _start_at(turn, standing, wake)
-    row_id = _merge(turn, standing, wake, due_at) or _insert(turn, standing, wake, due_at)
+    row_id = _merge(turn, standing, wake, due_at) or _insert(turn, standing, wake, due_at, held_until)
     if due_at is None and wake.urgent:
         _tell(turn, wake, WakeResult.DEFERRED)
-    if due_at is not None and duequeue.open_run(turn.db, standing.kind, standing.name) is None:
-        sooner = due_at if standing.due_at is None else min(due_at, standing.due_at)
-        duequeue.save(turn, standing, replace(standing, due_at=sooner))
+    _look_again(turn, standing)
     return row_id
+
+
+def let_go(turn: Turn, standing: Standing) -> None:
+    """Let the wakes of an agent that were held for others start their run."""
+    if _may_wait(turn, standing.kind, standing.name):
+        turn.db.execute(
+            "update wake set held_until = null where kind = ? and name = ? and state = 'waiting'", (standing.kind, standing.name)
+        )
+        _look_again(turn, standing)
+
+
+def _look_again(turn: Turn, standing: Standing) -> None:
+    """Look at the entry as soon as a wake may start a run of it, unless one is open."""
+    at = next_start(turn, standing.kind, standing.name)
+    sooner = at is not None and (standing.due_at is None or at < standing.due_at)
+    if sooner and duequeue.open_run(turn.db, standing.kind, standing.name) is None:
+        duequeue.save(turn, standing, replace(standing, due_at=at))
 
 
 def _start_at(turn: Turn, standing: Standing, wake: Wake) -> datetime | None:
@@ -72,14 +88,17 @@ def _merge(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None) 
     return int(found["id"])
 
 
-def _insert(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None) -> int:
+def _insert(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None, held_until: datetime | None) -> int:
     now = millis(turn.now)
     _note_waiting(turn, standing.kind, standing.name)
     row = turn.db.execute(
-        "insert into wake (kind, name, source, sender, text, outcome, created_at, updated_at, due_at, state)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting') returning id",
-        (standing.kind, standing.name, wake.source, wake.sender, clip(wake.text), wake.outcome, now, now, bound(due_at)),
-    ).fetchone()
+        "insert into wake (kind, name, source, sender, text, outcome, created_at, updated_at, due_at, held_until, state)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting') returning id",
+        (
+            standing.kind, standing.name, wake.source, wake.sender, clip(wake.text), wake.outcome, now, now,
+            bound(due_at), bound(held_until),
+        ),
+    ).fetchone()  # fmt: skip
     return int(row["id"])
 
 
@@ -87,7 +106,7 @@ def next_start(turn: Turn, kind: Kind, name: str) -> datetime | None:
     """When the next waiting wake of an entry wants to start a run."""
     if not _may_wait(turn, kind, name):
         return None
-    query = "select min(due_at) from wake where kind = ? and name = ? and state = 'waiting'"
+    query = "select min(max(due_at, coalesce(held_until, 0))) from wake where kind = ? and name = ? and state = 'waiting'"
     return optional(turn.db.execute(query, (kind, name)).fetchone()[0])
 
 
@@ -101,7 +120,8 @@ def starter(turn: Turn, kind: Kind, name: str) -> Wake | None:
     if not _may_wait(turn, kind, name):
         return None
     row = turn.db.execute(
-        "select * from wake where kind = ? and name = ? and state = 'waiting' and due_at <= ? order by due_at, id limit 1",
+        "select * from wake where kind = ? and name = ? and state = 'waiting'"
+        " and max(due_at, coalesce(held_until, 0)) <= ? order by due_at, id limit 1",
         (kind, name, millis(turn.now)),
     ).fetchone()
     return _wake(row) if row else None

@@ -18,7 +18,7 @@ from scheduler.reload import Reloaded
 from scheduler.tables import holds
 from scheduler.tables.history import iso
 from scheduler.wake import Wake
-from scheduler.web import reading
+from scheduler.web import alertmanager, reading
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
@@ -28,15 +28,19 @@ HOLDER = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")
 
 
 async def wake(call: Call) -> dict[str, int]:
-    """Wake an agent, with a text for it."""
+    """Wake an agent, with a text for it or with what Alertmanager notifies of."""
+    check_reach(call, Kind.HEARTBEAT, call.path["name"])
+    found = alertmanager.wake(call.path["name"], call.body) if alertmanager.is_notification(call.body) else _wake(call)
+    return {"wake": await _ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))}
+
+
+def _wake(call: Call) -> Wake:
     call.only("text")
-    name, text = call.path["name"], call.body.get("text", "")
-    check_reach(call, Kind.HEARTBEAT, name)
+    text = call.body.get("text", "")
     if not isinstance(text, str):
         raise bad("text: write a text in quotes")
     source, sender = _source(call)
-    asked = WakeAgent(Wake(name, source=source, sender=sender, text=text), cause=call.headers.get("x-heartbeatd-run"))
-    return {"wake": await _ask(call, asked)}
+    return Wake(call.path["name"], source=source, sender=sender, text=text)
 
 
 async def run_job(call: Call) -> dict[str, int]:

@@ -11,6 +11,7 @@ from scheduler.web.problem import HANDLERS
 from scheduler.web.reach import Reach
 
 LARGEST_BODY = 64 * 1024  # bytes
+LARGEST_WAKE = 1024 * 1024  # bytes; Alertmanager does not send again what was refused, however many alerts it holds
 
 
 def application(reach: Reach) -> Starlette:
@@ -47,5 +48,5 @@ def _routes(reach: Reach) -> list[Route]:
         *(Route(path, doing(reach, "operate", do), methods=["POST"]) for path, do in operations.items()),
         Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.hold), methods=["PUT"]),
         Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.let_go), methods=["DELETE"]),
-        Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake), methods=["POST"]),
+        Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake), methods=["POST"], max_body_size=LARGEST_WAKE),
     ]

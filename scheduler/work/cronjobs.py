@@ -115,6 +115,10 @@ class JobEntry:
             return run(self.spec, start)
         return _with_message(self.spec, prompts.ask(self.spec, self.agent, claim, start, self.judge))
 
+    @property
+    def may_wake(self) -> tuple[str, ...]:
+        return self.spec.wake_heartbeat if self.spec.wake_mode == "now" else ()
+
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
         """Whom this end of the job wakes, with what it has to tell them."""
         if ending.outcome in NO_END or not command.wakes(self.spec, ending.outcome is Outcome.OK):

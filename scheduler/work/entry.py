@@ -152,6 +152,11 @@ class Entry(Protocol):
         """Carry one attempt through, in a worker thread; waits for whatever it asks."""
         ...
 
+    @property
+    def may_wake(self) -> tuple[str, ...]:
+        """The agents whose heartbeat its end may wake at once."""
+        ...
+
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
         """The wakes that this end of the run causes."""
         ...

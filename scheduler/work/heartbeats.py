@@ -37,6 +37,7 @@ class HeartbeatEntry:
     catch_up = True
     again_after_crash = True
     starts_at_boot = False
+    may_wake = ()
 
     @property
     def name(self) -> str:

@@ -1,0 +1,109 @@
+"""Alertmanager's notification, its webhook's body of version 4, as the wake of an agent.
+
+The form is Prometheus's: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+
+from scheduler.outcome import Trigger
+from scheduler.wake import TEXT_LIMIT, Wake
+from scheduler.web.problem import bad
+
+VERSION = "4"
+FIRING = "firing"
+LONGEST_SENDER = 200  # characters
+LONGEST_VALUE = 300  # characters of a label or an annotation
+ROOM_FOR_END = 100  # bytes of the text kept free to say how many alerts it leaves out
+
+
+def is_notification(body: Mapping[str, Any]) -> bool:
+    """Whether a body means to be one of Alertmanager's."""
+    return "alerts" in body
+
+
+def wake(agent: str, body: Mapping[str, Any]) -> Wake:
+    """The wake that a notification asks for. Repeats for one group merge, as they have one sender.
+
+    Where all is resolved nobody needs to be woken: it is told by the next beat. Raises Problem for what is no notification.
+    """
+    if body.get("version") != VERSION:
+        raise bad(f'version: only "{VERSION}" of the body of Alertmanager\'s webhook is understood')
+    alerts = _alerts(body["alerts"])
+    firing = any(_status(alert) == FIRING for alert in alerts)
+    return Wake(agent, source=Trigger.WEBHOOK, sender=_sender(body), text=_told(body, alerts), urgent=firing)
+
+
+def _alerts(given: object) -> list[Mapping[str, Any]]:
+    """The alerts, those that fire first."""
+    if not isinstance(given, list) or not given or not all(isinstance(alert, dict) for alert in given):
+        raise bad("alerts: a list of one alert or more is wanted")
+    return sorted(given, key=lambda alert: _status(alert) != FIRING)
+
+
+def _sender(body: Mapping[str, Any]) -> str:
+    sender = f"{_value(body.get('receiver'))} {_value(body.get('groupKey'))}"
+    if len(sender) <= LONGEST_SENDER:
+        return sender
+    return f"{sender[: LONGEST_SENDER - 17]} {sha256(sender.encode(errors='replace')).hexdigest()[:16]}"
+
+
+def _told(body: Mapping[str, Any], alerts: list[Mapping[str, Any]]) -> str:
+    """What the agent reads: as many alerts as fit into what is kept of a wake, and how many more there are."""
+    told = f"Alertmanager notifies: {_line(body.get('status'))}."
+    room = TEXT_LIMIT - ROOM_FOR_END
+    left_out = _number(body.get("truncatedAlerts"))
+    for number, alert in enumerate(alerts):
+        part = f"{told}\n\n{_alert(alert)}"
+        if number and len(part.encode(errors="replace")) > room:
+            left_out += len(alerts) - number
+            break
+        told = part.encode(errors="replace")[:room].decode(errors="ignore")
+    return f"{told}\n\n{left_out} more alerts are left out here." if left_out else told
+
+
+def _alert(alert: Mapping[str, Any]) -> str:
+    labels, annotations = _pairs(alert.get("labels")), _pairs(alert.get("annotations"))
+    return "\n".join(_lines(alert, labels, annotations))
+
+
+def _lines(alert: Mapping[str, Any], labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[str]:
+    """One alert, a value to a line: values are written as JSON has them, so that none breaks out of its line."""
+    yield f"{_line(labels.get('alertname', 'an alert without a name'))}: {_line(_status(alert))}"
+    yield f"  since: {_line(alert.get('startsAt'))}"
+    if _status(alert) != FIRING:
+        yield f"  until: {_line(alert.get('endsAt'))}"
+    yield from (f"  {_line(name)}: {_quoted(value)}" for name, value in annotations.items())
+    yield from (f"  {_line(name)}={_quoted(value)}" for name, value in labels.items() if name != "alertname")
+    if source := _value(alert.get("generatorURL")):
+        yield f"  source: {_quoted(source)}"
+
+
+def _pairs(given: object) -> dict[str, str]:
+    return {name: _value(value) for name, value in given.items()} if isinstance(given, dict) else {}
+
+
+def _status(alert: Mapping[str, Any]) -> str:
+    return _value(alert.get("status"))
+
+
+def _value(given: object) -> str:
+    return given if isinstance(given, str) else "" if given is None else json.dumps(given)
+
+
+def _number(given: object) -> int:
+    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 0
+
+
+def _quoted(value: str) -> str:
+    cut = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in json.dumps(cut, ensure_ascii=False))
+
+
+def _line(given: object) -> str:
+    """A value without quotes, on one line and not too long."""
+    return _quoted(_value(given))[1:-1]
