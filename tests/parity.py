@@ -49,7 +49,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may",), "checklist over HTTP, mcp"),
         Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run"), "checklist over HTTP, activity"),
         Row("card, config dialog, log table", waits="status page"),
-        Row("cron beside it: at, every, cron; many per agent; no suppression"),
+        Row("cron beside it: at, every, cron; many per agent; no suppression", ("test_story_prompts.py::test_nothing_that_a_job_is_answered_is_kept_quiet",)),
     ),
     "PicoClaw": (
         Row("enabled and interval, also from the environment"),

@@ -395,7 +395,9 @@ class Limits(Part):
     concurrency: Annotated[int, _whole(1, 1000)] = key(8, "How many runs at a time.")
     min_interval: SomeDuration = key(timedelta(minutes=5), "The shortest interval where the runner calls a model.", written="5m")
     wake_gap: Duration = key(
-        timedelta(seconds=30), "The shortest time between the end of a run and one that a wake starts.", written="30s"
+        timedelta(seconds=30),
+        "The shortest time between the end of a run and one that a wake starts; a job's wake waits so long for other jobs.",
+        written="30s",
     )
     wake_flood: Annotated[tuple[int, timedelta], _text(fields.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
         (5, timedelta(minutes=10)), "How many runs of an agent wakes may start.", written="5 per 10m"
