@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -62,7 +63,8 @@ def read(root: Path, name: str) -> str | Refusal:
     except (OSError, ValueError):
         return Refusal.UNREADABLE
     try:
-        return _content(file)
+        held = content(file)
+        return held if isinstance(held, Refusal) else decoded(held)
     except OSError:
         return Refusal.UNREADABLE
     finally:
@@ -154,8 +156,12 @@ def _has_box(line: str, box: str) -> bool:
     return marked is not None and marked.box == box and bool(marked.text)
 
 
-def _open(root: Path, name: str, flags: int) -> int:
-    """Open a file below `root` folder by folder, so that no link on the way is followed however fast it is swapped."""
+@contextmanager
+def folder_of(root: Path, name: str) -> Iterator[tuple[int, str]]:
+    """The folder of a file below `root`, opened, and the file's name in it. OSError; ValueError for a name that leads outside.
+
+    Folder by folder, so that no link on the way is followed however fast it is swapped.
+    """
     parts = PurePosixPath(name).parts
     if not parts or parts[0] == "/" or ".." in parts:
         raise ValueError(name)
@@ -165,12 +171,23 @@ def _open(root: Path, name: str, flags: int) -> int:
             deeper = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             os.close(folder)
             folder = deeper
-        return os.open(parts[-1], flags, 0o644, dir_fd=folder)
+        yield folder, parts[-1]
     finally:
         os.close(folder)
 
 
-def _content(file: int) -> str | Refusal:
+def _open(root: Path, name: str, flags: int) -> int:
+    with folder_of(root, name) as (folder, last):
+        return os.open(last, flags, 0o644, dir_fd=folder)
+
+
+def open_in(folder: int, last: str) -> int:
+    """Open a file of an opened folder for reading, as `read` does: no link, and without waiting. OSError."""
+    return os.open(last, _FILE, dir_fd=folder)
+
+
+def content(file: int) -> bytes | Refusal:
+    """What an opened file holds, at most `MAX_BYTES` of a regular one."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
         return Refusal.UNREADABLE
     if os.fstat(file).st_size > MAX_BYTES:
@@ -178,7 +195,12 @@ def _content(file: int) -> str | Refusal:
     data = _up_to(file, MAX_BYTES + 1)
     if data and os.fstat(file).st_size == 0:
         return Refusal.UNREADABLE
-    return Refusal.TOO_LARGE if len(data) > MAX_BYTES else data.decode("utf-8-sig", errors="replace")
+    return Refusal.TOO_LARGE if len(data) > MAX_BYTES else data
+
+
+def decoded(data: bytes) -> str:
+    """The text that a file's bytes are; what is not UTF-8 is replaced."""
+    return data.decode("utf-8-sig", errors="replace")
 
 
 def _up_to(file: int, size: int) -> bytes:

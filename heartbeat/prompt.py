@@ -48,12 +48,22 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
+class Activity:
+    """What a gateway last told of the agent, and when: how much waits for it, and how much for its user to approve."""
+
+    at: datetime
+    queue: int | None = None
+    approvals: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All that a prompt is made from beside the heartbeat's own words.
 
     `now` and `last_beat` are aware, UTC; `failures` counts those in a row up to now; `checklist` is
     the text as it was read, `context` and `memory` (file name, text). `tasks` is what was decided to be done now, in place of the
     checklist. `precheck` is what was found before the beat; `progress` counts the boxes of the checklist and the memory.
+    `up_since` is when the daemon began, or its machine last woke up.
     """
 
     now: datetime
@@ -66,6 +76,10 @@ class Facts:
     precheck: Checked | None = None
     memory: tuple[tuple[str, str], ...] = ()
     progress: Progress = NO_BOXES
+    last_success: datetime | None = None
+    last_error: str | None = None
+    up_since: datetime | None = None
+    activity: Activity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +131,14 @@ def meta(facts: Facts, heartbeat: Heartbeat) -> dict[str, object]:
         "last_beat": _utc(facts.last_beat) if facts.last_beat else None,
         "seconds_since_last_beat": int(_since(facts.last_beat, facts.now).total_seconds()) if facts.last_beat else None,
         "failures": facts.failures,
+        "last_success": _utc(facts.last_success) if facts.last_success else None,
+        "last_error": _line(facts.last_error, MAX_META_TEXT) if facts.last_error else None,
+        "interval_seconds": int(heartbeat.interval.total_seconds()) if heartbeat.interval else None,
+        "schedule": heartbeat.schedule,
+        "deliver": list(heartbeat.deliver),
+        "session": "main" if heartbeat.session_keep else "isolated",
+        "uptime_seconds": int(_since(facts.up_since, facts.now).total_seconds()) if facts.up_since else None,
+        **activity_meta(facts.activity),
         "light_context": heartbeat.light_context,
         "tasks": facts.tasks,
         "precheck": _precheck_meta(facts.precheck) if facts.precheck else None,
@@ -141,6 +163,15 @@ def time_meta(now: datetime, zone: ZoneInfo) -> dict[str, object]:
     }
 
 
+def activity_meta(activity: Activity | None) -> dict[str, object]:
+    """What a gateway told of the agent, as data."""
+    return {
+        "queue": activity.queue if activity else None,
+        "pending_approvals": activity.approvals if activity else None,
+        "last_activity": _utc(activity.at) if activity else None,
+    }
+
+
 def context_parts(context: tuple[tuple[str, str], ...]) -> Iterator[Part]:
     """The context files, each as data between marks."""
     for name, text in context:
@@ -153,6 +184,8 @@ def _parts(facts: Facts, heartbeat: Heartbeat) -> Iterator[Part]:
     yield Part("last_beat", _last_beat(facts))
     if facts.failures:
         yield Part("failures", f"Beats that failed in a row before this one: {facts.failures}.")
+    if facts.activity and (told := _waiting(facts.activity)):
+        yield Part("activity", f"Told {_words(_since(facts.activity.at, facts.now))} ago: {told}.")
     if facts.wakes:
         yield Part("wakes", "\n".join([_WOKEN, _DATA, *map(_wake, facts.wakes)]))
     if facts.precheck:
@@ -173,6 +206,12 @@ def _last_beat(facts: Facts) -> str:
     if facts.last_beat is None:
         return "This is the first beat."
     return f"Time since the last beat: {_words(_since(facts.last_beat, facts.now))}."
+
+
+def _waiting(activity: Activity) -> str:
+    """What waits, as far as it was told; what is none says nothing."""
+    told = ((activity.queue, "in your queue"), (activity.approvals, "waiting for the user's approval"))
+    return ", ".join(f"{number} {where}" for number, where in told if number)
 
 
 def _wake(wake: Wake) -> str:
@@ -212,9 +251,9 @@ def _marked(text: str) -> str:
     return f"<{mark}>\n{text.rstrip()}\n</{mark}>"
 
 
-def _line(text: str) -> str:
+def _line(text: str, most: int = MAX_SENDER) -> str:
     """A name that came from elsewhere, on one line and not longer than a name."""
-    return " ".join(_UNPRINTABLE.sub(" ", text).split())[:MAX_SENDER]
+    return " ".join(_UNPRINTABLE.sub(" ", text).split())[:most]
 
 
 def _precheck_meta(checked: Checked) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from heartbeat.prompt import Part, Prompt, context_parts, time_meta, time_part
+from heartbeat.prompt import Activity, Part, Prompt, activity_meta, context_parts, time_meta, time_part
 from heartbeat.spec import Agent
 
 
@@ -16,6 +16,6 @@ def compose(task: str, agent: Agent, now: datetime, context: tuple[tuple[str, st
     return Prompt((Part("task", task.strip()), time_part(now, agent.zone), *context_parts(context)))
 
 
-def meta(job: str, agent: Agent, now: datetime) -> dict[str, object]:
+def meta(job: str, agent: Agent, now: datetime, activity: Activity | None) -> dict[str, object]:
     """The facts of such a run as plain data for the runner; `job` is the name of what wants it done."""
-    return {"agent": agent.name, "job": job, **time_meta(now, agent.zone)}
+    return {"agent": agent.name, "job": job, **time_meta(now, agent.zone), **activity_meta(activity)}

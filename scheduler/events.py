@@ -12,7 +12,7 @@ from scheduler.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran."""
+    """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran; `log` is what an agent said for it."""
 
     run_id: int
     kind: Kind
@@ -27,6 +27,7 @@ class Closed:
     started_at: datetime | None
     finished_at: datetime
     error: str | None = None
+    log: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,15 @@ class Told:
     state: Delivery
     retried: bool = False
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoTarget:
+    """A run had something to say to whoever spoke with its agent last, and nobody is known to have."""
+
+    run_id: int
+    kind: Kind
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,7 @@ Event = (
     | Closed
     | LaneTaken
     | Mismatched
+    | NoTarget
     | Paid
     | ProviderFailed
     | Recovered

@@ -10,7 +10,7 @@ from enum import StrEnum
 from heartbeat.checks import Skip
 from heartbeat.items import Selection
 from heartbeat.precheck import Checked
-from heartbeat.runners import Failure, Tokens
+from heartbeat.runners import Failure, Tokens, ToolCall
 from heartbeat.verdict import Suppression
 
 __all__ = [
@@ -136,7 +136,7 @@ class Ending:
     `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
     `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
     `calls` lists whom this attempt asked. `precheck` is what was found before the agent was asked, `selection` what of its
-    checklist it was asked about.
+    checklist it was asked about. `tool_calls` are the tools that the agent used, `log` what it said for the log alone.
     """
 
     outcome: Outcome
@@ -153,6 +153,8 @@ class Ending:
     calls: tuple[Call, ...] = ()
     precheck: Checked | None = None
     selection: Selection | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    log: str | None = None
 
 
 def storable(ending: Ending) -> Ending:

@@ -17,6 +17,8 @@ May = Literal["read", "wake", "operate", "edit"]
 Transport = Literal["webhook", "telegram", "discord", "command", "apprise"]
 Uncertain = Literal["resend", "hold"]
 
+LAST = "last"  # in `deliver`: whoever spoke with the agent last
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -64,7 +66,7 @@ class Channel:
     `url` is None for the log and for a command, and where nothing enabled uses the channel and its secret is not set. `argv` is
     the program of a command, started in `folder`. `base_url` replaces a service's own server. `uncertain` says what becomes of
     a message whose arrival is not known, if the config says it. `limit` is how long one message may be, in UTF-16 units; None:
-    as long as it likes.
+    as long as it likes. `open`: its URL holds {target}, the place for whom to tell, so that it is reached as `last` alone.
     """
 
     name: str
@@ -76,11 +78,12 @@ class Channel:
     limit: int | None = None
     argv: tuple[str, ...] = ()
     folder: Path = Path()
+    open: bool = False
 
     @property
     def usable(self) -> bool:
-        """Whether all that it takes to send a message is there."""
-        return self.kind in ("log", "command") or self.url is not None
+        """Whether all that it takes to send a message is there, and so whom to tell."""
+        return not self.open and (self.kind in ("log", "command") or self.url is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ server: {listen: "127.0.0.1:0", hosts: [beat.example, "proxy.example:8443"], tok
   reader: {value: "reader-token-with-enough-bits-in-it", may: [read]},
   waker: {value: "waker-token-with-enough-bits-in-it-1", may: [wake], agents: [ops]},
   opsman: {value: "opsman-token-with-enough-bits-in-it", may: [read, wake, operate], agents: [ops]},
-  chief: {value: "chief-token-with-enough-bits-in-it-1", may: [read, wake, operate]}}}
+  chief: {value: "chief-token-with-enough-bits-in-it-1", may: [read, wake, operate]},
+  editor: {value: "editor-token-with-enough-bits-in-it", may: [read, edit]}}}
 agents:
   ops:
     runner: {kind: command, argv: [agent]}
@@ -46,6 +47,7 @@ TOKENS = {
     "reader": "reader-token-with-enough-bits-in-it",
     "waker": "waker-token-with-enough-bits-in-it-1",
     "opsman": "opsman-token-with-enough-bits-in-it",
+    "editor": "editor-token-with-enough-bits-in-it",
     "chief": "chief-token-with-enough-bits-in-it-1",
 }
 

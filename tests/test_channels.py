@@ -248,6 +248,17 @@ def test_ping_tries_the_one_that_is_named(ping: Any, phone: Telegram) -> None:
     assert "said kind=ping" in log
 
 
+def test_ping_wants_somebody_where_the_url_leaves_it_open(ping: Any, phone: Telegram, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    more = f'  chat: {{url: "{telegram.URL.rpartition("/")[0]}/{{target}}", base_url: "{phone.url}", allow_private: true}}\n'
+    file.write_text(file.read_text().replace("agents:", more + "agents:", 1))
+    assert ping(f"chat:{telegram.CHAT}") == (0, "chat: delivered\n", "")
+    assert "chat: not tried; its URL holds {target}: write heartbeatd ping chat:TARGET\n" in ping()[1]
+    assert ping("chat")[2] == "heartbeatd: write heartbeatd ping chat:TARGET, for its URL holds {target}\n"
+    assert ping("phone:7")[2] == "heartbeatd: write heartbeatd ping phone alone\n"
+    assert ping("chat:a@b")[2].startswith("heartbeatd: target: Telegram knows a chat by its number")
+
+
 def test_ping_knows_no_other_names(ping: Any) -> None:
     code, out, error = ping("phne")
     assert (code, out) == (2, "")

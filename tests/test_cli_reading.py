@@ -164,6 +164,16 @@ def test_a_run_is_shown_whole_and_cannot_drive_the_terminal(
     assert lines[-2:] == ["disk full", "\\x1b]0;owned\\x07"]
 
 
+def test_a_run_shows_its_tools_and_what_it_said_for_the_log(
+    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df\x1b[2J", "count": 3, "duration_ms": None}]
+    add_run(store, NOON, "alert", text="Disk full", log="looked\nat 3 hosts", tool_calls=json.dumps(tools))
+    shown = printed(capsys, state, "show", "1")
+    assert "tools      ssh 1.2s, df [2J x3" in shown
+    assert shown[-5:] == ["for the log:", "looked", "at 3 hosts", "", "Disk full"]
+
+
 def test_a_run_shows_what_its_precheck_said(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "ok", text="HEARTBEAT_OK", precheck_exit=0, precheck_output="2 mails\n\x1b[2J")
     add_run(store, NOON + timedelta(hours=1), "skipped", precheck_output="")

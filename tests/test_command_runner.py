@@ -36,9 +36,12 @@ class Program:
     stdin: bytes = b""
     env: Mapping[str, object] = field(default_factory=dict)
     cwd: Path = Path()
+    keep: int = 0
 
-    def __call__(self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path) -> Ended:
-        self.argv, self.stdin, self.env, self.cwd = argv, stdin, env, cwd
+    def __call__(
+        self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False
+    ) -> Ended:
+        self.argv, self.stdin, self.env, self.cwd, self.keep = argv, stdin, env, cwd, keep
         return self.ended
 
 

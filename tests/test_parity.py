@@ -17,7 +17,12 @@ import heartbeat
 from heartbeat.cadence import stagger_of
 from heartbeat.checklist import has_work, tasks
 from heartbeat.verdict import judge
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import Note
+from scheduler.events import Closed
 from scheduler.outcome import Trigger
+from scheduler.tables import targets
+from scheduler.tables.targets import Target
 
 Play = Callable[..., World]
 HERE = Path(__file__).parent
@@ -273,6 +278,49 @@ def test_picoclaw_nothing_an_error_silence_and_a_text_each_have_their_end(play: 
     assert ends(world) == ["interval ok empty", "interval failed exit", "interval ok heartbeat_ok", "interval alert"]
 
 
+WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{target}"}}\n'
+
+
+@row("GoClaw", 10)
+def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(play: Play) -> None:
+    world = play(WITH_CHAT + agent())
+    for whom, title in (("7", "Family"), ("8", "Work")):
+        world.ask(Note("ops", Target("chat", whom), title))
+    known = targets.known(world.store.connection, "ops")
+    assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
+
+
+@row("PicoClaw", 8)
+def test_picoclaw_the_last_chat_of_a_user_is_told_and_an_internal_one_never_is(play: Play) -> None:
+    world = play(WITH_CHAT + agent(deliver="last"), scripts=says("Disk full"))
+    world.inbox.ask(Note("ops", Target("chat", "7")))
+    with pytest.raises(Refused, match="internal"):
+        world.ask(Note("ops", Target("cli", "direct")))
+    world.run(minutes=1)
+    assert world.rows()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "7", "state": "delivered"}]
+
+
+@row("PicoClaw", 7)
+def test_picoclaw_a_text_for_the_user_and_one_for_the_log(play: Play) -> None:
+    world = play(agent(), scripts=says(json.dumps({"text": "Disk full", "log": "looked at 3 hosts"})))
+    world.run(minutes=1)
+    assert [text for _, _, text in world.said] == ["Disk full"]
+    assert (world.rows()[0]["log"], world.rows()[0]["text"]) == ("looked at 3 hosts", "Disk full")
+    assert [event.log for event in world.events if isinstance(event, Closed)] == ["looked at 3 hosts"]
+
+
+@row("PicoClaw", 9)
+def test_picoclaw_the_tools_that_were_used_stand_in_the_row(play: Play) -> None:
+    tools = [{"name": "ssh", "duration_ms": 1250}, {"name": "df"}]
+    world = play(
+        agent(retries="0"),
+        scripts=says(*(json.dumps({"text": "x", "error": error, "tool_calls": tools}) for error in ("", "boom"))),
+    )
+    world.run(minutes=31)
+    told = [{"name": "ssh", "count": 1, "duration_ms": 1250}, {"name": "df", "count": 1, "duration_ms": None}]
+    assert [(row["outcome"], row["tool_calls"]) for row in world.rows()] == [("alert", told), ("failed", told)]
+
+
 @row("MisterMorph", 1)
 def test_mistermorph_an_interval_of_0m_disables_and_a_workspace_may_begin_at_home(tmp_path: Path) -> None:
     text = agent(interval="0m").replace("  ops:\n", "  ops:\n    workspace: ~/ops\n")
@@ -291,8 +339,14 @@ def test_mistermorph_a_slot_during_a_run_is_skipped(play: Play) -> None:
 def test_mistermorph_the_facts_of_a_beat_travel_as_meta(play: Play) -> None:
     world = play(agent(retries="0"), scripts=says(1, "HEARTBEAT_OK"))
     world.run(minutes=31)
-    meta = json.loads(str(world.asked[1].env["HEARTBEATD_META"]))
-    assert (meta["trigger"], meta["scheduled_at"], meta["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)
+    world.ask(Note("ops", None, None, 3, 1))
+    world.run(minutes=30)
+    failed, fine = (json.loads(str(asked.env["HEARTBEATD_META"])) for asked in world.asked[1:])
+    assert (failed["trigger"], failed["scheduled_at"], failed["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)
+    assert (failed["last_success"], failed["last_error"]) == (None, "exit code 1")
+    assert (fine["last_success"], fine["last_error"]) == ("2026-03-02T08:30:00Z", None)
+    assert (fine["interval_seconds"], fine["deliver"], fine["uptime_seconds"]) == (1800, ["log"], 3600)
+    assert (fine["queue"], fine["pending_approvals"], failed["queue"]) == (3, 1, None)
 
 
 @row("MisterMorph", 4)
@@ -314,6 +368,15 @@ def test_mistermorph_ok_is_no_message_and_an_alert_is_sent_once(play: Play) -> N
 def test_mistermorph_the_agent_may_be_a_program_or_a_gateway_with_its_own_session(tmp_path: Path) -> None:
     for runner in ("{kind: command, argv: [agent]}", '{kind: http, url: "http://127.0.0.1:8080/run"}'):
         assert read(tmp_path, agent().replace("{kind: command, argv: [agent]}", runner)).settings.heartbeats["ops"].enabled
+
+
+@row("MisterMorph", 7)
+@pytest.mark.parametrize(("isolated", "session"), [("false", "main"), ("true", "isolated")])
+def test_mistermorph_meta_says_in_which_session_it_runs(play: Play, isolated: str, session: str) -> None:
+    runner = "runner: {kind: python, call: 'agent:beat'}"
+    world = play(agent(isolated_session=isolated).replace("runner: {kind: command, argv: [agent]}", runner), scripts=says("{}"))
+    world.run(minutes=1)
+    assert json.loads(world.asked[0].stdin)["meta"]["session"] == session
 
 
 @row("MisterMorph", 8)

@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from test_command_runner import Ended, answer
+from test_command_runner import RUN, Ended, Program, answer
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
+from heartbeat.runners.command import ask
 from heartbeat.runners.printed import read
+from heartbeat.spec import CommandRunner
 
 CLAUDE = {
     "type": "result",
@@ -45,6 +47,12 @@ REPORTS = [
     ({"result": ""}, Answer()),
     ({"result": "a\0b \ud800"}, Answer(text="ab ?")),
     ({"result": "x", "total_cost_usd": -1, "usage": {"input_tokens": True, "output_tokens": "9"}, "model": 5}, Answer(text="x", tokens=Tokens())),
+    ({"text": "x", "log": "looked at 3 hosts\0", "tool_calls": [{"name": "ssh", "duration_ms": 1250.7}, {"name": "ls", "count": 3}, {"name": ""}, 5]}, Answer(text="x", log="looked at 3 hosts", tool_calls=(ToolCall("ssh", 1, 1250), ToolCall("ls", 3)))),
+    ({"text": "x", "error": "boom", "tool_calls": [{"name": "ssh", "duration_ms": -1}]}, failed("boom", tool_calls=(ToolCall("ssh"),))),
+    ({"text": "x", "tool_calls": "ssh", "log": 5}, Answer(text="x")),
+    ({"text": "x", "tool_calls": [{"name": "n" * 999}] * 999, "log": "l" * 99_999}, Answer(text="x", log="l" * 16_384, tool_calls=(ToolCall("n" * 200),) * 100)),
+    ({"response": "x", "stats": {"tools": {"byName": {"shell": {"count": 2, "durationMs": 840}, "read": {"count": 1}, "odd": 3}}}}, Answer(text="x", tool_calls=(ToolCall("shell", 2, 840), ToolCall("read")))),
+    ({"result": "x" * (MAX_ANSWER + 1), "total_cost_usd": 2}, Answer(failure=Failure.BAD_ANSWER, error="the answer is larger than 65536 bytes", cost_usd=2.0)),
     ({"result": "x", "total_cost_usd": "0.1", "usage": [], "modelUsage": {"a": {}, "b": {}}}, Answer(text="x")),
 ]  # fmt: skip
 
@@ -53,6 +61,58 @@ REPORTS = [
 def test_a_report_gives_its_text_its_error_and_what_it_took(report: dict[str, Any], expected: Answer) -> None:
     assert read(json.dumps(report)) == expected
     assert read(f"\n{json.dumps(report, indent=2)}\n") == expected
+
+
+def used(name: str, ident: str, time: str | None = None) -> dict[str, Any]:
+    block = {"type": "tool_use", "id": ident, "name": name, "input": {}}
+    return {"type": "assistant", "message": {"content": [{"type": "text", "text": "hm"}, block]}, "timestamp": time}
+
+
+def answered(ident: str, time: str | None = None) -> dict[str, Any]:
+    return {
+        "type": "user",
+        "message": {"content": [{"type": "tool_result", "tool_use_id": ident, "content": "ok"}]},
+        "timestamp": time,
+    }
+
+
+STREAM = [
+    {"type": "system", "subtype": "init", "tools": ["Bash", "Read"]},
+    used("Bash", "t1", "2026-03-02T08:00:00.250Z"),
+    answered("t1", "2026-03-02T08:00:02Z"),
+    used("Read", "t2"),
+    answered("t2"),
+    used("Bash", "t3", "soon"),
+    {"type": "assistant", "message": "odd"},
+    CLAUDE,
+]
+TOOLS = (ToolCall("Bash", 1, 1750), ToolCall("Read"), ToolCall("Bash"))
+
+
+def lines(events: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+def test_the_events_before_a_report_tell_which_tools_were_used_and_how_long() -> None:
+    expected = Answer(text="HEARTBEAT_OK", tool_calls=TOOLS, **SPENT)
+    assert read(lines(STREAM)) == expected
+    assert read(json.dumps(STREAM)) == expected
+
+
+def test_of_a_long_stream_the_end_is_looked_at() -> None:
+    noise = {"type": "user", "message": {"content": "x" * (MAX_ANSWER + 1)}}
+    whole = lines([noise, *STREAM]).encode()
+    assert answer(Ended(output=whole)).tool_calls == TOOLS
+    cut = whole[100:]  # the first line is broken
+    assert answer(Ended(output=cut, truncated=True)) == Answer(text="HEARTBEAT_OK", tool_calls=TOOLS, **SPENT)
+    assert answer(Ended(output=lines([noise]).encode())).failure is Failure.BAD_ANSWER
+    assert answer(Ended(output=cut, truncated=True, problem="wrote too much")).failure is Failure.BAD_ANSWER
+
+
+def test_the_program_may_print_more_than_an_answer_holds() -> None:
+    program = Program(Ended(output=b"fine"))
+    ask(RUN, CommandRunner(("agent",), {}), program)
+    assert program.keep > MAX_ANSWER
 
 
 @pytest.mark.parametrize(
@@ -72,6 +132,9 @@ def test_a_report_gives_its_text_its_error_and_what_it_took(report: dict[str, An
         '{"result": "x"} and more',
         '{"result": "x"}\n{"result": "y"}',
         "ALERT: " + '{"result": "x"}',
+        lines(STREAM[:-1]),
+        lines([*STREAM, {"type": "system"}]),
+        json.dumps([{"type": "note"}, {"type": "note", "text": "x"}]),
         '{"a":' * 100_000,
         '{"result": "x", "cost_usd": ' + "9" * 5000 + "}",
     ],

@@ -13,7 +13,7 @@ import pytest
 from heartbeat.checklist import Progress
 from heartbeat.hours import Hours
 from heartbeat.precheck import Checked, Found
-from heartbeat.prompt import MAX_META_TEXT, MAX_WAKE_TEXT, Facts, Prompt, Wake, compose, estimate, meta
+from heartbeat.prompt import MAX_META_TEXT, MAX_WAKE_TEXT, Activity, Facts, Prompt, Wake, compose, estimate, meta
 from heartbeat.spec import CommandRunner, Heartbeat
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
@@ -164,7 +164,14 @@ def test_a_senders_name_stays_on_its_line() -> None:
 
 
 def test_meta_holds_the_same_facts_as_plain_data() -> None:
-    assert json.loads(json.dumps(meta(FULL, OPS))) == {
+    facts = replace(
+        FULL,
+        last_success=datetime(2026, 11, 19, 1, tzinfo=UTC),
+        last_error="exit code 1:\nno mailbox",
+        up_since=NOW - timedelta(hours=1),
+        activity=Activity(NOW - timedelta(minutes=30), queue=2),
+    )
+    assert json.loads(json.dumps(meta(facts, OPS))) == {
         "agent": "ops",
         "now": "2026-11-20T09:30:00Z",
         "timezone": "Asia/Ho_Chi_Minh",
@@ -172,6 +179,16 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         "last_beat": "2026-11-19T07:25:00Z",
         "seconds_since_last_beat": 93900,
         "failures": 3,
+        "last_success": "2026-11-19T01:00:00Z",
+        "last_error": "exit code 1: no mailbox",
+        "interval_seconds": 1800,
+        "schedule": None,
+        "deliver": ["log"],
+        "session": "isolated",
+        "uptime_seconds": 3600,
+        "queue": 2,
+        "pending_approvals": None,
+        "last_activity": "2026-11-20T09:00:00Z",
         "light_context": False,
         "tasks": None,
         "precheck": None,

@@ -73,6 +73,7 @@ def test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run(play: 
         "alerting": True,
         "failing": None,
         "wakes_waiting": 0,
+        "activity": None,
         "busy": [],
     }
 

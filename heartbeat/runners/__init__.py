@@ -59,12 +59,22 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that an agent used, and how often; how long that took in all, where it says so."""
+
+    name: str
+    count: int = 1
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What came back: the `text`, or a `failure` with its `error` in words.
 
     `transient` says that asking again may help; `retry_after` how long the other side wants to be left alone; `model_used`
     which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
-    `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered.
+    `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered. `tool_calls` are those that
+    an agent has used, and `log` is what it says for the log alone.
     """
 
     text: str = ""
@@ -77,3 +87,5 @@ class Answer:
     cost_usd: float | None = None
     later: bool = False
     tools_ignored: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
+    log: str | None = None

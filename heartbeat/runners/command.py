@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Protocol
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, printed
+from heartbeat.runners.data import clean
 from heartbeat.spec import CommandRunner
 
 MAX_ERROR = 2000  # characters of standard error that are told
+MAX_OUTPUT = 1024 * 1024  # bytes of output that are looked at, its end; a report may be larger than the answer in it
 
 
 class Ended(Protocol):
@@ -34,7 +36,16 @@ class Ended(Protocol):
 class Start(Protocol):
     """Runs a program to its end, within time and size limits of its own; values of `env` may be secrets, shown to it alone."""
 
-    def __call__(self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path) -> Ended: ...
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = ...,
+        keep_tail: bool = ...,
+    ) -> Ended: ...
 
 
 def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
@@ -45,11 +56,12 @@ def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
     never text. What the run took counts in any case, if the output says so.
     """
     env = {**runner.env, **_facts(run)}
-    ended = start(runner.argv, stdin=run.prompt.encode(errors="replace"), env=env, cwd=run.workspace)
+    stdin = run.prompt.encode(errors="replace")
+    ended = start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True)
     failed = _failed(ended, run)
     if failed is None:
-        return _read(ended.output)
-    return _with_report(failed, ended.output) if failed.failure is Failure.EXIT else failed
+        return _read(ended)
+    return _with_report(failed, ended) if failed.failure is Failure.EXIT else failed
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -63,8 +75,8 @@ def _failed(ended: Ended, run: Run) -> Answer | None:
         return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}")
     if ended.timed_out:
         return Answer(failure=Failure.TIMEOUT, error=_told(f"no answer within {run.timeout}", ended), transient=True)
-    if ended.truncated or len(ended.output) > MAX_ANSWER:
-        return Answer(failure=Failure.BAD_ANSWER, error=_told(f"the answer is larger than {MAX_ANSWER} bytes", ended))
+    if ended.problem is not None or (ended.truncated and ended.exit_code is None):
+        return _too_large(ended)
     if ended.exit_code is None:
         return Answer(failure=Failure.EXIT, error=_told("ended by a signal", ended), transient=True)
     if ended.exit_code != 0:
@@ -78,16 +90,33 @@ def _told(what: str, ended: Ended) -> str:
     return f"{what}: {said[-MAX_ERROR:]}" if said else what
 
 
-def _read(output: bytes) -> Answer:
-    text = output.decode(errors="replace")
+def _too_large(ended: Ended) -> Answer:
+    return Answer(failure=Failure.BAD_ANSWER, error=_told(f"the answer is larger than {MAX_ANSWER} bytes", ended))
+
+
+def _read(ended: Ended) -> Answer:
+    report = printed.reported(_text(ended))
+    if report is not None:
+        return report
+    if ended.truncated or len(ended.output) > MAX_ANSWER:
+        return _too_large(ended)
+    text = _text(ended)
     unreadable = text.count("\ufffd") + text.count("\0")
     if unreadable * 10 > len(text):
-        return Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(output)} bytes of binary output")
-    return printed.read(text)
+        return Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(ended.output)} bytes of binary output")
+    return Answer(text=clean(text))
 
 
-def _with_report(failed: Answer, output: bytes) -> Answer:
+def _text(ended: Ended) -> str:
+    """The output; of one that is cut, the whole lines at its end, where a stream of events has its report."""
+    text = ended.output.decode(errors="replace")
+    return text.partition("\n")[2] if ended.truncated else text
+
+
+def _with_report(failed: Answer, ended: Ended) -> Answer:
     """The failure with what the program's own report says of it: programs that report an error exit with one, too."""
-    report = printed.read(output.decode(errors="replace"))
-    failed = replace(failed, model_used=report.model_used, tokens=report.tokens, cost_usd=report.cost_usd)
-    return replace(failed, error=f"{failed.error}: {report.error}") if report.failure else failed
+    report = printed.reported(_text(ended))
+    if report is None:
+        return failed
+    error = f"{failed.error}: {report.error}" if report.failure else failed.error
+    return replace(report, text="", failure=failed.failure, error=error, transient=failed.transient)

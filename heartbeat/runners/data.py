@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens, ToolCall
 from heartbeat.runners.trouble import Trouble, message_in, one_line
 from heartbeat.runners.veil import Veil
 
 MOST_USD = 1_000_000  # what a run cannot cost
+MOST_TOOL_CALLS = 100  # that a run tells of; the first ones
+MAX_NAME = 200  # characters of a model's or a tool's name
+MAX_LOG = 16 * 1024  # characters for the log, of which the first are kept
 
 
 def of(run: Run) -> dict[str, object]:
@@ -37,7 +40,8 @@ def read(value: object, *, failed: Failure, veil: Veil) -> Answer:
     """The answer that a text, None (nothing to say) or a mapping stands for.
 
     A mapping holds `text`, or `error`, which is a failure of the class `failed`, or `later: true`; beside them `model`,
-    `tokens` (`input output cache_read cache_write`) and `cost_usd`. Trouble if it holds none of the three, or no text.
+    `tokens` (`input output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`) and `log`. Trouble if
+    it holds none of the three, or no text.
     """
     if value is None or isinstance(value, str):
         return Answer(text=checked(value or ""))
@@ -73,7 +77,25 @@ def tokens(value: object) -> Tokens | None:
 
 def model(value: object) -> str | None:
     """The name of a model as it came, within the bounds of a name."""
-    return clean(value)[:200] if isinstance(value, str) and value else None
+    return clean(value)[:MAX_NAME] if isinstance(value, str) and value else None
+
+
+def tool_calls(value: object) -> tuple[ToolCall, ...]:
+    """The tools that an agent says it used, the first hundred; what names none is passed over."""
+    found = (_tool_call(each) for each in value[:MOST_TOOL_CALLS]) if isinstance(value, list) else ()
+    return tuple(call for call in found if call is not None)
+
+
+def tool_call(name: object, times: object = 1, duration_ms: object = None) -> ToolCall | None:
+    """One tool by its name as it came, None if it has none; a count or duration that is none counts as not told."""
+    named = model(name)
+    took = duration_ms if isinstance(duration_ms, int | float) and 0 <= duration_ms < 2**53 else None
+    return ToolCall(named, count(times) or 1, None if took is None else int(took)) if named else None
+
+
+def log(value: object) -> str | None:
+    """A text for the log, cut to what is kept of one; None where there is none."""
+    return clean(value)[:MAX_LOG] or None if isinstance(value, str) else None
 
 
 def cost(value: object) -> float | None:
@@ -83,8 +105,18 @@ def cost(value: object) -> float | None:
     return float(value) if 0 <= value < MOST_USD else None
 
 
+def _tool_call(value: object) -> ToolCall | None:
+    return tool_call(value.get("name"), value.get("count"), value.get("duration_ms")) if isinstance(value, Mapping) else None
+
+
 def _read(value: Mapping[str, object], failed: Failure, veil: Veil) -> Answer:
-    spent = Answer(model_used=model(value.get("model")), tokens=tokens(value.get("tokens")), cost_usd=cost(value.get("cost_usd")))
+    spent = Answer(
+        model_used=model(value.get("model")),
+        tokens=tokens(value.get("tokens")),
+        cost_usd=cost(value.get("cost_usd")),
+        tool_calls=tool_calls(value.get("tool_calls")),
+        log=log(value.get("log")),
+    )
     if value.get("error"):
         said = message_in(value["error"]) or "it does not say why"
         return replace(spent, failure=failed, error=one_line(f"the agent failed: {said}", veil), transient=True)

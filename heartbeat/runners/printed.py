@@ -1,7 +1,8 @@
-"""What an agent's program printed: its text, or the one JSON object in which such programs report a text and what it took.
+"""What an agent's program printed: its text, or the report in JSON in which such programs say a text and what it took.
 
 `claude -p --output-format json`, `gemini --output-format json` and their like print one object with the text under one of four
-names. Whatever is not surely such an object is a text, also one that happens to be JSON.
+names; `claude -p --output-format stream-json --verbose` prints an object for each event, and the same object as the last line.
+Whatever is not surely such a report is a text, also one that happens to be JSON.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 
 from heartbeat.runners import Answer, Failure, Tokens
-from heartbeat.runners.data import clean, cost, count, model, tokens
-from heartbeat.runners.trouble import message_in, one_line
+from heartbeat.runners.data import MOST_TOOL_CALLS, checked, clean, cost, count, log, model, tokens, tool_calls
+from heartbeat.runners.tools import used_in
+from heartbeat.runners.trouble import Trouble, message_in, one_line
 from heartbeat.runners.veil import Veil
 
 TEXTS = ("result", "text", "response", "output")
@@ -26,51 +29,82 @@ _INCLUDED = "cached_input_tokens"  # read from the cache, but counted among the 
 
 _NO_SECRETS = Veil(())
 
+Event = Mapping[str, object]
+
 
 def read(output: str) -> Answer:
-    """The answer that a program's whole standard output is.
+    """The answer that a program's whole standard output is: a report, else the text that it is."""
+    return reported(output) or Answer(text=clean(output))
+
+
+def reported(output: str) -> Answer | None:
+    """The answer that a report gives; None if the output is none.
 
     An object with a text under `result`, `text`, `response` or `output` is that text; with `is_error: true` or an `error` it is
     a failure, in the words of the error or else of the text. Beside them count `total_cost_usd` or `cost_usd`, `usage` or
-    `tokens`, and `model`, or the only name in `modelUsage`.
+    `tokens`, `model`, or the only name in `modelUsage`, `tool_calls` or what else tells of them, and `log`.
     """
-    report = _report(output)
-    if report is None:
-        return Answer(text=clean(output))
-    spent = _spent(report)
+    events = _events(output)
+    if not events:
+        return None
+    report, spent = events[-1], _spent(events)
     text = _text(report)
     if report.get("is_error") is True or report.get("error"):
         said = message_in(report.get("error")) or text or str(report.get("subtype") or "it does not say why")
         error = one_line(f"the agent failed: {said}", _NO_SECRETS)
         return replace(spent, failure=Failure.EXIT, error=error, transient=True)
-    return replace(spent, text=clean(text or ""))
-
-
-def _report(output: str) -> Mapping[str, object] | None:
-    """The object, if the output is one that reports: it holds a text, or says outright that it is an error."""
-    if not output.lstrip().startswith("{"):
-        return None
     try:
-        value = json.loads(output)
+        return replace(spent, text=checked(text or ""))
+    except Trouble as trouble:
+        return replace(spent, failure=trouble.answer.failure, error=trouble.answer.error)
+
+
+def _events(output: str) -> list[Event]:
+    """The report, after the events before it if it came with any; nothing if the output is no report."""
+    value = _json(output)
+    if isinstance(value, dict):
+        return [value] if _is_report(value) else []
+    events = value if isinstance(value, list) else []
+    is_stream = all(isinstance(event, dict) and isinstance(event.get("type"), str) for event in events)
+    return events if events and is_stream and events[-1]["type"] == "result" and _is_report(events[-1]) else []
+
+
+def _json(output: str) -> object:
+    """The JSON that an output is, None if it is none; one value on each line is a list of them."""
+    start = output.lstrip()[:1]
+    try:
+        return json.loads(output) if start in ("{", "[") else None
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not (_text(value) is not None or value.get("is_error") is True):
-        return None
-    return value
+        return _lines(output) if start == "{" else None
 
 
-def _text(report: Mapping[str, object]) -> str | None:
+def _lines(output: str) -> list[object]:
+    try:
+        return [json.loads(line) for line in output.split("\n") if line.strip()]
+    except (ValueError, RecursionError):
+        return []
+
+
+def _is_report(event: Event) -> bool:
+    """It holds a text, or says outright that it is an error."""
+    return _text(event) is not None or event.get("is_error") is True
+
+
+def _text(report: Event) -> str | None:
     return next((text for name in TEXTS if isinstance(text := report.get(name), str)), None)
 
 
-def _spent(report: Mapping[str, object]) -> Answer:
+def _spent(events: list[Event]) -> Answer:
     """What the run took, as an answer without words."""
+    report = events[-1]
     used = report.get("modelUsage")
     models = list(used) if isinstance(used, Mapping) else []
     return Answer(
         model_used=model(report.get("model")) or (model(models[0]) if len(models) == 1 else None),
         tokens=_tokens(report.get("usage")) or tokens(report.get("tokens")),
         cost_usd=cost(report.get("total_cost_usd", report.get("cost_usd"))),
+        tool_calls=tool_calls(report.get("tool_calls")) or tuple(islice(used_in(events), MOST_TOOL_CALLS)),
+        log=log(report.get("log")),
     )
 
 

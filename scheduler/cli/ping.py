@@ -18,6 +18,7 @@ from scheduler.config import load
 from scheduler.config.fields import suggest
 from scheduler.engine.delivery import hand_over
 from scheduler.settings import Channel, Settings
+from scheduler.tables import targets
 from scheduler.transports import Message, Sent
 from scheduler.work.process import Children
 
@@ -30,10 +31,16 @@ TEXT = "This is a test message of heartbeatd: what agents and jobs have to say a
 def ping(name: str | None, path: Path) -> int:
     """Send a test message through one channel, or through all that are declared.
 
+    A channel whose URL holds {target} wants somebody, as in chat:4711.
+
     It goes straight from here, not through the daemon's outbox, and is tried once. Exit code 1 if one was not delivered.
     """
-    channels = _chosen(load.load(path, os.environ).settings, name)
-    if not channels:
+    chosen = _chosen(load.load(path, os.environ).settings, name)
+    channels = [channel for channel in chosen if not channel.open]
+    for channel in chosen:
+        if channel.open:
+            click.echo(f"{channel.name}: not tried; its URL holds {{target}}: write heartbeatd ping {channel.name}:TARGET")
+    if not chosen:
         click.echo("no channel is declared; messages go to the log")
     logs.set_up(sys.stderr)
     tried = [_try(channel) for channel in channels]
@@ -46,9 +53,21 @@ def _chosen(settings: Settings, name: str | None) -> list[Channel]:
         return [channel for channel in declared.values() if channel.kind != "log"]
     if "://" in name:
         raise Mistake("this is a URL; declare it under channels: and give its name here")
+    name, _, whom = name.partition(":")
     if name not in declared:
         raise Mistake(f"{name!r} is no channel of {settings.path}{suggest(name, declared)}")
-    return [declared[name]]
+    return [_aimed(declared[name], whom)]
+
+
+def _aimed(channel: Channel, whom: str) -> Channel:
+    """The channel as its URL stands, or with somebody where that leaves it open."""
+    try:
+        if channel.open == bool(whom):
+            return targets.checked(channel, whom)
+    except ValueError as error:
+        raise Mistake(str(error)) from None
+    named = f"{channel.name}:TARGET, for its URL holds {{target}}" if channel.open else f"{channel.name} alone"
+    raise Mistake(f"write heartbeatd ping {named}")
 
 
 def _try(channel: Channel) -> bool:

@@ -86,7 +86,7 @@ def _row(run: dict[str, Any], now: datetime) -> list[str]:
 
 def _told(run: dict[str, Any]) -> str:
     lines = [f"{word:<10} {plain(value)}" for word, value in _facts(run) if value]
-    texts = [text for text in (_precheck(run), run["text"]) if text]
+    texts = [text for text in (_precheck(run), f"for the log:\n{run['log']}" if run["log"] else "", run["text"]) if text]
     return "\n".join([*lines, *(part for text in texts for part in ("", harmless(text)))])
 
 
@@ -108,12 +108,18 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("took", between(run["started_at"], run["finished_at"]) if run["started_at"] and run["finished_at"] else ""),
         ("model", _model(run)),
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
+        ("tools", ", ".join(map(_tool, run["tool_calls"]))),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
         ("delivery", _delivery(run["delivery"])),
         *(("notice", f"{each['notice']}: {each['channel']} {each['state']}") for each in run["notices"]),
         ("config", run["config_hash"] or ""),
     ]
+
+
+def _tool(call: dict[str, Any]) -> str:
+    times = f" x{call['count']}" if call["count"] > 1 else ""
+    return f"{call['name']}{times}" + ("" if call["duration_ms"] is None else f" {call['duration_ms'] / 1000:.1f}s")
 
 
 def _precheck(run: dict[str, Any]) -> str:
@@ -133,5 +139,7 @@ def _delivery(delivery: dict[str, Any]) -> str:
     if not delivery["targets"]:
         return ""
     return ", ".join(
-        f"{each['channel']} {each['state']}" + (f" ({each['error']})" if "error" in each else "") for each in delivery["targets"]
+        f"{each['channel']}{':' + each['target'] if 'target' in each else ''} {each['state']}"
+        + (f" ({each['error']})" if "error" in each else "")
+        for each in delivery["targets"]
     )

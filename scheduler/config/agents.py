@@ -32,7 +32,7 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
     runner = runners.runner(agent, spot)
     _check_heeded(agent, spot)
     deliver = _deliver(beat, spot)
-    told = on_failure(beat.on_failure, deliver, spot, "heartbeat", "on_failure")
+    told = on_failure(beat.on_failure, deliver, spot, "heartbeat", "on_failure", speaks=True)
     built = Heartbeat(
         name=name,
         enabled=is_enabled(agent),
@@ -215,6 +215,6 @@ def _shared_hours(windows: tuple[tuple[int, int, frozenset[int], ZoneInfo], ...]
 
 def _deliver(beat: models.Heartbeat, spot: Spot) -> tuple[str, ...]:
     if beat.deliver is None:
-        return only_channel(spot)
-    spot.known(beat.deliver, spot.frame.channels, "channel", "heartbeat", "deliver")
+        return only_channel(spot, speaks=True)
+    spot.reached(beat.deliver, "heartbeat", "deliver", speaks=True)
     return beat.deliver

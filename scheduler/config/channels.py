@@ -8,18 +8,25 @@ from scheduler.config import models
 from scheduler.config.fields import is_web_address
 from scheduler.config.frame import Spot
 from scheduler.secret import Secret
-from scheduler.settings import Channel, Transport
+from scheduler.settings import LAST, Channel, Transport
 from scheduler.transports import address, limits
 
 LOG = Channel("log", "log", None, allow_private=False, uncertain="resend")
 
 _OF_SCHEME: Mapping[str, Transport] = {"tgram": "telegram", "discord": "discord", "http": "webhook", "https": "webhook"}
+SOMEBODY = ("123456789", "someone@example.org", "+15551234567", "#general")  # as services know people; one must fit
 _ELSEWHERE = ("telegram", "discord")  # kinds whose server may be another
 
 
 def channels(parts: Mapping[str, models.Channel], used: Collection[str], spot: Spot) -> dict[str, Channel]:
     """The channels by name, `log` among them; an unset secret is a fault only for those `used`."""
-    return {"log": LOG, **{name: _channel(name, part, spot, used=name in used) for name, part in parts.items()}}
+    made = {name: _channel(name, part, spot, used=name in used) for name, part in parts.items()}
+    for name, channel in made.items():
+        if channel.open and LAST not in used:
+            spot.warn(
+                f"its URL holds {address.SLOT}, which only `deliver: last` leads to, and nothing is delivered there", name, "url"
+            )
+    return {"log": LOG, **made}
 
 
 def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Channel:
@@ -39,12 +46,40 @@ def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Chan
     limit = None
     if known:
         try:
-            limit = _limit(kind, known, said=part.kind is not None)
+            _check_open(part.url, known)
+            limit = _limit_of_any(kind, known, said=part.kind is not None)
         except ValueError as error:
             spot.fault(str(error), name, "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_server(name, part, kind, base, spot)
-    return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit)
+    return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit, open=address.SLOT in part.url)
+
+
+def _check_open(written: str, known: str) -> None:
+    """The slot stands in the file: what a reference brings in is not read again."""
+    if address.SLOT in known and written.count(address.SLOT) != known.count(address.SLOT):
+        raise ValueError(f"{address.SLOT} stands in this file, and not in what a reference brings in; write it here")
+
+
+def _limit_of_any(kind: Transport, url: str, *, said: bool) -> int | None:
+    """As `_limit`, for a URL that may leave open whom to tell: somebody must be able to stand there."""
+    if address.SLOT not in url:
+        return _limit(kind, url, said=said)
+    address.check_slot(url)
+    before = url.partition(address.SLOT)[0]
+    if kind == "webhook" and "#" in before:
+        raise ValueError(f"what stands behind # is never sent; write {address.SLOT} before it")
+    if kind == "discord" and "?" not in before:
+        raise ValueError(
+            f"a webhook of Discord leaves nothing open but its thread; write discord://ID/TOKEN?thread={address.SLOT}"
+        )
+    fault = ValueError()
+    for somebody in SOMEBODY:
+        try:
+            return _limit(kind, address.fill(url, somebody), said=said)
+        except ValueError as error:
+            fault = error
+    raise fault
 
 
 def _command(name: str, part: models.Channel, spot: Spot) -> Channel:

@@ -17,6 +17,8 @@ from scheduler.config.peek import from_folder
 from scheduler.config.secrets import Unset, Vault
 from scheduler.config.tree import Map
 from scheduler.secret import Secret
+from scheduler.settings import LAST
+from scheduler.transports.address import SLOT
 
 EMPTY: Mapping[str, object] = MappingProxyType({})
 
@@ -25,7 +27,8 @@ EMPTY: Mapping[str, object] = MappingProxyType({})
 class Frame:
     """The config around an entry. `folder` is that of the file, absolute; `agents` and `channels` are the names declared.
 
-    `calendars` are those declared, without a value where they have faults.
+    `calendars` are those declared, without a value where they have faults. `open` are the channels whose URL holds {target},
+    `targets` the words that `deliver` knows: the channels, and `last`.
     """
 
     folder: Path
@@ -36,6 +39,8 @@ class Frame:
     calendars: Mapping[str, Calendar | None]
     vault: Vault
     complaints: Complaints
+    open: Collection[str] = ()
+    targets: Collection[str] = ()
 
     def path(self, text: str) -> Path:
         """A path of the config: from its folder, or from home with ~/."""
@@ -76,6 +81,20 @@ class Spot:
                 self.fault(f"this is a URL, and no {noun} of this file; declare it and write its name here", *inside, index)
             elif name not in among:
                 self.fault(f"{tree.shown_key(name)!r} is no {noun} of this file{suggest(name, among)}", *inside, index)
+
+    def reached(self, names: tuple[str, ...], *inside: str | int, speaks: bool) -> None:
+        """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""
+        self.known(names, self.frame.targets, "channel", *inside)
+        for index, name in enumerate(names):
+            if name in self.frame.open:
+                self.fault(
+                    f"the URL of {name} holds {SLOT}, and names nobody; write last, or somebody into the URL", *inside, index
+                )
+            elif name == LAST and not speaks:
+                self.fault("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
+            elif name == LAST and not self.frame.open:
+                example = f'channels: {{chat: "tgram://${{TOKEN}}/{SLOT}"}}'
+                self.fault(f"last needs a channel whose URL holds {SLOT}, the place for whom; write {example}", *inside, index)
 
     def secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:
         """The text with its references filled in; None after a complaint, which is a warning where nothing enabled uses it."""

@@ -34,8 +34,8 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], ask
     _check_heeded(job, spot)
     if asked and isinstance(asked.runner, ModelRunner):
         _check_often(job, schedule, spot)
-    spot.known(job.deliver, spot.frame.channels, "channel", "deliver")
-    told = on_failure(job.on_failure, job.deliver, spot, "on_failure")
+    spot.reached(job.deliver, "deliver", speaks=job.agent is not None)
+    told = on_failure(job.on_failure, job.deliver, spot, "on_failure", speaks=job.agent is not None)
     return Job(
         name=name,
         enabled=job.enabled,

@@ -27,12 +27,13 @@ from scheduler.config.runners import Runners
 from scheduler.config.secrets import Vault, read_env_file
 from scheduler.config.today import Today, faults
 from scheduler.config.tree import Items, Map
-from scheduler.settings import Flood, History, Limits, Settings
+from scheduler.settings import LAST, Flood, History, Limits, Settings
+from scheduler.transports.address import SLOT
 
 __all__ = ["Loaded", "Source", "load", "peek_state", "read", "schema"]
 
 ONE_BY_ONE = ("agents", "cron")  # sections whose entries are checked each by itself, with what it inherits
-RESERVED = ("log", "none", "last")  # words that `deliver` has for itself
+RESERVED = ("log", "none", LAST)  # words that `deliver` has for itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ def _settings(
     vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
     names = _entries(root, "agents", complaints)
     targets = ["log", *_entries(root, "channels", complaints)]
+    to_last = tuple(name for name, part in config.channels.items() if SLOT in (part.url or ""))
     frame = Frame(
         folder,
         config.timezone,
@@ -106,6 +108,8 @@ def _settings(
         calendars.named(config.calendars, _entries(root, "calendars", complaints)),
         vault,
         complaints,
+        to_last,
+        (*targets, LAST),
     )
     _entries(root, "providers", complaints)
     providers, prices = Providers(config.providers, _spot(root, frame, "providers")), Prices(config.prices)
@@ -119,6 +123,7 @@ def _settings(
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
     entries: list[Heartbeat | Job] = [*heartbeats.values(), *found_jobs.values()]
     used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
+    used |= set(to_last) if LAST in used else set()
     settings = Settings(
         path=path,
         hash=source.hash,

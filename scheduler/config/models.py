@@ -70,7 +70,7 @@ _TOKENS = Form(fields.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,0
 _PRICE = Form(fields.price, {"type": "number", "minimum": 0}, "USD per million tokens")
 _SECRET = _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
 _CALENDARS = _several(fields.targets, "calendar, list, `none`")
-_TARGETS, _WORDS = _several(fields.targets, "channel, list, `none`"), _several(fields.names, "name or list")
+_TARGETS, _WORDS = _several(fields.targets, "channel, `last`, list, `none`"), _several(fields.names, "name or list")
 
 Text = Annotated[str, _SOME_TEXT]
 TextOrNone = Annotated[str | None, _SOME_TEXT]
@@ -309,7 +309,11 @@ class Heartbeat(Part):
     show_ok: Truth = key(False, "Delivers answers that say that all is well.")
     show_alerts: Truth = key(True, "Delivers alerts.")
     dedup: Dedup = key(Dedup(), "Alerts that repeat.", written={})
-    deliver: TargetsOrNone = key(None, "Who is told.", else_="the only channel declared, else `log`")
+    deliver: TargetsOrNone = key(
+        None,
+        "Who is told. `last`: whoever spoke with the agent last, by a channel whose URL holds `{target}`.",
+        else_="the only channel declared, else `log`",
+    )
     on_failure: Annotated[OnFailure | None, BeforeValidator(fields.no_or_map)] = Field(
         default=OnFailure(),
         description="Who is told that it fails, and that it works again.",
@@ -431,7 +435,8 @@ class Channel(Part):
     )
     url: Annotated[str | None, _SECRET] = key(
         None,
-        "`tgram://TOKEN/CHAT`, `discord://ID/TOKEN`, a URL of Apprise; for `webhook` http or https.",
+        "`tgram://TOKEN/CHAT`, `discord://ID/TOKEN`, a URL of Apprise; for `webhook` http or https. With `{target}` in the place"
+        " of the chat it leads to whoever spoke with the agent last.",
         else_="required, but for a command",
     )
     argv: Annotated[

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler.outcome import Trigger
-from scheduler.tables import breakers, duequeue, holds, items, sessions, wakes
+from heartbeat.prompt import Activity
+from scheduler.outcome import Kind, Trigger
+from scheduler.tables import breakers, duequeue, history, holds, items, sessions, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.turn import Turn
 from scheduler.wake import Wake
@@ -65,4 +66,15 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         messages=sessions.recall(turn, entry.name, entry.session_keep),
         asked=items.asked(turn, entry),
         last_precheck=standing.precheck,
+        last_success=standing.last_success_at,
+        last_error=history.last_error(turn.db, standing.kind, standing.name) if standing.failures else None,
+        up_since=turn.awake_since,
+        activity=_activity(turn, entry, standing),
     )
+
+
+def _activity(turn: Turn, entry: Entry, standing: Standing) -> Activity | None:
+    """What a gateway last told of the agent that is to be asked; for a job that is another entry's row."""
+    is_own = standing.kind is Kind.HEARTBEAT or entry.lane is None
+    asked = standing if is_own else duequeue.find(turn.db, Kind.HEARTBEAT, entry.lane or "")
+    return Activity(asked.active_at, asked.queue, asked.approvals) if asked and asked.active_at else None

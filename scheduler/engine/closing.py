@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from scheduler.engine import calls, claims, gathering, incidents, planning
-from scheduler.events import LaneTaken, Retried, Stale
+from scheduler.events import LaneTaken, NoTarget, Retried, Stale
 from scheduler.outcome import (
     ANSWERS,
     FAILURES,
@@ -20,7 +20,7 @@ from scheduler.outcome import (
     Skip,
     Suppression,
 )
-from scheduler.tables import breakers, duequeue, history, items, outbox, sessions, wakes
+from scheduler.tables import breakers, duequeue, history, items, outbox, sessions, targets, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.turn import Turn
 from scheduler.wake import Wake
@@ -140,14 +140,16 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     entry = claim.entry
     if ending.outcome in FAILURES and entry.on_failure.after:
         ending = replace(ending, message=None)  # its notice tells it, and not every time anew
-    channels = outbox.not_told_yet(turn, entry, ending.message) if ending.message else ()
-    if ending.message and entry.deliver and not channels:
+    told = targets.of(turn, entry.deliver, entry.lane) if ending.message else ()
+    fresh = outbox.not_told_yet(turn, entry, ending.message, told) if ending.message else ()
+    if told and not fresh:
         ending = replace(ending, suppression=Suppression.DUPLICATE)
     if not history.close(turn, claim, ending):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
         return None
     if ending.message:
-        outbox.put(turn, claim, ending.message, channels)
+        outbox.put(turn, claim, ending.message, fresh)
+        _tell_of_nobody(turn, claim)
     sessions.remember(turn, claim, ending)
     if ending.outcome in ANSWERS:
         items.note(turn, claim, ending)
@@ -157,7 +159,12 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
     gathering.release(turn, entry)
-    return incidents.hear(turn, claim, ending, _noted(turn, standing, claim, ending, told=bool(channels)))
+    return incidents.hear(turn, claim, ending, _noted(turn, standing, claim, ending, told=bool(fresh)))
+
+
+def _tell_of_nobody(turn: Turn, claim: Claim) -> None:
+    if targets.leads_nowhere(turn, claim.entry.deliver, claim.entry.lane):
+        turn.tell(NoTarget(claim.run_id, claim.entry.kind, claim.entry.name))
 
 
 def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from scheduler.logs import event
 from scheduler.outcome import Kind
 from scheduler.settings import Channel, Uncertain
-from scheduler.tables import outbox
+from scheduler.tables import outbox, targets
 from scheduler.tables.outbox import Letter
 from scheduler.transports import Message, Sent, command, discord, telegram, webhook
 from scheduler.transports.command import Start
@@ -41,10 +41,10 @@ def collect(turn: Turn, under_way: Iterable[Parcel]) -> list[Parcel]:
     parcels = []
     for letter in outbox.take(turn, AT_ONCE, SHARE, _by_channel(under_way)):
         channel = turn.plan.settings.channels.get(letter.channel)
-        if channel is None:
-            outbox.dead(turn, letter, _undeclared(letter))
+        if channel is None or channel.open != bool(letter.whom):
+            outbox.dead(turn, letter, _unreachable(letter, channel))
         else:
-            parcels.append(Parcel(letter, channel))
+            parcels.append(Parcel(letter, targets.aimed(channel, letter.whom)))
     return parcels
 
 
@@ -79,7 +79,7 @@ def recover(turn: Turn) -> None:
     for letter in outbox.interrupted(turn.db):
         channel = turn.plan.settings.channels.get(letter.channel)
         if channel is None:
-            outbox.dead(turn, letter, _undeclared(letter))
+            outbox.dead(turn, letter, _unreachable(letter, channel))
         else:
             _doubt(turn, letter, channel, "the daemon stopped while sending")
 
@@ -112,6 +112,8 @@ def hand_over(channel: Channel, message: Message, start: Start) -> Sent:
         return command.send(channel.argv, channel.folder, message, start)
     if channel.url is None:
         return Sent("retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file", None)
+    if channel.open:
+        return Sent("dead", f"the URL of channels.{channel.name} holds {{target}}, and nobody is named", None)
     url, wire = channel.url.reveal(), Wire(channel.allow_private)
     base = channel.base_url.reveal() if channel.base_url else None
     match channel.kind:
@@ -136,8 +138,11 @@ def _doubt(turn: Turn, letter: Letter, channel: Channel, error: str) -> None:
         outbox.uncertain(turn, letter, error, resend=resend and not letter.doubted, wait=ONCE_MORE)
 
 
-def _undeclared(letter: Letter) -> str:
-    return f"channels.{letter.channel} is no longer declared"
+def _unreachable(letter: Letter, channel: Channel | None) -> str:
+    if channel is None:
+        return f"channels.{letter.channel} is no longer declared"
+    now = "now holds {target}" if channel.open else "no longer holds {target}"
+    return f"the URL of channels.{letter.channel} {now}, and so leads to somebody else"
 
 
 def _message(letter: Letter) -> Message:

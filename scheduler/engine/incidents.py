@@ -10,10 +10,11 @@ from scheduler.engine.notices import Notice, Story
 from scheduler.events import Told
 from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip
 from scheduler.settings import OnFailure
-from scheduler.tables import incidents, outbox
+from scheduler.tables import incidents, outbox, targets
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.incidents import CHANNEL, Incident
 from scheduler.tables.outbox import Letter
+from scheduler.tables.targets import Target
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
@@ -110,7 +111,7 @@ def _story(turn: Turn, incident: Incident, count: int) -> Story:
 def _notify(turn: Turn, claim: Claim, notice: Notice, text: str) -> None:
     """Tell those who are to be told; where all of their channels are dead, somebody else."""
     wished, dead = claim.entry.on_failure.deliver, incidents.dead_channels(turn.db)
-    living = tuple(channel for channel in wished if channel not in dead)
+    living = tuple(target for target in targets.of(turn, wished, claim.entry.lane) if target.channel not in dead)
     outbox.notify(turn, outbox.origin(claim), notice, text, living or (_elsewhere(turn, wished, dead),))
 
 
@@ -121,12 +122,12 @@ def _lost(turn: Turn, letter: Letter, error: str) -> None:
     incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now))
     entry = turn.plan.entries.get((Kind(letter.kind), letter.name))
     wished = entry.on_failure.deliver if entry else ()
-    channel = _elsewhere(turn, wished, incidents.dead_channels(turn.db))
-    outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", notices.undelivered(letter, error), (channel,))
+    target = _elsewhere(turn, wished, incidents.dead_channels(turn.db))
+    outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", notices.undelivered(letter, error), (target,))
 
 
-def _elsewhere(turn: Turn, wished: tuple[str, ...], dead: frozenset[str]) -> str:
+def _elsewhere(turn: Turn, wished: tuple[str, ...], dead: frozenset[str]) -> Target:
     """A channel that works as far as we know: of those that are wished, else any that is declared, else the log."""
     declared = turn.plan.settings.channels
     usable = (name for name in (*wished, *declared) if name in declared and name not in dead and declared[name].usable)
-    return next((name for name in usable if name != LOG), LOG)
+    return Target(next((name for name in usable if name != LOG), LOG))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from heartbeat.runners import MAX_ANSWER
 from scheduler.engine import closing, planning, syncing
@@ -12,8 +13,9 @@ from scheduler.engine.inbox import Refused
 from scheduler.events import Adopted
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger, storable
 from scheduler.plan import Diff, Plan, diff
-from scheduler.tables import boots, breakers, duequeue, history, holds, wakes
+from scheduler.tables import boots, breakers, duequeue, history, holds, targets, wakes
 from scheduler.tables.duequeue import Standing
+from scheduler.tables.targets import Target
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 from scheduler.work.entry import Entry, Key
@@ -98,6 +100,38 @@ class Resume:
         for standing in paused:
             planning.replan(turn, standing, planning.resume(turn, standing, turn.now))
         return [_full_name(standing) for standing in paused]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Note whom an agent has just been spoken with, and what waits there; None: as it was. Answers what is known then."""
+
+    name: str
+    target: Target | None = None
+    title: str | None = None
+    queue: int | None = None
+    approvals: int | None = None
+
+    def apply(self, turn: Turn) -> dict[str, Any]:
+        """Only a target that messages can go to is taken, and nothing else with one that is not."""
+        standing = _declared(turn, Kind.HEARTBEAT, self.name)
+        if self.target is not None:
+            try:
+                targets.check(turn.plan.settings.channels, self.target)
+            except ValueError as error:
+                raise Refused("bad_request", str(error)) from None
+            targets.note(turn, self.name, self.target, self.title)
+        noted = self._counted(turn, standing)
+        duequeue.save(turn, standing, noted)
+        last = next(iter(targets.known(turn.db, self.name)), None)
+        return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
+
+    def _counted(self, turn: Turn, standing: Standing) -> Standing:
+        if self.queue is None and self.approvals is None:
+            return standing
+        queue = standing.queue if self.queue is None else self.queue
+        approvals = standing.approvals if self.approvals is None else self.approvals
+        return replace(standing, queue=queue, approvals=approvals, active_at=turn.now)
 
 
 @dataclass(frozen=True, slots=True)

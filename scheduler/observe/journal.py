@@ -12,6 +12,7 @@ from scheduler.events import (
     Event,
     LaneTaken,
     Mismatched,
+    NoTarget,
     Paid,
     ProviderFailed,
     Recovered,
@@ -54,6 +55,7 @@ class Journal:
             attempt=closed.attempt if closed.attempt > 1 else None,
             took=took,
             problem=closed.error,
+            log=closed.log,
         )
 
     @_log.register
@@ -103,6 +105,11 @@ class Journal:
     def _(self, told: Told) -> None:
         level = logging.DEBUG if told.state is Delivery.DELIVERED else logging.WARNING
         event(level, "deliver", id=told.outbox_id, channel=told.channel, state=told.state, problem=told.error or None)
+
+    @_log.register
+    def _(self, nobody: NoTarget) -> None:
+        problem = "deliver: last leads nowhere; report whom the agent speaks with to POST /api/v1/agents/NAME/activity"
+        event(logging.WARNING, "no_target", id=nobody.run_id, kind=nobody.kind, name=nobody.name, problem=problem)
 
     @_log.register
     def _(self, recovered: Recovered) -> None:

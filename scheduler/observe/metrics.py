@@ -20,6 +20,7 @@ from scheduler.events import (
     Event,
     LaneTaken,
     Mismatched,
+    NoTarget,
     Paid,
     ProviderFailed,
     Recovered,
@@ -194,6 +195,10 @@ class Metrics:
     @_count.register
     def _(self, taken: LaneTaken) -> None:
         """Counted when the slot ends."""
+
+    @_count.register
+    def _(self, nobody: NoTarget) -> None:
+        """Nothing was to be sent: the row says so."""
 
     @_count.register
     def _(self, wake: WakeTold) -> None:

@@ -92,6 +92,7 @@ def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[s
         "alerting": bool(row["alerting"]),
         "failing": _failing(row),
         "wakes_waiting": row["wakes"],
+        "activity": _activity(row),
         "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
     }
 
@@ -102,6 +103,13 @@ def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
         return None
     times = {"since": iso(optional(row["failing_since"])), "told_at": iso(optional(row["failing_told_at"]))}
     return {"times": row["troubles"], **times}
+
+
+def _activity(row: sqlite3.Row) -> dict[str, Any] | None:
+    """What a gateway last told of an agent."""
+    if row["active_at"] is None:
+        return None
+    return {"queue": row["queue"], "pending_approvals": row["approvals"], "at": iso(optional(row["active_at"]))}
 
 
 def _pause_ends(paused_until: int) -> str | None:

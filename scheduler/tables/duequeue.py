@@ -45,6 +45,9 @@ class Standing:
     alerting: int
     troubles: int
     precheck: str | None
+    queue: int | None
+    approvals: int | None
+    active_at: datetime | None
 
     @property
     def pace(self) -> Pace:
@@ -144,6 +147,9 @@ def _standing(row: sqlite3.Row) -> Standing:
         alerting=row["alerting"],
         troubles=row["troubles"],
         precheck=row["precheck"],
+        queue=row["queue"],
+        approvals=row["approvals"],
+        active_at=optional(row["active_at"]),
     )
 
 
@@ -198,7 +204,8 @@ COLUMNS = {
     "state": "state", "pace_text": "pace", "anchor": "anchor", "settled_until": "settled_until", "slot": "slot",
     "due_at": "due_at", "paused_until": "paused_until", "last_slot": "last_slot", "last_ended_at": "last_ended_at",
     "last_woken_at": "last_woken_at", "last_success_at": "last_success_at", "failures": "failures", "quiet": "quiet",
-    "alerting": "alerting", "troubles": "troubles", "precheck": "precheck",
+    "alerting": "alerting", "troubles": "troubles", "precheck": "precheck", "queue": "queue", "approvals": "approvals",
+    "active_at": "active_at",
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,10 +57,13 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     closed = turn.db.execute(
         "update run set state = 'closed', finished_at = ?, prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
-        " precheck_exit = ?, precheck_output = ?"
+        " precheck_exit = ?, precheck_output = ?, tool_calls = ?, log = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning id",
-        (millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, claim.run_id, claim.owner, claim.fence),
-    ).fetchone()
+        (
+            millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
+            claim.run_id, claim.owner, claim.fence,
+        ),
+    ).fetchone()  # fmt: skip
     if closed is None:
         return False
     entry = claim.entry
@@ -112,6 +116,10 @@ def _precheck(ending: Ending) -> tuple[int | None, str | None]:
     return (checked.exit_code, checked.output[:PRECHECK_KEPT]) if checked else (None, None)
 
 
+def _tool_calls(ending: Ending) -> str | None:
+    return json.dumps([asdict(call) for call in ending.tool_calls]) if ending.tool_calls else None
+
+
 def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
     """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
     turn.db.execute(
@@ -149,7 +157,18 @@ def _closed(
         started,
         turn.now,
         ending.error,
+        ending.log,
     )
+
+
+def last_error(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:
+    """What the entry's last failure said."""
+    query = (
+        "select error from run where kind = ? and name = ? and state = 'closed' and outcome in ('failed', 'timeout', 'abandoned')"
+        " order by id desc limit 1"
+    )
+    row = db.execute(query, (kind, name)).fetchone()
+    return row["error"] if row else None
 
 
 def starts_by_wakes(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> int:
@@ -252,6 +271,8 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
         "precheck": _precheck_data(row),
         "exit_code": row["exit_code"],
+        "tool_calls": json.loads(row["tool_calls"] or "[]"),
+        "log": row["log"],
         "text": row["text"],
         "error": row["error"],
         "delivery": {"state": _delivery_state(row, [each["state"] for each in targets]), "targets": targets},
@@ -270,12 +291,15 @@ def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
     """Each channel that is to be told, with where its message stands and what kept it; one in parts stands where its parts do."""
     states: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
-    query = "select channel, state, error from outbox where run_id = ? and notice is null order by id"
+    whom: dict[str, str] = {}
+    query = "select channel, whom, state, error from outbox where run_id = ? and notice is null order by id"
     for row in db.execute(query, (run_id,)):
         states.setdefault(row["channel"], []).append(row["state"])
+        whom[row["channel"]] = row["whom"]
         if row["error"] and row["state"] != "delivered":
             errors[row["channel"]] = row["error"]
-    told = ({"channel": channel, "state": _together(parts)} for channel, parts in states.items())
+    named = {channel: {"target": each} if each else {} for channel, each in whom.items()}
+    told = ({"channel": channel, **named[channel], "state": _together(parts)} for channel, parts in states.items())
     return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in told]
 
 
@@ -288,7 +312,8 @@ def _notices(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
 def _delivery_state(row: sqlite3.Row, states: list[str]) -> str:
     """One word for all messages of a run; `no_target`: it had something to say and nobody is to be told."""
     if not states:
-        return "no_target" if row["outcome"] == Outcome.ALERT and row["suppression"] is None else "none"
+        said = row["kind"] == Kind.HEARTBEAT and row["outcome"] in (Outcome.ALERT, Outcome.OK)
+        return "no_target" if said and row["suppression"] is None else "none"
     return _together(states)
 
 

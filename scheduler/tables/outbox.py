@@ -14,6 +14,7 @@ from scheduler.events import Told
 from scheduler.outcome import Delivery
 from scheduler.tables.duequeue import optional
 from scheduler.tables.store import millis, moment
+from scheduler.tables.targets import Target
 from scheduler.transports import split
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim, Entry
@@ -51,13 +52,14 @@ def origin(claim: Claim) -> Origin:
 class Letter:
     """One part of a message for one channel. `key` is stable over crash, restart and restored backup.
 
-    `notice` says what of a run it tells; None for what the run itself has to say. `doubted` says that an earlier attempt may
-    have arrived.
+    `whom` is somebody there, empty where the channel says it; it is chosen when the message is written, and stays. `notice`
+    says what of a run it tells; None for what the run itself has to say. `doubted` says that an earlier attempt may have arrived.
     """
 
     id: int
     key: str
     channel: str
+    whom: str
     run_id: int
     kind: str
     name: str
@@ -78,19 +80,19 @@ class Letter:
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
-def not_told_yet(turn: Turn, entry: Entry, message: str) -> tuple[str, ...]:
-    """The entry's channels that have not had this message within its window, and do not have it pending."""
+def not_told_yet(turn: Turn, entry: Entry, message: str, told: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Of these targets those that have not had this message within the entry's window, and do not have it pending."""
     if not entry.dedup_window:
-        return entry.deliver
+        return told
     digest = entry.digest(message)
-    return tuple(channel for channel in entry.deliver if not _heard(turn, entry, channel, digest))
+    return tuple(target for target in told if not _heard(turn, entry, target, digest))
 
 
-def _heard(turn: Turn, entry: Entry, channel: str, digest: str) -> bool:
+def _heard(turn: Turn, entry: Entry, target: Target, digest: str) -> bool:
     row = turn.db.execute(
         "select until_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
-        " where kind = ? and name = ? and channel = ? and hash = ?",
-        (entry.kind, entry.name, channel, digest),
+        " where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
+        (entry.kind, entry.name, target.channel, target.whom, digest),
     ).fetchone()
     if row is None:
         return False
@@ -98,30 +100,32 @@ def _heard(turn: Turn, entry: Entry, channel: str, digest: str) -> bool:
     return pending or moment(row["until_at"]) > turn.now
 
 
-def put(turn: Turn, claim: Claim, message: str, channels: tuple[str, ...]) -> None:
+def put(turn: Turn, claim: Claim, message: str, told: tuple[Target, ...]) -> None:
     """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is."""
     entry = claim.entry
-    for channel in channels:
-        row = _write(turn, origin(claim), channel, message, None)
+    for target in told:
+        row = _write(turn, origin(claim), target, message, None)
         if row and entry.dedup_window:
+            until = millis(turn.now + entry.dedup_window)
             turn.db.execute(
-                "insert or replace into digest (kind, name, channel, hash, outbox_id, until_at) values (?, ?, ?, ?, ?, ?)",
-                (entry.kind, entry.name, channel, entry.digest(message), row["id"], millis(turn.now + entry.dedup_window)),
+                "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at)"
+                " values (?, ?, ?, ?, ?, ?, ?)",
+                (entry.kind, entry.name, target.channel, target.whom, entry.digest(message), row["id"], until),
             )
 
 
-def notify(turn: Turn, about: Origin, notice: str, message: str, channels: tuple[str, ...]) -> None:
+def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...]) -> None:
     """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run."""
-    for channel in channels:
-        _write(turn, about, channel, message, notice)
+    for target in told:
+        _write(turn, about, target, message, notice)
 
 
-def _write(turn: Turn, about: Origin, channel: str, message: str, notice: str | None) -> sqlite3.Row | None:
+def _write(turn: Turn, about: Origin, target: Target, message: str, notice: str | None) -> sqlite3.Row | None:
     """Write all parts of a message; gives the last one's id, None where it was there already."""
-    parts = _parts(turn, channel, message)
+    parts = _parts(turn, target.channel, message)
     row = None
     for part, text in enumerate(parts, 1):
-        row = _insert(turn, about, channel, part, len(parts), text, notice)
+        row = _insert(turn, about, target, part, len(parts), text, notice)
     return row
 
 
@@ -130,15 +134,17 @@ def _parts(turn: Turn, name: str, message: str) -> list[str]:
     return [message] if channel is None or channel.limit is None else split(message, channel.limit)
 
 
-def _insert(turn: Turn, about: Origin, channel: str, part: int, parts: int, text: str, notice: str | None) -> sqlite3.Row | None:
+def _insert(
+    turn: Turn, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None
+) -> sqlite3.Row | None:
     now = millis(turn.now)
     row: sqlite3.Row | None = turn.db.execute(
-        "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
-        " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
+        "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
+        " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
         " on conflict (key, channel) do nothing returning id",
         (
-            letter_key(about, part, notice), channel, about.run_id, about.kind, about.name, about.trigger, millis(about.slot),
-            part, parts, about.name, text, notice, now, now,
+            letter_key(about, part, notice), target.channel, target.whom, about.run_id, about.kind, about.name, about.trigger,
+            millis(about.slot), part, parts, about.name, text, notice, now, now,
         ),
     ).fetchone()  # fmt: skip
     return row
@@ -270,6 +276,7 @@ def _letter(row: sqlite3.Row) -> Letter:
         id=row["id"],
         key=row["key"],
         channel=row["channel"],
+        whom=row["whom"],
         run_id=row["run_id"],
         kind=row["kind"],
         name=row["name"],

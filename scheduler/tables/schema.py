@@ -39,6 +39,9 @@ create table entry (
   alerting integer not null default 0,
   troubles integer not null default 0,  -- runs and slots in a row of which something went wrong
   precheck text,                    -- digest of what the precheck last printed
+  queue integer,                    -- what waits for the agent, and for its user, as a gateway last told
+  approvals integer,
+  active_at integer,                -- when it did
   unique (kind, name)
 ) strict;
 
@@ -71,6 +74,8 @@ create table run (
   precheck_output text,             -- null: no precheck was made
   asked text,                       -- what an answer that is still to come will have dealt with, as JSON
   exit_code integer,
+  tool_calls text,                  -- the tools that the agent used, as JSON
+  log text,                         -- what it said for the log alone
   text text,
   error text,
   config_hash text,
@@ -110,6 +115,7 @@ create table outbox (
   id integer primary key,
   key text not null,
   channel text not null,
+  whom text not null default '',    -- whom to tell there, if its URL leaves that open
   run_id integer not null,
   kind text not null,
   name text not null,
@@ -143,10 +149,11 @@ create table digest (
   kind text not null,
   name text not null,
   channel text not null,
+  whom text not null,
   hash text not null,
   outbox_id integer not null,
   until_at integer not null,        -- until then the same text is no news
-  primary key (kind, name, channel, hash)
+  primary key (kind, name, channel, whom, hash)
 ) strict, without rowid;
 
 create table incident (
@@ -158,6 +165,16 @@ create table incident (
   told_at integer,                  -- when it was told last; null: not yet
   primary key (kind, name)
 ) strict, without rowid;
+
+create table target (
+  id integer primary key,           -- the largest is the last
+  name text not null,               -- the agent's
+  channel text not null,
+  whom text not null,
+  title text not null,
+  at integer not null,
+  unique (name, channel, whom)
+) strict;
 
 create table item (
   name text not null,               -- the agent's

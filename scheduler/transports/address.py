@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
+SLOT = "{target}"  # in a URL, the place for whom to tell
+NO_TARGET = "target: write 1 to 128 of A-Z a-z 0-9 _ . : @ + = # ! ~ -, as the id of a chat has them"
 NO_BOT = "this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC"
 NO_HOOK = "this is not the URL of a Discord webhook; write discord://ID/TOKEN, or the https:// one that Discord shows"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,19})://")
 _BOT = re.compile(r"tgram://(?:bot)?([0-9A-Za-z:_-]+)/(-?\d{1,20}|@?[A-Za-z]\w{2,63})(?::(\d{1,18}))?/?", re.ASCII)
+_WHOM = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.:@+=#!~-]{1,128}", re.ASCII)
+_BEFORE_SLOT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}://[^/?#]+[/?]")
 _HOOK = re.compile(
     r"(?:discord:/|(https?://[^/?#\s]+)/api(?:/v\d+)?/webhooks)/(\d{1,20})/([\w-]{1,200})/?(?:\?thread(?:_id)?=(\d{1,20}))?",
     re.ASCII,
@@ -40,6 +44,25 @@ def scheme(url: str) -> str:
     """What stands before the ://, in lower case; empty if nothing there could be a scheme."""
     found = _SCHEME.match(url)
     return found[1].lower() if found else ""
+
+
+def fill(url: str, whom: str) -> str:
+    """The URL with somebody in its slot, encoded so that nothing else of it changes."""
+    return url.replace(SLOT, quote(whom, safe=""))
+
+
+def check_slot(url: str) -> None:
+    """ValueError, which shows nothing of it, unless a URL has one slot, behind its host and logins."""
+    if url.count(SLOT) != 1:
+        raise ValueError(f"{SLOT} stands in a URL once, and no more")
+    if not _BEFORE_SLOT.match(url.partition(SLOT)[0]):
+        raise ValueError(f"{SLOT} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{SLOT}")
+
+
+def check_whom(whom: str) -> None:
+    """ValueError unless this can name somebody in a URL and do nothing else there: no separator, no step to another folder."""
+    if not _WHOM.fullmatch(whom):
+        raise ValueError(NO_TARGET)
 
 
 def bot(url: str) -> Bot:

@@ -12,11 +12,12 @@ from starlette.concurrency import run_in_threadpool
 
 from scheduler.config import fields
 from scheduler.engine.inbox import Request
-from scheduler.engine.requests import Hold, LetGo, Pause, Report, Resume, RunJob, WakeAgent
+from scheduler.engine.requests import Hold, LetGo, Note, Pause, Report, Resume, RunJob, WakeAgent
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
 from scheduler.tables import holds
 from scheduler.tables.history import iso
+from scheduler.tables.targets import Target
 from scheduler.wake import Wake
 from scheduler.web import alertmanager, reading
 from scheduler.web.call import Call, instant
@@ -24,6 +25,8 @@ from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
 from scheduler.work.entry import Key
 
+LONGEST_WORDS = 200
+MANY = 1_000_000
 HOLDER = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")
 
 
@@ -78,6 +81,39 @@ async def let_go(call: Call) -> dict[str, Any]:
     check_reach(call, Kind.HEARTBEAT, name)
     await _ask(call, LetGo(name, holder))
     return {"id": holder}
+
+
+async def activity(call: Call) -> dict[str, Any]:
+    """Take note of whom an agent has just been spoken with, and of what waits there."""
+    call.only("channel", "target", "title", "queue", "pending_approvals")
+    name = call.path["name"]
+    check_reach(call, Kind.HEARTBEAT, name)
+    channel, whom, title = (_words(call, key) for key in ("channel", "target", "title"))
+    if (channel is None) != (whom is None) or (title is not None and whom is None):
+        raise bad("write channel and target together; a title only beside them")
+    queue, approvals = _number(call, "queue"), _number(call, "pending_approvals")
+    if whom is None and queue is None and approvals is None:
+        raise bad("write channel and target, or queue, or pending_approvals")
+    target = None if channel is None or whom is None else Target(channel, whom)
+    noted: dict[str, Any] = await _ask(call, Note(name, target, title, queue, approvals))
+    return noted
+
+
+def _words(call: Call, key: str) -> str | None:
+    """A text on one line; what stands for a control character in it is a blank."""
+    value = call.body.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > LONGEST_WORDS:
+        raise bad(f"{key}: write a text in quotes, of at most {LONGEST_WORDS} characters")
+    return "".join(sign if sign.isprintable() else " " for sign in value)
+
+
+def _number(call: Call, key: str) -> int | None:
+    value = call.body.get(key)
+    if value is None or (type(value) is int and 0 <= value <= MANY):
+        return value
+    raise bad(f"{key}: write a number from 0 to {MANY}")
 
 
 def _holder(value: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduler.observe import status
 from scheduler.outcome import Kind
-from scheduler.tables import history
+from scheduler.tables import history, targets
 from scheduler.tables.store import reader
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad, not_found
@@ -56,15 +56,16 @@ def jobs(call: Call) -> dict[str, Any]:
 
 
 def agent(call: Call) -> dict[str, Any]:
-    """One agent."""
+    """One agent, with the targets that are known of it, the last one first."""
     call.only()
     name = call.path["name"]
     check_reach(call, Kind.HEARTBEAT, name)
     with reading(call.reach) as db:
         found = status.entries(db, call.reach.clock(), Kind.HEARTBEAT, name)
+        known = targets.known(db, name)
     if not found:
         raise not_found(f"agent {name!r}")
-    return found[0]
+    return found[0] | {"targets": known}
 
 
 def runs(call: Call) -> dict[str, Any]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from scheduler.web import asking, foresight, health, reading
+from scheduler.web import asking, checklists, foresight, health, reading
 from scheduler.web.call import answering, doing
 from scheduler.web.problem import HANDLERS
 from scheduler.web.reach import Reach
 
 LARGEST_BODY = 64 * 1024  # bytes
 LARGEST_WAKE = 1024 * 1024  # bytes; Alertmanager does not send again what was refused, however many alerts it holds
+LARGEST_CHECKLIST = 512 * 1024  # JSON may need six bytes for one of the text
+CHECKLIST = "/api/v1/agents/{name}/checklist"
 
 
 def application(reach: Reach) -> Starlette:
@@ -39,6 +41,7 @@ def _routes(reach: Reach) -> list[Route]:
         "/api/v1/cron/{name}/pause": asking.pause_job,
         "/api/v1/cron/{name}/resume": asking.resume_job,
         "/api/v1/runs/{id}/result": asking.result,
+        "/api/v1/agents/{name}/activity": asking.activity,
         "/api/v1/pause": asking.pause_all,
         "/api/v1/resume": asking.resume_all,
     }
@@ -48,5 +51,7 @@ def _routes(reach: Reach) -> list[Route]:
         *(Route(path, doing(reach, "operate", do), methods=["POST"]) for path, do in operations.items()),
         Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.hold), methods=["PUT"]),
         Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.let_go), methods=["DELETE"]),
+        Route(CHECKLIST, answering(reach, "read", checklists.read), methods=["GET"]),
+        Route(CHECKLIST, doing(reach, "edit", checklists.write), methods=["PUT"], max_body_size=LARGEST_CHECKLIST),
         Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake), methods=["POST"], max_body_size=LARGEST_WAKE),
     ]

@@ -25,7 +25,14 @@ def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Judge) ->
     if answer.failure is not None:
         return failed(answer, prompt, call)
     ending = Ending(Outcome.ASYNC) if answer.later else judge(answer.text)
-    return replace(ending, prompt_parts=dict(prompt.sizes), model_used=answer.model_used, calls=(call,))
+    return replace(
+        ending,
+        prompt_parts=dict(prompt.sizes),
+        model_used=answer.model_used,
+        calls=(call,),
+        tool_calls=answer.tool_calls,
+        log=answer.log,
+    )
 
 
 def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
@@ -39,6 +46,8 @@ def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
         prompt_parts=dict(prompt.sizes),
         retry_after=answer.retry_after,
         calls=(call,),
+        tool_calls=answer.tool_calls,
+        log=answer.log,
     )
 
 

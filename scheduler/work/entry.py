@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from heartbeat.prompt import Activity
 from scheduler.outcome import Ending, Kind, Trigger
 from scheduler.settings import OnFailure
 from scheduler.wake import Wake
@@ -44,7 +45,8 @@ class Claim:
     `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
     what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try; `asked`
     holds when each item of a checklist was last asked about, by its hash, and `last_precheck` the digest of what a precheck
-    last printed. `busy`: somebody else has the lane.
+    last printed. `busy`: somebody else has the lane. `last_error` is that of the run before, if it failed; `up_since` when the
+    daemon began, or its machine last woke up; `activity` what a gateway last told of the agent.
     """
 
     run_id: int
@@ -66,6 +68,10 @@ class Claim:
     messages: tuple[tuple[str, str], ...] = ()
     asked: Mapping[str, datetime] = field(default_factory=dict)
     last_precheck: str | None = None
+    last_success: datetime | None = None
+    last_error: str | None = None
+    up_since: datetime | None = None
+    activity: Activity | None = None
 
     @property
     def mark(self) -> str:

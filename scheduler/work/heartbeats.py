@@ -243,6 +243,10 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
         precheck=situation.precheck,
         memory=memory,
         progress=checklist.progress(whole, *(text for _, text in memory)),
+        last_success=claim.last_success,
+        last_error=claim.last_error,
+        up_since=claim.up_since,
+        activity=claim.activity,
     )
 
 

@@ -24,7 +24,7 @@ def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge)
     prompt = task.compose(job.prompt or "", agent, claim.started_at, asking.files(agent.workspace, agent.context))
     if estimate(prompt.text) > agent.max_input_tokens:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    about = {**task.meta(job.name, agent, claim.started_at), **asking.about(claim)}
+    about = {**task.meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
     run = Run(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, about)
     return asking.ask(run, prompt, agent.runner, start, judge)
 

@@ -1,0 +1,117 @@
+"""Editing a checklist from elsewhere: it is read with its version, and written whole if nobody has been faster."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from heartbeat.checklist import MAX_BYTES, Refusal, content, decoded, folder_of, open_in
+
+MODE = 0o644  # of a new file, as far as the umask leaves it
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_one_at_a_time = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A checklist as it stood: its text, and the hash of its bytes by which it is known."""
+
+    text: str
+    hash: str
+
+
+class Changed(Exception):
+    """The file is not the one that was to be replaced."""
+
+
+class Unwritable(Exception):
+    """The file cannot be written; the text says why."""
+
+
+def read(root: Path, name: str) -> Version | Refusal:
+    """The checklist `name` below `root`, by the rules of `checklist.read`."""
+    try:
+        with folder_of(root, name) as (folder, last):
+            return _read(folder, last)[0]
+    except FileNotFoundError:
+        return Refusal.MISSING
+    except (OSError, ValueError):
+        return Refusal.UNREADABLE
+
+
+def write(root: Path, name: str, text: str, expected: str | None) -> Version:
+    """Replace the checklist whose version is `expected`, or write it where there is none (None); as a whole or not at all.
+
+    Its mode stays, and its owner as far as we may. Raises Changed when another one stands there, Unwritable for what is no
+    regular file, too large, or cannot be written. Calls wait for each other; an editor that saves in the same instant may win or
+    lose, but never mixes with us.
+    """
+    data = text.encode()
+    if len(data) > MAX_BYTES:
+        raise Unwritable(f"it is larger than {MAX_BYTES // 1024} KiB")
+    try:
+        with _one_at_a_time, folder_of(root, name) as (folder, last):
+            _replace(folder, last, data, expected)
+    except FileNotFoundError:
+        raise Unwritable("its folder is not there") from None
+    except (OSError, ValueError) as error:
+        raise Unwritable(str(getattr(error, "strerror", None) or "its name leads outside")) from None
+    return _version(data)
+
+
+def _replace(folder: int, last: str, data: bytes, expected: str | None) -> None:
+    found, status = _stand(folder, last)
+    if isinstance(found, Refusal) and found is not Refusal.MISSING:
+        raise Unwritable(f"what stands there is {found.value.replace('_', ' ')}")
+    if (found.hash if isinstance(found, Version) else None) != expected:
+        raise Changed
+    draft = f".{last[:100]}.{secrets.token_hex(8)}"
+    try:
+        _draft(folder, draft, data, status)
+        os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
+def _draft(folder: int, draft: str, data: bytes, status: os.stat_result | None) -> None:
+    """Write what is to take the old one's place, so that it survives whatever happens next."""
+    file = os.open(draft, _NEW, MODE, dir_fd=folder)
+    with os.fdopen(file, "wb") as opened:
+        if status is not None:
+            with suppress(PermissionError):
+                os.fchown(file, status.st_uid, status.st_gid)
+            os.fchmod(file, stat.S_IMODE(status.st_mode))
+        opened.write(data)
+        opened.flush()
+        os.fsync(file)
+
+
+def _stand(folder: int, last: str) -> tuple[Version | Refusal, os.stat_result | None]:
+    """What stands there now, with its mode and owner; None where nothing does."""
+    try:
+        return _read(folder, last)
+    except FileNotFoundError:
+        return Refusal.MISSING, None
+
+
+def _read(folder: int, last: str) -> tuple[Version | Refusal, os.stat_result]:
+    file = open_in(folder, last)
+    try:
+        held = content(file)
+        return held if isinstance(held, Refusal) else _version(held), os.fstat(file)
+    finally:
+        os.close(file)
+
+
+def _version(data: bytes) -> Version:
+    return Version(decoded(data), sha256(data).hexdigest())

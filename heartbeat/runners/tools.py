@@ -1,0 +1,58 @@
+"""Which tools an agent's program used, as its report or the events before it tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from heartbeat.runners import ToolCall
+from heartbeat.runners.data import tool_call
+
+Event = Mapping[str, object]
+
+
+def used_in(events: Sequence[Event]) -> Iterator[ToolCall]:
+    """The calls that the events tell of one by one, else those that the statistics of the last one count."""
+    ended = {ident: _time(event) for event in events for ident in _answered(event)}
+    for event in events:
+        for block in _blocks(event, "tool_use"):
+            if call := tool_call(block.get("name"), 1, _between(_time(event), ended.get(str(block.get("id"))))):
+                yield call
+    yield from _counted(events[-1].get("stats"))
+
+
+def _counted(stats: object) -> Iterator[ToolCall]:
+    """The calls by their names, as in the `stats.tools.byName` of Gemini's command line."""
+    tools = stats.get("tools") if isinstance(stats, Mapping) else None
+    names = tools.get("byName") if isinstance(tools, Mapping) else None
+    for name, told in names.items() if isinstance(names, Mapping) else ():
+        if isinstance(told, Mapping) and (call := tool_call(name, told.get("count"), told.get("durationMs"))):
+            yield call
+
+
+def _answered(event: Event) -> Iterator[str]:
+    """The ids of the calls whose results an event brings."""
+    return (ident for block in _blocks(event, "tool_result") if isinstance(ident := block.get("tool_use_id"), str))
+
+
+def _blocks(event: Event, kind: str) -> Iterator[Mapping[str, object]]:
+    message = event.get("message")
+    content = message.get("content") if isinstance(message, Mapping) else None
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, Mapping) and block.get("type") == kind:
+            yield block
+
+
+def _between(begun: datetime | None, ended: datetime | None) -> float | None:
+    """Milliseconds; None where a time is not told, or the two make no sense together."""
+    return (ended - begun).total_seconds() * 1000 if begun and ended and ended >= begun else None
+
+
+def _time(event: Event) -> datetime | None:
+    """When an event was, where it says so with its zone."""
+    text = event.get("timestamp")
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found if found and found.tzinfo else None

@@ -1,0 +1,171 @@
+"""Checklists over HTTP: read, and written whole by whoever saw the version that stands there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from living import CONFIG, TOKENS, Living, Reply
+
+from heartbeat.checklist import MAX_BYTES
+from heartbeat.editing import Changed, Unwritable, Version, read, write
+
+EDITOR, READER, CHIEF, OPSMAN = (TOKENS[name] for name in ("editor", "reader", "chief", "opsman"))
+PATH = "/api/v1/agents/ops/checklist"
+IN_A_FILE = CONFIG.replace('checklist: "- look\\n"', "checklist: HEARTBEAT.md", 1)
+NAME = "HEARTBEAT.md"
+
+
+def known(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Living]:
+    with Living(tmp_path, IN_A_FILE) as living:
+        living.world.write(f"ops/{NAME}", "- look\n")
+        yield living
+
+
+def put(daemon: Living, body: Any, token: str = EDITOR, path: str = PATH, **headers: str) -> Reply:
+    return daemon.send("PUT", path, body, token, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def test_the_list_is_read_and_written_back(daemon: Living) -> None:
+    found = daemon.get(PATH, READER).data
+    assert found == {"file": NAME, "text": "- look\n", "hash": known("- look\n"), "has_work": True}
+    text = "- [ ] größer \u2028\n# done\n"
+    assert put(daemon, {"text": text, "hash": found["hash"]}).data["hash"] == known(text)
+    assert daemon.get(PATH, READER).data["text"] == text
+    again = put(daemon, {"text": ""}, If_Match=f'"{known(text)}"')
+    assert (again.data["has_work"], daemon.get(PATH, READER).data["text"]) == (False, "")
+
+
+def test_who_saw_another_version_changes_nothing(daemon: Living) -> None:
+    reply = put(daemon, {"text": "mine", "hash": known("- look\n")})
+    late = put(daemon, {"text": "theirs", "hash": known("- look\n")})
+    assert (reply.status, late.status, late.code) == (200, 412, "changed")
+    assert put(daemon, {"text": "theirs"}, If_None_Match="*").status == 412
+    assert daemon.get(PATH, READER).data["text"] == "mine"
+
+
+def test_a_list_that_is_not_there_can_be_written_anew(daemon: Living) -> None:
+    file = daemon.world.folder / "agents" / "ops" / NAME
+    file.unlink()
+    file.parent.rmdir()
+    reply = daemon.get(PATH, READER)
+    assert (reply.status, reply.code) == (404, "not_found")
+    assert put(daemon, {"text": "- x", "hash": known("- look\n")}).status == 412
+    assert put(daemon, {"text": "- x"}, If_None_Match="*").status == 200
+    assert file.read_text() == "- x"
+
+
+def test_a_version_has_to_be_named(daemon: Living) -> None:
+    reply = put(daemon, {"text": "x"})
+    assert (reply.status, reply.code) == (428, "version_wanted")
+    assert "If-Match" in reply.data["error"]["message"]
+    assert put(daemon, {"text": "x"}, If_Match="*").status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"text": 7}, 400),
+        ({"text": "a\0b"}, 400),
+        ({"text": "a\ud800b"}, 400),
+        ({"txt": "x"}, 400),
+        ({"text": "x" * (MAX_BYTES + 1)}, 413),
+        ({"text": "ü" * (MAX_BYTES // 2 + 1)}, 413),
+        ({"text": "x" * 600_000}, 413),
+    ],
+)
+def test_a_text_that_no_checklist_can_be_is_refused(daemon: Living, body: Any, status: int) -> None:
+    assert put(daemon, body, If_Match=known("- look\n")).status == status
+    assert daemon.get(PATH, READER).data["text"] == "- look\n"
+
+
+def test_the_largest_list_comes_through_however_it_is_escaped(daemon: Living) -> None:
+    text = "ü" * (MAX_BYTES // 2)
+    assert put(daemon, {"text": text}, If_Match=known("- look\n")).status == 200
+    assert daemon.get(PATH, READER).data["text"] == text
+
+
+def test_who_may_read_or_operate_may_not_edit(daemon: Living) -> None:
+    body = {"text": "x", "hash": known("- look\n")}
+    assert [put(daemon, body, token).status for token in (READER, CHIEF, OPSMAN)] == [403] * 3
+    assert put(daemon, body, path="/api/v1/agents/nobody/checklist").status == 404
+    assert daemon.get(PATH).status == 401
+
+
+def test_a_list_that_is_text_in_the_config_is_shown_and_not_changed_here(daemon: Living) -> None:
+    path = "/api/v1/agents/web/checklist"
+    assert daemon.get(path, READER).data == {"file": None, "text": "- look\n", "hash": None, "has_work": True}
+    reply = put(daemon, {"text": "x", "hash": known("- look\n")}, path=path)
+    line = IN_A_FILE[: IN_A_FILE.index("- look")].count("\n") + 1
+    assert (reply.status, reply.code) == (409, "in_config")
+    assert f"edit agents.web.heartbeat.checklist at config.yaml:{line}" in reply.data["error"]["message"]
+    assert daemon.config.read_text() == IN_A_FILE
+
+
+@pytest.mark.parametrize("made", ["link", "fifo", "folder", "large"])
+def test_what_is_no_small_regular_file_is_neither_read_nor_replaced(daemon: Living, made: str) -> None:
+    file, secret = daemon.world.folder / "agents" / "ops" / NAME, daemon.world.folder / "secret"
+    secret.write_text("canary")
+    file.unlink()
+    make = {
+        "link": lambda: file.symlink_to(secret),
+        "fifo": lambda: os.mkfifo(file),
+        "folder": file.mkdir,
+        "large": lambda: file.write_text("x" * 70_000),
+    }
+    make[made]()
+    found = daemon.get(PATH, READER)
+    assert (found.status, b"canary" in found.body) == (409, False)
+    assert put(daemon, {"text": "x", "hash": known("canary")}).status == 409
+    assert put(daemon, {"text": "x"}, If_None_Match="*").status == 409
+    assert secret.read_text() == "canary"
+
+
+def test_mode_stays_and_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
+    file = tmp_path / NAME
+    file.write_text("a")
+    file.chmod(0o640)
+    write(tmp_path, NAME, "b", known("a"))
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode), sorted(path.name for path in tmp_path.iterdir())) == (
+        "b",
+        0o640,
+        [NAME],
+    )
+
+
+def test_a_reader_sees_the_old_or_the_new_and_never_a_part(tmp_path: Path) -> None:
+    file = tmp_path / NAME
+    file.write_text("a" * 1000)
+    with file.open() as old:
+        write(tmp_path, NAME, "b" * 1000, known("a" * 1000))
+        assert old.read() == "a" * 1000
+    assert read(tmp_path, NAME) == Version("b" * 1000, known("b" * 1000))
+
+
+def test_a_name_that_leads_outside_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "out").symlink_to(tmp_path)
+    for name in ("../x.md", "/tmp/x.md", "out/x.md", "nowhere/x.md"):
+        with pytest.raises(Unwritable):
+            write(tmp_path / "inside", name, "x", None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inside"]
+
+
+def test_a_file_that_nobody_may_replace_stays(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text("a")
+    with pytest.raises(Changed):
+        write(tmp_path, NAME, "b", None)
+    with pytest.raises(Unwritable, match="larger than 64 KiB"):
+        write(tmp_path, NAME, "b" * (MAX_BYTES + 1), known("a"))
+    assert (tmp_path / NAME).read_text() == "a"

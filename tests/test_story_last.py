@@ -1,0 +1,394 @@
+"""`deliver: last` in a story: who spoke with an agent last is told, and nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_file import complaints, read
+from servers import telegram
+from servers.telegram import Telegram, refusal
+from world import World, by_hand
+
+from scheduler.config.load import load
+from scheduler.engine.delivery import Parcel
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import Note
+from scheduler.events import NoTarget
+from scheduler.tables.targets import MOST, Target
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+TOKEN = telegram.TOKEN
+
+
+def config(deliver: str = "last", more: str = "", url: str = "https://chat.example.org/to/{target}?x=1") -> str:
+    return f"""\
+channels:
+  chat: {{kind: webhook, url: "{url}"}}
+{more}agents:
+  ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 30m, stagger: 0, checklist: "- look\\n", deliver: {deliver}}}}}
+"""
+
+
+@pytest.fixture
+def sent() -> list[tuple[str, str]]:
+    """Where each message went, and its text."""
+    return []
+
+
+@pytest.fixture
+def world(play: Play, sent: list[tuple[str, str]]) -> World:
+    world = play(config(), scripts={"ops": lambda asked: "Disk full"})
+
+    def send(parcel: Parcel) -> Sent:
+        assert parcel.channel.url
+        sent.append((parcel.channel.url.reveal(), parcel.letter.text))
+        return Sent("delivered", "", None)
+
+    world.sends = send
+    return world
+
+
+def spoke(world: World, *whom: str, channel: str = "chat") -> None:
+    """Somebody speaks with the agent; it is known from the next turn on."""
+    for each in whom:
+        world.inbox.ask(Note("ops", Target(channel, each)))
+
+
+def told(world: World, whom: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
+    """The same, with what is answered."""
+    return world.ask(Note("ops", Target(channel, whom), title, queue))
+
+
+def states(world: World) -> list[str]:
+    return [row["delivery"]["state"] for row in world.rows()]
+
+
+def test_whoever_spoke_with_the_agent_last_is_told(world: World, sent: list[tuple[str, str]]) -> None:
+    spoke(world, "7", "8")
+    world.run(minutes=1)
+    assert sent == [("https://chat.example.org/to/8?x=1", "Disk full")]
+    assert world.rows()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "8", "state": "delivered"}]
+
+
+def test_who_speaks_again_is_the_last_again(world: World, sent: list[tuple[str, str]]) -> None:
+    spoke(world, "7", "8", "7")
+    world.run(minutes=1)
+    assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
+
+
+def test_until_somebody_has_spoken_the_text_is_kept_and_the_log_says_that_nobody_was_told(
+    world: World, sent: list[tuple[str, str]]
+) -> None:
+    world.run(minutes=1)
+    (row,) = world.rows()
+    assert (row["outcome"], row["suppression"], row["text"], row["delivery"]["state"]) == (
+        "alert",
+        None,
+        "Disk full",
+        "no_target",
+    )
+    assert [event for event in world.events if isinstance(event, NoTarget)] == [NoTarget(row["id"], row["kind"], "ops")]
+    spoke(world, "7")
+    world.run(minutes=30)
+    assert (states(world), [text for _, text in sent]) == (["no_target", "delivered"], ["Disk full"])
+
+
+def test_beside_another_channel_a_last_that_is_unknown_is_still_said_in_the_log(world: World) -> None:
+    world.reload(config("[last, log]"))
+    world.run(minutes=1)
+    assert [each["channel"] for each in world.rows()[0]["delivery"]["targets"]] == ["log"]
+    assert any(isinstance(event, NoTarget) for event in world.events)
+
+
+def test_the_last_is_known_after_a_restart(world: World, sent: list[tuple[str, str]]) -> None:
+    told(world, "7")
+    world.off(minutes=35)
+    world.run(minutes=60)
+    assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
+
+
+def test_a_message_that_waits_keeps_whom_it_was_written_for(world: World, sent: list[tuple[str, str]]) -> None:
+    send, world.sends = world.sends, lambda parcel: Sent("retry", "down", None)
+    spoke(world, "7")
+    world.run(seconds=5)
+    spoke(world, "8")
+    world.sends = send
+    world.off(minutes=1)
+    world.run(minutes=10)
+    assert sent == [("https://chat.example.org/to/7?x=1", "Disk full")]
+
+
+def test_the_same_alert_is_news_for_somebody_else_and_for_nobody_twice(world: World, sent: list[tuple[str, str]]) -> None:
+    world.clock.now -= timedelta(minutes=1)
+    for whom in ("7", "7", "8", "7", "8"):
+        spoke(world, whom)
+        world.run(minutes=30)
+    assert [url[-5] for url, _ in sent] == ["7", "8"]
+    assert [row["suppression"] for row in world.rows()] == [None, "duplicate", None, "duplicate", "duplicate"]
+
+
+def test_a_channel_that_is_the_same_place_is_not_told_twice(world: World, sent: list[tuple[str, str]]) -> None:
+    fixed = '  boss: {kind: webhook, url: "https://chat.example.org/to/7?x=1"}\n'
+    spoke(world, "7")
+    world.reload(config("[last, boss]", fixed))
+    world.run(minutes=1)
+    assert [each["channel"] for each in world.rows()[0]["delivery"]["targets"]] == ["boss"]
+    spoke(world, "8")
+    world.run(minutes=30)
+    assert [url[-5] for url, _ in sent] == ["7", "8"]
+
+
+def test_a_last_whose_channel_is_gone_leads_nowhere_and_not_to_who_spoke_before(world: World) -> None:
+    two = '  old: {kind: webhook, url: "https://old.example.org/{target}"}\n'
+    world.reload(config(more=two))
+    spoke(world, "7")
+    spoke(world, "8", channel="old")
+    world.ask(Note("ops", None, None, 1))
+    world.reload(config())
+    world.run(minutes=1)
+    assert states(world) == ["no_target"]
+
+
+@pytest.mark.parametrize("url", ["https://chat.example.org/to/all", None])
+def test_a_message_is_not_sent_elsewhere_when_its_channel_has_changed(world: World, sent: list[Any], url: str | None) -> None:
+    send, world.sends = world.sends, lambda parcel: Sent("retry", "down", None)
+    spoke(world, "7")
+    world.run(seconds=5)
+    world.sends = send
+    world.reload(config("log", url=url) if url else config("log").replace("chat:", "talk:"))
+    world.run(minutes=5)
+    (error,) = [each["error"] for each in world.rows()[0]["delivery"]["targets"]]
+    assert sent == []
+    assert error == (
+        "the URL of channels.chat no longer holds {target}, and so leads to somebody else"
+        if url
+        else "channels.chat is no longer declared"
+    )
+
+
+def test_the_targets_that_are_known_are_bounded_and_keep_their_titles(world: World) -> None:
+    told(world, "first", title="Family")
+    spoke(world, *(f"chat{number}" for number in range(MOST + 5)))
+    told(world, "chat7", title="Work")
+    last = told(world, "chat7")["last"]
+    assert (last["target"], last["title"]) == ("chat7", "Work")
+    assert world.store.connection.execute("select count(*), sum(title = 'Family') from target").fetchone()[:] == (MOST, 0)
+
+
+HOSTILE = [
+    "../../admin",
+    "..",
+    ".",
+    "",
+    "a/b",
+    "a b",
+    "a\nHost: x",
+    "7?admin=1",
+    "7&to=8",
+    "7%2F..",
+    "a,b",
+    "x\\y",
+    "ünï",
+    "7" * 10_240,
+]
+
+
+@pytest.mark.parametrize("whom", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_target_that_is_more_than_a_name_is_refused(world: World, whom: str) -> None:
+    with pytest.raises(Refused, match="target: write 1 to 128 of A-Z"):
+        told(world, whom)
+
+
+@pytest.mark.parametrize(
+    "whom", ["@everyone", "#general", "a@example.org", "+49301234", "!room:example.org", "a=b", "~x", "a..b"]
+)
+def test_every_sign_of_a_target_is_encoded_into_its_slot(world: World, sent: list[tuple[str, str]], whom: str) -> None:
+    spoke(world, whom)
+    world.run(minutes=1)
+    slot = sent[0][0].removeprefix("https://chat.example.org/to/").removesuffix("?x=1")
+    assert not set(slot) & set("/?#&@:=+!")
+    assert len(slot) >= len(whom)
+
+
+@pytest.mark.parametrize(
+    ("channel", "error"),
+    [
+        ("cli", "channel: cli is internal, and no user is told anything there"),
+        ("Heartbeat", "channel: Heartbeat is internal"),
+        ("tgram://1:canary/7", "channel: this is a URL; declare it under channels:"),
+        ("log", "channel: give the name of a channel whose URL in the config holds {target}; those are: chat"),
+        ("canary", "channel: give the name of a channel"),
+        ("fixed", "channel: give the name of a channel"),
+    ],
+)
+def test_only_a_declared_channel_that_leaves_open_whom_to_tell_is_taken(world: World, channel: str, error: str) -> None:
+    world.reload(config(more='  fixed: {kind: webhook, url: "https://example.org/x"}\n'))
+    with pytest.raises(Refused) as refused:
+        told(world, "7", channel, queue=9)
+    assert str(refused.value).startswith(error)
+    assert "canary" not in str(refused.value)
+    assert world.store.connection.execute("select queue from entry").fetchone()[0] is None
+
+
+@pytest.fixture
+def phone() -> Iterator[Telegram]:
+    with Telegram() as server:
+        yield server
+
+
+def chat(server: Telegram, url: str = "tgram://${TOKEN}/{target}") -> str:
+    return config(url="x").replace('kind: webhook, url: "x"', f'url: "{url}", base_url: "{server.url}", allow_private: true')
+
+
+@pytest.mark.parametrize(("whom", "chat_id", "topic"), [("-1007", "-1007", None), ("@news", "@news", None), ("42:5", "42", 5)])
+def test_telegram_is_told_the_chat_that_spoke_last(
+    play: Play, phone: Telegram, whom: str, chat_id: str, topic: int | None
+) -> None:
+    world = play(chat(phone), environ={"TOKEN": TOKEN}, sends=by_hand, scripts={"ops": lambda asked: "Disk full"})
+    spoke(world, whom)
+    world.run(minutes=1)
+    (request,) = phone.requests
+    assert request.path == f"/bot{TOKEN}/sendMessage"
+    assert (str(request.json["chat_id"]), request.json.get("message_thread_id")) == (chat_id, topic)
+
+
+def test_telegram_knows_a_chat_when_it_sees_one(play: Play, phone: Telegram) -> None:
+    world = play(chat(phone), environ={"TOKEN": TOKEN})
+    with pytest.raises(Refused, match="target: Telegram knows a chat by its number or @name") as refused:
+        told(world, "a@example.org")
+    assert TOKEN not in str(refused.value)
+
+
+def test_no_secret_of_an_open_channel_shows(play: Play, phone: Telegram, tmp_path: Path) -> None:
+    phone.script = [refusal(500, f"bad {TOKEN}")]
+    world = play(chat(phone), environ={"TOKEN": TOKEN}, sends=by_hand, scripts={"ops": lambda asked: "Disk full"})
+    spoke(world, "7")
+    world.run(hours=1)
+    shown = f"{load(world.config, world.environ).settings!r} {world.events} {world.rows()}"
+    state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
+    assert len(phone.requests) > 1
+    assert "canary" not in shown
+    assert b"canary" not in state
+
+
+def test_what_waits_for_the_agent_and_its_user_is_told_to_every_beat(world: World) -> None:
+    world.run(minutes=1)
+    world.ask(Note("ops", None, None, 3, 1))
+    world.run(minutes=30)
+    world.ask(Note("ops", None, None, 0, None))
+    world.run(minutes=30)
+    metas = [json.loads(str(asked.env["HEARTBEATD_META"])) for asked in world.asked]
+    assert [(meta["queue"], meta["pending_approvals"]) for meta in metas] == [(None, None), (3, 1), (0, 1)]
+    assert metas[1]["last_activity"] == "2026-03-02T08:01:00Z"
+    assert "Told 29 min ago: 3 in your queue, 1 waiting for the user's approval." in world.asked[1].stdin
+    assert "in your queue" not in world.asked[0].stdin + world.asked[2].stdin
+
+
+def test_the_only_channel_declared_may_be_one_that_leads_to_the_last(tmp_path: Path) -> None:
+    loaded = read(tmp_path, config().replace(", deliver: last", ""))
+    assert loaded.settings.heartbeats["ops"].deliver == ("last",)
+    assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("deliver", "url", "line"),
+    [
+        ("chat", "https://x.org/{target}", "agents.ops.heartbeat.deliver: the URL of chat holds {target}, and names nobody; write last, or somebody into the URL"),
+        ("last", "https://x.org/", 'agents.ops.heartbeat.deliver: last needs a channel whose URL holds {target}, the place for whom; write channels: {chat: "tgram://${TOKEN}/{target}"}'),
+        ("lst", "https://x.org/{target}", "agents.ops.heartbeat.deliver: 'lst' is no channel of this file; did you mean last?"),
+        ("last", "https://{target}/x", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
+        ("last", "https://u:{target}@x.org/", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
+        ("last", "https://x.org{target}", "channels.chat.url: {target} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{target}"),
+        ("last", "https://x.org/{target}/{target}", "channels.chat.url: {target} stands in a URL once, and no more"),
+        ("last", "https://x.org/#{target}", "channels.chat.url: what stands behind # is never sent; write {target} before it"),
+        ("last", "https://x.org/${SLOT}/{target}", "channels.chat.url: {target} stands in this file, and not in what a reference brings in; write it here"),
+        ("log", "https://x.org/${SLOT}", "channels.chat.url: {target} stands in this file, and not in what a reference brings in; write it here"),
+    ],
+)  # fmt: skip
+def test_a_config_in_which_last_or_a_target_leads_nowhere_is_refused(tmp_path: Path, deliver: str, url: str, line: str) -> None:
+    found = complaints(tmp_path, config(deliver, url=url), {"SLOT": "{target}"})
+    assert [each.split(": ", 1)[1] for each in found] == [line]
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "faults"),
+    [
+        ("tgram://1:abc/{target}", "telegram", 0),
+        ("tgram://1:abc/-100:{target}", "telegram", 0),
+        ("tgram://{target}/7", "telegram", 1),
+        ("tgram://1:abc/7/{target}", "telegram", 1),
+        ("discord://42/abc?thread={target}", "discord", 0),
+        ("discord://42/{target}", "discord", 1),
+        ("ntfys://ntfy.example.org/{target}", "apprise", 0),
+        ("ntfy://{target}", "apprise", 1),
+        ("mailtos://me:secret@example.org?to={target}", "apprise", 0),
+        ("carrier://x/{target}", "apprise", 1),
+    ],
+)
+def test_the_url_of_every_kind_may_leave_open_whom_to_tell(tmp_path: Path, url: str, kind: str, faults: int) -> None:
+    text = config(url=url).replace("kind: webhook, ", "")
+    assert len(complaints(tmp_path, text)) == faults
+    if not faults:
+        channel = read(tmp_path, text).settings.channels["chat"]
+        assert (channel.kind, channel.open) == (kind, True)
+
+
+def test_a_job_has_no_last(tmp_path: Path) -> None:
+    text = config() + "cron: {tick: {every: 6h, command: x, deliver: last}}\n"
+    assert complaints(tmp_path, text) == [
+        "config.yaml:5:47: cron.tick.deliver: last is whoever spoke with an agent last, and this job asks none; name a channel"
+    ]
+
+
+def test_a_job_that_asks_an_agent_tells_whoever_spoke_with_that_agent(world: World, sent: list[tuple[str, str]]) -> None:
+    world.scripts["tick"] = lambda asked: "Done"
+    world.reload(config("log") + "cron: {tick: {every: 6h, prompt: Look., agent: ops, deliver: last}}\n")
+    world.ask(Note("ops", Target("chat", "7"), None, 3, 1))
+    world.run(hours=7)
+    assert sent == [("https://chat.example.org/to/7?x=1", "Done")]
+    meta = json.loads(str(next(asked.env for asked in world.asked if asked.name == "tick")["HEARTBEATD_META"]))
+    assert (meta["queue"], meta["pending_approvals"]) == (3, 1)
+
+
+def failing(world: World, **more: str) -> None:
+    world.scripts["ops"] = lambda asked: 1
+    world.reload(config(more["deliver"], more.get("channels", "")).replace("interval: 30m", "interval: 30m, retries: 0"))
+
+
+def test_failures_are_told_to_the_last_too(world: World, sent: list[tuple[str, str]]) -> None:
+    spoke(world, "7")
+    failing(world, deliver="last")
+    world.run(minutes=31)
+    assert [(url, text.splitlines()[0][:16]) for url, text in sent] == [("https://chat.example.org/to/7?x=1", "Agent ops failed")]
+
+
+def test_failures_that_no_last_can_be_told_are_told_elsewhere(world: World, sent: list[tuple[str, str]]) -> None:
+    failing(world, deliver="last", channels='  boss: {kind: webhook, url: "https://boss.example.org/"}\n')
+    world.run(minutes=31)
+    assert [url for url, _ in sent] == ["https://boss.example.org/"]
+
+
+def test_failures_of_a_job_without_an_agent_have_no_last_to_go_to(tmp_path: Path) -> None:
+    loaded = read(tmp_path, config() + "cron: {tick: {every: 6h, command: x}}\n")
+    assert loaded.settings.jobs["tick"].on_failure_deliver == ("log",)
+
+
+def test_a_channel_that_nothing_leads_to_is_warned_of(tmp_path: Path) -> None:
+    (warning,) = read(tmp_path, config("log")).warnings
+    assert "which only `deliver: last` leads to, and nothing is delivered there" in str(warning)
+
+
+def test_the_clock_is_not_asked_who_was_last(world: World, sent: list[tuple[str, str]]) -> None:
+    spoke(world, "7")
+    world.run(minutes=1)
+    world.clock.now -= timedelta(hours=1)
+    spoke(world, "8")
+    world.run(minutes=91)
+    assert [url[-5] for url, _ in sent] == ["7", "8"]

@@ -1,0 +1,74 @@
+"""Activity over HTTP: what a gateway may tell of an agent, what is known then, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from living import CONFIG, TOKENS, Living
+
+OPSMAN, READER, CHIEF = TOKENS["opsman"], TOKENS["reader"], TOKENS["chief"]
+PATH = "/api/v1/agents/ops/activity"
+WITH_CHAT = CONFIG.replace(
+    "\nagents:", '\nchannels: {chat: {kind: webhook, url: "https://canary.example.org/canary/{target}"}}\nagents:'
+)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Living]:
+    with Living(tmp_path, WITH_CHAT) as living:
+        yield living
+
+
+def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: Living) -> None:
+    first = daemon.post(
+        PATH, {"channel": "chat", "target": "42", "title": "Family\n", "queue": 3, "pending_approvals": 1}, OPSMAN
+    )
+    last = {"channel": "chat", "target": "42", "title": "Family ", "at": "2026-03-02T08:00:00Z"}
+    assert first.data == {"last": last, "queue": 3, "pending_approvals": 1}
+    assert daemon.post(PATH, {"queue": 0}, OPSMAN).data == {"last": last, "queue": 0, "pending_approvals": 1}
+    daemon.post(PATH, {"channel": "chat", "target": "43"}, OPSMAN)
+    agent = daemon.get("/api/v1/agents/ops", READER).data
+    assert [(each["target"], each["title"]) for each in agent["targets"]] == [("43", ""), ("42", "Family ")]
+    assert agent["activity"] == {"queue": 0, "pending_approvals": 1, "at": "2026-03-02T08:00:00Z"}
+    assert daemon.get("/api/v1/agents/web", READER).data["targets"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "write channel and target, or queue, or pending_approvals"),
+        ({"channel": "chat"}, "write channel and target together"),
+        ({"target": "42"}, "write channel and target together"),
+        ({"title": "x", "queue": 1}, "a title only beside them"),
+        ({"channel": "chat", "target": 42}, "target: write a text in quotes, of at most 200 characters"),
+        ({"channel": "chat", "target": "x" * 10_240}, "target: write a text in quotes, of at most 200 characters"),
+        ({"channel": "chat", "target": "../x"}, "target: write 1 to 128 of A-Z"),
+        ({"channel": "chat", "target": "a\ud800b"}, "target: write 1 to 128 of A-Z"),
+        ({"channel": "cli", "target": "42"}, "channel: cli is internal"),
+        ({"channel": "log", "target": "42"}, "holds {target}; those are: chat"),
+        ({"channel": "https://evil.example.org/{target}", "target": "42"}, "channel: this is a URL"),
+        ({"queue": -1}, "queue: write a number from 0 to 1000000"),
+        ({"queue": True}, "queue: write a number"),
+        ({"pending_approvals": 1.5}, "pending_approvals: write a number"),
+        ({"queue": 10**30}, "queue: write a number"),
+        ({"que": 1}, "'que' is not known here"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_whole_and_with_what_to_write(daemon: Living, body: Any, message: str) -> None:
+    reply = daemon.post(PATH, body, CHIEF)
+    assert (reply.status, reply.code) == (400, "bad_request")
+    assert message in reply.data["error"]["message"]
+    assert b"canary" not in reply.body
+    agent = daemon.get("/api/v1/agents/ops", READER).data
+    assert (agent["targets"], agent["activity"]) == ([], None)
+
+
+def test_only_who_may_operate_the_agent_tells_of_it(daemon: Living) -> None:
+    body = {"channel": "chat", "target": "42"}
+    assert daemon.post(PATH, body, READER).status == 403
+    assert daemon.post("/api/v1/agents/web/activity", body, OPSMAN).status == 403
+    assert daemon.post("/api/v1/agents/nobody/activity", body, CHIEF).status == 404
+    assert daemon.get("/api/v1/agents/ops", READER).data["targets"] == []
