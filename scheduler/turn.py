@@ -26,6 +26,7 @@ class Turn:
     awake_since: datetime
     chance: random.Random
     events: list[Event] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)  # runs in progress, to be ended after the commit
     held: set[str] | None = None  # the agents whose lanes are held; None: nobody has looked yet
     waited_for: set[tuple[str, str]] | None = None  # the entries for which a wake may wait; None: nobody has looked yet
 

@@ -274,6 +274,7 @@ def test_text_of_others_keeps_its_lines_and_loses_its_escapes() -> None:
         (timedelta(seconds=59), "59s"),
         (timedelta(hours=1), "1h"),
         (timedelta(days=3, hours=4, minutes=5), "3d4h"),
+        (timedelta(days=12, seconds=47), "12d"),
     ],
 )
 def test_lengths_of_time_are_rough(span: timedelta, said: str) -> None:

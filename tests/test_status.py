@@ -66,6 +66,7 @@ def test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run(play: 
             "started_at": "2026-03-02T08:00:00Z",
             "finished_at": "2026-03-02T08:00:00Z",
             "error": None,
+            "delivery": "delivered",
         },
         "last_success_at": "2026-03-02T08:00:00Z",
         "consecutive_failures": 0,

@@ -42,6 +42,14 @@ class Door(Protocol):
         """Resume one entry or all."""
         ...
 
+    def send_again(self, letter_id: int) -> None:
+        """Have a message of the outbox sent as soon as possible."""
+        ...
+
+    def drop(self, letter_id: int) -> None:
+        """Give a message of the outbox up for good."""
+        ...
+
 
 def open_door(path: Path) -> Door:
     """The daemon of the config at `path` where it runs, else its database; the config must be valid only for the latter."""

@@ -1,4 +1,4 @@
-"""Waiting for a wake: until the run that took it has ended, and what it said."""
+"""Waiting for a run to end: the one that takes a wake, with what it said, or one that was cancelled."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def follow(path: Path, wake_id: int, before: int) -> int:
         if up is None:
             raise click.ClickException(f"no daemon runs; wake {wake_id} is kept for its next start")
         time.sleep(PAUSE)
+
+
+def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
+    """Wait for the end of a run; False if it has not come within that time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with reach.reading(where) as db:
+            run = history.one(db, run_id) if db else None
+        if run is None or run["state"] == "closed":
+            return True
+        time.sleep(PAUSE)
+    return False
 
 
 def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:

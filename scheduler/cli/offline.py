@@ -14,6 +14,7 @@ from scheduler.cli.times import utc_now
 from scheduler.config import load
 from scheduler.engine import syncing
 from scheduler.engine.inbox import Asked, Request
+from scheduler.engine.mail import Drop, SendAgain
 from scheduler.engine.requests import Pause, Resume, RunJob, WakeAgent
 from scheduler.locks import Lock, private_folder
 from scheduler.outcome import Trigger
@@ -45,6 +46,12 @@ class Offline:
 
     def resume(self, key: Key | None) -> None:
         self._apply(Resume(key))
+
+    def send_again(self, letter_id: int) -> None:
+        self._apply(SendAgain(letter_id))
+
+    def drop(self, letter_id: int) -> None:
+        self._apply(Drop(letter_id))
 
     def _apply(self, request: Request) -> Any:
         """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""

@@ -66,6 +66,16 @@ class Online:
     def resume(self, key: Key | None) -> None:
         self._post(_path(key, "resume"), {})
 
+    def send_again(self, letter_id: int) -> None:
+        self._post(f"/api/v1/outbox/{letter_id}/retry", {})
+
+    def drop(self, letter_id: int) -> None:
+        self._post(f"/api/v1/outbox/{letter_id}/drop", {})
+
+    def cancel(self, run_id: int) -> bool:
+        """End a run; whether it has ended by that, and not only will."""
+        return bool(self._post(f"/api/v1/runs/{run_id}/cancel", {})["ended"])
+
     def reload(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
         """Whether the config was taken, or would be, and what the daemon says of it."""
         status, answer = self._send("/-/reload", {"dry_run": dry})

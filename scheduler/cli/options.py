@@ -44,4 +44,9 @@ def form(command: Decorated) -> Decorated:
 
 
 def _nearest(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
-    return value or ctx.find_root().params.get("config") or Path("config.yaml")
+    """Said here, or at a group on the way here, or before the command."""
+    above: click.Context | None = ctx
+    while value is None and above is not None:
+        value = above.params.get("path") or above.params.get("config")
+        above = above.parent
+    return value or Path("config.yaml")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -14,15 +12,12 @@ from scheduler import logs
 from scheduler.cli import options
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
+from scheduler.cli.times import utc_now
 from scheduler.config import load
 from scheduler.config.fields import suggest
-from scheduler.engine.delivery import hand_over
+from scheduler.engine import trial
 from scheduler.settings import Channel, Settings
-from scheduler.tables import targets
-from scheduler.transports import Message, Sent
-from scheduler.work.process import Children
-
-TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
+from scheduler.transports import Sent
 
 
 @click.command()
@@ -50,28 +45,20 @@ def ping(name: str | None, path: Path) -> int:
 def _chosen(settings: Settings, name: str | None) -> list[Channel]:
     declared = settings.channels
     if name is None:
-        return [channel for channel in declared.values() if channel.kind != "log"]
+        return trial.all_of(declared)
     if "://" in name:
         raise Mistake("this is a URL; declare it under channels: and give its name here")
     name, _, whom = name.partition(":")
     if name not in declared:
         raise Mistake(f"{name!r} is no channel of {settings.path}{suggest(name, declared)}")
-    return [_aimed(declared[name], whom)]
-
-
-def _aimed(channel: Channel, whom: str) -> Channel:
-    """The channel as its URL stands, or with somebody where that leaves it open."""
     try:
-        if channel.open == bool(whom):
-            return targets.checked(channel, whom)
+        return [trial.aimed(declared[name], whom)]
     except ValueError as error:
         raise Mistake(str(error)) from None
-    named = f"{channel.name}:TARGET, for its URL holds {{target}}" if channel.open else f"{channel.name} alone"
-    raise Mistake(f"write heartbeatd ping {named}")
 
 
 def _try(channel: Channel) -> bool:
-    sent = hand_over(channel, _message(), Children("ping").start)
+    sent = trial.send(channel, utc_now())
     click.echo(f"{channel.name}: {_told(sent)}")
     return sent.state == "delivered"
 
@@ -80,18 +67,3 @@ def _told(sent: Sent) -> str:
     if sent.state == "delivered":
         return "delivered"
     return plain(f"{'perhaps' if sent.state == 'uncertain' else 'not'} delivered: {sent.error}")
-
-
-def _message() -> Message:
-    """A message with a key of its own: no receiver shall take it for one that it had."""
-    return Message(
-        key=secrets.token_hex(32),
-        kind="ping",
-        name="ping",
-        trigger="manual",
-        slot=datetime.now(UTC),
-        part=1,
-        parts=1,
-        text=TEXT,
-        title="heartbeatd",
-    )

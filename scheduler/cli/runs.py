@@ -12,6 +12,7 @@ import click
 
 from scheduler.cli import names, options, reach
 from scheduler.cli.arguments import Moment
+from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
 from scheduler.cli.times import between, local, short, utc_now, zone_name
@@ -20,7 +21,7 @@ from scheduler.tables import duequeue, history
 from scheduler.work.entry import Key
 
 OPEN = "running"  # what --outcome calls a run that has none yet
-HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK")
+HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 
 @click.command()
@@ -29,23 +30,26 @@ HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK")
 @click.option("--until", type=Moment(), help="Slots before this time.")
 @click.option("--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), OPEN]), help="Only those that ended so.")
 @click.option("--reason", help="Only those with this reason, as in active_hours.")
+@click.option("--sort", type=click.Choice([*history.ORDERS]), default="id", help="The newest first, or the dearest.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
 @options.config
 @options.state
 @options.form
 def runs(
-    name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, limit: int,
-    path: Path, state: Path | None, form: str,
+    name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
+    limit: int, path: Path, state: Path | None, form: str,
 ) -> None:  # fmt: skip
-    """List what ran and what was skipped, the newest first."""
+    """List what ran and what was skipped, the newest first.
+
+    WHY is the reason or the suppression, and where the messages stand if there are any.
+    """
     with reach.reading(reach.place(path, state)) as db:
         kind, wanted = _key(db, name) if db and name else (None, None)
-        found = history.page(db, kind, wanted, since, until, outcome, reason, limit) if db else []
+        found = history.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
-        now = utc_now()
-        click.echo(table(HEAD, [_row(run, now) for run in found]))
+        click.echo(_table(found, "COST" if sort == "cost" else "TOOK"))
         click.echo(f"times in {zone_name()}")
     else:
         click.echo("nothing has run yet" if name is None and not (since or until or outcome or reason) else "no run matches")
@@ -72,15 +76,21 @@ def _key(db: sqlite3.Connection, name: str) -> Key:
     return names.choose(name, lambda key: duequeue.find(db, *key) is not None)
 
 
-def _row(run: dict[str, Any], now: datetime) -> list[str]:
+def _table(found: list[dict[str, Any]], last: str) -> str:
+    """The runs, with what they cost or how long they took in the last column."""
+    now = utc_now()
+    return table((*HEAD, last), [_row(run, now, last) for run in found], numbers=[len(HEAD)])
+
+
+def _row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
     return [
         str(run["id"]),
         names.called(run["kind"], run["name"]),
         short(run["slot"], now),
         run["trigger"],
         (run["outcome"] or run["state"]) + (f" x{run['slots']}" if run["slots"] > 1 else ""),
-        run["reason"] or run["suppression"] or "-",
-        between(run["started_at"], run["finished_at"]),
+        why(run["reason"], run["suppression"], run["delivery"]["state"]),
+        usd(run["cost_usd"]) if last == "COST" else between(run["started_at"], run["finished_at"]),
     ]
 
 
@@ -107,6 +117,8 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("finished", local(run["finished_at"]) if run["finished_at"] else ""),
         ("took", between(run["started_at"], run["finished_at"]) if run["started_at"] and run["finished_at"] else ""),
         ("model", _model(run)),
+        ("tokens", _tokens(run["tokens"])),
+        ("cost", "" if run["cost_usd"] is None else usd(run["cost_usd"])),
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
         ("tools", ", ".join(map(_tool, run["tool_calls"]))),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
@@ -133,6 +145,10 @@ def _precheck(run: dict[str, Any]) -> str:
 def _model(run: dict[str, Any]) -> str:
     asked, answered = run["model_requested"], run["model_used"]
     return f"{asked}, answered by {answered}" if asked and answered and asked != answered else asked or answered or ""
+
+
+def _tokens(tokens: dict[str, int]) -> str:
+    return ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in tokens.items() if count)
 
 
 def _delivery(delivery: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from scheduler.cli import options, reach
+from scheduler.cli.figures import why
 from scheduler.cli.names import called
 from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table
@@ -108,6 +109,6 @@ def _row(entry: dict[str, Any], now: datetime) -> list[str]:
         entry["state"],
         short(entry["next_due"] or entry["paused_until"], now),
         last.get("outcome") or last.get("state") or "-",
-        last.get("reason") or last.get("suppression") or "-",
+        why(last.get("reason"), last.get("suppression"), last.get("delivery", "none")),
         short(last.get("finished_at"), now),
     ]

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 GAP = "  "
 NARROWEST = 40
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Lines with a head; the widest columns are cut until a line fits `width` (else the terminal's, else 80)."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, numbers: Collection[int] = ()) -> str:
+    """Lines with a head; the widest columns are cut until a line fits `width` (else the terminal's, else 80).
+
+    The columns whose places are in `numbers` stand to the right.
+    """
     width = max(NARROWEST, width or shutil.get_terminal_size((80, 24)).columns)
     cells = [[plain(cell) for cell in row] for row in (head, *rows)]
     widths = _fitting([max(len(cell) for cell in column) for column in zip(*cells, strict=True)], width)
     return "\n".join(
-        GAP.join(_cut(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True)).rstrip() for row in cells
+        GAP.join(
+            _placed(cell, room, place in numbers) for place, (cell, room) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
     )
+
+
+def line(text: str, width: int) -> str:
+    """The beginning of a text in one line of printable characters."""
+    return _cut(plain(text), width)
 
 
 def plain(text: str) -> str:
@@ -38,6 +49,11 @@ def _fitting(widths: list[int], width: int) -> list[int]:
             break
         widths[widest] -= 1
     return widths
+
+
+def _placed(cell: str, room: int, right: bool) -> str:
+    cut = _cut(cell, room)
+    return cut.rjust(room) if right else cut.ljust(room)
 
 
 def _cut(cell: str, room: int) -> str:

@@ -44,8 +44,9 @@ def between(since: str | None, until: str | None) -> str:
 
 
 def rough(span: timedelta) -> str:
-    """A length of time in its two largest units: 3d4h, 5m20s."""
+    """A length of time in its largest unit and the one below it: 3d4h, 5m20s, 12d."""
     seconds = max(0, int(span.total_seconds()))
-    parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
-    told = [f"{number}{unit}" for number, unit in parts if number]
-    return "".join(told[:2]) or "0s"
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        del parts[0]
+    return "".join(f"{number}{unit}" for number, unit in parts[:2] if number) or "0s"

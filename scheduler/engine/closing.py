@@ -187,8 +187,8 @@ def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told
         return standing
     woken_at = turn.now if claim.trigger in WOKEN else standing.last_woken_at
     noted = replace(standing, last_ended_at=turn.now, last_woken_at=woken_at)
-    if ending.outcome is Outcome.ASYNC:
-        return noted  # whether it went well is for its result to say
+    if ending.outcome is Outcome.ASYNC or ending.reason is Reason.CANCELLED:
+        return noted  # whether it went well is for its result to say; what a person ends says nothing of the agent
     if ending.outcome not in SUCCESSES:
         return replace(noted, failures=standing.failures + 1)
     if ending.outcome in ANSWERS and ending.precheck and ending.precheck.digest:

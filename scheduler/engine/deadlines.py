@@ -27,8 +27,9 @@ class Deadlines:
         return self._ended[run_id][0] if run_id in self._ended else None
 
     def end(self, run_id: int, why: Why, steady: float) -> None:
-        """End a run in progress; it still gives its result. The first reason stays."""
-        self._ended.setdefault(run_id, (why, steady))
+        """End a run in progress; it still gives its result. The first reason stays, but for somebody's who cancels it."""
+        first, since = self._ended.get(run_id, (why, steady))
+        self._ended[run_id] = (why if why == "cancelled" else first, since)
         self._runs.cancel(run_id, why)
 
     def enforce(self, steady: float) -> float | None:

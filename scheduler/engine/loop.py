@@ -48,6 +48,7 @@ LOOKS_AT_ONCE = 500  # entries; bounds a transaction
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
     "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was cut short: the daemon stopped"),
+    "cancelled": (Outcome.ABANDONED, Reason.CANCELLED, "was cancelled"),
 }
 
 
@@ -150,6 +151,8 @@ class Engine:
         for claim in claims:
             self._deadlines.start(claim, reading.steady)
             self._runs.submit(claim.run_id, claim)
+        for run_id in turn.cancelled:
+            self._deadlines.end(run_id, "cancelled", reading.steady)
         for parcel in parcels:
             self._letters.submit(parcel.letter.id, parcel)
         self.health.ticked_at = reading.now
@@ -214,11 +217,14 @@ class Engine:
             self._awake_since = reading.now
 
     def _book(self, turn: Turn, done: Done[Claim, Ending]) -> None:
-        """Write down how a run ended; one that we ended ourselves ends as we meant it, unless it was done already."""
+        """Write down how a run ended; one that we ended ourselves ends as we meant it.
+
+        What was done all the same before its time was over counts; what somebody cancelled does not.
+        """
         claim = done.task
         ending = storable(done.result or _surprise(done.surprise))
         why = self._deadlines.ended_by(claim.run_id)
-        if why and ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT):
+        if why and (why == "cancelled" or ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _may_come_back(turn, claim):
                 calls.book(turn, claim, ending)
                 recovery.put_back(turn, claim)
@@ -286,9 +292,10 @@ def _may_come_back(turn: Turn, claim: Claim) -> bool:
 
 def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
     outcome, reason, error = ENDED[why]
-    message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
+    told = claim.entry.kind is Kind.CRON and why != "cancelled"  # who cancelled it knows
+    message = f"{claim.entry.name} {error}" if told else None
     transient = why == "timeout" and ending.transient
-    return replace(ending, outcome=outcome, reason=reason, error=error, message=message, transient=transient)
+    return replace(ending, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
 
 
 def _surprise(error: BaseException | None) -> Ending:

@@ -40,7 +40,7 @@ def _recover_one(turn: Turn, standing: Standing, entry: Entry | None, run: Open,
 
 def _may_run_again(turn: Turn, entry: Entry, standing: Standing, run: Open, survivors: Survivors) -> bool:
     """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
-    if not entry.again_after_crash or run.crashes >= CRASHES or _alive(run, survivors):
+    if not entry.again_after_crash or run.crashes >= CRASHES or run.is_cancelled or _alive(run, survivors):
         return False
     return planning.still_in_time(turn, entry, standing, run.slot)
 
@@ -52,7 +52,7 @@ def _alive(run: Open, survivors: Survivors) -> bool:
 def _abandoned(kind: Kind, name: str, run: Open, survivors: Survivors) -> Ending:
     """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
     reason, error = _what_is_left(run, survivors)
-    message = f"{name} was cut short: {error}" if kind is Kind.CRON else None
+    message = f"{name} was cut short: {error}" if kind is Kind.CRON and reason is not Reason.CANCELLED else None
     return Ending(Outcome.ABANDONED, reason, error=error, message=message)
 
 
@@ -61,6 +61,8 @@ def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, st
         return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times while it ran"
     if _alive(run, survivors):
         return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped while it ran; a process of it may go on"
+    if run.is_cancelled:
+        return Reason.CANCELLED, "was cancelled"
     return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
 
 

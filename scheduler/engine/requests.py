@@ -1,4 +1,4 @@
-"""What people and programs may ask of the daemon: wake, run, pause, resume, hold a lane, a new config."""
+"""What people and programs may ask of the daemon: wake, run, cancel, pause, resume, hold a lane, a new config."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heartbeat.runners import MAX_ANSWER
 from scheduler.engine import closing, planning, syncing
 from scheduler.engine.inbox import Refused
 from scheduler.events import Adopted
-from scheduler.outcome import Ending, Failure, Kind, Outcome, Skip, Trigger, storable
+from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger, storable
 from scheduler.plan import Diff, Plan, diff
 from scheduler.tables import boots, breakers, duequeue, history, holds, targets, wakes
 from scheduler.tables.duequeue import Standing
@@ -199,6 +199,51 @@ class Report:
         if run_id is None:
             raise Refused("already_reported", f"run {self.run_id} has its result already")
         return run_id
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a run: one in progress, one that waits for its next attempt, or one whose answer is still to come.
+
+    Answers whether it has ended by that; one in progress ends within seconds.
+    """
+
+    run_id: int
+
+    def apply(self, turn: Turn) -> bool:
+        """It ends `abandoned` with the reason `cancelled`, is not tried again, and the wakes that it held wait on."""
+        found = duequeue.open_by_id(turn.db, self.run_id)
+        if found is None:
+            self._expect_no_answer(turn)
+            return True
+        kind, name, run = found
+        if run.state == "running":
+            history.mark_cancelled(turn, self.run_id)
+            turn.cancelled.append(self.run_id)
+            return False
+        standing = duequeue.get(turn, kind, name)
+        closing.end(turn, turn.plan.entries.get((kind, name)), standing, run, _cancelled("was cancelled before its next attempt"))
+        return True
+
+    def _expect_no_answer(self, turn: Turn) -> None:
+        """The row of its result says that none will be taken any more."""
+        found = history.awaited(turn.db, self.run_id)
+        entry = found and turn.plan.entries.get((found[0], found[1]))
+        if found is None or entry is None or turn.now - found[3] > LATE_RESULT:
+            raise Refused(*_nothing_to_cancel(turn, self.run_id))
+        if closing.report(turn, entry, found[2], _cancelled("was cancelled before its answer came")) is None:
+            raise Refused("closed", f"run {self.run_id} has its result already")
+
+
+def _cancelled(error: str) -> Ending:
+    return Ending(Outcome.ABANDONED, Reason.CANCELLED, error=error)
+
+
+def _nothing_to_cancel(turn: Turn, run_id: int) -> tuple[str, str]:
+    known = history.one(turn.db, run_id)
+    if known is None:
+        return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
+    return "closed", f"run {run_id} has ended already: {known['outcome']}"
 
 
 def _judged(entry: Entry, text: str) -> Ending:

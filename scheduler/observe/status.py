@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,6 +21,7 @@ select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as la
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
   incident.since as failing_since, incident.told_at as failing_told_at,
+  (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
@@ -133,7 +135,13 @@ def _last_run(row: sqlite3.Row) -> dict[str, Any] | None:
         "started_at": iso(optional(row["last_run_started_at"])),
         "finished_at": iso(optional(row["last_finished_at"])),
         "error": row["last_error"],
+        "delivery": _delivery(row),
     }
+
+
+def _delivery(row: sqlite3.Row) -> str:
+    states = json.loads(row["last_deliveries"])
+    return history.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
 
 
 def _daemon(boot: sqlite3.Row | None) -> dict[str, Any] | None:

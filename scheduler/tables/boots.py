@@ -13,6 +13,11 @@ from scheduler.turn import Turn
 
 SIGN_OF_LIFE = timedelta(seconds=5)
 
+LIVES_SINCE = (
+    "select started_at, last_tick_at, ended_at from boot"
+    " where id >= coalesce((select max(id) from boot where started_at <= ?), 0) order by id"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Boot:
@@ -89,6 +94,20 @@ def latest(db: sqlite3.Connection) -> sqlite3.Row | None:
     """The last life's row."""
     found: sqlite3.Row | None = db.execute("select * from boot order by id desc limit 1").fetchone()
     return found
+
+
+def downs_since(db: sqlite3.Connection, since: datetime) -> list[Down]:
+    """The times after `since` in which no daemon ran, the first one first; the last one, without an end, is after the last life.
+
+    Whether that life goes on all the same is for the caller to know.
+    """
+    rows = db.execute(LIVES_SINCE, (millis(since),)).fetchall()
+    starts = [*(moment(row["started_at"]) for row in rows[1:]), None]
+    return [
+        Down(max(since, moment(row["ended_at"] or row["last_tick_at"])), until, row["ended_at"] is not None)
+        for row, until in zip(rows, starts, strict=True)
+        if until is None or until > since
+    ]
 
 
 def downs(db: sqlite3.Connection, limit: int = 5) -> list[Down]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from scheduler import paces
-from scheduler.outcome import Kind, Outcome, Trigger
+from scheduler.outcome import Kind, Outcome, Reason, Trigger
 from scheduler.paces import Pace
 from scheduler.tables.store import millis, moment
 from scheduler.turn import Turn
@@ -108,6 +108,11 @@ class Open:
     def has_not_begun(self) -> bool:
         """Whether it has only ever waited for its agent's lane."""
         return self.outcome == Outcome.SKIPPED
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody has cancelled it, and its end is still to come."""
+        return self.reason == Reason.CANCELLED
 
     @property
     def has_failed(self) -> bool:
@@ -263,6 +268,12 @@ def open_runs(db: sqlite3.Connection) -> list[tuple[Kind, str, Open]]:
     """Every open run with its entry's key."""
     rows = db.execute("select * from run where state in ('running', 'waiting') order by id").fetchall()
     return [(Kind(row["kind"]), row["name"], _open(row)) for row in rows]
+
+
+def open_by_id(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str, Open] | None:
+    """One open run with its entry's kind and name; None when it is closed, or was never there."""
+    row = db.execute("select * from run where id = ? and state in ('running', 'waiting')", (run_id,)).fetchone()
+    return (Kind(row["kind"]), row["name"], _open(row)) if row else None
 
 
 def _open(row: sqlite3.Row) -> Open:

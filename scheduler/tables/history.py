@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.events import Closed
-from scheduler.outcome import Ending, Kind, Outcome, Skip, Trigger
+from scheduler.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.tables.duequeue import Open, Standing, optional
 from scheduler.tables.store import millis, moment
 from scheduler.turn import Turn
@@ -42,6 +42,11 @@ def awaited(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str, datetime, d
 def is_open(db: sqlite3.Connection, run_id: int) -> bool:
     """Whether a run is in progress, or waits for its next attempt."""
     return db.execute("select 1 from run where id = ? and state <> 'closed'", (run_id,)).fetchone() is not None
+
+
+def mark_cancelled(turn: Turn, run_id: int) -> None:
+    """Note that somebody cancels a run in progress, so that it is not taken up again if the daemon dies before it ends."""
+    turn.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
 
 
 def owns(turn: Turn, claim: Claim) -> bool:
@@ -215,6 +220,9 @@ def _remove(turn: Turn, rows: list[sqlite3.Row]) -> int:
     return len(ids)
 
 
+ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
+
+
 def page(
     db: sqlite3.Connection,
     kind: Kind | None = None,
@@ -224,8 +232,9 @@ def page(
     outcome: str | None = None,
     reason: str | None = None,
     limit: int = 20,
+    sort: str = "id",
 ) -> list[dict[str, Any]]:
-    """Runs, the newest first, as plain data; every bound may be left out."""
+    """Runs, the newest first or (`sort` is cost) the dearest, as plain data; every bound may be left out."""
     filters = {
         "kind = ?": kind,
         "name = ?": name,
@@ -236,7 +245,7 @@ def page(
     }
     used = {text: value for text, value in filters.items() if value is not None}
     where = " and ".join(used) or "true"
-    query = f"select * from run where {where} order by id desc limit ?"  # noqa: S608 (the filters above, no user's text)
+    query = f"select * from run where {where} order by {ORDERS[sort]} limit ?"  # noqa: S608 (literals of this file)
     return [as_data(db, row) for row in db.execute(query, (*used.values(), limit))]
 
 
@@ -275,7 +284,10 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "log": row["log"],
         "text": row["text"],
         "error": row["error"],
-        "delivery": {"state": _delivery_state(row, [each["state"] for each in targets]), "targets": targets},
+        "delivery": {
+            "state": delivery_state(row["kind"], row["outcome"], row["suppression"], [each["state"] for each in targets]),
+            "targets": targets,
+        },
         "notices": _notices(db, row["id"]),
         "config_hash": row["config_hash"],
     }
@@ -309,11 +321,11 @@ def _notices(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
     return [dict(row) for row in db.execute(query, (run_id,))]
 
 
-def _delivery_state(row: sqlite3.Row, states: list[str]) -> str:
+def delivery_state(kind: str, outcome: str | None, suppression: str | None, states: list[str]) -> str:
     """One word for all messages of a run; `no_target`: it had something to say and nobody is to be told."""
     if not states:
-        said = row["kind"] == Kind.HEARTBEAT and row["outcome"] in (Outcome.ALERT, Outcome.OK)
-        return "no_target" if said and row["suppression"] is None else "none"
+        said = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
+        return "no_target" if said and suppression is None else "none"
     return _together(states)
 
 

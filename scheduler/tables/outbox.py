@@ -73,6 +73,7 @@ class Letter:
     created_at: datetime
     doubted: bool
     notice: str | None = None
+    error: str | None = None
 
     @property
     def origin(self) -> Origin:
@@ -213,6 +214,25 @@ def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) ->
 def dead(turn: Turn, letter: Letter, error: str) -> None:
     """Give a message up; its text stays readable, and the same text may be said again."""
     _end(turn, letter, Delivery.DEAD, error)
+    _unsay(turn, letter)
+
+
+def drop(turn: Turn, letter: Letter) -> None:
+    """Give a message up because somebody says so; what kept it from its channel stays on record."""
+    _end(turn, letter, Delivery.DROPPED, letter.error)
+    _unsay(turn, letter)
+
+
+def send_again(turn: Turn, letter: Letter) -> None:
+    """Have a message sent as soon as there is room, whatever its ladder says."""
+    turn.db.execute(
+        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(turn.now), letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, Delivery.PENDING))
+
+
+def _unsay(turn: Turn, letter: Letter) -> None:
+    """Its channel has not had this text, and may be told it anew."""
     turn.db.execute(
         "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id = ? and notice is ?)",
         (letter.channel, letter.run_id, letter.notice),
@@ -232,6 +252,12 @@ def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: tim
 def letter(db: sqlite3.Connection, outbox_id: int) -> Letter:
     """One message that is known to be there."""
     return _letter(db.execute("select * from outbox where id = ?", (outbox_id,)).fetchone())
+
+
+def find(db: sqlite3.Connection, letter_id: int) -> tuple[Letter, Delivery] | None:
+    """A message and where it stands."""
+    row = db.execute("select * from outbox where id = ?", (letter_id,)).fetchone()
+    return (_letter(row), Delivery(row["state"])) if row else None
 
 
 def interrupted(db: sqlite3.Connection) -> list[Letter]:
@@ -290,4 +316,5 @@ def _letter(row: sqlite3.Row) -> Letter:
         created_at=moment(row["created_at"]),
         doubted=row["doubted_at"] is not None,
         notice=row["notice"],
+        error=row["error"],
     )

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scheduler.config import fields
 from scheduler.engine.inbox import Request
-from scheduler.engine.requests import Hold, LetGo, Note, Pause, Report, Resume, RunJob, WakeAgent
+from scheduler.engine.requests import Cancel, Hold, LetGo, Note, Pause, Report, Resume, RunJob, WakeAgent
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
 from scheduler.tables import holds
@@ -34,7 +34,7 @@ async def wake(call: Call) -> dict[str, int]:
     """Wake an agent, with a text for it or with what Alertmanager notifies of."""
     check_reach(call, Kind.HEARTBEAT, call.path["name"])
     found = alertmanager.wake(call.path["name"], call.body) if alertmanager.is_notification(call.body) else _wake(call)
-    return {"wake": await _ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))}
+    return {"wake": await ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))}
 
 
 def _wake(call: Call) -> Wake:
@@ -51,18 +51,24 @@ async def run_job(call: Call) -> dict[str, int]:
     call.only()
     check_reach(call, Kind.CRON, call.path["name"])
     source, _ = _source(call)
-    return {"wake": await _ask(call, RunJob(call.path["name"], source))}
+    return {"wake": await ask(call, RunJob(call.path["name"], source))}
 
 
 async def result(call: Call) -> dict[str, int]:
     """Take the result of a run that was to answer later: a text, or an error."""
     call.only("text", "error")
     run = await run_in_threadpool(reading.run, replace(call, body={}))
-    check_reach(call, Kind(run["kind"]), run["name"])
     text, error = call.body.get("text"), call.body.get("error")
     if (text is None) == (error is None) or not all(part is None or isinstance(part, str) for part in (text, error)):
         raise bad("write either text or error, as a text in quotes")
-    return {"run": await _ask(call, Report(run["id"], text, error))}
+    return {"run": await ask(call, Report(run["id"], text, error))}
+
+
+async def cancel(call: Call) -> dict[str, Any]:
+    """End a run; `ended` is false for one in progress, which ends within seconds."""
+    call.only()
+    run = await run_in_threadpool(reading.run, call)
+    return {"run": run["id"], "ended": await ask(call, Cancel(run["id"]))}
 
 
 async def hold(call: Call) -> dict[str, Any]:
@@ -71,7 +77,7 @@ async def hold(call: Call) -> dict[str, Any]:
     name, holder = call.path["name"], _holder(call.body.get("id"))
     check_reach(call, Kind.HEARTBEAT, name)
     until = call.reach.clock() + _span(call, holds.LONGEST)
-    return {"id": holder, "until": iso(until), "run": await _ask(call, Hold(name, holder, until))}
+    return {"id": holder, "until": iso(until), "run": await ask(call, Hold(name, holder, until))}
 
 
 async def let_go(call: Call) -> dict[str, Any]:
@@ -79,7 +85,7 @@ async def let_go(call: Call) -> dict[str, Any]:
     call.only("id")
     name, holder = call.path["name"], _holder(call.body.get("id", call.query.get("id")))
     check_reach(call, Kind.HEARTBEAT, name)
-    await _ask(call, LetGo(name, holder))
+    await ask(call, LetGo(name, holder))
     return {"id": holder}
 
 
@@ -95,7 +101,7 @@ async def activity(call: Call) -> dict[str, Any]:
     if whom is None and queue is None and approvals is None:
         raise bad("write channel and target, or queue, or pending_approvals")
     target = None if channel is None or whom is None else Target(channel, whom)
-    noted: dict[str, Any] = await _ask(call, Note(name, target, title, queue, approvals))
+    noted: dict[str, Any] = await ask(call, Note(name, target, title, queue, approvals))
     return noted
 
 
@@ -165,7 +171,7 @@ async def resume_all(call: Call) -> dict[str, Any]:
 async def reload(call: Call) -> dict[str, Any]:
     """Take the config up as it is now, or only say what that would change."""
     call.only("dry_run")
-    _check_all(call)
+    check_all(call)
     dry = call.body.get("dry_run", False)
     if not isinstance(dry, bool):
         raise bad("dry_run: write true or false")
@@ -188,13 +194,13 @@ async def _pause(call: Call, key: Key | None) -> dict[str, Any]:
     call.only("for", "until")
     _check_key(call, key)
     until = _until(call)
-    return {"paused": await _ask(call, Pause(key, until))}
+    return {"paused": await ask(call, Pause(key, until))}
 
 
 async def _resume(call: Call, key: Key | None) -> dict[str, Any]:
     call.only()
     _check_key(call, key)
-    return {"resumed": await _ask(call, Resume(key))}
+    return {"resumed": await ask(call, Resume(key))}
 
 
 def _until(call: Call) -> datetime | None:
@@ -217,12 +223,13 @@ def _until(call: Call) -> datetime | None:
 
 def _check_key(call: Call, key: Key | None) -> None:
     if key is None:
-        _check_all(call)
+        check_all(call)
     else:
         check_reach(call, *key)
 
 
-def _check_all(call: Call) -> None:
+def check_all(call: Call) -> None:
+    """Raises Problem when the caller's token is only for some agents."""
     if call.caller.agents is not None:
         raise Problem(403, "forbidden", f"the token {call.caller.name!r} is only for some agents, and this concerns all")
 
@@ -234,7 +241,7 @@ def _source(call: Call) -> tuple[Trigger, str]:
     return Trigger.API, call.caller.name
 
 
-async def _ask(call: Call, request: Request) -> Any:
+async def ask(call: Call, request: Request) -> Any:
     """The engine's answer. The request is not taken back when the answer is late: the engine may be at it."""
     answer = asyncio.wrap_future(call.reach.ask(request))
     done, _ = await asyncio.wait([answer], timeout=call.reach.answer_within)  # unlike wait_for, this cancels nothing

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from scheduler.observe import status
 from scheduler.outcome import Kind
-from scheduler.tables import history, targets
+from scheduler.tables import history, mailbox, targets
 from scheduler.tables.store import reader
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad, not_found
@@ -69,22 +70,42 @@ def agent(call: Call) -> dict[str, Any]:
 
 
 def runs(call: Call) -> dict[str, Any]:
-    """Runs, the newest first. A token for some agents has to name one of them."""
-    call.only("kind", "name", "since", "until", "outcome", "reason", "limit")
+    """Runs, the newest first or (`sort=cost`) the dearest. A token for some agents has to name one of them."""
+    call.only("kind", "name", "since", "until", "outcome", "reason", "limit", "sort")
     kind, name = kind_of(call.query.get("kind")), call.query.get("name")
     if call.caller.agents is not None:
         kind = Kind.HEARTBEAT
         check_reach(call, kind, name or "")
     since, until = (instant(key, call.query[key]) if key in call.query else None for key in ("since", "until"))
-    limit = _limit(call.query.get("limit", "20"))
+    limit, sort = _limit(call.query.get("limit", "20")), _sort(call.query.get("sort", "id"))
+    outcome, reason = call.query.get("outcome"), call.query.get("reason")
     with reading(call.reach) as db:
-        return {"runs": history.page(db, kind, name, since, until, call.query.get("outcome"), call.query.get("reason"), limit)}
+        return {"runs": history.page(db, kind, name, since, until, outcome, reason, limit, sort)}
 
 
 def run(call: Call) -> dict[str, Any]:
     """One run."""
     call.only()
     return _one(call, "run", history.one)
+
+
+def outbox(call: Call) -> dict[str, Any]:
+    """Messages that are not delivered: those on their way, then those that were given up, the newest first."""
+    call.only("limit")
+    limit = _limit(call.query.get("limit", "100"))
+    with reading(call.reach) as db:
+        return {"outbox": list(islice((each for each in mailbox.listed(db) if _reaches(call, each)), limit))}
+
+
+def letter(call: Call) -> int:
+    """The number of a message that the caller may move."""
+    number = _number(call, "message")
+    with reading(call.reach) as db:
+        found = mailbox.sender(db, number)
+    if found is None:
+        raise not_found(f"message {number}")
+    check_reach(call, Kind(found[0]), found[1])
+    return number
 
 
 def wake(call: Call) -> dict[str, Any]:
@@ -101,19 +122,28 @@ def check_reach(call: Call, kind: Kind, name: str) -> None:
 
 
 def _one(call: Call, what: str, find: Callable[[sqlite3.Connection, int], dict[str, Any] | None]) -> dict[str, Any]:
-    number = call.path["id"]
-    if not (number.isascii() and number.isdigit() and len(number) <= LARGEST_ID):
-        raise not_found(f"{what} of this number")
+    number = _number(call, what)
     with reading(call.reach) as db:
-        found = find(db, int(number))
+        found = find(db, number)
     if found is None:
         raise not_found(f"{what} {number}")
     check_reach(call, Kind(found["kind"]), found["name"])
     return found
 
 
+def _number(call: Call, what: str) -> int:
+    number = call.path["id"]
+    if not (number.isascii() and number.isdigit() and len(number) <= LARGEST_ID):
+        raise not_found(f"{what} of this number")
+    return int(number)
+
+
 def _reached(call: Call, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [each for each in entries if call.caller.reaches(Kind(each["kind"]), each["name"])]
+    return [each for each in entries if _reaches(call, each)]
+
+
+def _reaches(call: Call, entry: dict[str, Any]) -> bool:
+    return call.caller.reaches(Kind(entry["kind"]), entry["name"])
 
 
 def kind_of(word: str | None) -> Kind | None:
@@ -121,6 +151,12 @@ def kind_of(word: str | None) -> Kind | None:
     if word is not None and word not in KINDS:
         raise bad("kind: write agent or cron")
     return KINDS[word] if word is not None else None
+
+
+def _sort(word: str) -> str:
+    if word not in history.ORDERS:
+        raise bad(f"sort: write {' or '.join(history.ORDERS)}")
+    return word
 
 
 def _limit(text: str) -> int:

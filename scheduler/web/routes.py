@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from scheduler.web import asking, checklists, foresight, health, reading
+from scheduler.web import asking, checklists, foresight, health, reading, telling
 from scheduler.web.call import answering, doing
 from scheduler.web.problem import HANDLERS
 from scheduler.web.reach import Reach
@@ -32,6 +32,7 @@ def _routes(reach: Reach) -> list[Route]:
         "/api/v1/runs/{id}": reading.run,
         "/api/v1/wakes/{id}": reading.wake,
         "/api/v1/plan": foresight.plan,
+        "/api/v1/outbox": reading.outbox,
     }
     operations = {
         "/-/reload": asking.reload,
@@ -42,6 +43,10 @@ def _routes(reach: Reach) -> list[Route]:
         "/api/v1/cron/{name}/resume": asking.resume_job,
         "/api/v1/runs/{id}/result": asking.result,
         "/api/v1/agents/{name}/activity": asking.activity,
+        "/api/v1/runs/{id}/cancel": asking.cancel,
+        "/api/v1/outbox/{id}/retry": telling.send_again,
+        "/api/v1/outbox/{id}/drop": telling.drop,
+        "/api/v1/ping": telling.ping,
         "/api/v1/pause": asking.pause_all,
         "/api/v1/resume": asking.resume_all,
     }

@@ -1,0 +1,61 @@
+"""Telling: what the interface does for messages, those that could not be delivered and those that try a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from scheduler.engine import trial
+from scheduler.engine.inbox import Request
+from scheduler.engine.mail import Drop, SendAgain
+from scheduler.settings import Channel
+from scheduler.web import reading
+from scheduler.web.asking import ask, check_all
+from scheduler.web.call import Call
+from scheduler.web.problem import bad, not_found
+
+
+async def send_again(call: Call) -> dict[str, Any]:
+    """Have a message sent as soon as possible."""
+    return await _move(call, SendAgain)
+
+
+async def drop(call: Call) -> dict[str, Any]:
+    """Give a message up for good."""
+    return await _move(call, Drop)
+
+
+async def _move(call: Call, request: Callable[[int], Request]) -> dict[str, Any]:
+    call.only()
+    letter_id = await run_in_threadpool(reading.letter, call)
+    return {"message": letter_id, "channel": await ask(call, request(letter_id))}
+
+
+async def ping(call: Call) -> dict[str, Any]:
+    """Try one channel, or all that are declared, with a test message that goes past the outbox."""
+    call.only("channel")
+    check_all(call)
+    channels = _tried(call)
+    sent = await asyncio.gather(*(run_in_threadpool(trial.send, channel, call.reach.clock()) for channel in channels))
+    return {
+        "channels": [
+            {"channel": channel.name, "state": each.state, "error": each.error or None}
+            for channel, each in zip(channels, sent, strict=True)
+        ]
+    }
+
+
+def _tried(call: Call) -> list[Channel]:
+    declared, named = call.reach.settings().channels, call.body.get("channel")
+    if named is None:
+        return trial.all_of(declared)
+    name, _, whom = named.partition(":") if isinstance(named, str) else ("", "", "")
+    if name not in declared:
+        raise not_found(f"channel {name!r}")
+    try:
+        return [trial.aimed(declared[name], whom)]
+    except ValueError as error:
+        raise bad(str(error)) from None
