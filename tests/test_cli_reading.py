@@ -300,3 +300,65 @@ def test_the_hosts_zone_has_the_name_of_its_rules(tmp_path: Path, monkeypatch: p
     assert zone_name(link) == "Europe/Berlin"
     monkeypatch.setenv("TZ", ":Asia/Tokyo")
     assert zone_name(link) == "Asia/Tokyo"
+
+
+def add_letter(store: Store, **columns: Any) -> int:
+    """A message that was given up."""
+    row = {
+        "key": str(random.random()), "channel": "phone", "run_id": 1, "kind": "heartbeat", "name": "ops", "trigger": "interval",
+        "slot": 1, "part": 1, "parts": 1, "title": "ops", "text": "The disk is full.", "state": "dead", "attempts": 3,
+        "not_before": millis(NOON), "created_at": millis(NOON), "error": "503 Service Unavailable", **columns,
+    }  # fmt: skip
+    marks = ", ".join(f":{column}" for column in row)
+    with store.transaction() as db:
+        return int(db.execute(f"insert into outbox ({', '.join(row)}) values ({marks}) returning id", row).fetchone()[0])
+
+
+def test_where_messages_stand_is_shown_beside_the_outcome(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(store, NOON, "alert")
+    add_run(store, NOON, "failed", reason="exit", kind="cron", name="both")
+    add_letter(store, run_id=1, state="delivered", error=None)
+    add_letter(store, run_id=2, kind="cron", name="both")
+    assert [line.split()[4:-1] for line in printed(capsys, state, "runs")[1:3]] == [
+        ["failed", "exit,", "dead"],
+        ["alert", "delivered"],
+    ]
+    assert "delivery   phone dead (503 Service Unavailable)" in printed(capsys, state, "show", "2")
+    rows = {line.split()[0]: line.split()[3:] for line in printed(capsys, state, "status") if line.startswith(("agent", "cron"))}
+    assert rows["cron/both"][:3] == ["failed", "exit,", "dead"]
+    assert rows["agent/ops"][:2] == ["alert", "delivered"]
+    assert [run["delivery"]["state"] for run in listed(capsys, state, "runs")] == ["dead", "delivered"]
+    last = {each["name"]: each["last_run"] for each in listed(capsys, state, "status")["entries"] if each["last_run"]}
+    assert {name: run["delivery"] for name, run in last.items()} == {"ops": "delivered", "both": "dead"}
+
+
+def test_a_run_shows_what_it_took(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(store, NOON, tokens='{"input": 12000, "output": 40, "cache_read": 0, "cache_write": 0}', cost_usd=0.0123)
+    assert {"tokens     input 12,000, output 40", "cost       $0.0123"} <= set(printed(capsys, state, "show", "1"))
+
+
+def test_the_outbox_says_what_keeps_each_message(
+    store: Store, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    add_letter(store, text="The disk is full.\n\x1b[2J" + "x" * 300)
+    add_letter(store, name="a" * 63, state="pending", part=2, parts=3, error=None, attempts=0)
+    add_letter(store, state="delivered")
+    lines = printed(capsys, state, "outbox")
+    assert lines[0].split() == ["ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT", "TRY", "RUN"]
+    assert lines[1].split()[:2] == ["2", "2/3"]
+    assert lines[2] == "    “The disk is full.”"
+    assert lines[3].split()[:1] == ["1"]
+    assert {"dead", "phone", "agent/ops"} <= set(lines[3].split())
+    assert lines[4] == "    503 Service Unavailable"
+    assert lines[5].startswith("    “The disk is full.  [2Jxxx")
+    assert max(map(len, lines)) <= 80
+    assert printed(capsys, state, "outbox", "--limit", "1")[-1].endswith("; 1 more with --limit")
+    assert [each["id"] for each in listed(capsys, state, "outbox")] == [2, 1]
+
+
+def test_an_outbox_with_nothing_in_it_is_good_news(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_letter(store, state="delivered")
+    add_letter(store, state="dropped")
+    assert printed(capsys, state, "outbox") == ["every message has arrived"]
+    assert listed(capsys, state.with_name("none.db"), "outbox") == []

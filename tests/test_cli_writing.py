@@ -135,6 +135,70 @@ def test_a_reload_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.startswith("heartbeatd: no daemon runs")
 
 
+def undelivered(config: Path, place: Place, *states: str) -> None:
+    """Messages of the agent `ops`, one in each of these states."""
+    assert call(config, "resume", "--all") == 0
+    store = Store.open(place.database)
+    with store.transaction() as db:
+        for number, state in enumerate(states, 1):
+            db.execute(
+                "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
+                " created_at) values (?, 'log', 1, 'heartbeat', 'ops', 'interval', 1, 1, 1, 't', 'disk full', ?, 7, 7)",
+                (f"k{number}", state),
+            )
+    store.close()
+
+
+def stand(place: Place) -> list[str]:
+    return [row["state"] for row in read(place, "select state from outbox order by id")]
+
+
+def test_messages_are_sent_again_with_the_daemon_down(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    undelivered(config, place, "dead", "held", "dead")
+    capsys.readouterr()
+    assert call(config, "outbox", "retry", "1", "2") == 0
+    assert capsys.readouterr().out == "message 1 will be sent again\nmessage 2 will be sent again\n"
+    assert stand(place) == ["pending", "pending", "dead"]
+
+
+def test_all_messages_that_can_be_dropped_are(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    undelivered(config, place, "dead", "pending", "sending", "delivered", "held")
+    assert call(config, "outbox", "drop", "--all") == 0
+    assert stand(place) == ["dropped", "dropped", "sending", "delivered", "dropped"]
+    capsys.readouterr()
+    assert call(config, "outbox", "drop", "--all") == 0
+    assert capsys.readouterr().out == "there is nothing to do\n"
+
+
+def test_one_message_that_cannot_be_moved_keeps_no_other_from_it(
+    config: Path, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undelivered(config, place, "delivered", "dead")
+    assert call(config, "outbox", "retry", "1", "9", "2") == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "heartbeatd: message 1 has been delivered",
+        "heartbeatd: no message 9; `heartbeatd outbox` lists them",
+    ]
+    assert stand(place) == ["delivered", "pending"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["1", "--all"]])
+def test_it_must_be_said_which_messages_are_meant(arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "outbox", "drop", *arguments) == 2
+    assert "name messages by their ID, or say --all" in capsys.readouterr().err
+
+
+def test_the_config_that_is_named_at_the_group_counts_for_its_commands(config: Path, place: Place) -> None:
+    undelivered(config, place, "dead")
+    assert main(["outbox", "-c", str(config), "drop", "1"]) == 0
+    assert stand(place) == ["dropped"]
+
+
+def test_cancelling_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "cancel", "3") == 1
+    assert capsys.readouterr().err.startswith("heartbeatd: no daemon runs, so nothing is in progress")
+
+
 class Daemon:
     """Stands for a running daemon: holds the lock, has its address written, keeps what it was asked, answers as told."""
 
@@ -354,3 +418,19 @@ def test_a_wake_that_is_waited_for_tells_how_it_went(
     waking.outcome = outcome
     assert call(config, "wake", "ops", "--wait") == code
     assert capsys.readouterr().out == said
+
+
+def test_a_running_daemon_is_asked_to_move_messages(config: Path, daemon: Daemon) -> None:
+    assert call(config, "outbox", "retry", "3", "4") == 0
+    assert call(config, "outbox", "drop", "5") == 0
+    assert daemon.asked == [("/api/v1/outbox/3/retry", {}), ("/api/v1/outbox/4/retry", {}), ("/api/v1/outbox/5/drop", {})]
+
+
+def test_a_running_daemon_is_asked_to_cancel(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    daemon.answers["/api/v1/runs/3/cancel"] = (200, {"run": 3, "ended": True})
+    assert call(config, "cancel", "3") == 0
+    assert capsys.readouterr().out == "run 3 is cancelled\n"
+    daemon.answers["/api/v1/runs/3/cancel"] = (409, {"error": {"code": "closed", "message": "run 3 has ended already: ok"}})
+    assert call(config, "cancel", "3") == 1
+    assert capsys.readouterr().err == "heartbeatd: run 3 has ended already: ok\n"

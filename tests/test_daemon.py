@@ -313,3 +313,31 @@ def test_while_the_daemon_is_down_the_command_line_writes_for_it(daemon: Begin) 
     assert it.do("resume", "ops").returncode == 0
     it.start()
     it.expect("said .*ALERT: read")
+
+
+def test_a_run_that_burns_is_cancelled_with_its_processes(daemon: Begin) -> None:
+    it = daemon(config(job="'echo $$ >> pids.txt; sleep 600 & echo $! >> pids.txt; wait'"))
+    pids = it.folder / "pids.txt"
+    it.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    (run,) = it.runs("tick", "--outcome", "running")
+    cancelled = it.do("cancel", str(run["id"]))
+    assert (cancelled.returncode, cancelled.stdout) == (0, f"run {run['id']} is cancelled\n")
+    assert not [pid for pid in pids.read_text().split()[:2] if _lives(int(pid))]
+    (row,) = it.runs("tick", "--reason", "cancelled")
+    assert (row["id"], row["outcome"]) == (run["id"], "abandoned")
+    again = it.do("cancel", str(run["id"]))
+    assert (again.returncode, again.stderr) == (1, f"heartbeatd: run {run['id']} has ended already: abandoned\n")
+    assert it.do("cancel", "9999").returncode == 2
+
+
+def test_a_report_is_delivered_by_a_job(daemon: Begin) -> None:
+    """As docs/operations.md shows it; only the program's name and where its code lies are this test's."""
+    root = Path(__file__).parents[1]
+    report = f"{sys.executable} -m scheduler report --for 7d"
+    job = f'cron:\n  weekly: {{schedule: "0 8 * * 1", command: "{report}", deliver: log, env: {{PYTHONPATH: "{root}"}}}}\n'
+    it = daemon(config() + job)
+    it.expect("run id=")
+    ran = it.do("cron", "run", "weekly", "--wait")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "1 run: 0 said something, 1 quiet, 0 failed." in ran.stdout
+    it.expect("said kind=cron name=weekly .*agent/ops")

@@ -1,0 +1,144 @@
+"""Stories of messages that a person sends again or drops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from world import World
+
+from scheduler.engine.delivery import Parcel
+from scheduler.engine.inbox import Refused
+from scheduler.engine.mail import Drop, SendAgain
+from scheduler.tables import mailbox
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+CONFIG = """
+channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: hook}
+"""
+ALARM = {"ops": lambda asked: "The disk is full."}
+DOUBT, REFUSED, LATER, FINE = Sent("uncertain", "no answer", None), Sent("dead", "400", None), Sent("retry", "503", None), None
+
+
+class Channel:
+    """Answers each message as told, the last answer again and again, and keeps the keys that it saw."""
+
+    def __init__(self, *answers: Sent | None) -> None:
+        self.answers = list(answers)
+        self.keys: list[str] = []
+
+    def __call__(self, parcel: Parcel) -> Sent:
+        self.keys.append(parcel.letter.key)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return answer or Sent("delivered", "", None)
+
+
+def told(world: World) -> list[tuple[Any, ...]]:
+    return [(each["id"], each["state"], each["attempts"], each["error"]) for each in mailbox.listed(world.store.connection)]
+
+
+def delivery(world: World) -> str:
+    return str(world.rows()[0]["delivery"]["state"])
+
+
+@pytest.mark.parametrize(("first", "stood"), [(DOUBT, "held"), (REFUSED, "dead"), (LATER, "pending")])
+def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Play, first: Sent, stood: str) -> None:
+    channel = Channel(first, FINE)
+    world = play(CONFIG, scripts=ALARM, sends=channel)
+    world.run(seconds=10)
+    assert told(world) == [(1, stood, 1, first.error)]
+    assert world.ask(SendAgain(1)) == "hook"
+    world.settle()
+    assert told(world) == []
+    assert len(channel.keys) == 2
+    assert len(set(channel.keys)) == 1
+    assert delivery(world) == "delivered"
+
+
+def test_an_old_message_gets_one_attempt_more(play: Play) -> None:
+    world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, LATER))
+    world.run(hours=25)
+    world.ask(SendAgain(1))
+    world.settle()
+    assert (1, "dead", 2, "503") in told(world)
+
+
+@pytest.mark.parametrize("first", [DOUBT, REFUSED, LATER])
+def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: Sent) -> None:
+    channel = Channel(first, FINE)
+    world = play(CONFIG, scripts=ALARM, sends=channel)
+    world.run(seconds=10)
+    assert world.ask(Drop(1)) == "hook"
+    world.run(minutes=20)
+    assert len(channel.keys) == 1
+    (row,) = world.rows()
+    assert row["text"] == "The disk is full."
+    assert row["delivery"] == {"state": "dropped", "targets": [{"channel": "hook", "state": "dropped", "error": first.error}]}
+
+
+def test_what_was_dropped_may_be_said_anew(play: Play) -> None:
+    world = play(CONFIG, scripts=ALARM, sends=Channel(LATER, FINE))
+    world.run(seconds=10)
+    world.ask(Drop(1))
+    world.run(minutes=30)
+    assert [text for _, _, text in world.said] == ["The disk is full."]
+
+
+def test_a_part_that_waits_behind_a_held_one_goes_out_once_that_is_dropped(play: Play) -> None:
+    yaml = CONFIG.replace('{kind: webhook, url: "http://127.0.0.1:1/x"', '{kind: telegram, url: "tgram://1/2"').replace(
+        ", allow_private: true", ""
+    )
+    world = play(yaml, scripts={"ops": lambda asked: "word " * 1000}, sends=Channel(DOUBT, FINE))
+    world.run(seconds=10)
+    assert [state for _, state, *_ in told(world)] == ["pending", "held"]
+    world.ask(Drop(1))
+    world.settle()
+    assert (told(world), delivery(world)) == ([], "partial")
+
+
+@pytest.mark.parametrize("request_of", [SendAgain, Drop])
+def test_what_cannot_be_moved_is_told_in_a_line(play: Play, request_of: Any) -> None:
+    world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, FINE))
+    world.run(seconds=10)
+    world.store.connection.execute("update outbox set state = 'sending'")
+    with pytest.raises(Refused, match="message 1 is under way; once it is known how that went"):
+        world.ask(request_of(1))
+    world.store.connection.execute("update outbox set state = 'dead'")
+    world.ask(Drop(1))
+    with pytest.raises(Refused, match="message 1 has been dropped"):
+        world.ask(request_of(1))
+    with pytest.raises(Refused, match="no message 7; `heartbeatd outbox` lists them"):
+        world.ask(request_of(7))
+
+
+def test_a_message_is_listed_with_who_said_it_and_when_it_is_tried_next(play: Play) -> None:
+    world = play(CONFIG, scripts=ALARM, sends=Channel(LATER))
+    world.run(seconds=10)
+    (listed,) = mailbox.listed(world.store.connection)
+    assert listed == {
+        "id": 1, "run": 1, "kind": "heartbeat", "name": "ops", "channel": "hook", "state": "pending", "part": 1, "parts": 1,
+        "attempts": 1, "created_at": "2026-03-02T08:00:00Z", "next_try_at": "2026-03-02T08:01:00Z", "doubted": False,
+        "error": "503", "begins": "The disk is full.",
+    }  # fmt: skip
+
+
+def test_what_was_given_up_is_listed_after_what_is_on_its_way(play: Play) -> None:
+    world = play(CONFIG, scripts={"ops": lambda asked: f"Alarm {asked.at:%H:%M}"}, sends=Channel(LATER, REFUSED))
+    world.run(minutes=31)
+    world.engine.tick(world.clock.read())
+    assert [each["begins"] for each in mailbox.listed(world.store.connection)] == ["Alarm 08:30", "Alarm 08:00"]
+    world.store.connection.execute("update outbox set state = 'pending' where id = 1")
+    assert [each["begins"] for each in mailbox.listed(world.store.connection)] == ["Alarm 08:00", "Alarm 08:30"]
+
+
+def test_a_text_is_listed_by_its_beginning(play: Play) -> None:
+    world = play(CONFIG, scripts={"ops": lambda asked: "x" * 5000}, sends=Channel(LATER))
+    world.run(minutes=1)
+    assert [len(each["begins"]) for each in mailbox.listed(world.store.connection)] == [200]

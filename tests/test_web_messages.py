@@ -1,0 +1,116 @@
+"""What the interface does for runs and messages that somebody wants ended, sent again, dropped or tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from living import CONFIG, TOKENS, Living
+from servers.scripted import Server, reply
+from world import Takes
+
+from scheduler.transports import Sent
+
+CHIEF, READER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "opsman"))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Living]:
+    """`web` always has something to say, and nothing arrives."""
+    channel = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+    with Living(tmp_path, channel + CONFIG.replace("deliver: log", "deliver: hook")) as living:
+        living.world.sends = lambda parcel: Sent("dead", "400", None)
+        living.world.scripts = {"web": lambda asked: f"web at {asked.at}", "ops": lambda asked: f"ops at {asked.at}"}
+        living.do(lambda: living.world.run(minutes=30))
+        living.do(living.world.settle)
+        yield living
+
+
+def listed(daemon: Living, token: str = READER, query: str = "") -> list[tuple[Any, ...]]:
+    found = daemon.get(f"/api/v1/outbox{query}", token).data["outbox"]
+    return [(each["name"], each["state"]) for each in found]
+
+
+def test_the_outbox_is_listed_as_far_as_a_token_goes(daemon: Living) -> None:
+    assert set(listed(daemon)) == {("web", "dead"), ("ops", "dead")}
+    assert set(listed(daemon, OPSMAN)) == {("ops", "dead")}
+    assert len(listed(daemon, query="?limit=1")) == 1
+    assert daemon.get("/api/v1/outbox?state=dead", READER).status == 400
+    assert daemon.get("/api/v1/outbox").status == 401
+
+
+def the_letter(daemon: Living, name: str) -> int:
+    return next(each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"] if each["name"] == name)
+
+
+def test_a_message_is_sent_again(daemon: Living) -> None:
+    letter = the_letter(daemon, "web")
+    daemon.world.sends = lambda parcel: Sent("delivered", "", None)
+    answer = daemon.post(f"/api/v1/outbox/{letter}/retry", {}, CHIEF)
+    assert (answer.status, answer.data) == (200, {"message": letter, "channel": "hook"})
+    assert letter not in [each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"]]
+
+
+def test_a_message_is_dropped_once(daemon: Living) -> None:
+    letter = the_letter(daemon, "web")
+    assert daemon.post(f"/api/v1/outbox/{letter}/drop", None, CHIEF).data == {"message": letter, "channel": "hook"}
+    again = daemon.post(f"/api/v1/outbox/{letter}/drop", None, CHIEF)
+    assert (again.status, again.code) == (409, "dropped")
+    runs = daemon.get("/api/v1/runs?name=web", READER).data["runs"]
+    assert "dropped" in [run["delivery"]["state"] for run in runs]
+
+
+@pytest.mark.parametrize("verb", ["retry", "drop"])
+def test_a_message_is_moved_only_by_whom_may(daemon: Living, verb: str) -> None:
+    letter = the_letter(daemon, "web")
+    tried = {token: daemon.post(f"/api/v1/outbox/{letter}/{verb}", {}, token).status for token in (READER, OPSMAN)}
+    assert set(tried.values()) == {403}
+    assert daemon.post(f"/api/v1/outbox/99/{verb}", {}, CHIEF).status == 404
+    assert daemon.post(f"/api/v1/outbox/x/{verb}", {}, CHIEF).status == 404
+    assert daemon.post(f"/api/v1/outbox/{letter}/{verb}", {"all": True}, CHIEF).status == 400
+
+
+def test_a_run_in_progress_is_cancelled(daemon: Living) -> None:
+    daemon.world.scripts["web"] = lambda asked: Takes("late", timedelta(minutes=5))
+    daemon.do(lambda: daemon.world.run(minutes=30))
+    run = daemon.get("/api/v1/runs?name=web&limit=1", READER).data["runs"][0]
+    assert run["state"] == "running"
+    assert [daemon.post(f"/api/v1/runs/{run['id']}/cancel", {}, token).status for token in (READER, OPSMAN)] == [403, 403]
+    assert daemon.post(f"/api/v1/runs/{run['id']}/cancel", {}, CHIEF).data == {"run": run["id"], "ended": False}
+    daemon.do(lambda: daemon.world.run(seconds=1))
+    ended = daemon.get(f"/api/v1/runs/{run['id']}", READER).data
+    assert (ended["outcome"], ended["reason"]) == ("abandoned", "cancelled")
+    again = daemon.post(f"/api/v1/runs/{run['id']}/cancel", {}, CHIEF)
+    assert (again.status, again.data["error"]["message"]) == (409, f"run {run['id']} has ended already: abandoned")
+    assert daemon.post("/api/v1/runs/99/cancel", {}, CHIEF).status == 404
+
+
+def test_the_dearest_runs_come_first_when_asked_so(daemon: Living) -> None:
+    db = daemon.world.store.connection
+    daemon.do(lambda: db.execute("update run set cost_usd = case id when 1 then 0.5 when 2 then 2.0 end"))
+    runs = daemon.get("/api/v1/runs?sort=cost&limit=3", READER).data["runs"]
+    assert [(run["id"], run["cost_usd"]) for run in runs[:2]] == [(2, 2.0), (1, 0.5)]
+    assert runs[2]["cost_usd"] is None
+    assert daemon.get("/api/v1/runs?sort=name", READER).status == 400
+
+
+def test_a_channel_is_tried_past_the_outbox(tmp_path: Path) -> None:
+    with Server([reply(), reply(b"no such hook", 404)]) as server:
+        channels = "".join(
+            f'  {name}: {{kind: webhook, url: "{server.url}/{name}", allow_private: true}}\n' for name in ("a", "b")
+        )
+        with Living(tmp_path, "channels:\n" + channels + CONFIG) as daemon:
+            assert daemon.post("/api/v1/ping", {"channel": "a"}, CHIEF).data == {
+                "channels": [{"channel": "a", "state": "delivered", "error": None}]
+            }
+            every = daemon.post("/api/v1/ping", {}, CHIEF).data["channels"]
+            assert [(each["channel"], each["state"]) for each in every] == [("a", "dead"), ("b", "dead")]
+            assert "404" in every[0]["error"]
+            assert daemon.post("/api/v1/ping", {"channel": "c"}, CHIEF).status == 404
+            assert daemon.post("/api/v1/ping", {"channel": ["a"]}, CHIEF).status == 404
+            assert [daemon.post("/api/v1/ping", {}, token).status for token in (READER, OPSMAN)] == [403, 403]
+            assert daemon.rows()["outbox"] == 1  # what the agent said at its first beat
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == 3
