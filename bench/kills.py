@@ -17,10 +17,12 @@ def main(number: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             kills, begun = Kills(Path(folder), policy, number), time.monotonic()
             kills.loop()
+            took, other = time.monotonic() - begun, sum(len(each) > 1 for each in kills.bodies.values())
             print(
-                f"{policy}: {number} kills in {time.monotonic() - begun:.0f} s; {len(kills.bodies)} messages, {len(kills.lost)} lost,"
-                f" {kills.repeats.total()} repeated under their key, {sum(len(each) > 1 for each in kills.bodies.values())} with"
-                f" another body, {kills.uncertain} counted as uncertain, {kills.held} held"
+                f"{policy}: {number} kills in {took:.0f} s; {len(kills.bodies)} messages, {len(kills.lost)} lost,"
+                f" {kills.repeats.total()} repeated under their key, {other} of them with another body,"
+                f" {kills.uncertain} counted as uncertain, {kills.held} held",
+                flush=True,
             )
             kills.check()
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("policy", ["resend", "hold"])
-def test_what_was_accepted_but_not_noted_is_repeated_at_most_once_and_under_its_key(tmp_path: Path, policy: str) -> None:
+def test_what_was_accepted_but_not_noted_is_never_lost_and_repeated_under_its_key_alone(tmp_path: Path, policy: str) -> None:
     kills = Kills(tmp_path, policy, 4)
     kills.loop()
     kills.check()
