@@ -125,7 +125,7 @@ def test_a_message_is_listed_with_who_said_it_and_when_it_is_tried_next(play: Pl
     assert listed == {
         "id": 1, "run": 1, "kind": "heartbeat", "name": "ops", "channel": "hook", "state": "pending", "part": 1, "parts": 1,
         "attempts": 1, "created_at": "2026-03-02T08:00:00Z", "next_try_at": "2026-03-02T08:01:00Z", "doubted": False,
-        "error": "503", "begins": "The disk is full.",
+        "error": "503", "notice": None, "begins": "The disk is full.",
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # those that some
 
 # What is on its way before what was given up, the newest first.
 LISTED = """
-select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error,
+select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error, notice,
   substr(text, 1, ?) as begins
 from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') order by state = 'dead', id desc
 """
@@ -23,7 +23,7 @@ from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') o
 def listed(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every message that is neither delivered nor dropped, as plain data, read as far as it is asked for.
 
-    `doubted`: an attempt may have arrived. `next_try_at` is None where none is planned.
+    `doubted`: an attempt may have arrived. `notice` names what we ourselves tell of a run. `next_try_at` is None where none is planned.
     """
     return (_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
 
@@ -49,5 +49,6 @@ def _as_data(row: sqlite3.Row) -> dict[str, Any]:
         "next_try_at": iso(optional(row["not_before"])) if row["state"] == "pending" else None,
         "doubted": row["doubted_at"] is not None,
         "error": row["error"],
+        "notice": row["notice"],
         "begins": row["begins"],
     }
