@@ -23,7 +23,8 @@ from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') o
 def listed(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every message that is neither delivered nor dropped, as plain data, read as far as it is asked for.
 
-    `doubted`: an attempt may have arrived. `notice` names what we ourselves tell of a run. `next_try_at` is None where none is planned.
+    `doubted`: an attempt may have arrived. `notice` names what we ourselves tell of a run. `next_try_at` is None
+    where none is planned.
     """
     return (_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
 
