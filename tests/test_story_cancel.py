@@ -79,8 +79,9 @@ def test_what_woke_a_cancelled_run_is_heard_by_the_next_one(play: Play) -> None:
     assert "look at the mail queue" in world.asked[2].stdin
 
 
-def test_whoever_cancels_a_job_is_not_told_of_it(play: Play) -> None:
-    world = play(job(every="1h", deliver="log"), scripts={"measure": lambda asked: Takes("x", HOUR)})
+@pytest.mark.parametrize("on_failure", ["none", "{after: 1}"])
+def test_whoever_cancels_a_job_is_not_told_of_it(play: Play, on_failure: str) -> None:
+    world = play(job(every="1h", deliver="log", on_failure=on_failure), scripts={"measure": lambda asked: Takes("x", HOUR)})
     world.run_job("measure")
     begun(world).ask(Cancel(1))
     world.run(minutes=1)

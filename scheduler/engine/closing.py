@@ -138,8 +138,8 @@ def _wait_for_lane(turn: Turn, standing: Standing, claim: Claim) -> None:
 def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Standing | None:
     """Close the run with everything that follows from its end; None, and nothing done, when it is no longer the claim's."""
     entry = claim.entry
-    if ending.outcome in FAILURES and entry.on_failure.after:
-        ending = replace(ending, message=None)  # its notice tells it, and not every time anew
+    if ending.outcome in FAILURES and (entry.on_failure.after or ending.reason is Reason.CANCELLED):
+        ending = replace(ending, message=None)  # its notice tells it, and not every time anew; who cancelled it knows
     told = targets.of(turn, entry.deliver, entry.lane) if ending.message else ()
     fresh = outbox.not_told_yet(turn, entry, ending.message, told) if ending.message else ()
     if told and not fresh:

@@ -292,8 +292,7 @@ def _may_come_back(turn: Turn, claim: Claim) -> bool:
 
 def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
     outcome, reason, error = ENDED[why]
-    told = claim.entry.kind is Kind.CRON and why != "cancelled"  # who cancelled it knows
-    message = f"{claim.entry.name} {error}" if told else None
+    message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
     transient = why == "timeout" and ending.transient
     return replace(ending, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
 

@@ -52,7 +52,7 @@ def _alive(run: Open, survivors: Survivors) -> bool:
 def _abandoned(kind: Kind, name: str, run: Open, survivors: Survivors) -> Ending:
     """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
     reason, error = _what_is_left(run, survivors)
-    message = f"{name} was cut short: {error}" if kind is Kind.CRON and reason is not Reason.CANCELLED else None
+    message = f"{name} was cut short: {error}" if kind is Kind.CRON else None
     return Ending(Outcome.ABANDONED, reason, error=error, message=message)
 
 
