@@ -35,7 +35,7 @@ async def _move(call: Call, request: Callable[[int], Request]) -> dict[str, Any]
 
 
 async def ping(call: Call) -> dict[str, Any]:
-    """Try one channel, or all that are declared, with a test message that goes past the outbox."""
+    """Try one channel, as `chat:4711` one with a target, or all that need none, with a message that goes past the outbox."""
     call.only("channel")
     check_all(call)
     channels = _tried(call)
@@ -51,7 +51,7 @@ async def ping(call: Call) -> dict[str, Any]:
 def _tried(call: Call) -> list[Channel]:
     declared, named = call.reach.settings().channels, call.body.get("channel")
     if named is None:
-        return trial.all_of(declared)
+        return [channel for channel in trial.all_of(declared) if not channel.open]
     name, _, whom = named.partition(":") if isinstance(named, str) else ("", "", "")
     if name not in declared:
         raise not_found(f"channel {name!r}")
