@@ -85,6 +85,19 @@ def test_discord_gets_shorter_pieces(play: Play) -> None:
     assert "\n".join(server.texts) == LONG
 
 
+def test_a_text_as_long_as_an_answer_may_be_arrives_whole_over_a_channel_that_fails_in_its_middle(
+    play: Play, phone: Telegram
+) -> None:
+    text = "\n".join(f"{number:05} {'x' * 43}" for number in range(1300))
+    phone.script = [page(502)]
+    world = begin(play, config(phone), text)
+    world.run(seconds=30)
+    phone.script = [refusal(429, "slow", retry_after=20)]
+    world.run(hours=1)
+    assert "\n".join(phone.texts) == text
+    assert ({len(text) <= 4096 for text in phone.texts}, len(phone.texts), len(world.asked)) == ({True}, 17, 1)
+
+
 def test_signs_beyond_the_basic_plane_count_twice(play: Play, phone: Telegram) -> None:
     begin(play, config(phone), "🔥" * 4500).run(minutes=1)
     assert [len(text) for text in phone.texts] == [2048, 2048, 404]

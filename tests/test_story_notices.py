@@ -406,6 +406,13 @@ def test_a_notice_waits_for_its_channel_as_any_message_does(play: Play, phone: T
     assert [text.splitlines()[0] for text in phone.texts] == ["Agent ops failed at 2026-03-02 08:00 UTC."]
 
 
+def test_an_answer_of_100_kb_is_a_failure_that_is_told_like_any_other(play: Play, phone: Telegram, guild: Discord) -> None:
+    world = real(play, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world.scripts["ops"] = lambda asked: "ALERT " * 17_000
+    world.run(minutes=5)
+    assert [text.splitlines()[1] for text in phone.texts] == ["bad_answer: the answer is larger than 65536 bytes"]
+
+
 def test_an_error_of_100_kb_is_told_in_short(play: Play, phone: Telegram, guild: Discord) -> None:
     world = real(play, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
     world.scripts["ops"] = lambda asked: ended(1, "ä" * 100_000)
