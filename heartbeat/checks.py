@@ -91,6 +91,12 @@ def first_obstacle(situation: Situation) -> Skip | None:
     return _first(situation, (*_CHAIN, *_LATE))
 
 
+def answers(situation: Situation) -> list[tuple[Skip, bool | None]]:
+    """Every check of the chain in its order, with whether it stands in the way; None for what only a beat finds out."""
+    late = (reason for reason, _ in _LATE if situation.heartbeat.precheck or reason is Skip.PROMPT_TOO_LARGE)
+    return [*((reason, stands(situation)) for reason, stands in _CHAIN), *((reason, None) for reason in late)]
+
+
 def late_obstacle(situation: Situation) -> Skip | None:
     """The same, of a situation in which nothing stood in the way until what is found last was found."""
     return _first(situation, _LATE)

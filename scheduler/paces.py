@@ -110,6 +110,16 @@ def parts(text: str) -> dict[str, Any]:
     return dict(_parts(text))
 
 
+def hours(text: str) -> Hours:
+    """The active hours of a pace; always for one that has none."""
+    return _hours(text)
+
+
+def bare(text: str) -> str:
+    """The same pace without active hours."""
+    return _text(**_parts(text) | {"hours": []}) if "hours" in _parts(text) else text
+
+
 def zone(text: str) -> ZoneInfo | None:
     """The zone that a pace names: its schedule's, else its windows' one zone; None where it names none, or several."""
     said = _parts(text)
@@ -177,7 +187,7 @@ def _parts(text: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _hours(text: str) -> Hours:
-    windows = _parts(text)["hours"]
+    windows = _parts(text).get("hours", [])
     return Hours(tuple(Window(start, end, frozenset(days), ZoneInfo(zone)) for start, end, days, zone in windows))
 
 

@@ -44,6 +44,7 @@ COMMANDS = {
     "runs": ("runs:runs", "List what ran and what was skipped, the newest first."),
     "show": ("runs:show", "Show everything about one run."),
     "plan": ("plan:plan", "Say what fires in the next hours or days."),
+    "explain": ("explain:explain", "Say why an agent or a job ran or did not run."),
     "cancel": ("cancel:cancel", "End a run that is in progress, or would go on."),
     "report": ("report:report", "Sum up the last days: runs, their cost, what was said, skipped and missed."),
     "outbox": ("outbox:outbox", "List the messages that have not arrived; send them again, or drop them."),

@@ -30,6 +30,12 @@ def admitted(turn: Turn, claim: Claim) -> Claim:
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
 
+def imagined(turn: Turn, entry: Entry, standing: Standing) -> Claim:
+    """The claim of a slot that would start now, for whoever only asks what would become of it: nothing is written."""
+    run = Open(0, "running", turn.now, standing.pace.trigger, 1, 0, 0, turn.owner, turn.now)
+    return replace(_claim(turn, entry, standing, run, ()), breaker_open=breakers.refuse(turn, entry.providers))
+
+
 def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
     """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
     if run.has_not_begun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.tables import boots, duequeue, history, holds, outbox, sessions, wakes
+from scheduler.tables import boots, duequeue, former, history, holds, jumps, outbox, sessions, wakes
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -32,6 +32,8 @@ def keep(turn: Turn, house: House) -> House:
     outbox.forget(turn)
     sessions.forget(turn)
     kept = turn.plan.settings.history
+    former.forget(turn, kept.keep)
+    jumps.forget(turn, kept.keep)
     room = REMOVE_AT_ONCE - history.prune(turn, kept.keep, REMOVE_AT_ONCE)
     trimmed = house.trimmed
     some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)

@@ -31,7 +31,7 @@ from scheduler.events import Event
 from scheduler.logs import event
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.plan import Plan
-from scheduler.tables import boots, breakers, duequeue, outbox, wakes
+from scheduler.tables import boots, breakers, duequeue, jumps, outbox, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.store import Store, Unavailable
 from scheduler.transports import Sent
@@ -160,6 +160,8 @@ class Engine:
 
     def _take(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
         """Write down all that has come in since the last turn."""
+        if self._jumped:
+            jumps.note(turn, self._jumped)
         if self._jumped < timedelta():
             setback.set_back(turn, -self._jumped)
         for _, run in runs:

@@ -38,6 +38,18 @@ class Down:
     clean: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life: which process, since when, until when it was last seen, and whether it ended in order by then."""
+
+    instance: str
+    pid: int
+    version: str
+    started_at: datetime
+    seen_until: datetime
+    clean: bool
+
+
 def begin(turn: Turn, boot: Boot) -> bool:
     """Write the row of this life; True when zone rules changed since the last one, so that times must be found anew."""
     last = turn.db.execute("select tzdata from boot order by id desc limit 1").fetchone()
@@ -117,3 +129,21 @@ def downs(db: sqlite3.Connection, limit: int = 5) -> list[Down]:
         Down(moment(before["ended_at"] or before["last_tick_at"]), optional(after["started_at"]), before["ended_at"] is not None)
         for after, before in pairwise(rows)
     ]
+
+
+def lives(db: sqlite3.Connection) -> list[Life]:
+    """Every life that is on record, the oldest first."""
+    return [_life(row) for row in db.execute("select * from boot order by id")]
+
+
+def _life(row: sqlite3.Row) -> Life:
+    seen = row["ended_at"] if row["ended_at"] is not None else row["last_tick_at"]
+    return Life(row["instance"], row["pid"], row["version"], moment(row["started_at"]), moment(seen), row["ended_at"] is not None)
+
+
+def gaps(lives: list[Life], *, running: bool) -> list[Down]:
+    """When no daemon ran between the lives, the earliest first, and since the last one unless it is still `running`."""
+    found = [Down(before.seen_until, after.started_at, before.clean) for before, after in pairwise(lives)]
+    if lives and not running:
+        found.append(Down(lives[-1].seen_until, None, lives[-1].clean))
+    return found

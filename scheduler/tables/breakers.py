@@ -22,12 +22,17 @@ def admit(turn: Turn, providers: tuple[str, ...]) -> tuple[bool, tuple[str, ...]
 
     When it is time to try a provider again, whoever comes first may; the others wait for what becomes of it.
     """
-    probe_at = {provider: at for provider in providers if (at := _probe_time(turn, provider)) is not None}
-    if any(at > turn.now for at in probe_at.values()):
+    if refuse(turn, providers):
         return True, ()
-    for provider in probe_at:
+    probes = tuple(provider for provider in providers if _probe_time(turn, provider) is not None)
+    for provider in probes:
         _probe_at(turn, provider, turn.now + PROBE_EVERY)
-    return False, tuple(probe_at)
+    return False, probes
+
+
+def refuse(turn: Turn, providers: tuple[str, ...]) -> bool:
+    """Whether one of these providers must not be asked now; only a question, unlike `admit`."""
+    return any((at := _probe_time(turn, provider)) is not None and at > turn.now for provider in providers)
 
 
 def is_open(turn: Turn, providers: tuple[str, ...]) -> bool:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from scheduler import paces
 from scheduler.outcome import Kind, Outcome, Reason, Trigger
 from scheduler.paces import Pace
+from scheduler.tables import former
 from scheduler.tables.store import millis, moment
 from scheduler.turn import Turn
 
@@ -35,19 +36,19 @@ class Standing:
     settled_until: datetime
     slot: datetime | None
     due_at: datetime | None
-    paused_until: datetime | None
-    last_slot: datetime | None
-    last_ended_at: datetime | None
-    last_woken_at: datetime | None
-    last_success_at: datetime | None
-    failures: int
-    quiet: int
-    alerting: int
-    troubles: int
-    precheck: str | None
-    queue: int | None
-    approvals: int | None
-    active_at: datetime | None
+    paused_until: datetime | None = None
+    last_slot: datetime | None = None
+    last_ended_at: datetime | None = None
+    last_woken_at: datetime | None = None
+    last_success_at: datetime | None = None
+    failures: int = 0
+    quiet: int = 0
+    alerting: int = 0
+    troubles: int = 0
+    precheck: str | None = None
+    queue: int | None = None
+    approvals: int | None = None
+    active_at: datetime | None = None
 
     @property
     def pace(self) -> Pace:
@@ -214,9 +215,17 @@ COLUMNS = {
 }  # fmt: skip
 
 
+WHAT_DECIDES_SLOTS = {"state", "pace", "anchor"}
+
+
 def save(turn: Turn, before: Standing, after: Standing) -> None:
-    """Write what has become of an entry, by one statement; nothing where nothing has changed."""
+    """Write what has become of an entry, by one statement; nothing where nothing has changed.
+
+    What decides its slots changes seldom, and how it was is kept.
+    """
     changed = {column: getattr(after, name) for name, column in COLUMNS.items() if getattr(after, name) != getattr(before, name)}
+    if changed.keys() & WHAT_DECIDES_SLOTS:
+        former.note(turn, before.kind, before.name, before.state, before.pace_text, before.anchor)
     if changed:
         # Column names come from the table above, never from a user: the values alone are data.
         assignments = ", ".join(f"{column} = ?" for column in changed)

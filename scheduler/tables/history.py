@@ -249,6 +249,34 @@ def page(
     return [as_data(db, row) for row in db.execute(query, (*used.values(), limit))]
 
 
+def speaking_of(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[sqlite3.Row]:
+    """The rows of an entry's slots in [begin, end), the oldest first, with those that began before and may reach into it."""
+    query = (
+        "select * from run where kind = ? and name = ? and slot < ?"
+        " and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
+    )
+    return db.execute(query, (kind, name, millis(end), millis(begin), millis(begin))).fetchall()
+
+
+def last_real_run(db: sqlite3.Connection, kind: Kind, name: str) -> int | None:
+    """The id of the newest closed row that is no skip."""
+    row = db.execute(
+        "select id from run where kind = ? and name = ? and state = 'closed' and outcome <> 'skipped' order by id desc limit 1",
+        (kind, name),
+    ).fetchone()
+    return row["id"] if row else None
+
+
+def skipped_since(db: sqlite3.Connection, kind: Kind, name: str, run_id: int) -> dict[str, int]:
+    """How many slots were skipped in the rows after this one, by reason."""
+    rows = db.execute(
+        "select reason, sum(slots) from run where kind = ? and name = ? and id > ? and outcome = 'skipped' and state = 'closed'"
+        " group by reason order by sum(slots) desc",
+        (kind, name, run_id),
+    )
+    return {row[0]: row[1] for row in rows}
+
+
 def one(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
     """One run as plain data."""
     row = db.execute("select * from run where id = ?", (run_id,)).fetchone()

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.events import Told
-from scheduler.outcome import Delivery
+from scheduler.outcome import Delivery, Kind
 from scheduler.tables.duequeue import optional
 from scheduler.tables.store import millis, moment
 from scheduler.tables.targets import Target
@@ -99,6 +99,12 @@ def _heard(turn: Turn, entry: Entry, target: Target, digest: str) -> bool:
         return False
     pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN)
     return pending or moment(row["until_at"]) > turn.now
+
+
+def told_texts(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> int:
+    """How many texts of an entry would be no news now."""
+    query = "select count(distinct hash) from digest where kind = ? and name = ? and until_at > ?"
+    return int(db.execute(query, (kind, name, millis(now))).fetchone()[0])
 
 
 def put(turn: Turn, claim: Claim, message: str, told: tuple[Target, ...]) -> None:

@@ -214,6 +214,26 @@ create index message_of_agent on message (name, id);
 
 create index message_age on message (at);
 
+create table former (
+  id integer primary key,
+  kind text not null,
+  name text not null,
+  state text not null,              -- what the entry was
+  pace text not null,
+  anchor integer not null,
+  until_at integer not null         -- and until when
+) strict;
+
+create index former_of_entry on former (kind, name);
+
+create index former_age on former (until_at);
+
+create table jump (
+  id integer primary key,
+  at integer not null,              -- what the wall clock showed right after it
+  by_ms integer not null            -- how far it had moved; negative: back
+) strict;
+
 create table boot (
   id integer primary key,
   instance text not null,

@@ -127,6 +127,14 @@ def reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def blank() -> sqlite3.Connection:
+    """A database without a row, in memory, for whoever reads where there is none yet."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    migrations.apply(Database(connection))
+    return connection
+
+
 def inspect(path: Path, *, thorough: bool = True) -> None:
     """Raise StoreError unless the file at `path` is absent, new, or a sound database of ours; read only."""
     log = path.with_name(path.name + "-wal")

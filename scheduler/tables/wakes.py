@@ -70,7 +70,7 @@ def _merge(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None) 
         "select id from wake where kind = ? and name = ? and source = ? and sender = ? and state = 'waiting'",
         (*key, wake.source, wake.sender),
     ).fetchone()
-    if found is None and _waiting(turn.db, *key) >= ROWS:
+    if found is None and count(turn.db, *key) >= ROWS:
         found = turn.db.execute(
             "select max(id) as id from wake where kind = ? and name = ? and state = 'waiting'", key
         ).fetchone()
@@ -229,7 +229,8 @@ def _note_waiting(turn: Turn, kind: Kind, name: str) -> None:
         turn.waited_for.add((kind, name))
 
 
-def _waiting(db: sqlite3.Connection, kind: Kind, name: str) -> int:
+def count(db: sqlite3.Connection, kind: Kind, name: str) -> int:
+    """How many wakes wait for one entry."""
     query = "select count(*) from wake where kind = ? and name = ? and state = 'waiting'"
     return int(db.execute(query, (kind, name)).fetchone()[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -11,7 +12,7 @@ from cron import command
 from cron.job import Job
 from heartbeat.spec import Agent
 from scheduler import paces
-from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome
+from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Skip
 from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work import asking, prompts
@@ -96,6 +97,9 @@ class JobEntry:
 
     def day_off(self, now: datetime) -> bool:
         return not self.spec.calendars.open_at(now)
+
+    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+        return [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused)]
 
     def open_at(self, now: datetime) -> bool:
         """A job has no active hours, and what was due on a day that it may run on may start or go on later."""

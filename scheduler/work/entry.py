@@ -10,7 +10,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from heartbeat.prompt import Activity
-from scheduler.outcome import Ending, Kind, Trigger
+from scheduler.outcome import Ending, Kind, Skip, Trigger
 from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work.process import Ended
@@ -136,6 +136,10 @@ class Entry(Protocol):
 
     def day_off(self, now: datetime) -> bool:
         """Whether its calendars leave out the day of `now`."""
+        ...
+
+    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+        """Each reason not to run, in their order: whether it stands in this claim's way; None if only a run can say."""
         ...
 
     def open_at(self, now: datetime) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from heartbeat import checklist, precheck, verdict
-from heartbeat.checks import Situation, checklist_of, first_obstacle, late_obstacle
+from heartbeat.checks import Situation, answers, checklist_of, first_obstacle, late_obstacle
 from heartbeat.decision import Action, Decision, question
 from heartbeat.items import Selection
 from heartbeat.precheck import Found
@@ -98,6 +99,9 @@ class HeartbeatEntry:
 
     def day_off(self, now: datetime) -> bool:
         return not self.spec.calendars.open_at(now)
+
+    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+        return answers(look(self.spec, claim))
 
     def open_at(self, now: datetime) -> bool:
         return not self.day_off(now) and self.spec.hours.open_at(now)

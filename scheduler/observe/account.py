@@ -1,0 +1,201 @@
+"""Account: the slots of a time and what became of each, by their rows, and where there is none by what else is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from scheduler import paces
+from scheduler.firings import TICK, slots
+from scheduler.observe import causes
+from scheduler.observe.causes import Cause
+from scheduler.outcome import Outcome, Skip
+from scheduler.paces import Pace
+from scheduler.tables.boots import Down
+from scheduler.tables.jumps import Jump
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What decided an entry's slots in (since, until], by the time at which they come due; `until` None: it still does."""
+
+    state: str
+    pace_text: str
+    anchor: datetime
+    since: datetime
+    until: datetime | None
+
+    @property
+    def pace(self) -> Pace:
+        return paces.pace(self.pace_text, self.anchor)
+
+    def holds(self, slot: datetime) -> bool:
+        """Whether a slot came due while it stood so."""
+        due = slot + self.pace.offset
+        return self.since < due and (self.until is None or due <= self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the history: one slot, or `slots` of them from `slot` on; `cause` is what it says of them."""
+
+    id: int
+    slot: datetime
+    slots: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is known of an entry's slots; `rows` are those that speak of slots, and not of wakes, in the time asked for.
+
+    `paused_until` None: it is not paused. `running` says that a run of it is open.
+    """
+
+    stands: Sequence[Stand]
+    rows: Sequence[Row]
+    downs: Sequence[Down]
+    jumps: Sequence[Jump]
+    now: datetime
+    settled_until: datetime
+    paused_until: datetime | None = None
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of the slot at `at`, and the row that says so; of no slot, where `count` is 0, until the next fate."""
+
+    at: datetime
+    cause: Cause
+    run: int | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot of a pace; `closed`: it lies outside the active hours."""
+
+    at: datetime
+    stand: Stand
+    closed: bool
+
+    @property
+    def due(self) -> datetime:
+        return self.at + self.stand.pace.offset
+
+
+def fates(record: Record, begin: datetime, end: datetime) -> list[Fate]:
+    """What became of each slot in [begin, end), and from when on there were none and why; in the order of time."""
+    named = [slot for stand in record.stands if stand.state == "active" for slot in _slots(stand, begin, end)]
+    told = _told(record, named, begin, end)
+    silent = (Fate(slot.at, _unwritten(record, slot)) for slot in named if slot.at not in told)
+    spans = [span for stand in record.stands if (span := _without_slots(stand, begin, end))]
+    by_time = {fate.at: fate for fate in silent} | told
+    return sorted([*spans, *by_time.values()], key=lambda fate: (fate.at, fate.count))
+
+
+def _slots(stand: Stand, begin: datetime, end: datetime) -> Iterator[Slot]:
+    """The slots of one stand that lie in [begin, end), those outside its hours too."""
+    offset = stand.pace.offset
+    after = max(begin - TICK, stand.since - offset)
+    until = end - TICK if stand.until is None else min(end - TICK, stand.until - offset)
+    may_run = set(slots(stand.pace, after, until))
+    named = may_run.union(slots(paces.pace(paces.bare(stand.pace_text), stand.anchor), after, until))
+    for at in sorted(named):
+        yield Slot(at, stand, closed=at not in may_run)
+
+
+def _told(record: Record, named: list[Slot], begin: datetime, end: datetime) -> dict[datetime, Fate]:
+    """What the rows say, by slot. A row of its own says more than one that stands for several."""
+    told: dict[datetime, Fate] = {}
+    for row in (row for row in record.rows if row.slots > 1):
+        for slot in _meant(record, row, named, begin):
+            told.setdefault(slot.at, Fate(slot.at, _refined(record, row.cause, slot.due), row.id))
+    offsets = {slot.at: slot.due for slot in named}
+    for row in (row for row in record.rows if row.slots == 1 and begin <= row.slot < end):
+        told[row.slot] = Fate(row.slot, _refined(record, row.cause, offsets.get(row.slot, row.slot)), row.id)
+    return told
+
+
+def _meant(record: Record, row: Row, named: list[Slot], begin: datetime) -> Iterator[Slot]:
+    """The slots of this time for which a row of several stands."""
+    stand = next((stand for stand in record.stands if stand.state == "active" and stand.holds(row.slot)), None)
+    if stand is None:
+        return iter(())
+    before = 0 if row.slot >= begin else sum(_counts(stand.pace, row, begin))
+    meant = (slot for slot in named if slot.at >= row.slot and slot.stand is stand and _is_meant(row, slot))
+    return islice(meant, max(0, row.slots - before))
+
+
+def _counts(pace: Pace, row: Row, until: datetime) -> Iterator[int]:
+    """How many of the row's slots lie before a time: open ones, closed ones."""
+    for found, closed in ((pace.slots, False), (pace.closed, True)):
+        passed = found(row.slot - TICK, until - TICK) if _is_of(row, closed=closed) else None
+        yield passed.count if passed else 0
+
+
+def _is_meant(row: Row, slot: Slot) -> bool:
+    return _is_of(row, closed=slot.closed)
+
+
+def _is_of(row: Row, *, closed: bool) -> bool:
+    """Whether a row speaks of slots outside the hours, or inside: that of a pause of both."""
+    return row.cause.word == Skip.PAUSED or closed == (row.cause.word == Skip.ACTIVE_HOURS)
+
+
+def _refined(record: Record, cause: Cause, due: datetime) -> Cause:
+    """Why a slot was missed, if that is on record."""
+    if cause.word != Skip.MISSED:
+        return cause
+    if _is_down(record, due):
+        return Cause(causes.DAEMON_DOWN)
+    if any(jump.at - jump.by < due <= jump.at for jump in record.jumps):
+        return Cause(causes.CLOCK_JUMPED)
+    return cause
+
+
+def _is_down(record: Record, due: datetime) -> bool:
+    return any(down.since < due and (down.until is None or due <= down.until) for down in record.downs)
+
+
+def _unwritten(record: Record, slot: Slot) -> Cause:
+    """What becomes of a slot that has no row: it is to come, or what keeps it is still going on, or its row went."""
+    if record.paused_until is not None and record.settled_until < slot.at and slot.due < record.paused_until:
+        return Cause(Skip.PAUSED)
+    if slot.closed and (slot.due > record.now or slot.at > record.settled_until):
+        return Cause(Skip.ACTIVE_HOURS)
+    if slot.due > record.now:
+        return Cause(causes.TO_COME)
+    if slot.at <= record.settled_until:
+        return Cause(causes.NOT_KEPT)
+    if record.running:
+        return Cause(Skip.ALREADY_RUNNING)
+    return Cause(causes.DAEMON_DOWN if _is_down(record, slot.due) else causes.DUE)
+
+
+UNKNOWN = "unknown"  # what an entry is before it is first seen
+
+NONE_WHILE = {
+    "disabled": Cause(Skip.DISABLED),
+    "removed": Cause(Skip.REMOVED),
+    UNKNOWN: Cause(causes.NOT_DECLARED),
+}
+
+
+def _without_slots(stand: Stand, begin: datetime, end: datetime) -> Fate | None:
+    """A time in which an entry had no slots, because it was disabled or not there."""
+    if stand.state == "active" or stand.since >= end or (stand.until is not None and stand.until < begin):
+        return None
+    return Fate(max(begin, stand.since), NONE_WHILE[stand.state], count=0)
+
+
+def cause_of(state: str, outcome: str | None, reason: str | None, suppression: str | None) -> Cause:
+    """What a row of the history says."""
+    if state != "closed":
+        return Cause(causes.RUNNING if state == "running" else causes.WAITING, reason)
+    if outcome == Outcome.SKIPPED:
+        return Cause(reason or outcome)
+    return Cause(outcome or state, suppression or reason)

@@ -1,0 +1,210 @@
+"""Explain: why an entry ran or did not run, as plain data: now, at one instant, or over a whole local day."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from scheduler import days, paces
+from scheduler.engine import syncing
+from scheduler.firings import TICK
+from scheduler.observe import chronicle, folding, gates, records
+from scheduler.observe.account import Fate, fates
+from scheduler.observe.causes import Cause
+from scheduler.observe.folding import Stretch
+from scheduler.plan import Plan
+from scheduler.tables import duequeue, history, outbox, wakes
+from scheduler.tables.duequeue import Standing
+from scheduler.tables.history import iso
+from scheduler.work.entry import Entry, Key
+from scheduler.work.lanes import Lanes
+
+WIDER = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around an instant to look for a slot
+
+
+BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+AHEAD = timedelta(days=400)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """About which entry it is asked, and what there is to ask: `plan` None without a config, `running` whether a daemon runs."""
+
+    db: sqlite3.Connection
+    plan: Plan | None
+    standing: Standing
+    lanes: Lanes
+    now: datetime
+    running: bool
+
+    @property
+    def key(self) -> Key:
+        return self.standing.kind, self.standing.name
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone of its days: the config's, or else what its pace says of it."""
+        entry = self.plan.entries.get(self.key) if self.plan else None
+        return entry.zone if entry else paces.zone(self.standing.pace_text) or ZoneInfo("UTC")
+
+    def fates(self, begin: datetime, end: datetime) -> list[Fate]:
+        return fates(records.load(self.db, self.standing, begin, end, self.now, running=self.running).record, begin, end)
+
+
+def about(db: sqlite3.Connection, plan: Plan | None, key: Key, lanes: Lanes, now: datetime, *, running: bool) -> Asked | None:
+    """What to ask about one entry; None if neither the plan nor the database knows it."""
+    standing = duequeue.find(db, *key)
+    entry = plan.entries.get(key) if plan else None
+    if standing is None and entry is not None:
+        standing = _first_seen_now(entry, now)
+    return Asked(db, plan, standing, lanes, now, running) if standing else None
+
+
+def _first_seen_now(entry: Entry, now: datetime) -> Standing:
+    """The row that an entry would get if the daemon saw it now for the first time."""
+    anchor, settled = syncing.foreseen(entry, None, now)
+    pace = paces.pace(entry.pace_text, anchor)
+    slot = pace.next(settled) if entry.enabled else None
+    return Standing(
+        id=0,
+        kind=entry.kind,
+        name=entry.name,
+        state="active" if entry.enabled else "disabled",
+        pace_text=entry.pace_text,
+        first_seen_at=now,
+        anchor=anchor,
+        settled_until=settled,
+        slot=slot,
+        due_at=slot and slot + pace.offset,
+    )
+
+
+def at_present(asked: Asked) -> dict[str, Any]:
+    """Why it did (not) run last, whether it would run now by each gate, and when it comes next."""
+    standing = asked.standing
+    last_id = history.last_real_run(asked.db, *asked.key)
+    return _head(asked) | {
+        "last_slot": _fate(asked, _covering(asked, asked.now)),
+        "last_run": None if last_id is None else history.one(asked.db, last_id),
+        "skipped_since": [_counted(Cause(reason), slots) for reason, slots in _skipped_since(asked, last_id).items()],
+        "now": _gates(asked),
+        "next": {"slot": iso(standing.slot), "due_at": iso(standing.due_at)},
+        "wakes_waiting": wakes.count(asked.db, *asked.key),
+        "texts_told": outbox.told_texts(asked.db, *asked.key, asked.now),
+        "daemon": chronicle.life(asked.db, asked.now, running=asked.running),
+    }
+
+
+def at_instant(asked: Asked, instant: datetime) -> dict[str, Any]:
+    """What became, or will become, of the slot that covers an instant: the latest one that does not lie after it.
+
+    Raises ValueError for a time of which nothing can be said.
+    """
+    _check(asked, instant)
+    return _head(asked) | {
+        "at": iso(instant),
+        "slot": _fate(asked, _covering(asked, instant)),
+        "following": _fate(asked, _following(asked, instant)),
+        "daemon": chronicle.life(asked.db, instant, running=asked.running),
+    }
+
+
+def on_day(asked: Asked, day: date) -> dict[str, Any]:
+    """What became of every slot of a local day, folded; what ran beside them; what happened to daemon and clocks meanwhile.
+
+    Raises ValueError for a day of which nothing can be said.
+    """
+    _check(asked, datetime.combine(day, time.min, UTC))
+    whole = days.whole(day, asked.zone)
+    found = records.load(asked.db, asked.standing, whole.begins, whole.ends, asked.now, running=asked.running)
+    stretches = folding.fold(fates(found.record, whole.begins, whole.ends))
+    return _head(asked) | {
+        "day": day.isoformat(),
+        "from": iso(whole.begins),
+        "until": iso(whole.ends),
+        "slots": sum(stretch.slots for stretch in stretches),
+        "stretches": [_stretch(stretch) for stretch in stretches],
+        "totals": [_counted(cause, slots) for cause, slots in folding.total(stretches) if slots],
+        "beside": [_counted(cause, runs) for cause, runs in Counter(found.beside).most_common()],
+        "events": chronicle.events(asked.db, asked.zone, whole, running=asked.running),
+    }
+
+
+def _check(asked: Asked, instant: datetime) -> None:
+    if not BEGINNING <= instant <= asked.now + AHEAD:
+        raise ValueError(f"write a time from {BEGINNING.year} on that is at most {AHEAD.days} days ahead")
+
+
+def _head(asked: Asked) -> dict[str, Any]:
+    standing = asked.standing
+    paused = standing.state == "active" and standing.paused
+    return {
+        "kind": standing.kind.value,
+        "name": standing.name,
+        "zone": asked.zone.key,
+        "asked_at": iso(asked.now),
+        "state": "paused" if paused else standing.state,
+        "paused_until": iso(standing.pause_ends) if paused else None,
+        "pace": paces.parts(standing.pace_text),
+    }
+
+
+def _covering(asked: Asked, instant: datetime) -> Fate | None:
+    for back in WIDER:
+        found = [fate for fate in asked.fates(instant - back, instant + TICK) if fate.at <= instant]
+        if found:
+            return found[-1]
+    return None
+
+
+def _following(asked: Asked, instant: datetime) -> Fate | None:
+    for ahead in WIDER:
+        found = [fate for fate in asked.fates(instant + TICK, instant + ahead) if fate.count]
+        if found:
+            return found[0]
+    return None
+
+
+def _skipped_since(asked: Asked, run_id: int | None) -> dict[str, int]:
+    return history.skipped_since(asked.db, *asked.key, run_id or 0)
+
+
+def _fate(asked: Asked, fate: Fate | None) -> dict[str, Any] | None:
+    """A slot with its cause, and its row if it has one."""
+    if fate is None:
+        return None
+    run = None if fate.run is None else history.one(asked.db, fate.run)
+    return {"slot": iso(fate.at) if fate.count else None, **_said(fate.cause), "run": run}
+
+
+def _said(cause: Cause) -> dict[str, Any]:
+    return {"cause": cause.word, "detail": cause.detail, "says": cause.said}
+
+
+def _counted(cause: Cause, count: int) -> dict[str, Any]:
+    return _said(cause) | {"count": count}
+
+
+def _stretch(stretch: Stretch) -> dict[str, Any]:
+    return {
+        "from": iso(stretch.first),
+        "to": iso(stretch.last),
+        "slots": stretch.slots,
+        "causes": [_counted(cause, count) for cause, count in stretch.counts],
+        "run": stretch.run,
+    }
+
+
+def _gates(asked: Asked) -> dict[str, Any]:
+    found = gates.ask(asked.db, asked.plan, asked.standing, asked.lanes, asked.now)
+    first = found.first
+    return {
+        "would_run": first is None,
+        "reason": first,
+        "complete": found.complete,
+        "gates": [{"gate": gate.value, "stands_in_the_way": stands} for gate, stands in found.answers],
+    }

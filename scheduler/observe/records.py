@@ -1,0 +1,60 @@
+"""Records: what the tables know of one entry's slots, as the rules of its account want it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.observe.account import UNKNOWN, Record, Row, Stand, cause_of
+from scheduler.observe.causes import Cause
+from scheduler.outcome import WOKEN, Trigger
+from scheduler.tables import boots, duequeue, former, history, jumps
+from scheduler.tables.duequeue import Standing
+from scheduler.tables.store import EPOCH, MILLISECOND, moment
+
+BESIDE = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # what is started by no slot
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The record of a time, and what ran in it that no slot started."""
+
+    record: Record
+    beside: tuple[Cause, ...]
+
+
+def load(db: sqlite3.Connection, standing: Standing, begin: datetime, end: datetime, now: datetime, *, running: bool) -> Found:
+    """What is known of an entry in [begin, end); `running` says that a daemon runs now."""
+    rows = history.speaking_of(db, standing.kind, standing.name, begin, end)
+    open_run = duequeue.open_run(db, standing.kind, standing.name)
+    record = Record(
+        stands=tuple(_stands(db, standing)),
+        rows=tuple(Row(row["id"], moment(row["slot"]), row["slots"], _cause(row)) for row in rows if _is_own(row)),
+        downs=boots.gaps(boots.lives(db), running=running),
+        jumps=jumps.between(db, begin, end),
+        now=now,
+        settled_until=standing.settled_until,
+        paused_until=standing.paused_until if standing.state == "active" else None,
+        running=open_run is not None,
+    )
+    return Found(record, tuple(_cause(row) for row in rows if not _is_own(row)))
+
+
+def _is_own(row: sqlite3.Row) -> bool:
+    return row["trigger"] not in BESIDE
+
+
+def _cause(row: sqlite3.Row) -> Cause:
+    return cause_of(row["state"], row["outcome"], row["reason"], row["suppression"])
+
+
+def _stands(db: sqlite3.Connection, standing: Standing) -> Iterator[Stand]:
+    """How it has stood, one after the other; before it was first seen it was not known."""
+    since = standing.first_seen_at - MILLISECOND
+    yield Stand(UNKNOWN, "{}", since, EPOCH, since)
+    for before in former.of(db, standing.kind, standing.name):
+        yield Stand(before.state, before.pace_text, before.anchor, since, before.until)
+        since = before.until
+    yield Stand(standing.state, standing.pace_text, standing.anchor, since, None)
