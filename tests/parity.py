@@ -25,14 +25,14 @@ class Row:
 SYSTEMS: dict[str, tuple[Row, ...]] = {
     "claw0": (
         Row("file exists = heartbeat on; delete it = off"),
-        Row("chain of checks, each with a reason", waits="explain"),
+        Row("chain of checks, each with a reason"),
         Row("headings and empty checkboxes are no content"),
         Row("user first: the heartbeat takes the lane only if it is free, the user waits for it", ("test_story_lanes.py::test_no_beat_comes_while_a_user_speaks_and_one_comes_soon_after",)),
         Row("HEARTBEAT_OK is silent, and so is a rest of 5 characters"),
         Row("SHA-256 over stripped, lower-cased text, 24 h"),
         Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_asked_without_tools_and_with_a_bound",)),
         Row("agent function in the same process"),
-        Row("status and manual trigger", ("test_status.py::test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run",), "explain"),
+        Row("status and manual trigger", ("test_status.py::test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_now_tells_the_last_slot_each_gate_and_the_next_slot")),
         Row("one lock over output so that beats do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_pieces_and_in_order",)),
     ),
     "GoClaw": (

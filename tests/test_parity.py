@@ -17,6 +17,7 @@ import heartbeat
 from heartbeat.cadence import stagger_of
 from heartbeat.checklist import has_work, tasks
 from heartbeat.verdict import judge
+from scheduler.cli.main import main
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
 from scheduler.events import Closed
@@ -74,6 +75,29 @@ def test_claw0_each_check_refuses_with_its_reason(play: Play) -> None:
         "interval skipped checklist_empty", "interval skipped not_shown", "interval skipped paused",
         "interval skipped active_hours", "interval ok heartbeat_ok",
     ]  # fmt: skip
+
+
+@row("claw0", 2)
+def test_claw0_each_check_can_be_asked_beforehand(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(checklist='"# nothing\\n"', show_alerts="false"))
+    world.run(minutes=1)
+    assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
+    now = json.loads(capsys.readouterr().out)["now"]
+    assert (now["would_run"], now["reason"]) == (False, "checklist_empty")
+    assert [gate["gate"] for gate in now["gates"] if gate["stands_in_the_way"]] == ["checklist_empty", "not_shown"]
+
+
+@row("claw0", 9)
+def test_claw0_the_status_tells_what_is_on_in_hours_due_and_not_to_be_told_again(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = play(agent(active_hours='"08:00-22:00"'), scripts=says("the disk is full"))
+    world.run(minutes=40)
+    assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["pace"]["interval"], told["next"]["slot"]) == ("active", 1800.0, "2026-03-02T09:00:00Z")
+    assert (told["last_run"]["slot"], told["last_run"]["suppression"]) == ("2026-03-02T08:30:00Z", "duplicate")
+    assert [gate["gate"] for gate in told["now"]["gates"]][:3] == ["disabled", "paused", "active_hours"]
 
 
 @row("claw0", 3)

@@ -72,6 +72,36 @@ def test_a_plan_that_makes_no_sense_is_refused(still: Living, query: str, status
     assert still.get(f"/api/v1/plan?{query}", READER).status == status
 
 
+def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: Living) -> None:
+    now = still.get("/api/v1/explain/ops", READER).data
+    assert (now["last_slot"]["cause"], now["now"]["would_run"], now["daemon"]["state"]) == ("alert", True, "up")
+    at = still.get("/api/v1/explain/ops?at=2026-03-02T08:10:00Z", OPSMAN).data
+    assert (at["slot"]["slot"], at["following"]["cause"]) == ("2026-03-02T08:00:00Z", "to_come")
+    on = still.get("/api/v1/explain/measure?on=2026-03-02&kind=cron", READER).data
+    assert (on["slots"], [each["cause"] for each in on["totals"]]) == (2, ["to_come"])
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        ("ops?on=Friday", READER, 400),
+        ("ops?on=1999-01-01", READER, 400),
+        ("ops?at=08:00", READER, 400),
+        ("ops?at=2026-03-02T08:00:00Z&on=2026-03-02", READER, 400),
+        ("ops?kind=agents", READER, 400),
+        ("nobody", READER, 404),
+        ("ops?kind=cron", READER, 404),
+        ("web", OPSMAN, 403),
+        ("measure", OPSMAN, 403),
+        ("ops", WAKER, 403),
+    ],
+)
+def test_an_explanation_that_makes_no_sense_or_is_not_for_the_caller_is_refused(
+    still: Living, path: str, token: str, status: int
+) -> None:
+    assert still.get(f"/api/v1/explain/{path}", token).status == status
+
+
 @pytest.mark.parametrize(
     "path",
     ["/api/v1/agents/nobody", "/api/v1/runs/999", "/api/v1/runs/x", "/api/v1/runs/" + "9" * 5000, "/api/v1/wakes/7", "/nothing"],

@@ -16,7 +16,7 @@ from scheduler.cli import arguments, names, options, reach
 from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
-from scheduler.cli.table import table
+from scheduler.cli.table import plain, table
 from scheduler.cli.times import between, rough, utc_now
 from scheduler.config.fields import written
 from scheduler.observe import explain as answers
@@ -97,7 +97,8 @@ GATES = {True: "yes", False: "no", None: "only a run can say"}
 
 
 def _of_instant(told: Told) -> Iterator[str]:
-    yield f"{_title(told)}; at {_local(told, told['at'])}"
+    yield _title(told)
+    yield from _fact("at", _local(told, told["at"]))
     yield from _fact("slot", _slot(told, told["slot"]))
     yield from _fact("run", _run(told, told["slot"]["run"] if told["slot"] else None))
     yield from _fact("daemon", _life(told))
@@ -106,8 +107,9 @@ def _of_instant(told: Told) -> Iterator[str]:
 
 def _of_day(told: Told) -> Iterator[str]:
     hours = datetime.fromisoformat(told["until"]) - datetime.fromisoformat(told["from"])
-    length = f", a day of {hours / timedelta(hours=1):g} hours" if hours != timedelta(days=1) else ""
-    yield f"{_title(told)}; {date.fromisoformat(told['day']):%a %Y-%m-%d}{length}: {told['slots']} slots"
+    length = f"{hours / timedelta(hours=1):g} hours, " if hours != timedelta(days=1) else ""
+    yield _title(told)
+    yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{told['slots']} slots"
     if told["stretches"]:
         clock = _clock_of(told)
         yield table(("FROM", "TO", "SLOTS", "WHY"), [_stretch(stretch, clock) for stretch in told["stretches"]])
@@ -209,4 +211,4 @@ def _local(told: Told, instant: str) -> str:
 def _fact(word: str, value: str) -> Iterator[str]:
     """A fact after its word, over several lines where one does not hold it; nothing for none."""
     if value:
-        yield from textwrap.wrap(f"{word:<10} {value}", LINE, subsequent_indent=" " * 11)
+        yield from textwrap.wrap(f"{word:<10} {plain(value)}", LINE, subsequent_indent=" " * 11)

@@ -154,11 +154,11 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
         return account_pause(turn, standing, turn.now)
     run = duequeue.open_run(turn.db, standing.kind, standing.name)
     if run is not None:
-        return account(turn, standing, turn.now, _in_the_way(run))
+        return account(turn, standing, turn.now, in_the_way(run))
     return account(turn, _account_backoff(turn, standing), turn.now, reason)
 
 
-def _in_the_way(run: Open) -> Skip:
+def in_the_way(run: Open) -> Skip:
     """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
     return Skip.BUSY if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
 

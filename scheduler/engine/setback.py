@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from scheduler import paces
 from scheduler.engine import planning
 from scheduler.engine.closing import LONGEST_DELAY
-from scheduler.tables import duequeue, holds, jumps
+from scheduler.tables import boots, duequeue, holds, jumps
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.store import millis
 from scheduler.turn import Turn
@@ -27,7 +27,8 @@ def catch_up(turn: Turn, ahead: timedelta) -> None:
     """Follow a clock that was set back while no daemon ran: entries were accounted for more than `ahead` later than now."""
     known = duequeue.ahead_of(turn.db, turn.now + ahead)
     if known:
-        jumps.note(turn, turn.now - max(standing.settled_until for standing in known))
+        seen = (boots.last_seen(turn.db), *(standing.settled_until for standing in known))
+        jumps.note(turn, turn.now - max(instant for instant in seen if instant is not None))
         _pull_near(turn)
     for standing in known:
         _move(turn, standing, standing.settled_until - turn.now)

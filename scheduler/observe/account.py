@@ -51,7 +51,7 @@ class Row:
 class Record:
     """All that is known of an entry's slots; `rows` are those that speak of slots, and not of wakes, in the time asked for.
 
-    `paused_until` None: it is not paused. `running` says that a run of it is open.
+    `paused_until` None: it is not paused. `in_the_way` is the reason that an open run is.
     """
 
     stands: Sequence[Stand]
@@ -61,7 +61,7 @@ class Record:
     now: datetime
     settled_until: datetime
     paused_until: datetime | None = None
-    running: bool = False
+    in_the_way: Skip | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ def _unwritten(record: Record, slot: Slot) -> Cause:
         return Cause(causes.TO_COME)
     if slot.at <= record.settled_until:
         return Cause(causes.NOT_KEPT)
-    if record.running:
-        return Cause(Skip.ALREADY_RUNNING)
+    if record.in_the_way is not None:
+        return Cause(record.in_the_way)
     return Cause(causes.DAEMON_DOWN if _is_down(record, slot.due) else causes.DUE)
 
 

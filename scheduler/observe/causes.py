@@ -16,6 +16,9 @@ NOT_KEPT = "not_kept"
 NOT_DECLARED = "not_declared"
 
 
+RAN = frozenset(outcome.value for outcome in Outcome if outcome is not Outcome.SKIPPED)
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """An outcome, the reason of a skip, or one of the words above; `detail` is the suppression, or the class of an error."""
@@ -26,7 +29,7 @@ class Cause:
     @property
     def ran(self) -> bool:
         """Whether a run came to this, well or not."""
-        return self.word in Outcome and self.word != Outcome.SKIPPED
+        return self.word in RAN
 
     @property
     def said(self) -> str:

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 from scheduler import days, paces
 from scheduler.engine import syncing
-from scheduler.firings import TICK
 from scheduler.observe import chronicle, folding, gates, records
 from scheduler.observe.account import Fate, fates
 from scheduler.observe.causes import Cause
@@ -20,6 +19,7 @@ from scheduler.plan import Plan
 from scheduler.tables import duequeue, history, outbox, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.history import iso
+from scheduler.tables.store import MILLISECOND
 from scheduler.work.entry import Entry, Key
 from scheduler.work.lanes import Lanes
 
@@ -155,7 +155,7 @@ def _head(asked: Asked) -> dict[str, Any]:
 
 def _covering(asked: Asked, instant: datetime) -> Fate | None:
     for back in WIDER:
-        found = [fate for fate in asked.fates(instant - back, instant + TICK) if fate.at <= instant]
+        found = [fate for fate in asked.fates(instant - back, instant + MILLISECOND) if fate.at <= instant]
         if found:
             return found[-1]
     return None
@@ -163,7 +163,7 @@ def _covering(asked: Asked, instant: datetime) -> Fate | None:
 
 def _following(asked: Asked, instant: datetime) -> Fate | None:
     for ahead in WIDER:
-        found = [fate for fate in asked.fates(instant + TICK, instant + ahead) if fate.count]
+        found = [fate for fate in asked.fates(instant + MILLISECOND, instant + ahead) if fate.count]
         if found:
             return found[0]
     return None

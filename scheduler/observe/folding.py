@@ -30,7 +30,7 @@ class Stretch:
 
 
 def fold(fates: Iterable[Fate], most: int = MOST) -> list[Stretch]:
-    """About `most` stretches. Fates in a row with one cause are one; while there are too many, short neighbours become mixed ones.
+    """About `most` stretches. Fates in a row with one cause are one; if there are too many, short neighbours become mixed ones.
 
     Those that ran are mixed with each other first, so that a silence stands by itself as long as it may; a time without slots
     is never mixed.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from scheduler import paces
-from scheduler.engine import claims
+from scheduler.engine import claims, planning
 from scheduler.outcome import Kind, Skip
 from scheduler.plan import Plan
 from scheduler.tables import duequeue, holds
@@ -44,27 +44,29 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
     claim = claims.imagined(turn, entry, standing)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
     answers = dict(entry.gates(replace(claim, busy=lane_taken)))
-    return Gates(_in_order(answers | {Skip.ALREADY_RUNNING: _has_run(db, standing)}), complete=True)
+    return Gates(_in_order(answers | _open_run(db, standing)), complete=True)
 
 
 def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime) -> tuple[Answer, ...]:
-    held = holds.by_agent(db, now)
     is_agent = standing.kind is Kind.HEARTBEAT
-    return _in_order(
-        {
-            Skip.DISABLED: standing.state == "disabled",
-            Skip.PAUSED: standing.paused,
-            Skip.REMOVED: standing.state == "removed",
-            Skip.ACTIVE_HOURS: not paces.hours(standing.pace_text).open_at(now),
-            Skip.ALREADY_RUNNING: _has_run(db, standing),
-            Skip.BUSY: is_agent and (standing.name in held or lanes.is_taken(standing.name)),
-        }
-    )
+    held = is_agent and (standing.name in holds.by_agent(db, now) or lanes.is_taken(standing.name))
+    answers: dict[Skip, bool | None] = {
+        Skip.DISABLED: standing.state == "disabled",
+        Skip.PAUSED: standing.paused,
+        Skip.REMOVED: standing.state == "removed",
+        Skip.ACTIVE_HOURS: not paces.hours(standing.pace_text).open_at(now),
+        Skip.BUSY: held,
+    }
+    return _in_order(answers | _open_run(db, standing))
 
 
 def _in_order(answers: dict[Skip, bool | None]) -> tuple[Answer, ...]:
     return tuple((reason, answers[reason]) for reason in Skip if reason in answers)
 
 
-def _has_run(db: sqlite3.Connection, standing: Standing) -> bool:
-    return duequeue.open_run(db, standing.kind, standing.name) is not None
+def _open_run(db: sqlite3.Connection, standing: Standing) -> dict[Skip, bool | None]:
+    """Whether a run of it is going on; one that waits for its lane has not begun, and says that the lane is taken."""
+    run = duequeue.open_run(db, standing.kind, standing.name)
+    in_the_way = planning.in_the_way(run) if run else None
+    answers: dict[Skip, bool | None] = {Skip.ALREADY_RUNNING: in_the_way is Skip.ALREADY_RUNNING}
+    return answers | {Skip.BUSY: True} if in_the_way is Skip.BUSY else answers

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from scheduler.engine import planning
 from scheduler.observe.account import UNKNOWN, Record, Row, Stand, cause_of
 from scheduler.observe.causes import Cause
 from scheduler.outcome import WOKEN, Trigger
@@ -37,7 +38,7 @@ def load(db: sqlite3.Connection, standing: Standing, begin: datetime, end: datet
         now=now,
         settled_until=standing.settled_until,
         paused_until=standing.paused_until if standing.state == "active" else None,
-        running=open_run is not None,
+        in_the_way=planning.in_the_way(open_run) if open_run else None,
     )
     return Found(record, tuple(_cause(row) for row in rows if not _is_own(row)))
 

@@ -96,6 +96,11 @@ def end(turn: Turn) -> None:
     )
 
 
+def last_seen(db: sqlite3.Connection) -> datetime | None:
+    """The latest time at which any life was seen; it lies ahead where the clock was set back."""
+    return optional(db.execute("select max(last_tick_at) from boot").fetchone()[0])
+
+
 def ended_cleanly(db: sqlite3.Connection) -> bool:
     """Whether the last life ended in order; True for a new database."""
     row = db.execute("select ended_at from boot order by id desc limit 1").fetchone()

@@ -1,17 +1,23 @@
-"""Foresight: what the interface tells of the time to come."""
+"""Foresight and hindsight: what the interface tells of the time to come, and why something ran or did not."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import sqlite3
+from datetime import date, timedelta
 from typing import Any
 
 from scheduler import plan as plans
 from scheduler.config import fields
+from scheduler.observe import explain as explaining
 from scheduler.observe import forecast
 from scheduler.outcome import Kind
+from scheduler.plan import Plan
+from scheduler.tables import duequeue
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import bad, not_found
 from scheduler.web.reading import check_reach, kind_of, reading
+from scheduler.work import lanes
+from scheduler.work.entry import Key
 
 A_DAY = timedelta(days=1)
 MOST_FIRINGS = 10_000
@@ -32,6 +38,41 @@ def plan(call: Call) -> dict[str, Any]:
     if sum(entry["total"] for entry in told["entries"]) > MOST_FIRINGS:
         raise bad(f"all: more than {MOST_FIRINGS} firings; ask for less time, or by name")
     return forecast.told(chosen, begin, begin + span, each=True)
+
+
+def explain(call: Call) -> dict[str, Any]:
+    """Why an agent or a job ran or did not run: now, at one instant, or on a local day."""
+    call.only("kind", "at", "on")
+    now, plan = call.reach.clock(), plans.make(call.reach.settings())
+    if "at" in call.query and "on" in call.query:
+        raise bad("write either at or on")
+    with reading(call.reach) as db:
+        key = _key(call, plan, db)
+        asked = explaining.about(db, plan, key, lanes.beside(call.reach.state), now, running=True)
+        assert asked is not None  # `_key` has found it
+        try:
+            if "at" in call.query:
+                return explaining.at_instant(asked, instant("at", call.query["at"]))
+            if "on" in call.query:
+                return explaining.on_day(asked, date.fromisoformat(call.query["on"]))
+        except ValueError as error:
+            raise bad(f"{'at' if 'at' in call.query else 'on'}: {error}") from error
+        return explaining.at_present(asked)
+
+
+def _key(call: Call, plan: Plan, db: sqlite3.Connection) -> Key:
+    """The one entry that the path names, where the caller's token reaches it."""
+    name, kind = call.path["name"], kind_of(call.query.get("kind"))
+    keys = [(each, name) for each in Kind if kind in (None, each)]
+    reached = [key for key in keys if call.caller.reaches(*key)]
+    found = [key for key in reached if key in plan.entries or duequeue.find(db, *key) is not None]
+    if not reached:
+        check_reach(call, *keys[0])
+    if not found:
+        raise not_found(f"agent or cron job {name!r}")
+    if len(found) > 1:
+        raise bad(f"there are an agent and a cron job {name!r}; add kind=agent or kind=cron")
+    return found[0]
 
 
 def _chosen(call: Call, seen: list[forecast.Foreseen]) -> list[forecast.Foreseen]:

@@ -32,6 +32,7 @@ def _routes(reach: Reach) -> list[Route]:
         "/api/v1/runs/{id}": reading.run,
         "/api/v1/wakes/{id}": reading.wake,
         "/api/v1/plan": foresight.plan,
+        "/api/v1/explain/{name}": foresight.explain,
         "/api/v1/outbox": reading.outbox,
     }
     operations = {

@@ -1,0 +1,448 @@
+"""Stories of silence: a day with a planted cause, and `explain` names it and accounts for every slot."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from test_story_gates import SAME
+from test_story_gates import says as prints
+from test_story_lanes import speaking
+from test_story_slots import agent, job
+from world import QUIET, Takes, World, at
+
+from scheduler import days, plan
+from scheduler.cli.main import main
+from scheduler.config.load import load
+from scheduler.observe import explain
+from scheduler.outcome import Kind
+from scheduler.tables.store import millis
+from scheduler.work import lanes
+
+Play = Callable[..., World]
+DAY = "2026-03-02"
+
+
+def asked(world: World, name: str = "ops", *, running: bool = True) -> explain.Asked:
+    """What a world's daemon can be asked about one of its entries."""
+    made = plan.make(load(world.config, world.environ).settings)
+    key = next(key for key in [(Kind.HEARTBEAT, name), (Kind.CRON, name)] if key in made.entries)
+    found = explain.about(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)
+    assert found is not None
+    return found
+
+
+def day(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
+    return explain.on_day(asked(world, name, running=running), date.fromisoformat(on))
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """The stretches in short words: `08:30-09:30 3 paused`."""
+    return [_stretch(stretch) for stretch in found["stretches"]]
+
+
+def _stretch(stretch: dict[str, Any]) -> str:
+    causes = " + ".join(" ".join(filter(None, [each["cause"], each["detail"]])) for each in stretch["causes"])
+    return f"{stretch['from'][11:16]}-{stretch['to'][11:16]} {stretch['slots']} {causes}"
+
+
+# --- ten causes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_day_of_quiet_beats_is_one_line(play: Play) -> None:
+    world = play(agent(), start="2026-03-02 00:00")
+    world.run(hours=24)
+    assert told(day(world)) == ["00:00-23:30 48 ok heartbeat_ok"]
+
+
+def test_the_same_alert_all_day_is_told_once_and_named_for_what_it_is(play: Play) -> None:
+    world = play(agent(), start="2026-03-02 00:00", scripts={"ops": lambda asked: "the disk is full"})
+    world.run(hours=24)
+    assert told(day(world)) == ["00:00-00:00 1 alert", "00:30-23:30 47 alert duplicate"]
+
+
+def test_a_night_outside_the_hours_and_the_day_within(play: Play) -> None:
+    world = play(agent(active_hours='"08:00-22:00"'), start="2026-03-02 00:00")
+    world.run(hours=24)
+    assert told(day(world)) == [
+        "00:00-07:30 16 active_hours", "08:00-21:30 28 ok heartbeat_ok", "22:00-23:30 4 active_hours",
+    ]  # fmt: skip
+
+
+def test_a_pause_is_named_while_it_lasts_and_when_it_is_over(play: Play) -> None:
+    world = play(agent(interval="1h"), start="2026-03-02 00:00")
+    world.run(hours=9, minutes=30)
+    world.pause(("heartbeat", "ops"))
+    world.run(hours=4)
+    expected = ["00:00-09:00 10 ok heartbeat_ok", "10:00-23:00 14 paused"]
+    assert told(day(world)) == expected
+    world.resume(("heartbeat", "ops"))
+    world.run(hours=12)
+    assert told(day(world)) == [*expected[:1], "10:00-13:00 4 paused", "14:00-23:00 10 ok heartbeat_ok"]
+
+
+def test_a_lane_that_somebody_keeps_is_why_an_agent_is_silent(play: Play) -> None:
+    world = play(agent(interval="2h"), start="2026-03-02 00:00")
+    world.run(hours=5)
+    with speaking(world):
+        world.run(hours=6)
+        assert explain.at_present(asked(world))["now"]["reason"] == "busy"
+        assert told(day(world))[1] == "06:00-08:00 2 busy"
+    world.run(hours=13)
+    assert told(day(world)) == ["00:00-04:00 3 ok heartbeat_ok", "06:00-08:00 2 busy", "10:00-22:00 7 ok heartbeat_ok"]
+
+
+def test_a_budget_that_is_spent_is_why(play: Play) -> None:
+    world = play(agent(interval="2h"), start="2026-03-02 00:00")
+    world.run(hours=24)
+    with world.store.transaction() as db:
+        db.execute(
+            "update run set outcome = 'skipped', reason = 'budget', suppression = null where slot >= ?",
+            (millis(at("2026-03-02 14:00")),),
+        )
+    assert told(day(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
+
+
+def test_a_provider_that_is_left_alone_is_why(play: Play) -> None:
+    model = agent(interval="1h", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
+    world = play(model + "providers: {anthropic: {api_key: k}}\n", start="2026-03-02 00:00")
+    with world.store.transaction() as db:
+        probe = millis(at("2026-03-03 00:00"))
+        db.execute("insert into breaker (provider, reason, opened_at, probe_at) values ('anthropic', 'auth', 0, ?)", (probe,))
+    world.run(hours=23, minutes=30)
+    assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
+    assert explain.at_present(asked(world))["now"]["reason"] == "breaker_open"
+
+
+def test_a_daemon_that_was_down_is_why_from_the_first_slot_to_the_last(play: Play) -> None:
+    world = play(agent(interval="1h"), start="2026-03-02 00:00")
+    world.run(hours=9, minutes=30)
+    world.off(hours=5)
+    world.run(hours=12)
+    found = day(world)
+    assert told(found) == ["00:00-09:00 10 ok heartbeat_ok", "10:00-14:00 5 daemon_down", "15:00-23:00 9 ok heartbeat_ok"]
+    assert [(event["at"][11:16], event["what"]) for event in found["events"]] == [
+        ("00:00", "daemon_started"), ("09:30", "daemon_lost"), ("14:30", "daemon_started"),
+    ]  # fmt: skip
+
+
+def test_a_daemon_that_is_down_still_is_why_before_anybody_has_written_it_down(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"06:00-20:00"'), start="2026-03-02 00:00")
+    world.run(hours=9, minutes=30)
+    world.stop()
+    world.clock.forward(timedelta(days=2))
+    world.store = type(world.store).open(world.state)
+    assert told(day(world, running=False)) == [
+        "00:00-05:00 6 active_hours", "06:00-09:00 4 ok heartbeat_ok", "10:00-19:00 10 daemon_down", "20:00-23:00 4 active_hours",
+    ]  # fmt: skip
+    assert told(day(world, on="2026-03-03", running=False))[1] == "06:00-19:00 14 daemon_down"
+
+
+def test_a_clock_that_jumped_is_why(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
+    world.run(hours=6, minutes=30)
+    world.clock.now += timedelta(hours=4)
+    world.run(hours=13, minutes=29)
+    found = day(world, "measure")
+    assert told(found) == ["00:00-06:00 7 ok", "07:00-10:00 4 clock_jumped", "11:00-23:00 13 ok"]
+    assert [event["says"] for event in found["events"][1:]] == [
+        "the machine's clock jumped 4:00:00 forward, or the machine slept"
+    ]
+
+
+def test_a_clock_that_was_set_back_is_on_record_and_every_run_is_counted_once(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
+    world.run(hours=6)
+    world.clock.now -= timedelta(hours=3)
+    world.run(hours=20, minutes=29)
+    found = day(world, "measure")
+    assert told(found) == ["00:00-00:00 0 not_declared", "01:00-23:00 23 ok"]
+    assert [event["says"] for event in found["events"][1:]] == ["the machine's clock jumped 3:00:00 back"]
+
+
+def test_a_clock_that_was_set_back_while_the_daemon_was_down_is_on_record_too(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
+    world.run(hours=6)
+    world.kill()
+    world.clock.now -= timedelta(hours=3)
+    world.boot()
+    world.run(minutes=1)
+    assert "the machine's clock jumped 3:00:00 back" in [event["says"] for event in day(world, "measure")["events"]]
+
+
+def test_a_precheck_that_finds_nothing_new_is_why(play: Play) -> None:
+    world = play(agent(interval="1h", precheck=SAME), start="2026-03-02 00:00", prechecks={"ops": prints("1")})
+    world.run(hours=24)
+    assert told(day(world)) == ["00:00-00:00 1 ok heartbeat_ok", "01:00-23:00 23 precheck_unchanged"]
+
+
+def test_a_checklist_that_went_away_is_why(play: Play) -> None:
+    world = play(agent(interval="1h", checklist="HEARTBEAT.md"), start="2026-03-02 00:00")
+    world.run(hours=24)
+    assert told(day(world)) == ["00:00-23:00 24 checklist_missing"]
+
+
+def test_a_run_that_took_too_long_is_why_the_next_ones_did_not(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"', timeout="4h"), start="2026-03-02 00:30")
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(hours=2, minutes=30) if asked.at.hour == 5 else timedelta())
+    world.run(hours=5, minutes=45)
+    assert told(day(world, "measure"))[1:4] == ["01:00-04:00 4 ok", "05:00-05:00 1 running", "06:00-06:00 1 already_running"]
+    world.run(hours=17, minutes=44)
+    assert told(day(world, "measure"))[1:] == ["01:00-05:00 5 ok", "06:00-07:00 2 already_running", "08:00-23:00 16 ok"]
+
+
+def test_an_agent_that_was_switched_off_or_taken_out_has_no_slots_and_it_is_said_why(play: Play) -> None:
+    config = agent(interval="1h") + job(every="1d")
+    world = play(config, start="2026-03-02 00:00")
+    world.run(hours=5, minutes=30)
+    world.reload(config.replace("interval: 1h", "interval: 1h, enabled: false"))
+    world.run(hours=4)
+    world.reload(job(every="1d"))
+    world.run(hours=3)
+    world.reload(config)
+    world.run(hours=11, minutes=29)
+    found = day(world)
+    assert told(found) == [
+        "00:00-05:00 6 ok heartbeat_ok", "05:30-05:30 0 disabled", "09:30-09:30 0 removed", "13:00-23:00 11 ok heartbeat_ok",
+    ]  # fmt: skip
+    assert found["slots"] == 17
+
+
+# --- every slot of a day ----------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_interval_is_accounted_for_by_the_grid_of_each_hour(play: Play) -> None:
+    world = play(agent(interval="1h"), start="2026-03-02 00:00")
+    world.run(hours=6, minutes=10)
+    world.reload(agent(interval="10m"))
+    world.run(hours=1)
+    world.off(hours=10, minutes=5)
+    world.run(hours=6, minutes=44)
+    found = day(world)
+    assert told(found) == ["00:00-07:10 13 ok heartbeat_ok", "07:20-17:00 59 daemon_down", "17:10-23:50 41 ok heartbeat_ok"]
+
+
+def test_a_minutely_day_full_of_changes_is_told_in_about_a_dozen_lines(play: Play) -> None:
+    world = play(
+        job(schedule='"* * * * *"') + "history: {runs: 5000}\n",
+        start="2026-03-01 23:59:30",
+        scripts={"measure": lambda asked: asked.at.minute % 2},
+    )
+    world.run(hours=5)
+    world.off(hours=2)
+    world.run(hours=4)
+    world.pause(None)
+    world.run(hours=3)
+    world.resume(None)
+    world.run(hours=10, minutes=29)
+    found = day(world, "measure")
+    assert found["slots"] == 1440
+    assert len(found["stretches"]) <= 12
+    assert {each["cause"]: each["count"] for each in found["totals"] if each["cause"] in ("daemon_down", "paused")} == {
+        "daemon_down": 119, "paused": 180,
+    }  # fmt: skip
+    assert [stretch["causes"][0]["cause"] for stretch in found["stretches"] if len(stretch["causes"]) == 1] == [
+        "daemon_down", "paused",
+    ]  # fmt: skip
+
+
+# Days on which the clock of the zone is changed, and how many half hours they have.
+ZONES = [
+    ("Europe/Berlin", "2027-03-28", 46),
+    ("Europe/Berlin", "2027-10-31", 50),
+    ("Australia/Lord_Howe", "2027-04-04", 49),
+    ("Australia/Lord_Howe", "2027-10-03", 47),
+    ("America/Santiago", "2026-09-06", 46),
+    ("America/New_York", "2027-11-07", 50),
+    ("Asia/Kathmandu", "2027-01-01", 48),
+]
+
+
+@pytest.mark.parametrize(("zone", "on", "halves"), ZONES)
+def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone: str, on: str, halves: int) -> None:
+    """The slots of two days up to a change: as many as there are half hours, and as the rows say, each with one cause."""
+    begins = days.whole(date.fromisoformat(on) - timedelta(days=1), ZoneInfo(zone)).begins
+    config = f"timezone: {zone}\n" + agent(active_hours='"08:00-23:00"') + job(schedule='"*/30 * * * *"')
+    world = play(config, start=f"{begins:%Y-%m-%d %H:%M}")
+    world.scripts["ops"] = lambda asked: "ALERT: same" if asked.at.hour % 3 else QUIET
+    for hours in (9, 5, 3):
+        world.run(hours=hours, minutes=7)
+        world.off(hours=3, minutes=11)
+        world.run(hours=2)
+        world.pause(None)
+        world.run(hours=4, minutes=31)
+        world.resume(None)
+    world.run(seconds=(days.whole(date.fromisoformat(on), ZoneInfo(zone)).ends - world.clock.now).total_seconds() - 1)
+    world.pause(None)  # what has passed gets its rows
+    for name in ("ops", "measure"):
+        found = [day(world, name, str(date.fromisoformat(on) + timedelta(days=number))) for number in (-1, 0)]
+        assert found[1]["slots"] == halves
+        for each in found:
+            hours = datetime.fromisoformat(each["until"]) - datetime.fromisoformat(each["from"])
+            assert each["slots"] == hours / timedelta(minutes=30)
+            assert sum(count["count"] for count in each["totals"]) == each["slots"]
+            assert not {"not_kept", "missed"} & {count["cause"] for count in each["totals"]}
+        by_cause: Counter[str] = Counter()
+        for count in (count for each in found for count in each["totals"]):
+            by_cause[count["cause"]] += count["count"]
+        assert _by_rows(world, name) == by_cause
+
+
+def _by_rows(world: World, name: str) -> Counter[str]:
+    """What the rows alone count; what was missed here was missed by a daemon that was down."""
+    counted: Counter[str] = Counter()
+    for row in world.rows(name):
+        cause = row["reason"] if row["outcome"] == "skipped" else row["outcome"]
+        counted["daemon_down" if cause == "missed" else cause] += row["slots"]
+    return counted
+
+
+def test_what_is_not_kept_any_more_is_said_to_be_so(play: Play) -> None:
+    world = play(agent(interval="1h") + "history: {runs: 10, keep: 30d}\n", start="2026-03-02 00:00")
+    world.run(hours=24)
+    assert told(day(world)) == ["00:00-13:00 14 not_kept", "14:00-23:00 10 ok heartbeat_ok"]
+
+
+def test_what_is_to_come_today_is_counted_too(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"00:00-20:00"'), start="2026-03-02 00:00")
+    world.run(hours=10, minutes=30)
+    assert told(day(world)) == ["00:00-10:00 11 ok heartbeat_ok", "11:00-19:00 9 to_come", "20:00-23:00 4 active_hours"]
+    assert told(day(world, on="2026-03-05")) == ["00:00-19:00 20 to_come", "20:00-23:00 4 active_hours"]
+
+
+def test_what_a_wake_started_is_told_beside_the_slots(play: Play) -> None:
+    world = play(agent(interval="6h"), start="2026-03-02 00:00")
+    world.run(hours=2)
+    world.wake("ops", "look")
+    world.run(hours=21)
+    found = day(world)
+    assert (found["slots"], [(each["cause"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
+
+
+# --- one instant, and now ---------------------------------------------------------------------------------------------------
+
+
+def test_an_instant_is_that_of_the_slot_before_it(play: Play) -> None:
+    world = play(agent(active_hours='"08:00-22:00"'), start="2026-03-02 06:00")
+    world.run(hours=4)
+    world.off(hours=2)
+    world.run(minutes=1)
+
+    def at_instant(text: str) -> tuple[Any, ...]:
+        found = explain.at_instant(asked(world), at(text))
+        return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
+
+    assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
+    assert at_instant("2026-03-02 09:59") == ("2026-03-02T09:30:00Z", "ok", "2026-03-02T10:00:00Z", "up")
+    assert at_instant("2026-03-02 11:00") == ("2026-03-02T11:00:00Z", "daemon_down", "2026-03-02T11:30:00Z", "down")
+    assert at_instant("2026-03-02 14:40") == ("2026-03-02T14:30:00Z", "to_come", "2026-03-02T15:00:00Z", "up")
+    assert at_instant("2026-03-02 05:00")[:2] == (None, "not_declared")
+
+
+def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None:
+    world = play(agent(checklist="HEARTBEAT.md", active_hours='"08:00-22:00"'), start="2026-03-02 08:00")
+    file = world.write("ops/HEARTBEAT.md", "- look\n")
+    world.run(minutes=10)
+    file.unlink()
+    world.run(minutes=65)
+    found = explain.at_present(asked(world))
+    assert (found["last_slot"]["slot"], found["last_slot"]["cause"]) == ("2026-03-02T09:00:00Z", "checklist_missing")
+    assert found["last_run"]["slot"] == "2026-03-02T08:00:00Z"
+    assert [(each["cause"], each["count"]) for each in found["skipped_since"]] == [("checklist_missing", 2)]
+    assert (found["now"]["would_run"], found["now"]["reason"]) == (False, "checklist_missing")
+    assert found["next"]["slot"] == "2026-03-02T09:30:00Z"
+    assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "active_hours", "already_running"]
+
+
+def test_asking_changes_nothing(play: Play) -> None:
+    world = play(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
+    world.run(hours=3)
+    before = list(world.store.connection.iterdump())
+    explain.at_present(asked(world))
+    explain.at_instant(asked(world, "measure"), world.clock.now)
+    day(world)
+    assert list(world.store.connection.iterdump()) == before
+
+
+# --- the command ------------------------------------------------------------------------------------------------------------
+
+
+def printed(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -> list[str]:
+    assert main(["explain", "-c", str(world.config), *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_people_get_a_table_of_the_day_in_its_own_zone_within_80_columns(
+    play: Play, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    world = play("timezone: Europe/Berlin\n" + agent(active_hours='"08:00-22:00"'), start="2026-10-24 22:00")
+    world.run(hours=25)
+    lines = printed(capsys, world, "ops", "--on", "2026-10-25")
+    assert lines[0] == "agent/ops: active, every 30m (Europe/Berlin)"
+    assert lines[1] == "Sun 2026-10-25, 25 hours, 50 slots"
+    assert [" ".join(line.split()) for line in lines[2:6]] == [
+        "FROM TO SLOTS WHY",
+        "00:00 CEST 07:30 CET 18 outside active hours (run 1)",
+        "08:00 CET 21:30 CET 28 ran, quiet",
+        "22:00 CET 23:30 CET 4 outside active hours",
+    ]
+    assert lines[-1] == "02:00:00   Europe/Berlin: 03:00 CEST was 02:00 CET"
+    assert max(map(len, [*lines, *printed(capsys, world, "ops"), *printed(capsys, world, "ops", "--at", "2026-10-25")])) <= 80
+
+
+def test_now_is_told_in_lines_and_a_table_of_gates(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(active_hours='"08:00-22:00"', show_alerts="false"), start="2026-03-02 08:00")
+    world.run(minutes=40)
+    lines = [" ".join(line.split()) for line in printed(capsys, world, "ops")]
+    assert lines[0] == "agent/ops: active, every 30m (UTC)"
+    assert "daemon down from 2026-03-02 08:40:00 UTC on, ended unexpectedly" in lines
+    assert "GATE IN THE WAY" in lines
+    assert "not_shown yes" in lines
+    assert "prompt_too_large only a run can say" in lines
+
+
+def test_without_a_config_the_database_is_enough(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(active_hours='{start: "08:00", end: "22:00", timezone: Asia/Tokyo}'), start="2026-03-01 15:00")
+    world.run(hours=24)
+    whole = printed(capsys, world, "ops", "--on", DAY, "--format", "json")
+    world.config.write_text("agents: [", "utf-8")
+    broken = printed(capsys, world, "ops", "--on", DAY, "--format", "json")
+    assert [line for line in broken if "asked_at" not in line] == [line for line in whole if "asked_at" not in line]
+    now = json.loads("\n".join(printed(capsys, world, "ops", "--format", "json")))["now"]
+    assert (now["complete"], [gate["gate"] for gate in now["gates"]][:2]) == (False, ["disabled", "paused"])
+
+
+def test_an_agent_that_no_daemon_has_seen_is_told_of_from_the_config(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(agent(), "utf-8")
+    assert main(["explain", "-c", str(config), "ops", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["daemon"]["state"], found["last_run"], found["now"]["would_run"]) == ("never", None, True)
+    assert datetime.fromisoformat(found["next"]["due_at"]) <= datetime.now(UTC) + timedelta(seconds=1)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
+        (["ops", "--on", "today", "--at", "2h"], "--at and --on exclude each other"),
+        (["ops", "--on", "Friday"], "--on: 'Friday' is not a day; write 2026-11-20, today or yesterday"),
+        (["ops", "--on", "0001-01-01"], "--on: write a time from 2000 on that is at most 400 days ahead"),
+        (["ops", "--at", "9999-12-31"], "--at: write a time from 2000 on that is at most 400 days ahead"),
+        (["ops", "--at", "soon"], "--at: 'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, or 2h for two hours ago"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_told_in_a_line(
+    tmp_path: Any, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(agent(), "utf-8")
+    assert main(["explain", "-c", str(config), *arguments]) == 2
+    assert capsys.readouterr().err == f"heartbeatd: {said}\n"
