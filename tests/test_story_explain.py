@@ -359,6 +359,17 @@ def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None
     assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "active_hours", "already_running"]
 
 
+def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play) -> None:
+    world = play(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
+    world.run(minutes=5)
+    with speaking(world):
+        now = explain.at_present(asked(world, "digest"))["now"]
+    assert now["reason"] == "busy"
+    assert [gate["gate"] for gate in now["gates"]] == [
+        "disabled", "paused", "already_running", "busy", "breaker_open", "prompt_too_large",
+    ]  # fmt: skip
+
+
 def test_asking_changes_nothing(play: Play) -> None:
     world = play(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)

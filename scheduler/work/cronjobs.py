@@ -99,7 +99,8 @@ class JobEntry:
         return not self.spec.calendars.open_at(now)
 
     def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
-        return [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused)]
+        own = [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused)]
+        return [*own, *prompts.gates(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
 
     def open_at(self, now: datetime) -> bool:
         """A job has no active hours, and what was due on a day that it may run on may start or go on later."""

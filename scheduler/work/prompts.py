@@ -29,7 +29,10 @@ def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge)
     return asking.ask(run, prompt, agent.runner, start, judge)
 
 
+def gates(claim: Claim) -> list[tuple[Skip, bool]]:
+    """Each reason not to ask the agent that is known beforehand, with whether it stands in the way."""
+    return [(Skip.BUSY, claim.busy), (Skip.BREAKER_OPEN, claim.breaker_open)]
+
+
 def _obstacle(claim: Claim) -> Skip | None:
-    if claim.busy:
-        return Skip.BUSY
-    return Skip.BREAKER_OPEN if claim.breaker_open else None
+    return next((reason for reason, stands in gates(claim) if stands), None)
