@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_story_gates import SAME
 from test_story_gates import says as prints
 from test_story_lanes import speaking
@@ -300,6 +302,77 @@ def _by_rows(world: World, name: str) -> Counter[str]:
         cause = row["reason"] if row["outcome"] == "skipped" else row["outcome"]
         counted["daemon_down" if cause == "missed" else cause] += row["slots"]
     return counted
+
+
+def test_what_an_agent_that_backs_off_passes_over_is_named_beforehand(play: Play) -> None:
+    backing_off = agent(interval="1h", retries="0", backoff_on_failure="true")
+    world = play(backing_off, start="2026-03-02 00:00", scripts={"ops": lambda asked: 1})
+    world.run(hours=3, minutes=30)
+    expected = ["00:00-00:00 1 failed exit", "01:00-01:00 1 superseded", "02:00-02:00 1 failed exit", "03:00-05:00 3 superseded"]
+    assert told(day(world))[:4] == expected
+    world.run(hours=2, minutes=35)
+    assert told(day(world))[:4] == expected
+
+
+CONFIGS = [
+    agent(interval="30m"),
+    agent(interval="20m", active_hours='"08:00-22:00"'),
+    agent(interval="20m", active_hours='"06:00-23:00"', stagger="10m"),
+    agent(interval="30m", enabled="false"),
+    job(every="1d"),
+]
+STEPS = st.one_of(
+    st.tuples(st.just("run"), st.integers(1, 2000)),
+    st.tuples(st.just("off"), st.integers(1, 2000)),
+    st.tuples(st.just("jump"), st.integers(1, 300)),
+    st.tuples(st.just("config"), st.integers(0, len(CONFIGS) - 1)),
+    st.tuples(st.sampled_from(["pause", "resume"]), st.just(0)),
+)
+MISSED = {"daemon_down": "missed", "clock_jumped": "missed"}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, min_size=2, max_size=10))
+def test_whatever_happens_the_days_account_for_as_many_slots_as_the_rows(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    world = World(tmp_path_factory.mktemp("days"), CONFIGS[0], start="2026-03-02 00:00")
+    for what, number in steps:
+        _step(world, what, number)
+    world.reload(CONFIGS[0])
+    world.resume(None)
+    world.pause(None)  # what has passed gets its rows
+    accounted: Counter[str] = Counter()
+    for passed in range((world.clock.now - at("2026-03-02 00:00")).days + 1):
+        for each in day(world, on=str(date(2026, 3, 2) + timedelta(days=passed)))["totals"]:
+            accounted[MISSED.get(each["cause"], each["cause"])] += each["count"]
+    by_rows: Counter[str] = Counter()
+    for row in world.rows("ops"):
+        by_rows[row["reason"] if row["outcome"] == "skipped" else row["outcome"]] += row["slots"]
+    # The rest of the last day is paused, and has no rows yet.
+    accounted["paused"] -= sum(fate.at > world.clock.now for fate in asked(world).fates(world.clock.now, _midnight(world)))
+    assert +accounted == by_rows
+    world.store.close()
+
+
+def _midnight(world: World) -> datetime:
+    return datetime.combine(world.clock.now.date() + timedelta(days=1), time.min, UTC)
+
+
+def _step(world: World, what: str, number: int) -> None:
+    if what == "run":
+        world.run(minutes=number)
+    elif what == "off":
+        world.off(minutes=number)
+    elif what == "jump":
+        world.clock.now += timedelta(minutes=number)
+        world.run(minutes=1)
+    elif what == "config":
+        world.reload(CONFIGS[number])
+    elif what == "pause":
+        world.pause(None)
+    else:
+        world.resume(None)
 
 
 def test_what_is_not_kept_any_more_is_said_to_be_so(play: Play) -> None:

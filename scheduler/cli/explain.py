@@ -179,7 +179,7 @@ def _next(told: Told) -> str:
     if due is None:
         return "nothing is planned"
     ahead = datetime.fromisoformat(due) - datetime.fromisoformat(told["asked_at"])
-    return f"{_local(told, due)}, {f'in {rough(ahead)}' if ahead > timedelta() else 'which is over'}"
+    return f"{_local(told, due)}, {f'in {rough(ahead)}' if ahead > timedelta() else 'which has passed'}"
 
 
 def _now(told: Told) -> str:

@@ -51,7 +51,7 @@ class Row:
 class Record:
     """All that is known of an entry's slots; `rows` are those that speak of slots, and not of wakes, in the time asked for.
 
-    `paused_until` None: it is not paused. `in_the_way` is the reason that an open run is.
+    `paused_until` None: it is not paused. `in_the_way` is the reason that an open run is, `rests_until` ends its backing off.
     """
 
     stands: Sequence[Stand]
@@ -62,6 +62,7 @@ class Record:
     settled_until: datetime
     paused_until: datetime | None = None
     in_the_way: Skip | None = None
+    rests_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _meant(record: Record, row: Row, named: list[Slot], begin: datetime) -> Iter
     if stand is None:
         return iter(())
     before = 0 if row.slot >= begin else sum(_counts(stand.pace, row, begin))
-    meant = (slot for slot in named if slot.at >= row.slot and slot.stand is stand and _is_meant(row, slot))
+    meant = (slot for slot in named if slot.at >= row.slot and _is_of(row, closed=slot.closed))
     return islice(meant, max(0, row.slots - before))
 
 
@@ -135,10 +136,6 @@ def _counts(pace: Pace, row: Row, until: datetime) -> Iterator[int]:
     for found, closed in ((pace.slots, False), (pace.closed, True)):
         passed = found(row.slot - TICK, until - TICK) if _is_of(row, closed=closed) else None
         yield passed.count if passed else 0
-
-
-def _is_meant(row: Row, slot: Slot) -> bool:
-    return _is_of(row, closed=slot.closed)
 
 
 def _is_of(row: Row, *, closed: bool) -> bool:
@@ -163,10 +160,12 @@ def _is_down(record: Record, due: datetime) -> bool:
 
 def _unwritten(record: Record, slot: Slot) -> Cause:
     """What becomes of a slot that has no row: it is to come, or what keeps it is still going on, or its row went."""
-    if record.paused_until is not None and record.settled_until < slot.at and slot.due < record.paused_until:
+    if record.paused_until is not None and record.settled_until < slot.at and slot.due <= record.paused_until:
         return Cause(Skip.PAUSED)
     if slot.closed and (slot.due > record.now or slot.at > record.settled_until):
         return Cause(Skip.ACTIVE_HOURS)
+    if record.rests_until is not None and record.settled_until < slot.at < record.rests_until:
+        return Cause(Skip.SUPERSEDED)
     if slot.due > record.now:
         return Cause(causes.TO_COME)
     if slot.at <= record.settled_until:

@@ -38,6 +38,7 @@ def load(db: sqlite3.Connection, standing: Standing, begin: datetime, end: datet
         now=now,
         settled_until=standing.settled_until,
         paused_until=standing.paused_until if standing.state == "active" else None,
+        rests_until=standing.backs_off_until,
         in_the_way=planning.in_the_way(open_run) if open_run else None,
     )
     return Found(record, tuple(_cause(row) for row in rows if not _is_own(row)))
