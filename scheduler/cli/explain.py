@@ -37,7 +37,7 @@ Told = dict[str, Any]
 @options.state
 @options.form
 def explain(name: str, instant: str | None, day: str | None, path: Path, state: Path | None, form: str) -> None:
-    """Say why NAME ran or did not run.
+    """Say why an agent or a job ran or did not run.
 
     Without an option: its last slot, each gate's answer if it came due now, and when it comes next. Times are those of its
     own zone.
