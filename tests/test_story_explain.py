@@ -381,6 +381,19 @@ def test_what_is_not_kept_any_more_is_said_to_be_so(play: Play) -> None:
     assert told(day(world)) == ["00:00-13:00 14 not_kept", "14:00-23:00 10 ok heartbeat_ok"]
 
 
+def test_how_it_was_and_what_the_clock_did_is_remembered_as_long_as_the_history(play: Play) -> None:
+    short = "history: {keep: 1d}\n"
+    world = play(agent(interval="1h") + short, start="2026-03-02 00:00")
+    world.run(hours=1)
+    world.reload(agent(interval="2h") + short)
+    world.clock.now += timedelta(hours=1)
+    world.run(hours=1)
+    counts = "select (select count(*) from former), (select count(*) from jump)"
+    assert tuple(world.store.connection.execute(counts).fetchone()) == (1, 1)
+    world.run(hours=30)
+    assert tuple(world.store.connection.execute(counts).fetchone()) == (0, 0)
+
+
 def test_what_is_to_come_today_is_counted_too(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"00:00-20:00"'), start="2026-03-02 00:00")
     world.run(hours=10, minutes=30)
