@@ -115,9 +115,19 @@ def hours(text: str) -> Hours:
     return _hours(text)
 
 
-def bare(text: str) -> str:
-    """The same pace without active hours."""
-    return _text(**_parts(text) | {"hours": []}) if "hours" in _parts(text) else text
+def days(text: str) -> calendars.Days | None:
+    """The calendars of a pace; None for one that every day is good for."""
+    said = _parts(text).get("days")
+    return calendars.read(said) if said else None
+
+
+def wider(text: str) -> Iterator[str]:
+    """The same pace without its calendars, and without its active hours either."""
+    said = {name: part for name, part in _parts(text).items() if name != "days"}
+    if "days" in _parts(text):
+        yield _text(**said)
+    if said.get("hours"):
+        yield _text(**said | {"hours": []})
 
 
 def zone(text: str) -> ZoneInfo | None:
@@ -141,9 +151,8 @@ def stretched(text: str, failures: int) -> timedelta | None:
 @lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
 def pace(text: str, anchor: datetime) -> Pace:
     """The pace that a text of ours names, on a grid that stands at `anchor`."""
-    found = _pace(text, anchor)
-    days = _parts(text).get("days")
-    return _on_days(found, calendars.read(days)) if days else found
+    found, on = _pace(text, anchor), days(text)
+    return _on_days(found, on) if on else found
 
 
 def _pace(text: str, anchor: datetime) -> Pace:

@@ -97,7 +97,7 @@ def test_claw0_the_status_tells_what_is_on_in_hours_due_and_not_to_be_told_again
     told = json.loads(capsys.readouterr().out)
     assert (told["state"], told["pace"]["interval"], told["next"]["slot"]) == ("active", 1800.0, "2026-03-02T09:00:00Z")
     assert (told["last_run"]["slot"], told["last_run"]["suppression"]) == ("2026-03-02T08:30:00Z", "duplicate")
-    assert [gate["gate"] for gate in told["now"]["gates"]][:3] == ["disabled", "paused", "active_hours"]
+    assert [gate["gate"] for gate in told["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
 
 
 @row("claw0", 3)

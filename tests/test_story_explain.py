@@ -183,6 +183,20 @@ def test_a_precheck_that_finds_nothing_new_is_why(play: Play) -> None:
     assert told(day(world)) == ["00:00-00:00 1 ok heartbeat_ok", "01:00-23:00 23 precheck_unchanged"]
 
 
+def test_a_day_that_a_calendar_leaves_out_is_why_within_the_hours_and_outside(play: Play) -> None:
+    config = agent(interval="1h", skip_on="holidays", active_hours='"08:00-22:00"') + job(
+        schedule='"0 * * * *"', skip_on="holidays"
+    )
+    world = play(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
+    world.run(hours=36)
+    assert told(day(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
+    assert explain.at_present(asked(world))["now"]["reason"] == "calendar"
+    world.run(hours=24)
+    for name in ("ops", "measure"):
+        assert told(day(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
+    assert told(day(world))[1] == "08:00-21:00 14 ok heartbeat_ok"
+
+
 def test_a_checklist_that_went_away_is_why(play: Play) -> None:
     world = play(agent(interval="1h", checklist="HEARTBEAT.md"), start="2026-03-02 00:00")
     world.run(hours=24)
@@ -314,7 +328,9 @@ def test_what_an_agent_that_backs_off_passes_over_is_named_beforehand(play: Play
     assert told(day(world))[:4] == expected
 
 
+TUESDAY = "calendars: {tuesdays: {dates: [2026-03-03]}}\n"
 CONFIGS = [
+    agent(interval="30m", skip_on="tuesdays", active_hours='"07:00-21:00"') + TUESDAY,
     agent(interval="30m"),
     agent(interval="20m", active_hours='"08:00-22:00"'),
     agent(interval="20m", active_hours='"06:00-23:00"', stagger="10m"),
@@ -336,10 +352,10 @@ MISSED = {"daemon_down": "missed", "clock_jumped": "missed"}
 def test_whatever_happens_the_days_account_for_as_many_slots_as_the_rows(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
-    world = World(tmp_path_factory.mktemp("days"), CONFIGS[0], start="2026-03-02 00:00")
+    world = World(tmp_path_factory.mktemp("days"), CONFIGS[1], start="2026-03-02 00:00")
     for what, number in steps:
         _step(world, what, number)
-    world.reload(CONFIGS[0])
+    world.reload(CONFIGS[1])
     world.resume(None)
     world.pause(None)  # what has passed gets its rows
     accounted: Counter[str] = Counter()
@@ -442,7 +458,7 @@ def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None
     assert [(each["cause"], each["count"]) for each in found["skipped_since"]] == [("checklist_missing", 2)]
     assert (found["now"]["would_run"], found["now"]["reason"]) == (False, "checklist_missing")
     assert found["next"]["slot"] == "2026-03-02T09:30:00Z"
-    assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "active_hours", "already_running"]
+    assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
 
 
 def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play) -> None:
@@ -452,7 +468,7 @@ def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play)
         now = explain.at_present(asked(world, "digest"))["now"]
     assert now["reason"] == "busy"
     assert [gate["gate"] for gate in now["gates"]] == [
-        "disabled", "paused", "already_running", "busy", "breaker_open", "prompt_too_large",
+        "disabled", "paused", "calendar", "already_running", "busy", "breaker_open", "prompt_too_large",
     ]  # fmt: skip
 
 

@@ -148,6 +148,8 @@ def _title(told: Told) -> str:
 def _pace(pace: Told) -> str:
     if "schedule" in pace:
         return f"by {pace['schedule']!r}"
+    if "at" in pace:
+        return f"once, at {pace['at']}"
     period = pace.get("interval") or pace.get("every")
     return f"every {written(timedelta(seconds=period))}" if period else "without slots of its own"
 

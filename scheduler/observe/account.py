@@ -77,11 +77,11 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot of a pace; `closed`: it lies outside the active hours."""
+    """A slot of a pace; `closed` is the reason for which it may not run by its pace alone, None for one that may."""
 
     at: datetime
     stand: Stand
-    closed: bool
+    closed: Skip | None
 
     @property
     def due(self) -> datetime:
@@ -99,14 +99,18 @@ def fates(record: Record, begin: datetime, end: datetime) -> list[Fate]:
 
 
 def _slots(stand: Stand, begin: datetime, end: datetime) -> Iterator[Slot]:
-    """The slots of one stand that lie in [begin, end), those outside its hours too."""
-    offset = stand.pace.offset
+    """The slots of one stand that lie in [begin, end), those outside its hours and on days off too."""
+    pace, offset = stand.pace, stand.pace.offset
     after = max(begin - TICK, stand.since - offset)
     until = end - TICK if stand.until is None else min(end - TICK, stand.until - offset)
-    may_run = set(slots(stand.pace, after, until))
-    named = may_run.union(slots(paces.pace(paces.bare(stand.pace_text), stand.anchor), after, until))
-    for at in sorted(named):
-        yield Slot(at, stand, closed=at not in may_run)
+    may_run = set(slots(pace, after, until))
+    wider = (slots(paces.pace(text, stand.anchor), after, until) for text in paces.wider(stand.pace_text))
+    for at in sorted(may_run.union(*wider)):
+        yield Slot(at, stand, None if at in may_run else _closed(pace, at))
+
+
+def _closed(pace: Pace, slot: datetime) -> Skip | None:
+    return next((reason for reason, _ in pace.closed(slot - TICK, slot)), None)
 
 
 def _told(record: Record, named: list[Slot], begin: datetime, end: datetime) -> dict[datetime, Fate]:
@@ -127,20 +131,25 @@ def _meant(record: Record, row: Row, named: list[Slot], begin: datetime) -> Iter
     if stand is None:
         return iter(())
     before = 0 if row.slot >= begin else sum(_counts(stand.pace, row, begin))
-    meant = (slot for slot in named if slot.at >= row.slot and _is_of(row, closed=slot.closed))
+    meant = (slot for slot in named if slot.at >= row.slot and _is_of(row, slot.closed))
     return islice(meant, max(0, row.slots - before))
 
 
 def _counts(pace: Pace, row: Row, until: datetime) -> Iterator[int]:
-    """How many of the row's slots lie before a time: open ones, closed ones."""
-    for found, closed in ((pace.slots, False), (pace.closed, True)):
-        passed = found(row.slot - TICK, until - TICK) if _is_of(row, closed=closed) else None
-        yield passed.count if passed else 0
+    """How many of the row's slots lie before a time: those that may run, and those that may not, by their reasons."""
+    after, until = row.slot - TICK, until - TICK
+    for closed, passed in ((None, pace.slots(after, until)), *pace.closed(after, until)):
+        if passed and _is_of(row, closed):
+            yield passed.count
 
 
-def _is_of(row: Row, *, closed: bool) -> bool:
-    """Whether a row speaks of slots outside the hours, or inside: that of a pause of both."""
-    return row.cause.word == Skip.PAUSED or closed == (row.cause.word == Skip.ACTIVE_HOURS)
+CLOSED = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
+
+
+def _is_of(row: Row, closed: Skip | None) -> bool:
+    """Whether a row of several speaks of slots that are closed for this reason, or (None) may run: that of a pause of all."""
+    reason = next((reason for reason in CLOSED if row.cause.word == reason), None)
+    return row.cause.word == Skip.PAUSED or closed == reason
 
 
 def _refined(record: Record, cause: Cause, due: datetime) -> Cause:
@@ -163,7 +172,7 @@ def _unwritten(record: Record, slot: Slot) -> Cause:
     if record.paused_until is not None and record.settled_until < slot.at and slot.due <= record.paused_until:
         return Cause(Skip.PAUSED)
     if slot.closed and (slot.due > record.now or slot.at > record.settled_until):
-        return Cause(Skip.ACTIVE_HOURS)
+        return Cause(slot.closed)
     if record.rests_until is not None and record.settled_until < slot.at < record.rests_until:
         return Cause(Skip.SUPERSEDED)
     if slot.due > record.now:

@@ -48,12 +48,13 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
 
 
 def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime) -> tuple[Answer, ...]:
-    is_agent = standing.kind is Kind.HEARTBEAT
+    is_agent, days = standing.kind is Kind.HEARTBEAT, paces.days(standing.pace_text)
     held = is_agent and (standing.name in holds.by_agent(db, now) or lanes.is_taken(standing.name))
     answers: dict[Skip, bool | None] = {
         Skip.DISABLED: standing.state == "disabled",
         Skip.PAUSED: standing.paused,
         Skip.REMOVED: standing.state == "removed",
+        Skip.CALENDAR: not (days is None or days.open_at(now)),
         Skip.ACTIVE_HOURS: not paces.hours(standing.pace_text).open_at(now),
         Skip.BUSY: held,
     }

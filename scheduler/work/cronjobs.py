@@ -99,7 +99,8 @@ class JobEntry:
         return not self.spec.calendars.open_at(now)
 
     def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
-        own = [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused)]
+        day_off = self.day_off(claim.started_at)
+        own = [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused), (Skip.CALENDAR, day_off)]
         return [*own, *prompts.gates(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
 
     def open_at(self, now: datetime) -> bool:
