@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -177,3 +178,33 @@ def test_a_sound_database_passes_inspection(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         add_life(store)
         inspect(tmp_path / "a.db")
+
+
+def test_who_reads_while_a_database_is_made_finds_none_or_all_of_it(tmp_path: Path) -> None:
+    said: set[str] = set()
+
+    def read_until_it_is_there(path: Path) -> None:
+        while True:
+            try:
+                reader(path).execute("select * from entry").fetchall()
+            except StoreError as error:
+                said.add(str(error).removeprefix(f"{path}: "))
+            else:
+                return
+
+    with ThreadPoolExecutor(2) as readers:
+        for number in range(10):
+            path = tmp_path / f"{number}.db"
+            reading = [readers.submit(read_until_it_is_there, path) for _ in range(2)]
+            Store.open(path).close()
+            for each in reading:
+                each.result(20)
+    assert said <= {"no database yet; heartbeatd run makes it"}
+
+
+def test_a_database_behind_a_link_is_made_where_the_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (link := tmp_path / "state.db").symlink_to(tmp_path / "disk/real.db")
+    Store.open(link).close()
+    assert link.is_symlink()
+    assert (tmp_path / "disk/real.db").stat().st_mode & 0o777 == 0o600

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -61,8 +61,10 @@ class Store:
         a newer heartbeatd.
         """
         inspect(path, thorough=check)
-        _create_private(path)
         try:
+            if not path.exists() or path.stat().st_size == 0:
+                _make(path.resolve())
+            path.chmod(0o600)
             connection = _connect(path)
             _migrate(path, connection)
         except sqlite3.DatabaseError as error:
@@ -154,6 +156,19 @@ def inspect(path: Path, *, thorough: bool = True) -> None:
         connection.close()
     if found != "ok":
         raise StoreError(_damaged(path, found))
+
+
+def _make(path: Path) -> None:
+    """A new database is made beside its place and moved there whole: whoever reads finds none, or all of it."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    _create_private(fresh)
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+        _migrate(fresh, connection)
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.fsync(folder)
+    os.close(folder)
 
 
 def _create_private(path: Path) -> None:
