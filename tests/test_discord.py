@@ -100,8 +100,8 @@ def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
         (page(200), "uncertain", "127.0.0.1 answered 200 without the message that it made", None),
         (reply({"message": "x", "code": 1}), "uncertain", "127.0.0.1 answered 200 without the message that it made", None),
         (reply(b"", 204), "delivered", "", None),
-        (hang_up(), "uncertain", "127.0.0.1 ended without a proper HTTP answer", None),
-        (reset(), "uncertain", "127.0.0.1 broke the connection", None),
+        (hang_up(), "uncertain", "127.0.0.1: it closed the connection before its answer was complete", None),
+        (reset(), "uncertain", "127.0.0.1: it broke the connection", None),
     ],
 )
 def test_each_answer_has_its_meaning(act: Act, state: State, error: str, wait: float | None) -> None:
@@ -109,7 +109,7 @@ def test_each_answer_has_its_meaning(act: Act, state: State, error: str, wait: f
 
 
 def test_a_server_that_never_answers_leaves_it_uncertain() -> None:
-    assert answered(silence(), total=0.3) == Sent("uncertain", "127.0.0.1 did not answer in time", None)
+    assert answered(silence(), total=0.3) == Sent("uncertain", "127.0.0.1: no answer within 0.3 s", None)
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:

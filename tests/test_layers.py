@@ -16,12 +16,7 @@ DOORS = {
     "_ruamel_yaml": {"scheduler/config/tree.py"},
     "sqlite_utils": {"scheduler/tables/store.py", "scheduler/tables/schema.py"},
     "prometheus_client": {"scheduler/observe/metrics.py", "scheduler/observe/gauges.py"},
-    "httpcore2": {  # one for what we tell, one for whom we ask: packages that must not know each other
-        "scheduler/transports/post.py",
-        "scheduler/transports/guard.py",
-        "heartbeat/runners/wire.py",
-        "heartbeat/runners/line.py",
-    },
+    "httpcore2": {"heartbeat/runners/wire.py", "heartbeat/runners/line.py"},
     "anthropic": {"heartbeat/runners/anthropic.py"},
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/transports/apprise.py"},
@@ -38,7 +33,6 @@ CLOCKS = {
     "scheduler/work/orphans.py",
     "scheduler/watch.py",
     "scheduler/logs.py",
-    "scheduler/transports/guard.py",
     "heartbeat/runners/line.py",
 }
 

@@ -101,8 +101,8 @@ LOST = "127.0.0.1 answered 200 without saying whether it took the message"
         (reply({"ok": "yes"}), "uncertain", LOST, None),
         (reply(b"[" * 60_000), "uncertain", LOST, None),
         (half({"ok": True, "result": {}}), "uncertain", LOST, None),
-        (hang_up(), "uncertain", "127.0.0.1 ended without a proper HTTP answer", None),
-        (reset(), "uncertain", "127.0.0.1 broke the connection", None),
+        (hang_up(), "uncertain", "127.0.0.1: it closed the connection before its answer was complete", None),
+        (reset(), "uncertain", "127.0.0.1: it broke the connection", None),
         (reply(b"", 302, Location="http://169.254.169.254/"), "dead",
          "127.0.0.1 answered 302 Found: redirects are not followed; write the URL it leads to", None),
     ],
@@ -120,7 +120,7 @@ def test_where_nobody_listens_it_is_tried_again() -> None:
     with Telegram() as telegram:
         gone = telegram.url
     sent = send(URL, MESSAGE, WIRE, base=gone)
-    assert sent == Sent("retry", "no connection to 127.0.0.1: Connection refused", None)
+    assert sent == Sent("retry", "127.0.0.1: no connection: Connection refused", None)
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:

@@ -18,6 +18,7 @@ from heartbeat.runners.trouble import Trouble
 
 Resolve = Callable[..., Iterable[tuple[Any, ...]]]
 Addresses = list[tuple[Any, ...]]
+Check = Callable[[str, Addresses], None]  # raises to refuse a host with these addresses
 
 CONNECT = 10.0  # seconds, name and TLS included
 
@@ -57,11 +58,13 @@ class Names:
 class Line(NetworkBackend):
     """Connects once and keeps the deadline: `seconds` from now for the whole, at most 10 of them until the request can be sent.
 
-    Whatever fails is a Trouble of its class. `ended` turns True when the other side has closed the connection.
+    Whatever fails is a Trouble of its class. A name is resolved once, and connected to is what `check` has seen. `ended` turns
+    True when the other side has closed the connection.
     """
 
-    def __init__(self, seconds: float, names: Names) -> None:
+    def __init__(self, seconds: float, names: Names, check: Check | None = None) -> None:
         self._names = names
+        self._check = check
         self._seconds = seconds
         now = time.monotonic()
         self._connected_by = now + min(CONNECT, seconds)
@@ -77,7 +80,15 @@ class Line(NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> NetworkStream:
-        return _Stream(self, self._connect(self._addresses(host, port)))
+        addresses = self._addresses(host, port)
+        if self._check:
+            self._check(host, addresses)
+        return _Stream(self, self._connect(addresses))
+
+    @property
+    def sent(self) -> bool:
+        """True once the first byte of the request may be out: from then on nobody can say that it did not arrive."""
+        return self._sent
 
     def left(self) -> float:
         """Seconds until the deadline of what is being done; Trouble if there are none."""

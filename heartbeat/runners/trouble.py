@@ -56,7 +56,7 @@ class Trouble(Exception):
 def refusal(reply: Reply, veil: Veil) -> Trouble:
     """What an answer that is not a success means: its class by the status, and what the other side says about it."""
     said = _said(reply, veil)
-    told = f"HTTP {reply.status} {_phrase(reply.status)}".rstrip() + (f": {said}" if said else "")
+    told = f"HTTP {reply.status} {phrase(reply.status)}".rstrip() + (f": {said}" if said else "")
     if 300 <= reply.status < 400:
         return Trouble(Failure.BAD_ANSWER, f"{told}: redirects are not followed; write the address it leads to")
     failure = class_of(reply.status)
@@ -125,7 +125,8 @@ def message_in(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _phrase(status: int) -> str:
+def phrase(status: int) -> str:
+    """Our own words for a status, as those of the other side could hold anything; empty if it is not known."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:

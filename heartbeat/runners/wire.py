@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv6Address
@@ -24,7 +24,7 @@ from heartbeat.runners.line import Line, Names
 from heartbeat.runners.trouble import Reply, Trouble
 
 MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
-MAX_REFUSAL = 64 * 1024  # bytes of the body of an answer that is not a success
+MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
 MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
@@ -35,8 +35,8 @@ _NAMES = Names(lambda *question, **more: socket.getaddrinfo(*question, **more))
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """A URL taken apart."""
+class Target:
+    """A URL taken apart, its host as it is resolved."""
 
     scheme: str
     host: str
@@ -54,14 +54,24 @@ def post(
     names: Names = _NAMES,
     tls: SSLContext | None = None,
 ) -> Reply:
-    """Post `body`, as JSON unless `headers` say otherwise, and read the answer, whatever its status, within `seconds`.
+    """Post `body` within `seconds`, as `send` does, and read the answer, whatever its status."""
+    return send(take_apart(url), headers, body, Line(seconds, names), whole, tls)
+
+
+def send(
+    target: Target,
+    headers: Mapping[str, str],
+    body: bytes,
+    line: Line,
+    read: Callable[[httpcore2.Response], bytes],
+    tls: SSLContext | None = None,
+) -> Reply:
+    """Post `body`, as JSON unless `headers` say otherwise; `read`, which is `whole` or `beginning`, reads that of the answer.
 
     A login in the URL becomes a header. `tls` replaces the system's trust in certificates. Raises Trouble, in words of
     ours alone, that name neither the address nor a header's value.
     """
-    target = _take_apart(url)
     address, sent = _address(target), _headers(target, headers, body)
-    line = Line(seconds, names)
     desk.leave()
     trust = (tls or _trust()) if target.scheme == "https" else None
     try:
@@ -69,7 +79,7 @@ def post(
             httpcore2.HTTPConnection(address.origin, ssl_context=trust, network_backend=line) as connection,
             connection.stream("POST", address, headers=sent, content=body) as response,
         ):
-            return _read(response)
+            return Reply(response.status, _legible(response.headers), read(response))
     except (httpcore2.NetworkError, httpcore2.ProtocolError):
         if line.ended:
             raise Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True) from None
@@ -81,7 +91,8 @@ def warm() -> None:
     _trust()
 
 
-def _take_apart(url: str) -> _Target:
+def take_apart(url: str) -> Target:
+    """The parts of an http(s) URL; Trouble that shows none of them if it is not one that can be posted to."""
     try:
         parts = urlsplit(url)
         host, port = _host(parts), parts.port
@@ -91,7 +102,7 @@ def _take_apart(url: str) -> _Target:
         raise Trouble(Failure.BAD_REQUEST, MALFORMED)
     path = quote(parts.path or "/", safe=PATH_SAFE) + (f"?{quote(parts.query, safe=PATH_SAFE)}" if parts.query else "")
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else None
-    return _Target(parts.scheme, host, port, path, login)
+    return Target(parts.scheme, host, port, path, login)
 
 
 def _host(parts: SplitResult) -> str:
@@ -100,11 +111,11 @@ def _host(parts: SplitResult) -> str:
     return str(IPv6Address(host)) if ":" in host else host.encode("idna").decode("ascii")
 
 
-def _address(target: _Target) -> httpcore2.URL:
+def _address(target: Target) -> httpcore2.URL:
     return httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
 
 
-def _headers(target: _Target, given: Mapping[str, str], body: bytes) -> list[tuple[str, str]]:
+def _headers(target: Target, given: Mapping[str, str], body: bytes) -> list[tuple[str, str]]:
     ours = {"user-agent": "heartbeatd", "content-type": "application/json"}
     headers = ours | {name.lower(): value for name, value in given.items()}
     if target.login is not None and "authorization" in headers:
@@ -119,31 +130,31 @@ def _headers(target: _Target, given: Mapping[str, str], body: bytes) -> list[tup
     return list((headers | {"accept-encoding": "identity", "content-length": str(len(body))}).items())
 
 
-def _read(response: httpcore2.Response) -> Reply:
-    headers = _legible(response.headers)
+def whole(response: httpcore2.Response) -> bytes:
+    """The body of a success to its end, which is Trouble if it is too large; of a refusal the beginning."""
     if not 200 <= response.status < 300:
-        return Reply(response.status, headers, _beginning(response))
-    if headers.get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
+        return beginning(response)
+    if _legible(response.headers).get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
         raise Trouble(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
     body = bytearray()
     for chunk in response.iter_stream():
         body += chunk
         if len(body) > MAX_BODY:
             raise Trouble(Failure.BAD_ANSWER, f"its answer is larger than {MAX_BODY // 1024} KiB")
-    return Reply(response.status, headers, bytes(body))
+    return bytes(body)
 
 
-def _beginning(response: httpcore2.Response) -> bytes:
-    """As much of a refusal as is kept; the status has said all, so a body that breaks off changes nothing."""
+def beginning(response: httpcore2.Response) -> bytes:
+    """The first 64 KiB of a body whose status has said all, so that where it breaks off nothing changes."""
     body = bytearray()
     try:
         for chunk in response.iter_stream():
             body += chunk
-            if len(body) >= MAX_REFUSAL:
+            if len(body) >= MAX_BEGINNING:
                 break
     except (Trouble, httpcore2.NetworkError, httpcore2.ProtocolError):
         return bytes(body)
-    return bytes(body[:MAX_REFUSAL])
+    return bytes(body[:MAX_BEGINNING])
 
 
 def _legible(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
