@@ -292,7 +292,7 @@ MONEY = Row(
         ),
         Panel(
             "How much of each budget is used?",
-            "At 100 % the beats that are left are skipped, reason budget.",
+            "Beats are skipped, reason budget, once the most that one can take no longer fits.",
             {"{{scope}} {{name}} {{budget}}": f"max by (scope, name, budget) ({gauge('budget_used_ratio', HERE)})"},
             unit="percentunit",
             nothing="no budget is set",

@@ -46,8 +46,9 @@ class Situation:
 
     `checklist` is its text, or why there is none, as `checklist_of` finds it; `slot` and `asked` decide which of its items are
     due, as `items.select` says. `breaker_open` says that the provider of the model refuses us, and that it is not yet time to
-    try it again; `busy`, that somebody else is speaking to the agent. What costs something is found last: `precheck` and
-    `tokens`, the prompt's estimated length, are None until all that stands before them in the chain has been passed.
+    try it again; `busy`, that somebody else is speaking to the agent; `over_budget`, that the day's budget has no room for this
+    beat; `room` is how many tokens a prompt may have by that budget. What costs something is found last: `precheck` and
+    `tokens`, the prompt's length, are None until all that stands before them in the chain has been passed.
     """
 
     heartbeat: Heartbeat
@@ -57,6 +58,8 @@ class Situation:
     checklist: str | Skip
     breaker_open: bool = False
     busy: bool = False
+    over_budget: bool = False
+    room: int | None = None
     slot: datetime | None = None
     asked: Mapping[str, datetime] = field(default_factory=dict)
     precheck: Checked | None = None
@@ -161,6 +164,10 @@ def _not_shown(situation: Situation) -> bool:
     return not (situation.heartbeat.show_ok or situation.heartbeat.show_alerts)
 
 
+def _over_budget(situation: Situation) -> bool:
+    return situation.over_budget
+
+
 def _breaker_open(situation: Situation) -> bool:
     return situation.breaker_open
 
@@ -184,7 +191,8 @@ def _found(situation: Situation, found: Found) -> bool:
 
 
 def _too_long(situation: Situation) -> bool:
-    return situation.tokens is not None and situation.tokens > situation.heartbeat.max_input_tokens
+    room = situation.heartbeat.max_input_tokens if situation.room is None else situation.room
+    return situation.tokens is not None and situation.tokens > room
 
 
 _CHAIN: tuple[Link, ...] = (
@@ -199,6 +207,7 @@ _CHAIN: tuple[Link, ...] = (
     (Skip.CHECKLIST_TOO_LARGE, _too_large),
     (Skip.NOTHING_DUE, _nothing_due),
     (Skip.NOT_SHOWN, _not_shown),
+    (Skip.BUDGET, _over_budget),
     (Skip.BREAKER_OPEN, _breaker_open),
 )
 

@@ -113,6 +113,11 @@ def estimate(*texts: str) -> int:
     return -(-plain // 3) + sum(map(len, texts)) - plain
 
 
+def most_tokens(*texts: str) -> int:
+    """How many tokens these texts are at the very most: one a byte, which no tokenizer of bytes can pass."""
+    return sum(len(text.encode(errors="replace")) for text in texts)
+
+
 def compose(facts: Facts, heartbeat: Heartbeat) -> Prompt:
     """The prompt of one beat.
 

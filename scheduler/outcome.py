@@ -117,6 +117,7 @@ class Call:
     """One asking: of which provider (None: of none that we know), for which model, and how it went.
 
     `tokens` and `cost_usd` are None where nobody said them; `tools_ignored` counts the tools that a model wanted to use.
+    `unheard`: the question did not leave.
     """
 
     provider: str | None
@@ -127,6 +128,7 @@ class Call:
     failure: Failure | None = None
     retry_after: timedelta | None = None
     tools_ignored: int = 0
+    unheard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

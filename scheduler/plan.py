@@ -9,6 +9,8 @@ from itertools import chain
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
+from scheduler.allowance import Budget
+from scheduler.outcome import Kind
 from scheduler.settings import Settings
 from scheduler.work.cronjobs import JobEntry
 from scheduler.work.entry import Entry, Key
@@ -67,6 +69,9 @@ def diff(old: Settings, new: Settings) -> Diff:
     whole = {part: (getattr(old, part), getattr(new, part)) for part in PARTS}
     both = whole | {name: (before[name], after[name]) for name in sorted(before.keys() & after.keys())}
     changed = {name: _keys(was, now) for name, (was, now) in both.items() if was != now}
+    for name in before.keys() & after.keys():
+        if _budget(old, name) != _budget(new, name):
+            changed[name] = (*changed.get(name, ()), "budget")
     return Diff(
         added=tuple(sorted(after.keys() - before.keys())),
         removed=tuple(sorted(before.keys() - after.keys())),
@@ -79,6 +84,13 @@ def _named(settings: Settings) -> dict[str, Heartbeat | Job]:
     agents = ((f"agent/{name}", beat) for name, beat in settings.heartbeats.items())
     jobs = ((f"cron/{name}", job) for name, job in settings.jobs.items())
     return dict(chain(agents, jobs))
+
+
+def _budget(settings: Settings, name: str) -> Budget | None:
+    """The entry's own budget; `name` as it is told."""
+    kind, _, bare = name.partition("/")
+    allowance = settings.allowances.get((Kind.CRON if kind == "cron" else Kind.HEARTBEAT, bare))
+    return allowance.own if allowance else None
 
 
 def _keys(old: object, new: object) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
+from scheduler.allowance import Allowances, Budget
 from scheduler.secret import Secret
 
 May = Literal["read", "wake", "operate", "edit"]
@@ -57,6 +58,7 @@ class Limits:
     wake_flood: Flood
     wake_keep: timedelta
     shutdown_grace: timedelta
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +144,4 @@ class Settings:
     prices: Mapping[str, Price] = field(default_factory=dict)
     asked: Mapping[str, Agent] = field(default_factory=dict)
     deadman: Deadman | None = None
+    allowances: Allowances = field(default_factory=dict)

@@ -179,3 +179,41 @@ def test_a_broken_config_and_no_database_is_the_configs_faults(config: Path, cap
     config.write_text("agents: [", "utf-8")
     assert main(["plan", "-c", str(config)]) == 2
     assert capsys.readouterr().err.startswith(f"{config}:2:1: agents: ")
+
+
+CEILINGS = """
+prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}
+providers: {local: {kind: openai, base_url: "http://127.0.0.1:9/v1"}}
+limits: {wake_flood: 1 per 24h, budget: {usd_per_day: 1.50}}
+defaults: {heartbeat: {interval: 24h, deliver: log}}
+agents:
+  ops: {runner: {kind: openai, provider: local}, model: big, heartbeat: {budget: {usd_per_day: 1.20}}}
+  far: {runner: {kind: openai, provider: local}, model: big, heartbeat: {retries: 0}}
+cron: {measure: {every: 1h, command: x}}
+"""
+
+
+def test_the_worst_day_is_told_for_each_entry_that_asks_and_for_all(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CEILINGS, "utf-8")
+    assert lines(capsys, config, "--worst") == [
+        "NAME RUNS ATTEMPTS USD EACH USD A DAY BY",
+        "agent/ops 4 24 0.1200 1.20 budget",
+        "agent/far 4 16 0.1200 1.92 runs",
+        "all: at most 1.50 USD a day by limits.budget",
+        "by runs: holds while nobody sets the clock, stops the daemon or runs jobs by hand",
+    ]
+    told = data(capsys, config, "--worst")
+    assert (told["usd_per_day"], told["by"]) == (1.5, "limits.budget")
+    assert told["entries"][1] == {
+        "kind": "heartbeat", "name": "far", "zone": "UTC", "runs": 4, "attempts": 16, "usd_per_attempt": 0.12,
+        "usd_per_day": 1.92, "by": "runs",
+    }  # fmt: skip
+
+
+def test_a_day_without_a_bound_is_called_so(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines(capsys, config, "--worst")[1] == "agent/ops 787 4722 not known no bound runs"  # 30 + 1 late + 756 by wakes
+
+
+def test_a_fleet_that_asks_nobody_has_no_worst_day(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text("cron: {measure: {every: 1h, command: x}}\n", "utf-8")
+    assert lines(capsys, config, "--worst") == ["nothing asks an agent"]

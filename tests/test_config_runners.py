@@ -27,7 +27,7 @@ providers:
   local: {kind: openai, base_url: "http://127.0.0.1:11434/v1"}
   work: {kind: anthropic, api_key: "${KEY}", base_url: "https://models.example.org"}
 prices: {claude-haiku-5-5: {input: 1, output: 5}, q: {input: 0, output: 0}}
-defaults: {heartbeat: {interval: 30m, deliver: log}}
+defaults: {heartbeat: {interval: 30m, deliver: log, budget: unlimited}}
 agents:
   ops:
     runner: {kind: anthropic}
@@ -347,7 +347,7 @@ def test_a_disabled_agent_needs_no_key_no_price_and_no_set_secret(tmp_path: Path
 
 def test_what_many_agents_lack_is_told_once(tmp_path: Path) -> None:
     text = "agents:\n" + "".join(f"  a{number}: {{heartbeat: {{interval: 30m, deliver: log}}}}\n" for number in range(3))
-    assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents.a0.model", "agents.a0.runner"]
+    assert [line.split(": ")[1] for line in warnings(tmp_path, text)] == ["agents", "agents.a0.model", "agents.a0.runner"]
 
 
 def test_the_limit_of_intervals_is_for_those_who_call_a_model_alone(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_the_shipped_config_is_good_without_a_key_and_its_assistant_is_two_lines
 
 
 def test_what_init_writes_asks_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
-    text = skeleton.config().replace("# providers", "providers").replace("# prices", "prices")
+    text = skeleton.config().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
     text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
     loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
     assert loaded.warnings == ()

@@ -46,7 +46,7 @@ REPORTS = [
     ({"result": {"rows": 3}, "text": "told"}, Answer(text="told")),
     ({"result": ""}, Answer()),
     ({"result": "a\0b \ud800"}, Answer(text="ab ?")),
-    ({"result": "x", "total_cost_usd": -1, "usage": {"input_tokens": True, "output_tokens": "9"}, "model": 5}, Answer(text="x", tokens=Tokens())),
+    ({"result": "x", "total_cost_usd": -1, "usage": {"input_tokens": True, "output_tokens": "9"}, "model": 5}, Answer(text="x")),
     ({"text": "x", "log": "looked at 3 hosts\0", "tool_calls": [{"name": "ssh", "duration_ms": 1250.7}, {"name": "ls", "count": 3}, {"name": ""}, 5]}, Answer(text="x", log="looked at 3 hosts", tool_calls=(ToolCall("ssh", 1, 1250), ToolCall("ls", 3)))),
     ({"text": "x", "error": "boom", "tool_calls": [{"name": "ssh", "duration_ms": -1}]}, failed("boom", tool_calls=(ToolCall("ssh"),))),
     ({"text": "x", "tool_calls": "ssh", "log": 5}, Answer(text="x")),

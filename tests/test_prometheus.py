@@ -123,7 +123,7 @@ agents:
     heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}
   thinker:
     runner: {kind: anthropic}
-    heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}
+    heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log, budget: {usd_per_day: 5}}
 cron:
   tick: {every: 10s, command: "true", wake_heartbeat: quiet}
 """
@@ -202,7 +202,7 @@ agents:
   day: {heartbeat: {interval: 1m, active_hours: "08:00-08:05"}}
   idle: {heartbeat: {interval: 1m, enabled: false}}
   held: {heartbeat: {interval: 1m}}
-  renamed: {runner: {kind: anthropic}, model: claude-sonnet-5, heartbeat: {interval: 1m}}
+  renamed: {runner: {kind: anthropic}, model: claude-sonnet-5, heartbeat: {interval: 1m, budget: {usd_per_day: 1}}}
   unpriced: {runner: {kind: anthropic}, model: claude-opus-9, heartbeat: {interval: 1m}}
   refused: {runner: {kind: anthropic, provider: stingy}, heartbeat: {interval: 1m}}
 cron:

@@ -76,6 +76,7 @@ def test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run(play: 
         "wakes_waiting": 0,
         "activity": None,
         "busy": [],
+        "budget": None,
     }
 
 
@@ -205,3 +206,19 @@ def test_a_wake_is_told_with_the_run_that_heard_it(play: Play) -> None:
     assert told is not None
     assert (told["state"], told["run"]["trigger"], told["run"]["outcome"]) == ("ended", "api", "ok")
     assert status.wake(world.store.connection, wake + 1) is None
+
+
+def test_what_is_used_of_todays_budgets_is_told_and_gone_tomorrow(play: Play) -> None:
+    yaml = CONFIG.replace("deliver: log}", "deliver: log, budget: {runs_per_day: 40, usd_per_day: 2, usd_per_run: 0.01}}", 1)
+    world = play("limits: {budget: {runs_per_day: 100}}\n" + yaml)
+    world.run(hours=1, minutes=1)
+    assert entry(world, "ops")["budget"] == {
+        "day": "2026-03-02",
+        "ends_at": "2026-03-03T00:00:00Z",
+        "usd_per_day": {"used": 0.03, "of": 2.0},
+        "runs_per_day": {"used": 3, "of": 40},
+    }
+    assert snapshot(world)["budget"]["runs_per_day"] == {"used": 3, "of": 100}
+    world.pause(None)
+    world.run(days=1)
+    assert (entry(world, "ops")["budget"], snapshot(world)["budget"]) == (None, None)

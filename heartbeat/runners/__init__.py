@@ -57,6 +57,10 @@ class Tokens:
     cache_read: int = 0
     cache_write: int = 0
 
+    @property
+    def total(self) -> int:
+        return self.input + self.output + self.cache_read + self.cache_write
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -74,7 +78,8 @@ class Answer:
     `transient` says that asking again may help; `retry_after` how long the other side wants to be left alone; `model_used`
     which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
     `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered. `tool_calls` are those that
-    an agent has used, and `log` is what it says for the log alone.
+    an agent has used, and `log` is what it says for the log alone. `unheard`: the question
+    did not leave, so that nothing can have been taken.
     """
 
     text: str = ""
@@ -89,3 +94,4 @@ class Answer:
     tools_ignored: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     log: str | None = None
+    unheard: bool = False

@@ -154,9 +154,9 @@ def _spent(message: dict[str, Any]) -> Answer:
 def _tokens(usage: object) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
-    return Tokens(
+    return data.counted(
         input=data.count(usage.get("input_tokens")),
         output=data.count(usage.get("output_tokens")),
-        cache_read=data.count(usage.get("cache_read_input_tokens")),
-        cache_write=data.count(usage.get("cache_creation_input_tokens")),
+        cache_read=data.count(usage.get("cache_read_input_tokens") or 0),
+        cache_write=data.count(usage.get("cache_creation_input_tokens") or 0),
     )

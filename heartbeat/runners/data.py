@@ -63,16 +63,22 @@ def clean(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-def count(value: object) -> int:
-    """A number of tokens as it came; 0 for whatever is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+def count(value: object) -> int | None:
+    """A number of tokens as it came; None for whatever is none, as a negative one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+def counted(**counts: int | None) -> Tokens | None:
+    """Tokens by kind; None where one of them is no number, for then nobody knows what was taken."""
+    known = {kind: number for kind, number in counts.items() if number is not None}
+    return Tokens(**known) if len(known) == len(counts) else None
 
 
 def tokens(value: object) -> Tokens | None:
-    """Tokens by kind as an agent tells them; None if it does not."""
+    """Tokens by kind as an agent tells them, those that it leaves out being 0; None if it does not."""
     if not isinstance(value, Mapping):
         return None
-    return Tokens(**{field.name: count(value.get(field.name)) for field in fields(Tokens)})
+    return counted(**{field.name: count(value.get(field.name) or 0) for field in fields(Tokens)})
 
 
 def model(value: object) -> str | None:

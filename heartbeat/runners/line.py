@@ -103,7 +103,7 @@ class Line(NetworkBackend):
 
     def late(self) -> Trouble:
         if not self._sent and self._seconds > CONNECT:
-            return Trouble(Failure.CONNECT, f"no connection within {CONNECT:g} s", transient=True)
+            return Trouble(Failure.CONNECT, f"no connection within {CONNECT:g} s", transient=True, unheard=True)
         return Trouble(Failure.TIMEOUT, f"no answer within {self._seconds:g} s", transient=True)
 
     def _addresses(self, host: str, port: int) -> Addresses:
@@ -127,7 +127,7 @@ class Line(NetworkBackend):
                 failure = error
         if isinstance(failure, TimeoutError):
             raise self.late()
-        raise Trouble(Failure.CONNECT, f"no connection: {failure.strerror or 'failed'}", transient=True)
+        raise Trouble(Failure.CONNECT, f"no connection: {failure.strerror or 'failed'}", transient=True, unheard=True)
 
 
 class _Stream(NetworkStream):

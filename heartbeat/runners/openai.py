@@ -150,8 +150,8 @@ def _tokens(usage: object) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")
-    cached = data.count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-    prompt = data.count(usage.get("prompt_tokens"))
-    return Tokens(
-        input=max(prompt - cached, 0), output=data.count(usage.get("completion_tokens")), cache_read=min(cached, prompt)
-    )
+    cached = data.count(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
+    prompt, output = data.count(usage.get("prompt_tokens")), data.count(usage.get("completion_tokens"))
+    if prompt is None or cached is None:
+        return None
+    return data.counted(input=max(prompt - cached, 0), output=output, cache_read=min(cached, prompt))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 
 from heartbeat.runners import Answer, Failure, Tokens
-from heartbeat.runners.data import MOST_TOOL_CALLS, checked, clean, cost, count, log, model, tokens, tool_calls
+from heartbeat.runners.data import MOST_TOOL_CALLS, checked, clean, cost, count, counted, log, model, tokens, tool_calls
 from heartbeat.runners.tools import used_in
 from heartbeat.runners.trouble import Trouble, message_in, one_line
 from heartbeat.runners.veil import Veil
@@ -111,14 +111,17 @@ def _spent(events: list[Event]) -> Answer:
 def _tokens(usage: object) -> Tokens | None:
     if not isinstance(usage, Mapping):
         return None
-    included = count(usage.get(_INCLUDED))
-    return Tokens(
-        input=max(0, _first(usage, _INPUT) - included),
+    told = counted(
+        input=_first(usage, _INPUT),
         output=_first(usage, _OUTPUT),
-        cache_read=_first(usage, _CACHE_READ) + included,
+        cache_read=_first(usage, _CACHE_READ),
         cache_write=_first(usage, _CACHE_WRITE),
     )
+    included = count(usage.get(_INCLUDED) or 0)
+    if told is None or included is None:
+        return None
+    return replace(told, input=max(0, told.input - included), cache_read=told.cache_read + included)
 
 
-def _first(usage: Mapping[str, object], names: tuple[str, ...]) -> int:
-    return next((count(usage[name]) for name in names if name in usage), 0)
+def _first(usage: Mapping[str, object], names: tuple[str, ...]) -> int | None:
+    return next((count(usage[name] or 0) for name in names if name in usage), 0)

@@ -48,9 +48,17 @@ class Reply:
 class Trouble(Exception):
     """There is no answer. Raised anywhere on the way to one, caught by the runner, which gives `answer` back."""
 
-    def __init__(self, failure: Failure, error: str, *, transient: bool = False, retry_after: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        failure: Failure,
+        error: str,
+        *,
+        transient: bool = False,
+        retry_after: timedelta | None = None,
+        unheard: bool = False,
+    ) -> None:
         super().__init__(error)
-        self.answer = Answer(failure=failure, error=error, transient=transient, retry_after=retry_after)
+        self.answer = Answer(failure=failure, error=error, transient=transient, retry_after=retry_after, unheard=unheard)
 
 
 def refusal(reply: Reply, veil: Veil) -> Trouble:

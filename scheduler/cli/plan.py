@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import names, options, reach
+from scheduler.cli import ceilings, names, options, reach
 from scheduler.cli.arguments import Moment, Span
 from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
@@ -34,11 +34,12 @@ Row = tuple[str, list[str]]  # the instant by which it is sorted, and its cells
 @click.option("--for", "span", type=Span(), default="24h", show_default=True, help="How far ahead.")
 @click.option("--from", "begin", type=Moment(), help="Begin at this time instead of now.")
 @click.option("--all", "each", is_flag=True, help="Each firing on a line of its own, however many.")
+@click.option("--worst", is_flag=True, help="Instead, the most that a day can cost by the config, of each entry and of all.")
 @options.config
 @options.state
 @options.form
 def plan(
-    name: str | None, span: timedelta, begin: datetime | None, each: bool, path: Path, state: Path | None, form: str
+    name: str | None, span: timedelta, begin: datetime | None, each: bool, worst: bool, path: Path, state: Path | None, form: str
 ) -> None:
     """Say what fires in the next hours or days.
 
@@ -47,6 +48,9 @@ def plan(
     """
     if not timedelta() < span <= forecast.LONGEST:
         raise Mistake(f"--for: write a time of at most {written(forecast.LONGEST)}")
+    if worst:
+        ceilings.tell(path, form)
+        return
     where, now = reach.place(path, state), utc_now()
     config = declared(path, state, where)
     with reach.reading(where) as db:

@@ -119,6 +119,7 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("model", _model(run)),
         ("tokens", _tokens(run["tokens"])),
         ("cost", "" if run["cost_usd"] is None else usd(run["cost_usd"])),
+        ("charged", _charged(run["charged"]) if run["charged"] else ""),
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
         ("tools", ", ".join(map(_tool, run["tool_calls"]))),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
@@ -149,6 +150,11 @@ def _model(run: dict[str, Any]) -> str:
 
 def _tokens(tokens: dict[str, int]) -> str:
     return ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in tokens.items() if count)
+
+
+def _charged(charged: dict[str, float]) -> str:
+    """What the run counts for in its budgets."""
+    return f"{charged['usd']:.6f} USD, {charged['tokens']:,} tokens"
 
 
 def _delivery(delivery: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from scheduler.cli.times import local, rough, short, utc_now, zone_name
 from scheduler.observe.status import snapshot
 
 HEAD = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
+UNITS = (("usd_per_day", "USD"), ("tokens_per_day", "tokens"), ("runs_per_day", "runs"))
 DOWNS = 3  # that people are told of; programs get them all
 
 
@@ -55,7 +56,7 @@ def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
     """The snapshot, with what only the lock can tell: whether the last life goes on."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
     empty |= {"deadman_problem": None}
-    seen = seen or empty | {"entries": [], "queue": None, "outbox": []}
+    seen = seen or empty | {"budget": None, "entries": [], "queue": None, "outbox": []}
     return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
 
@@ -87,6 +88,7 @@ def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
     for box in seen["outbox"]:
         since = f" since {local(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} given up"
+    yield from _budgets(seen)
     for entry in seen["entries"]:
         if failing := entry["failing"]:
             told = f"told {local(failing['told_at'])}" if failing["told_at"] else "not told yet"
@@ -100,6 +102,20 @@ def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
         yield ""
         yield table(HEAD, [_row(entry, now) for entry in seen["entries"]])
     yield f"times in {zone_name()}"
+
+
+def _budgets(seen: dict[str, Any]) -> Iterator[str]:
+    """What today has had of each budget of which anything is used."""
+    found = [("all", seen["budget"]), *((called(entry["kind"], entry["name"]), entry["budget"]) for entry in seen["entries"])]
+    for name, budget in found:
+        bounds = [(budget[key], unit) for key, unit in UNITS if key in (budget or {})]
+        used = (f"{_some(bound['used'])} of {_some(bound['of'])} {unit}" for bound, unit in bounds)
+        if bounds:
+            yield f"budget: {name}: {', '.join(used)} today"
+
+
+def _some(amount: float) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:.2f}" if amount >= 0.1 else f"{amount:.4f}"
 
 
 def _row(entry: dict[str, Any], now: datetime) -> list[str]:

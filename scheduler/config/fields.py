@@ -25,6 +25,7 @@ Share = float | timedelta
 Parsed = TypeVar("Parsed")
 
 LONGEST = timedelta(days=3660)  # ten years
+MOST_USD = 1_000_000
 SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
 SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
 
@@ -147,6 +148,19 @@ def price(value: object) -> float:
     if value < 0:
         raise ValueError(f"{value} is less than nothing; write USD per million tokens, like 3.0")
     return float(value)
+
+
+def usd(least: float) -> Callable[[object], float]:
+    """For amounts of USD, from `least` on."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{shown(value)} is not an amount of USD; write 0.50")
+        if not least <= value <= MOST_USD:
+            raise ValueError(f"{shown(value)} is out of bounds; write USD from {least:g} to {MOST_USD:,}")
+        return float(value)
+
+    return parse
 
 
 def one_of(*words: str) -> Callable[[object], str]:
@@ -369,6 +383,15 @@ def no_or_map(value: object) -> object:
         return None
     if isinstance(value, str):
         raise ValueError(f"{shown(value)} is not known here; write none, or a map: keys with values")
+    return {} if value is None else value
+
+
+def budget(value: object) -> object:
+    """A map of bounds that the word `unlimited` undoes; an empty value is the map without keys."""
+    if value == "unlimited":
+        return None
+    if isinstance(value, str | int | float):
+        raise ValueError(f"{shown(value)} is not known here; write {{usd_per_day: 0.50}}, or unlimited")
     return {} if value is None else value
 
 

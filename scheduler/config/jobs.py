@@ -127,7 +127,7 @@ def _check_prompt(job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> Non
         )
 
 
-OF_A_PROMPT = ("agent", "model")
+OF_A_PROMPT = ("budget", "agent", "model")
 OF_A_COMMAND = ("env", "workdir", "stdin", "shell")
 
 

@@ -11,11 +11,26 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.config import agents, calendars, channels, deadman, fields, inherit, jobs, models, overrides, server, tree
+from scheduler.config import (
+    agents,
+    budgets,
+    calendars,
+    channels,
+    deadman,
+    fields,
+    inherit,
+    jobs,
+    models,
+    overrides,
+    server,
+    tree,
+)
 from scheduler.config.asked import Asked
+from scheduler.config.budgets import Budgets
 from scheduler.config.check import check
 from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
 from scheduler.config.frame import Frame, Spot
@@ -115,10 +130,15 @@ def _settings(
     providers, prices = Providers(config.providers, _spot(root, frame, "providers")), Prices(config.prices)
     runners = Runners(providers, prices)
     asked = Asked(_map(root, "cron"), source.job, runners, prices)
-    heartbeats = _heartbeats(root, source.agent, runners, asked, frame)
+    limits = _limits(config.limits, config.timezone)
+    allowed = Budgets(limits.budget, prices, _map(root, "prices"))
+    heartbeats = _heartbeats(root, source.agent, runners, asked, allowed, frame)
     providers.tell()
     awake = {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names}
-    found_jobs = _jobs(root, source.job, asked, awake, frame)
+    found_jobs = _jobs(root, source.job, asked, allowed, awake, frame)
+    if allowed.unbound:
+        section = "agents" if "agents" in root else "cron"
+        complaints.warn(root.marks[section][0], section, _unbound(allowed.unbound))
     if not names and not _entries(root, "cron", complaints):
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
     entries: list[Heartbeat | Job] = [*heartbeats.values(), *found_jobs.values()]
@@ -130,7 +150,7 @@ def _settings(
         zone=config.timezone,
         state=frame.path(config.state),
         server=server.server(config.server, _spot(root, frame, "server")),
-        limits=_limits(config.limits),
+        limits=limits,
         history=History(config.history.keep, config.history.runs),
         channels=channels.channels(config.channels, used, _spot(root, frame, "channels")),
         heartbeats=heartbeats,
@@ -138,6 +158,7 @@ def _settings(
         prices=prices.known,
         asked=asked.of_jobs,
         deadman=deadman.deadman(config.deadman, _spot(root, frame, "deadman")),
+        allowances=allowed.known,
     )
     if today is not None:
         complaints.raise_if_any()  # what is wrong at any time has no place in time
@@ -171,9 +192,10 @@ def _config(root: Map, complaints: Complaints) -> models.Config:
     return models.Config.model_validate({key: plain[key] for key in sound})
 
 
-def _limits(part: models.Limits) -> Limits:
+def _limits(part: models.Limits, zone: ZoneInfo) -> Limits:
     flood = Flood(*part.wake_flood)
-    return Limits(part.concurrency, part.min_interval, part.wake_gap, flood, part.wake_keep, part.shutdown_grace)
+    budget = budgets.day_budget(part.budget, zone) if part.budget else None
+    return Limits(part.concurrency, part.min_interval, part.wake_gap, flood, part.wake_keep, part.shutdown_grace, budget)
 
 
 def _check_defaults(root: Map, complaints: Complaints) -> None:
@@ -182,7 +204,7 @@ def _check_defaults(root: Map, complaints: Complaints) -> None:
     check(models.Defaults, root["defaults"], ("defaults",), root.marks["defaults"][0], complaints, part=True)
 
 
-def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, frame: Frame) -> dict[str, Heartbeat]:
+def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, allowed: Budgets, frame: Frame) -> dict[str, Heartbeat]:
     found = {}
     silent = 0
     for name in _entries(root, "agents", frame.complaints):
@@ -190,6 +212,7 @@ def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, frame:
         if agent := check(models.Agent, spot.written, spot.steps, spot.place, frame.complaints):
             found[name] = agents.build(name, agent, spot, runners)
             asked.note(agent, found[name], spot)
+            allowed.of_heartbeat(found[name], agent.heartbeat.budget, spot)
             silent += agents.silent_by_default(agent, frame)
     if silent:
         place = root.marks["agents"][0]
@@ -197,12 +220,14 @@ def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, frame:
     return found
 
 
-def _jobs(root: Map, defaults: Map, asked: Asked, awake: Mapping[str, bool], frame: Frame) -> dict[str, Job]:
+def _jobs(root: Map, defaults: Map, asked: Asked, allowed: Budgets, awake: Mapping[str, bool], frame: Frame) -> dict[str, Job]:
     found = {}
     for name in _entries(root, "cron", frame.complaints):
         spot = _entry(root, "cron", name, defaults, frame)
         if job := check(models.Job, spot.written, spot.steps, spot.place, frame.complaints):
-            found[name] = jobs.build(name, job, spot, awake, asked.find(name, job, spot))
+            agent = asked.find(name, job, spot)
+            found[name] = jobs.build(name, job, spot, awake, agent)
+            allowed.of_job(found[name], agent, job.budget, spot)
     return found
 
 
@@ -355,6 +380,12 @@ def _hash(content: bytes, environ: Mapping[str, str]) -> str:
     for variable, text in overrides.named(environ).items():
         digest.update(f"\0{variable}\0{text}".encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+def _unbound(number: int) -> str:
+    who = f"{_many(number)} that {'asks' if number == 1 else 'ask'} a model"
+    line = "defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}"
+    return f"nothing bounds what is spent by {who}; write {line}, or budget: unlimited if you mean it"
 
 
 def _many(number: int) -> str:

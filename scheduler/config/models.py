@@ -67,6 +67,9 @@ _SOME_DURATION = _text(fields.some_duration, "duration", pattern=_SPAN)
 _ZONE = _text(fields.zone, "time zone")
 _AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]}
 _TOKENS = Form(fields.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
+_TOKENS_A_DAY = Form(fields.tokens(1_000_000_000), _AMOUNT, "amount of tokens")
+_USD_A_DAY = Form(fields.usd(0.0001), {"type": "number", "minimum": 0.0001}, "USD")
+_USD_A_RUN = Form(fields.usd(0), {"type": "number", "minimum": 0}, "USD")
 _PRICE = Form(fields.price, {"type": "number", "minimum": 0}, "USD per million tokens")
 _SECRET = _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
 _CALENDARS = _several(fields.targets, "calendar, list, `none`")
@@ -217,6 +220,27 @@ class Precheck(Part):
     timeout: SomeDurationOrNone = key(None, "How long it may take.", else_="half the heartbeat's timeout, at most 30s")
 
 
+class DayBudget(Part):
+    """What may be spent in one day."""
+
+    usd_per_day: Annotated[float | None, _USD_A_DAY] = key(None, "Money; every model asked needs its price.", else_="no bound")
+    tokens_per_day: Annotated[int | None, _TOKENS_A_DAY] = key(None, "Tokens of all kinds together.", else_="no bound")
+    runs_per_day: Annotated[int | None, _whole(1, 1_000_000)] = key(
+        None, "Runs that ask; further attempts of one are not counted.", else_="no bound"
+    )
+
+
+class Budget(DayBudget):
+    """What an entry may spend in one day of its zone."""
+
+    usd_per_run: Annotated[float | None, _USD_A_RUN] = key(
+        None,
+        "What one attempt may take. Where a model is asked, longer prompts are refused; of any other runner it is your word for"
+        " the most that it takes.",
+        else_="by the bounds of tokens",
+    )
+
+
 class HeartbeatMisfire(Part):
     grace: DurationOrNone = key(
         None, "How late a slot may start.", else_="half the interval, or the shortest of the schedule, at most 10m"
@@ -319,6 +343,11 @@ class Heartbeat(Part):
         description="Who is told that it fails, and that it works again.",
         json_schema_extra=lambda schema: _map_or_none(schema),
     )
+    budget: Annotated[Budget | None, BeforeValidator(fields.budget)] = Field(
+        default=Budget(),
+        description="What its runs may spend in a day. `unlimited`: as much as they like, and no warning.",
+        json_schema_extra=lambda schema: _or_unlimited(schema),
+    )
 
 
 class Agent(Part):
@@ -372,6 +401,11 @@ class Job(Part):
         description="Who is told that it fails, and that it works again.",
         json_schema_extra=lambda schema: _map_or_none(schema),
     )
+    budget: Annotated[Budget | None, BeforeValidator(fields.budget)] = Field(
+        default=Budget(),
+        description="What a prompt's runs may spend in a day. `unlimited`: as much as they like, and no warning.",
+        json_schema_extra=lambda schema: _or_unlimited(schema),
+    )
     wake_heartbeat: Annotated[tuple[str, ...], _several(fields.names, "agent or list")] = key(
         (), "Whose heartbeat it wakes.", written=[]
     )
@@ -408,6 +442,11 @@ class Limits(Part):
     )
     wake_keep: SomeDuration = key(timedelta(hours=24), "How long a wake waits to be told.", written="24h")
     shutdown_grace: Duration = key(timedelta(seconds=30), "How long runs may go on when the daemon stops.", written="30s")
+    budget: Annotated[DayBudget | None, BeforeValidator(fields.budget)] = Field(
+        default=None,
+        description="What all runs that ask an agent may spend together, in a day of the top-level zone.",
+        json_schema_extra=lambda schema: _or_unlimited(schema),
+    )
 
 
 class Provider(Part):
@@ -548,6 +587,14 @@ def _map_or_none(schema: dict[str, Any]) -> None:
     """A map that is there unless `none` undoes it."""
     _or_none(schema)
     schema["default"] = {}
+
+
+def _or_unlimited(schema: dict[str, Any]) -> None:
+    """A map of bounds that `unlimited` undoes."""
+    whole = next(part for part in schema.pop("anyOf") if "$ref" in part)
+    schema["anyOf"] = [{"const": "unlimited"}, whole]
+    schema["default"] = "unlimited"
+    schema["x-form"] = "`unlimited`, map"
 
 
 def _or_none(schema: dict[str, Any], *short: dict[str, Any]) -> None:

@@ -28,8 +28,13 @@ class Prices:
         if model in self.known or model in self._told:
             return
         self._told.add(model)
-        line = f"prices: {{{_as_key(model)}: {{input: 1.0, output: 5.0}}}}"
-        spot.warn(f"no price is known for it, so that its cost is not counted; write {line}, in USD per million tokens", *inside)
+        told = f"no price is known for it, so that its cost is not counted; write {line(model)}, in USD per million tokens"
+        spot.warn(told, *inside)
+
+
+def line(model: str) -> str:
+    """The line of the file that gives a model its price; figures to be replaced."""
+    return f"prices: {{{_as_key(model)}: {{input: 1.0, output: 5.0}}}}"
 
 
 def _as_key(model: str) -> str:

@@ -25,6 +25,7 @@ agents:
       interval: 30m
       active_hours: "08:00-22:00"
       deliver: log
+      # budget: {{usd_per_day: 0.50}}    # what its model may cost in a day
 
 # cron:
 #   nightly:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine import money
+from scheduler.engine import budgets, money
 from scheduler.events import Mismatched, ProviderFailed
 from scheduler.outcome import Call, Ending, Failure
 from scheduler.tables import breakers, history
@@ -12,8 +12,9 @@ from scheduler.work.entry import Claim
 
 def book(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
-    if not (ending.calls or claim.probes) or not history.owns(turn, claim):
+    if not (ending.calls or claim.probes or claim.reserved) or not history.owns(turn, claim):
         return
+    budgets.settle(turn, claim, ending)
     # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
     is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
     for call in ending.calls:

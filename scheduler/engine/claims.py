@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from heartbeat.prompt import Activity
+from scheduler.engine import budgets
 from scheduler.outcome import Kind, Trigger
 from scheduler.tables import breakers, duequeue, history, holds, items, sessions, wakes
 from scheduler.tables.duequeue import Open, Standing
@@ -21,11 +22,12 @@ def first(
     run_id, fence = opened
     taken = wakes.take(turn, standing.kind, standing.name, run_id, waker)
     claim = _claim(turn, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, turn.owner, turn.now), taken)
-    return admitted(turn, claim)
+    return admitted(turn, claim, first=True)
 
 
-def admitted(turn: Turn, claim: Claim) -> Claim:
-    """The claim with what it may ask: whether a provider is shut off, and which one it is to try again."""
+def admitted(turn: Turn, claim: Claim, *, first: bool) -> Claim:
+    """The claim with what it may spend and whom it may ask: whether a provider is shut off, and which one it is to try again."""
+    claim = budgets.admit(turn, claim, first=first)
     breaker_open, probes = breakers.admit(turn, claim.entry.providers)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import calls, claims, gathering, incidents, planning
+from scheduler.engine import budgets, calls, claims, gathering, incidents, planning
 from scheduler.events import LaneTaken, NoTarget, Retried, Stale
 from scheduler.outcome import (
     ANSWERS,
@@ -14,6 +14,7 @@ from scheduler.outcome import (
     SUCCESSES,
     WOKEN,
     Ending,
+    Failure,
     Kind,
     Outcome,
     Reason,
@@ -27,6 +28,7 @@ from scheduler.wake import Wake
 from scheduler.work.entry import Claim, Entry
 
 LONGEST_DELAY = timedelta(seconds=30)
+SPENT = "its budget leaves no other attempt"
 
 
 def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
@@ -73,16 +75,33 @@ def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | No
     return run.run_id
 
 
-def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open) -> None:
-    """Close a run that waits for an attempt that it will not get, with what its last one said; `busy` if it never had one."""
+def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open, *, spent: bool = False) -> None:
+    """Close a run that waits for an attempt that it will not get, with what its last one said; `busy` if it never had one.
+
+    `spent`: it is its budget that leaves no other attempt, and not the time; the reason is then that of its last one.
+    """
     if run.has_not_begun:
         end(turn, entry, standing, run, Ending(Outcome.SKIPPED, Skip.BUSY))
         return
     failed = run.has_failed  # else it was cut short, and never came to an end of its own
-    error = run.error or "there was no time left to try it again"
+    error = _said(run, spent=spent)
     message = f"{standing.name} {'failed' if failed else 'was cut short'}: {error}" if standing.kind is Kind.CRON else None
     outcome = Outcome.FAILED if failed else Outcome.ABANDONED
-    end(turn, entry, standing, run, Ending(outcome, Reason.NO_TIME_LEFT, text=run.text, error=error, message=message))
+    reason = _last_failure(run) if spent else Reason.NO_TIME_LEFT
+    end(turn, entry, standing, run, Ending(outcome, reason, text=run.text, error=error, message=message))
+
+
+def _said(run: Open, *, spent: bool) -> str:
+    if not spent:
+        return run.error or "there was no time left to try it again"
+    return f"{run.error}; {SPENT}" if run.error else SPENT
+
+
+def _last_failure(run: Open) -> Failure | Reason:
+    """The class of the error that the last attempt came to; one that was cut short has none of its own."""
+    if not run.has_failed:
+        return Failure.EXIT
+    return Failure(run.reason) if run.reason in tuple(Failure) else Reason.NO_TIME_LEFT
 
 
 def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> tuple[Ending, datetime | None]:
@@ -92,6 +111,8 @@ def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) 
         return replace(ending, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
     if not ending.transient or used > claim.entry.retries or breakers.is_open(turn, claim.entry.providers):
         return ending, None
+    if budgets.is_used_up(turn, claim.entry):
+        return replace(ending, error=f"{ending.error}; {SPENT}" if ending.error else SPENT), None
     at = turn.now + max(_delay(turn, used), ending.retry_after or timedelta())
     if standing.state != "active" or standing.paused or not _fits(claim.entry, standing, claim.slot, turn.now, at):
         return replace(ending, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT), None

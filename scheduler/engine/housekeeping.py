@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+<<<<<<< HEAD
 from scheduler.tables import boots, duequeue, former, history, holds, jumps, outbox, sessions, wakes
+=======
+from scheduler.tables import boots, duequeue, history, holds, outbox, sessions, spend, wakes
+>>>>>>> a7a6af4 (Bound what a day may cost)
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -31,6 +35,7 @@ def keep(turn: Turn, house: House) -> House:
     outbox.give_up_held(turn)
     outbox.forget(turn)
     sessions.forget(turn)
+    spend.forget(turn)
     kept = turn.plan.settings.history
     former.forget(turn, kept.keep)
     jumps.forget(turn, kept.keep)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler.engine import claims, closing, planning
+from scheduler.engine import budgets, claims, closing, planning
 from scheduler.events import Started
 from scheduler.outcome import Trigger
 from scheduler.tables import breakers, duequeue, wakes
@@ -69,15 +69,26 @@ def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Cla
     if run.state == "waiting" and not _may_go_on(turn, entry, standing, run):
         closing.give_up(turn, entry, standing, run)
         return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
+    if _is_spent(turn, entry, run):
+        closing.give_up(turn, entry, standing, run, spent=True)
+        return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
     again = duequeue.begin_again(turn, run, entry.model) if run.state == "waiting" else None
     duequeue.save(turn, standing, planning.busy_until(standing, None))
-    return _tell(turn, claims.admitted(turn, claims.tried_again(turn, entry, standing, again)), None) if again else None
+    if again is None:
+        return None
+    claim = claims.tried_again(turn, entry, standing, again)
+    return _tell(turn, claims.admitted(turn, claim, first=again.has_not_begun), None)
 
 
 def _may_go_on(turn: Turn, entry: Entry, standing: Standing, run: Open) -> bool:
     """A run that has asked already ends as a failure, and not as a skip, when its provider has been shut off meanwhile."""
     shut_off = run.has_failed and breakers.is_open(turn, entry.providers)
     return not shut_off and planning.still_in_time(turn, entry, standing, run.slot)
+
+
+def _is_spent(turn: Turn, entry: Entry, run: Open) -> bool:
+    """A run that has asked already ends as what it came to, and not as a skip, when its budget has no other attempt left."""
+    return run.state == "waiting" and not run.has_not_begun and budgets.is_used_up(turn, entry)
 
 
 def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from scheduler.allowance import ALL, NOTHING, Budget, Scope
 from scheduler.observe.series import Family
 from scheduler.outcome import Kind
 from scheduler.settings import Settings
-from scheduler.tables import breakers, outbox, wakes
+from scheduler.tables import breakers, outbox, spend, wakes
 from scheduler.tables.store import millis
 
 Key = tuple[str, str]
@@ -84,6 +85,30 @@ def of_breakers(db: sqlite3.Connection, providers: Iterable[str]) -> Iterator[Fa
     for provider in providers:
         family.put(int(provider in open_ones), provider)
     yield family
+
+
+def of_budgets(db: sqlite3.Connection, settings: Settings, wanted: Collection[Key], now: datetime) -> Iterator[Family]:
+    """How much of today's budgets is used, reservations of what is in progress included; a budget of nothing is left out."""
+    family = Family(
+        "gauge",
+        "heartbeatd_budget_used_ratio",
+        "The share of today's budget that is used.",
+        ("scope", "kind", "name", "budget"),
+    )
+    days = spend.days(db, now)
+    for scope, budget in _budgets(settings, wanted):
+        spent = days.get((budget.day(now).isoformat(), *scope), NOTHING)
+        for key, used, bound in budget.measured(spent):
+            family.put(used / bound, "all" if scope == ALL else "entry", *scope, key)
+    yield family
+
+
+def _budgets(settings: Settings, wanted: Collection[Key]) -> Iterator[tuple[Scope, Budget]]:
+    if settings.limits.budget is not None:
+        yield ALL, settings.limits.budget
+    for (kind, name), allowance in settings.allowances.items():
+        if allowance.own is not None and (kind, name) in wanted:
+            yield (kind.value, name), allowance.own
 
 
 def of_outbox(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[Family]:

@@ -160,6 +160,7 @@ class Metrics:
         yield from gauges.of_outbox(db, self._settings.channels)
         yield from gauges.of_breakers(db, possible.providers(self._settings))
         yield from gauges.of_queue(db, at)
+        yield from gauges.of_budgets(db, self._settings, self._shown, at)
         yield from gauges.of_files(self._settings.state)
 
     @singledispatchmethod
@@ -299,6 +300,8 @@ def _possible(settings: Settings) -> Iterator[tuple[Key, Possible]]:
     """What every declared entry can come to, in the order of the file."""
     woken = {name for job in settings.jobs.values() for name in job.wake_heartbeat}
     for beat in settings.heartbeats.values():
-        yield (Kind.HEARTBEAT.value, beat.name), possible.of_heartbeat(beat, woken_by_jobs=beat.name in woken)
+        bounded = (Kind.HEARTBEAT, beat.name) in settings.allowances
+        yield (Kind.HEARTBEAT.value, beat.name), possible.of_heartbeat(beat, woken_by_jobs=beat.name in woken, bounded=bounded)
     for job in settings.jobs.values():
-        yield (Kind.CRON.value, job.name), possible.of_job(job, settings.asked.get(job.name))
+        bounded = (Kind.CRON, job.name) in settings.allowances
+        yield (Kind.CRON.value, job.name), possible.of_job(job, settings.asked.get(job.name), bounded=bounded)

@@ -28,8 +28,8 @@ class Possible:
     models: tuple[str, ...] = ()
 
 
-def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
-    """What an agent's heartbeat can come to; a disabled one only refuses wakes."""
+def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> Possible:
+    """What an agent's heartbeat can come to, `bounded` by a budget or not; a disabled one only refuses wakes."""
     sources = (*((Trigger.CRON,) if woken_by_jobs else ()), *FROM_OUTSIDE)
     if not beat.enabled:
         return Possible((), (), (), (Skip.DISABLED,), sources)
@@ -42,7 +42,7 @@ def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool) -> Possible:
         ),
         outcomes=(Outcome.OK, Outcome.ALERT, *((Outcome.ASYNC,) if _may_answer_later(beat.runner) else ()), *UNLUCKY),
         suppressions=tuple(_suppressions(beat)),
-        skips=tuple(_skips(beat)),
+        skips=(*_skips(beat), *((Skip.BUDGET,) if bounded else ())),
         sources=sources,
         models=tuple(_models(beat)),
     )
@@ -83,7 +83,7 @@ def _may_answer_later(runner: Runner) -> bool:
     return isinstance(runner, HttpRunner | PythonRunner)
 
 
-def of_job(job: Job, asked: Agent | None) -> Possible:
+def of_job(job: Job, asked: Agent | None, *, bounded: bool) -> Possible:
     """What a cron job can come to, which asks `asked` if it has a prompt; one that only wakes has nothing that could fail."""
     later = asked is not None and _may_answer_later(asked.runner)
     acts = job.command is not None or asked is not None
@@ -91,7 +91,7 @@ def of_job(job: Job, asked: Agent | None) -> Possible:
         triggers=(*_own_triggers(job), *BY_HAND, *((Trigger.RESULT,) if later else ())),
         outcomes=(Outcome.OK, *((Outcome.ASYNC,) if later else ()), *(UNLUCKY if acts else (Outcome.ABANDONED,))),
         suppressions=(),
-        skips=(*_job_skips(job), *(_prompt_skips(asked) if asked else ())),
+        skips=(*_job_skips(job), *(_prompt_skips(asked) if asked else ()), *((Skip.BUDGET,) if bounded else ())),
         sources=(),
         models=(asked.model or "",) if asked else (),
     )

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from scheduler.allowance import ALL
 from scheduler.outcome import Kind
-from scheduler.tables import boots, breakers, history, holds, outbox
+from scheduler.tables import boots, breakers, history, holds, outbox, spend
 from scheduler.tables.duequeue import UNTIL_RESUMED, optional
 from scheduler.tables.history import iso
 from scheduler.tables.store import millis
@@ -45,6 +46,7 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "config_refused": _refused(boots.latest(db)),
         "deadman_problem": _deadman_problem(boots.latest(db)),
         "breakers": breakers.open_ones(db),
+        "budget": _budget(spend.today(db, now).get(ALL)),
         "entries": listed,
         "queue": _queue(db, listed, now),
         "outbox": [_outbox(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
@@ -65,8 +67,18 @@ def _deadman_problem(life: sqlite3.Row | None) -> str | None:
 
 def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
     """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
-    held = holds.by_agent(db, now)
-    return [_entry(row, held) for row in db.execute(ENTRIES, (kind, name))]
+    held, spent = holds.by_agent(db, now), spend.today(db, now)
+    rows = db.execute(ENTRIES, (kind, name))
+    return [_entry(row, held) | {"budget": _budget(spent.get((row["kind"], row["name"])))} for row in rows]
+
+
+def _budget(row: sqlite3.Row | None) -> dict[str, Any] | None:
+    """What a day has had of each bound; None where nothing was counted yet today, or nothing is to be."""
+    if row is None:
+        return None
+    spent, budget = spend.amount(row), spend.budget_of(row)
+    bounds = {key: {"used": used, "of": bound} for key, used, bound in budget.measured(spent)}
+    return {"day": row["day"], "ends_at": iso(optional(row["ends_at"])), **bounds}
 
 
 def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
+from scheduler.allowance import NANO
 from scheduler.events import Closed
 from scheduler.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.tables.duequeue import Open, Standing, optional
@@ -305,6 +306,7 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "model_used": row["model_used"],
         "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
         "cost_usd": row["cost_usd"],
+        "charged": _charged(row),
         "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
         "precheck": _precheck_data(row),
         "exit_code": row["exit_code"],
@@ -319,6 +321,13 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "notices": _notices(db, row["id"]),
         "config_hash": row["config_hash"],
     }
+
+
+def _charged(row: sqlite3.Row) -> dict[str, float] | None:
+    """What the run counts for in its budgets; more than it cost where nobody said what that was. None: it has no budget."""
+    if row["charged_nanos"] is None:
+        return None
+    return {"usd": row["charged_nanos"] / NANO, "tokens": row["charged_tokens"]}
 
 
 def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:

@@ -69,6 +69,8 @@ create table run (
   model_used text,
   tokens text,
   cost_usd real,
+  charged_nanos integer,            -- what it counts for in its budgets; null: it has none
+  charged_tokens integer,
   prompt_parts text,
   precheck_exit integer,
   precheck_output text,             -- null: no precheck was made
@@ -186,6 +188,20 @@ create table item (
 create table once (
   hash text primary key,            -- of a job's name and its one moment, which has been seen to come or has still to
   seen_at integer not null
+) strict, without rowid;
+
+create table spend (
+  day text not null,                -- of the budget's zone, as 2027-03-28
+  kind text not null,               -- of the entry; kind and name are empty in the row of all
+  name text not null,
+  nanos integer not null,           -- billionths of a USD
+  tokens integer not null,
+  runs integer not null,
+  ends_at integer not null,         -- when the day is over
+  usd_per_day real,                 -- the budget as it last stood
+  tokens_per_day integer,
+  runs_per_day integer,
+  primary key (day, kind, name)
 ) strict, without rowid;
 
 create table breaker (

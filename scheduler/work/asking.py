@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heartbeat import checklist
-from heartbeat.prompt import Prompt
+from heartbeat.prompt import Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import ModelRunner, Runner
@@ -62,7 +62,25 @@ def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
         failure=answer.failure,
         retry_after=answer.retry_after,
         tools_ignored=answer.tools_ignored,
+        unheard=answer.unheard,
     )
+
+
+def length(claim: Claim, prompt: Prompt) -> int:
+    """The tokens of what is asked: estimated, or at the very most where a budget rests on it."""
+    measure = estimate if room(claim) is None else most_tokens
+    return measure(prompt.text, *(text for _, text in claim.messages))
+
+
+def room(claim: Claim) -> int | None:
+    """How many tokens may be asked by the budget; None where it does not rest on that."""
+    return claim.reserved.input_tokens if claim.reserved else None
+
+
+def outgrows(claim: Claim, prompt: Prompt) -> bool:
+    """Whether this prompt could take more than was reserved for it."""
+    most = room(claim)
+    return most is not None and length(claim, prompt) > most
 
 
 def about(claim: Claim) -> dict[str, object]:

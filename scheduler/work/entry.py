@@ -10,7 +10,12 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from heartbeat.prompt import Activity
+<<<<<<< HEAD
 from scheduler.outcome import Ending, Kind, Skip, Trigger
+=======
+from scheduler.allowance import Reserved
+from scheduler.outcome import Ending, Kind, Trigger
+>>>>>>> a7a6af4 (Bound what a day may cost)
 from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work.process import Ended
@@ -47,6 +52,7 @@ class Claim:
     holds when each item of a checklist was last asked about, by its hash, and `last_precheck` the digest of what a precheck
     last printed. `busy`: somebody else has the lane. `last_error` is that of the run before, if it failed; `up_since` when the
     daemon began, or its machine last woke up; `activity` what a gateway last told of the agent.
+    `over_budget`: the most that it can take no longer fits into the day; `reserved` is what it may take, None without a budget.
     """
 
     run_id: int
@@ -64,6 +70,8 @@ class Claim:
     failures: int
     breaker_open: bool = False
     busy: bool = False
+    over_budget: bool = False
+    reserved: Reserved | None = None
     probes: tuple[str, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
     asked: Mapping[str, datetime] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from heartbeat.checks import Situation, answers, checklist_of, first_obstacle, l
 from heartbeat.decision import Action, Decision, question
 from heartbeat.items import Selection
 from heartbeat.precheck import Found
-from heartbeat.prompt import Facts, Prompt, compose, estimate, meta
+from heartbeat.prompt import Facts, Prompt, compose, meta
 from heartbeat.prompt import Wake as PromptWake
 from heartbeat.runners import Answer, Run, Tokens
 from heartbeat.runners import ask as runners
@@ -156,8 +156,7 @@ def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, el
     selection = situation.selection
     facts = _facts(spec, claim, situation, selection)
     prompt = compose(facts, spec)
-    said = (text for _, text in claim.messages)
-    if late_obstacle(replace(situation, tokens=estimate(prompt.text, *said))) is not None:
+    if late_obstacle(replace(situation, tokens=asking.length(claim, prompt))) is not None:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
     return replace(_answered(spec, claim, facts, prompt, start, elapsed), selection=selection)
 
@@ -181,6 +180,8 @@ def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
 def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> Ending | Decision:
     """What a model decides; the end of the run if that is to skip, or no decision at all."""
     prompt = question(facts, spec)
+    if asking.outgrows(claim, prompt):
+        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
     answer = runners.decide(_run(spec, claim, facts, prompt, decide.model), decide.runner)
     if isinstance(answer, Answer):
         return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
@@ -200,6 +201,9 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
 
 
 def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, timeout: timedelta) -> Ending:
+    if facts.tasks is not None and asking.outgrows(claim, prompt):
+        error = "the tasks that were decided on make the prompt larger than its budget allows"
+        return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.sizes))
     run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
     return asking.ask(run, prompt, spec.runner, start, lambda text: _judged(spec, text))
 
@@ -219,6 +223,8 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         busy=claim.busy,
         checklist=checklist_of(spec),
         breaker_open=claim.breaker_open,
+        over_budget=claim.over_budget,
+        room=asking.room(claim),
         slot=claim.slot,
         asked=claim.asked,
     )

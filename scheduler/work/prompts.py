@@ -22,7 +22,7 @@ def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge)
     with suppress(OSError):  # where it cannot be made, the runner says so better
         agent.workspace.mkdir(parents=True, exist_ok=True)
     prompt = task.compose(job.prompt or "", agent, claim.started_at, asking.files(agent.workspace, agent.context))
-    if estimate(prompt.text) > agent.max_input_tokens:
+    if asking.outgrows(claim, prompt) or estimate(prompt.text) > agent.max_input_tokens:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
     about = {**task.meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
     run = Run(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, about)
@@ -35,4 +35,12 @@ def gates(claim: Claim) -> list[tuple[Skip, bool]]:
 
 
 def _obstacle(claim: Claim) -> Skip | None:
+<<<<<<< HEAD
     return next((reason for reason, stands in gates(claim) if stands), None)
+=======
+    if claim.busy:
+        return Skip.BUSY
+    if claim.over_budget:
+        return Skip.BUDGET
+    return Skip.BREAKER_OPEN if claim.breaker_open else None
+>>>>>>> a7a6af4 (Bound what a day may cost)

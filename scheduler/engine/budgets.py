@@ -1,0 +1,104 @@
+"""Budgets: an attempt begins only if the most that it can take still fits into the day, and pays what it took when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler.allowance import NOTHING, Account, Allowance, Amount, Budget, Reserved, nanos
+from scheduler.engine import money
+from scheduler.outcome import Call, Ending, Failure, Outcome
+from scheduler.tables import spend
+from scheduler.turn import Turn
+from scheduler.work.entry import Claim, Entry
+
+# Who answers so has not taken the question up, and takes no money for it.
+REFUSED = frozenset(
+    {
+        Failure.AUTH,
+        Failure.PAYMENT,
+        Failure.NOT_FOUND,
+        Failure.BAD_REQUEST,
+        Failure.TOO_LARGE,
+        Failure.RATE,
+        Failure.OVERLOADED,
+        Failure.DNS,
+        Failure.TLS,
+    }
+)
+
+
+def admit(turn: Turn, claim: Claim, *, first: bool) -> Claim:
+    """The claim with the most that it can take reserved in every budget of its entry, or marked as over one of them.
+
+    `first`: this attempt begins the run, and counts as one. An entry without a budget costs no statement.
+    """
+    allowance = _allowance(turn, claim.entry)
+    if allowance is None:
+        return claim
+    most = replace(allowance.most, runs=int(first))
+    accounts = _accounts(turn, claim.entry, allowance)
+    if not _fits(turn, accounts, most):
+        return replace(claim, over_budget=True)
+    for account, budget in accounts:
+        spend.reserve(turn, account, budget, most)
+    spend.charge(turn, claim.run_id, most)
+    return replace(claim, reserved=Reserved(tuple(account for account, _ in accounts), most, allowance.input_tokens))
+
+
+def is_used_up(turn: Turn, entry: Entry) -> bool:
+    """Whether a further attempt of a run would be over one of its budgets."""
+    allowance = _allowance(turn, entry)
+    if allowance is None:
+        return False
+    return not _fits(turn, _accounts(turn, entry, allowance), replace(allowance.most, runs=0))
+
+
+def settle(turn: Turn, claim: Claim, ending: Ending) -> None:
+    """Put what an attempt took in the place of what was reserved for it; what nobody knows stays reserved."""
+    if claim.reserved is None:
+        return
+    difference = _taken(turn, claim.reserved.most, ending) - claim.reserved.most
+    if difference == NOTHING:
+        return
+    for account in claim.reserved.accounts:
+        spend.change(turn, account, difference)
+    spend.charge(turn, claim.run_id, difference)
+
+
+def _allowance(turn: Turn, entry: Entry) -> Allowance | None:
+    return turn.plan.settings.allowances.get((entry.kind, entry.name))
+
+
+def _accounts(turn: Turn, entry: Entry, allowance: Allowance) -> list[tuple[Account, Budget]]:
+    budgets = allowance.budgets(entry.kind, entry.name)
+    return [(Account(budget.day(turn.now), scope), budget) for scope, budget in budgets]
+
+
+def _fits(turn: Turn, accounts: list[tuple[Account, Budget]], most: Amount) -> bool:
+    return all(budget.allows(spend.spent(turn.db, account) + most) for account, budget in accounts)
+
+
+def _taken(turn: Turn, most: Amount, ending: Ending) -> Amount:
+    if not ending.calls:
+        return NOTHING if _asked_nobody(ending) else most
+    parts = [_of(turn, most, call) for call in ending.calls]
+    known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
+    if None not in parts:
+        return known
+    return Amount(max(known.nanos, most.nanos), max(known.tokens, most.tokens), most.runs)
+
+
+def _asked_nobody(ending: Ending) -> bool:
+    """Whether the agent was not asked; an ending without calls that does not say so is one that we made up."""
+    return ending.outcome is Outcome.SKIPPED or ending.precheck is not None
+
+
+def _of(turn: Turn, most: Amount, call: Call) -> Amount | None:
+    """What a call took; None where nobody said it, or said what cannot be: that a model read and wrote nothing."""
+    if call.tokens is None and call.cost_usd is None:
+        return NOTHING if call.unheard or call.failure in REFUSED else None
+    tokens = call.tokens.total if call.tokens else 0
+    usd = money.cost(turn.plan.settings.prices, call)
+    if (most.tokens and not tokens) or (most.nanos and (usd is None or not (tokens or usd))):
+        return None
+    return Amount(nanos(usd or 0.0), tokens)

@@ -1,0 +1,132 @@
+"""Budgets of a config: what cannot hold is a fault, what contradicts a warning, and what nobody bounds is told once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from config_file import complaints, read
+
+from scheduler.allowance import Amount
+from scheduler.outcome import Kind
+from scheduler.plan import diff
+
+KEY = "sk-ant-canary-0123456789"
+ENVIRON = {"KEY": KEY}
+RIGHT = """\
+timezone: Europe/Berlin
+limits: {budget: {usd_per_day: 5}}
+providers: {anthropic: {api_key: "${KEY}"}}
+prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
+defaults: {heartbeat: {interval: 30m, deliver: log}}
+agents:
+  ops:
+    runner: {kind: anthropic}
+    model: claude-haiku-5-5
+    heartbeat:
+      retries: 2
+      budget: {usd_per_day: 0.50, tokens_per_day: 200k, runs_per_day: 60, usd_per_run: 0.10}
+  tool:
+    runner: {kind: command, argv: [cat]}
+    heartbeat: {budget: {usd_per_run: 0.02}}
+"""
+BUDGET = "budget: {usd_per_day: 0.50, tokens_per_day: 200k, runs_per_day: 60, usd_per_run: 0.10}"
+LIMITS = "limits: {budget: {usd_per_day: 5}}"
+TOOL = "{budget: {usd_per_run: 0.02}}"
+
+# fmt: off
+FAULTS = [
+    ("usd_per_day: 0.50", "usd_per_day: -1", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: -1 is out of bounds; write USD from 0.0001 to 1,000,000"),
+    ("usd_per_day: 0.50", "usd_per_day: lots", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: 'lots' is not an amount of USD; write 0.50"),
+    ("usd_per_day: 0.50", "usd_per_day: .inf", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: inf is not an amount of USD; write 0.50"),
+    ("tokens_per_day: 200k", "tokens_per_day: 0", "config.yaml:12:51: agents.ops.heartbeat.budget.tokens_per_day: 0 is out of bounds; write an amount from 1 to 1000000k"),
+    ("runs_per_day: 60", "runs_per_day: 0", "config.yaml:12:71: agents.ops.heartbeat.budget.runs_per_day: 0 is out of bounds; write a number from 1 to 1000000"),
+    (BUDGET, "budget: none", "config.yaml:12:15: agents.ops.heartbeat.budget: 'none' is not known here; write {usd_per_day: 0.50}, or unlimited"),
+    (BUDGET, "budget: 0.5", "config.yaml:12:15: agents.ops.heartbeat.budget: 0.5 is not known here; write {usd_per_day: 0.50}, or unlimited"),
+    ("runs_per_day", "run_per_day", "config.yaml:12:57: agents.ops.heartbeat.budget.run_per_day: unknown key; did you mean runs_per_day?"),
+    ("input: 1.0", "input: -1.0", "config.yaml:4:36: prices.claude-haiku-5-5.input: -1.0 is less than nothing; write USD per million tokens, like 3.0"),
+    (BUDGET, "budget: {usd_per_day: 0.05}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one run may take 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_run"),
+    (BUDGET, "budget: {tokens_per_day: 50k}", "config.yaml:12:32: agents.ops.heartbeat.budget.tokens_per_day: one run may take 52,000 tokens (50,000 tokens in, 2,000 out); write 52000 or more, or a smaller max_input_tokens"),
+    (BUDGET, "budget: {usd_per_day: 0.10}\n      decide: {model: claude-haiku-5-5}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one run may take 0.145 USD (50,000 tokens in, 2,000 and 2,000 out); write 0.145 or more, or a smaller usd_per_run"),
+    ("usd_per_run: 0.10", "usd_per_run: 0.0105", "config.yaml:12:88: agents.ops.heartbeat.budget.usd_per_run: this leaves no room for a prompt beside the answers; write 0.0125 or more, or a smaller max_output_tokens"),
+    (LIMITS, "limits: {budget: {usd_per_day: 0.06}}", "config.yaml:12:7: agents.ops.heartbeat.budget: one run may take 0.0725 USD (50,000 tokens in, 2,000 out), more than limits.budget.usd_per_day allows; write a smaller usd_per_run, or raise the limit to 0.0725"),
+    ("claude-haiku-5-5: {input: 1.0, output: 5.0}", "x: {input: 1, output: 5}", 'config.yaml:12:7: agents.ops.heartbeat.budget: usd_per_day cannot hold, for "claude-haiku-5-5" has no price; write prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}'),
+    (TOOL, "{}", "config.yaml:15:5: agents.tool.heartbeat.budget: limits.budget.usd_per_day cannot hold, for nobody knows what its runner takes; write budget: {usd_per_run: 0.10}, the most that one run takes, or 0 where that is nothing"),
+    (TOOL, "{budget: {usd_per_day: 0.01, usd_per_run: 0.02}}", "config.yaml:15:39: agents.tool.heartbeat.budget.usd_per_day: one run may take 0.02 USD; write 0.02 or more, or a smaller usd_per_run"),
+    (TOOL, "{budget: {tokens_per_day: 1m, usd_per_run: 0.02}}", "config.yaml:15:17: agents.tool.heartbeat.budget: tokens_per_day cannot hold, for nobody knows what its runner takes; write usd_per_day and usd_per_run instead, or usd_per_run: 0 where it takes nothing"),
+    (LIMITS, "limits: {budget: {usd_per_run: 1}}", "config.yaml:2:19: limits.budget.usd_per_run: unknown key; did you mean usd_per_day?"),
+]
+
+WARNINGS = [
+    ("usd_per_day: 0.50", "usd_per_day: 9", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: limits.budget.usd_per_day is 5 and is reached first; write that or less"),
+    (LIMITS, "limits: {budget: {usd_per_day: 5, runs_per_day: 50}}", "config.yaml:12:71: agents.ops.heartbeat.budget.runs_per_day: limits.budget.runs_per_day is 50 and is reached first; write that or less"),
+]
+# fmt: on
+
+
+def warnings(folder: Path, text: str) -> list[str]:
+    return [str(warning).replace(f"{folder}{os.sep}", "") for warning in read(folder, text, ENVIRON).warnings]
+
+
+def test_the_budgets_of_the_design_are_right(tmp_path: Path) -> None:
+    assert warnings(tmp_path, RIGHT) == []
+
+
+@pytest.mark.parametrize(("right", "wrong", "line"), FAULTS, ids=[str(number) for number in range(len(FAULTS))])
+def test_a_budget_that_cannot_hold_is_a_fault_with_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    assert right in RIGHT
+    assert complaints(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON) == [line]
+
+
+@pytest.mark.parametrize(("right", "more", "line"), WARNINGS, ids=[str(number) for number in range(len(WARNINGS))])
+def test_a_budget_that_is_never_reached_is_a_warning(tmp_path: Path, right: str, more: str, line: str) -> None:
+    assert warnings(tmp_path, RIGHT.replace(right, more, 1)) == [line]
+
+
+def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_to_write(tmp_path: Path) -> None:
+    text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "retries: 1").replace("      retries: 2\n", "")
+    line = "write defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}, or budget: unlimited if you mean it"
+    assert warnings(tmp_path, text) == [
+        f"config.yaml:6:1: agents: nothing bounds what is spent by one agent that asks a model; {line}"
+    ]
+    assert warnings(tmp_path, text.replace("retries: 1", "budget: unlimited")) == []
+    assert warnings(tmp_path, text.replace("limits: {}", LIMITS)) == []
+    assert warnings(tmp_path, text.replace("retries: 1", "enabled: false")) == []
+
+
+def test_what_a_run_may_take_bounds_how_long_prompts_may_be(tmp_path: Path) -> None:
+    allowances = read(tmp_path, RIGHT.replace("usd_per_run: 0.10", "usd_per_run: 0.035"), ENVIRON).settings.allowances
+    ops = allowances[Kind.HEARTBEAT, "ops"]
+    assert ops.input_tokens == 20_000  # and 2,000 out: 20,000 x 1.25 + 2,000 x 5 millionths, the dearest input being a cache's
+    assert ops.most == Amount(nanos=35_000_000, tokens=22_000, runs=1)
+    assert allowances[Kind.HEARTBEAT, "tool"].most == Amount(nanos=20_000_000, runs=1)
+    assert allowances[Kind.HEARTBEAT, "tool"].input_tokens is None
+
+
+def test_an_entry_without_a_budget_has_no_allowance(tmp_path: Path) -> None:
+    text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "budget: unlimited").replace(TOOL, "{}")
+    assert read(tmp_path, text, ENVIRON).settings.allowances == {}
+
+
+def test_a_jobs_prompt_has_a_budget_of_its_own_and_a_command_has_none(tmp_path: Path) -> None:
+    text = RIGHT + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops, budget: {runs_per_day: 3}}\n'
+    text += "  run: {every: 6h, command: uptime}\n"
+    allowances = read(tmp_path, text, ENVIRON).settings.allowances
+    assert allowances[Kind.CRON, "ask"].own is not None
+    assert (Kind.CRON, "run") not in allowances
+    assert complaints(tmp_path, text.replace("command: uptime", "command: uptime, budget: {runs_per_day: 3}"), ENVIRON) == [
+        "config.yaml:18:37: cron.run.budget: nobody is asked, for there is no prompt; remove budget, or write prompt: TEXT"
+    ]
+
+
+def test_a_reload_says_whose_budget_changed(tmp_path: Path) -> None:
+    before = read(tmp_path, RIGHT, ENVIRON).settings
+    after = read(tmp_path, RIGHT.replace("runs_per_day: 60", "runs_per_day: 61"), ENVIRON).settings
+    assert diff(before, after).lines() == ["changed agent/ops: budget"]
+
+
+def test_an_entry_undoes_an_inherited_budget(tmp_path: Path) -> None:
+    text = RIGHT.replace(LIMITS, "limits: {}").replace("deliver: log}", "deliver: log, budget: {runs_per_day: 9}}", 1)
+    allowances = read(tmp_path, text.replace(BUDGET, "budget: unlimited"), ENVIRON).settings.allowances
+    assert list(allowances) == [(Kind.HEARTBEAT, "tool")]

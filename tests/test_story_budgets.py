@@ -1,0 +1,300 @@
+"""Stories of budgets: what a day may have is never passed, and what nobody says is booked at the most that it can be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from servers import completions
+from servers.scripted import Act, Server, hang_up, reply
+from world import Asked, Takes, World
+
+from scheduler.observe import gauges
+from scheduler.observe.status import snapshot
+
+Play = Callable[..., World]
+
+
+def tool(budget: str, **heartbeat: str) -> str:
+    """An agent that is a program, of which only its owner knows what it takes."""
+    words = {"interval": "1h", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log", "budget": budget} | heartbeat
+    beat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f"agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{{beat}}}}}}}\n"
+
+
+def model(url: str, budget: str, **heartbeat: str) -> str:
+    """An agent that asks a model: 3,000 tokens in and 500 out are 0.011 USD."""
+    words = {"interval": "1h", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log", "budget": budget} | heartbeat
+    beat = ", ".join(f"{key}: {value}" for key, value in words.items())
+    return f"""
+providers: {{local: {{kind: openai, base_url: "{url}"}}}}
+prices: {{big: {{input: 2.0, output: 10.0, cache_write: 2.0}}}}
+defaults: {{heartbeat: {{max_input_tokens: 3k, max_output_tokens: 500}}}}
+agents: {{ops: {{runner: {{kind: openai, provider: local}}, model: big, heartbeat: {{{beat}}}}}}}
+"""
+
+
+def says(cost: float) -> Callable[[Asked], str]:
+    return lambda asked: json.dumps({"result": "HEARTBEAT_OK", "total_cost_usd": cost})
+
+
+def ends(world: World) -> list[str]:
+    """How each row ended, and over how many slots."""
+    return [" ".join(line.split(" ")[3:]).replace(" heartbeat_ok", "") for line in world.story()]
+
+
+def usd(world: World, key: str = "usd_per_day") -> float:
+    """What today has had by the status page."""
+    return snapshot(world.store.connection, world.clock.now)["entries"][0]["budget"][key]["used"]
+
+
+def test_a_day_has_what_it_may_and_the_next_one_begins_anew(play: Play) -> None:
+    world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.03}"), start="2026-03-02 20:00", scripts={"ops": says(0.03)})
+    world.run(hours=6, minutes=1)
+    assert ends(world) == ["ok", "ok", "ok", "skipped budget", "ok", "ok", "ok"]
+
+
+def test_the_day_is_that_of_the_agents_zone(play: Play) -> None:
+    yaml = tool("{runs_per_day: 1}", timezone="Asia/Ho_Chi_Minh")  # seven hours ahead
+    world = play(yaml, start="2026-03-02 15:00")
+    world.run(hours=3, minutes=1)
+    assert ends(world) == ["ok", "skipped budget", "ok", "skipped budget"]
+
+
+def test_what_a_run_really_took_replaces_what_was_reserved(play: Play) -> None:
+    world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": says(0.01)})
+    world.run(hours=9, minutes=1)
+    assert ends(world) == ["ok"] * 6 + ["skipped budget"] * 4  # six cents are spent, and five no longer fit
+    assert usd(world) == pytest.approx(0.06)
+    assert world.rows()[0]["charged"] == {"usd": 0.01, "tokens": 0}
+
+
+def test_what_nobody_says_is_booked_at_the_most_and_seen_in_the_row(play: Play) -> None:
+    world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": lambda asked: "HEARTBEAT_OK"})
+    world.run(hours=2, minutes=1)
+    assert ends(world) == ["ok", "ok", "skipped budget"]
+    assert [(row["cost_usd"], row["charged"]) for row in world.rows()] == [
+        (None, {"usd": 0.05, "tokens": 0}), (None, {"usd": 0.05, "tokens": 0}), (None, None)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {},
+        {"prompt_tokens": -100, "completion_tokens": -10},
+        {"prompt_tokens": 0, "completion_tokens": 0},
+        {"prompt_tokens": 100},
+        {"prompt_tokens": "100", "completion_tokens": 10},
+    ],
+)
+def test_a_model_without_a_believable_usage_is_booked_at_the_bound(play: Play, usage: Any) -> None:
+    with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))]) as server:
+        world = play(model(server.url, "{usd_per_day: 1}"))
+        world.run(minutes=1)
+    assert world.rows()[0]["charged"] == {"usd": 0.011, "tokens": 3500}
+
+
+def test_a_usage_is_booked_as_it_is_told(play: Play) -> None:
+    with Server([completions.says("HEARTBEAT_OK")]) as server:
+        world = play(model(server.url, "{usd_per_day: 1, tokens_per_day: 10k}"))
+        world.run(minutes=1)
+    assert world.rows()[0]["charged"] == {"usd": pytest.approx((127 * 2 + 30 * 10) / 1e6, abs=2e-6), "tokens": 157}
+    assert usd(world, "tokens_per_day") == 157
+
+
+@pytest.mark.parametrize(
+    ("act", "charged"),
+    [
+        (completions.refuses(429, "slow down"), 0.0),
+        (completions.refuses(401, "who are you"), 0.0),
+        (completions.refuses(503, "too much to do"), 0.0),
+        (completions.refuses(500, "broken"), 0.011),
+        (hang_up(), 0.011),
+    ],
+)
+def test_a_refusal_takes_nothing_and_a_breakdown_may_have_taken_all(play: Play, act: Act, charged: float) -> None:
+    with Server([act]) as server:
+        world = play(model(server.url, "{usd_per_day: 1}", retries="0"))
+        world.run(minutes=1)
+    assert world.rows()[0]["charged"]["usd"] == charged
+
+
+def test_a_provider_that_cannot_be_reached_takes_nothing(play: Play) -> None:
+    with Server([]) as server:
+        gone = server.url
+    world = play(model(gone, "{usd_per_day: 1}", retries="0"))
+    world.run(minutes=1)
+    assert (world.rows()[0]["reason"], world.rows()[0]["charged"]["usd"]) == ("connect", 0.0)
+
+
+def test_a_decision_is_reserved_for_too(play: Play) -> None:
+    said = completions.completion(None, calls=[completions.tool("decide", {"action": "skip", "tasks": ""})], usage=None)
+    with Server([reply(said)]) as server:
+        world = play(model(server.url, "{usd_per_day: 0.03}", decide="{model: big}"))
+        world.run(hours=1, minutes=1)
+    assert ends(world) == ["ok decided_skip", "skipped budget"]
+    assert world.rows()[0]["charged"] == {"usd": 0.022, "tokens": 7000}
+
+
+def test_tasks_that_would_take_more_than_was_reserved_are_not_asked_for(play: Play) -> None:
+    said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look " * 600})])
+    with Server([reply(said)]) as server:
+        world = play(model(server.url, "{usd_per_day: 1}", decide="{model: big}"))
+        world.run(minutes=1)
+        assert len(server.requests) == 1
+    assert ends(world) == ["failed too_large"]
+
+
+def test_a_prompt_under_a_budget_is_measured_at_a_token_a_byte(play: Play) -> None:
+    with Server([completions.says("HEARTBEAT_OK")]) as server:
+        world = play(model(server.url, "{usd_per_day: 1}"))
+        world.wake("ops", "ä" * 1200)  # 1,200 by the estimate, and 2,400 bytes beside the rules
+        world.run(minutes=1)
+        world.reload(model(server.url, "unlimited"))
+        world.run(minutes=1)
+        world.wake("ops", "now")
+        world.run(minutes=1)
+    assert ends(world)[0] == "skipped prompt_too_large"
+    assert ends(world)[-1] == "ok"
+    assert world.rows()[0]["charged"] == {"usd": 0.0, "tokens": 0}
+
+
+def test_a_beat_that_asks_nobody_spends_nothing(play: Play) -> None:
+    world = play(tool("{usd_per_day: 0.03, usd_per_run: 0.03, runs_per_day: 1}", checklist="HEARTBEAT.md"))
+    world.run(hours=2, minutes=1)
+    world.write("ops/HEARTBEAT.md", "- look\n")
+    world.run(hours=2)
+    assert ends(world) == ["skipped checklist_missing"] * 3 + ["ok", "skipped budget"]
+
+
+def test_why_there_is_nothing_to_do_is_said_before_that_there_is_no_money(play: Play) -> None:
+    world = play(tool("{runs_per_day: 1}", checklist="HEARTBEAT.md"))
+    world.write("ops/HEARTBEAT.md", "- look\n")
+    world.run(minutes=1)
+    world.write("ops/HEARTBEAT.md", "\n")
+    world.run(hours=1)
+    assert ends(world) == ["ok", "skipped checklist_empty"]
+
+
+def test_each_attempt_is_reserved_and_a_run_ends_as_its_last_one_when_there_is_no_more(play: Play) -> None:
+    world = play(tool("{usd_per_day: 0.07, usd_per_run: 0.03}", retries="5"), scripts={"ops": lambda asked: 1})
+    world.run(hours=1, minutes=1)
+    assert len(world.asked) == 2
+    assert ends(world) == ["failed exit", "skipped budget"]
+    assert "its budget leaves no other attempt" in world.rows()[0]["error"]
+    assert world.rows()[0]["charged"]["usd"] == 0.06
+
+
+def test_another_agent_may_take_what_a_retry_waited_for(play: Play) -> None:
+    yaml = "limits: {budget: {runs_per_day: 9, usd_per_day: 0.07}}\n" + tool("{usd_per_run: 0.03}", retries="2", interval="2h")
+    yaml += "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {usd_per_run: 0.03}}}\n"
+    world = play(yaml, scripts={"ops": lambda asked: 1})
+    world.run(minutes=1)
+    assert len(world.asked) == 2
+    assert sum(row["charged"]["usd"] for row in world.rows() if row["charged"]) == 0.06
+
+
+def test_a_crash_keeps_what_was_reserved_and_the_run_is_not_begun_again_without_money(play: Play) -> None:
+    script = {"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=4))}
+    world = play(tool("{usd_per_day: 0.05, usd_per_run: 0.03}"), scripts=script)
+    world.run(minutes=1)
+    world.off(minutes=1)
+    world.run(minutes=5)
+    assert len(world.asked) == 1
+    assert ends(world) == ["abandoned exit"]
+    assert (world.rows()[0]["charged"]["usd"], usd(world)) == (0.03, 0.03)
+
+
+def test_a_run_that_was_cut_pays_for_both_its_attempts(play: Play) -> None:
+    script = {"ops": lambda asked: Takes(says(0.01)(asked), timedelta(minutes=4))}
+    world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.03}"), scripts=script)
+    world.run(minutes=1)
+    world.off(minutes=1)
+    world.run(minutes=5)
+    assert ends(world) == ["ok"]
+    assert world.rows()[0]["charged"]["usd"] == pytest.approx(0.04)
+
+
+def test_all_agents_share_the_budget_of_limits(play: Play) -> None:
+    both = tool("{runs_per_day: 2}").replace("agents: {", "agents: {b: {runner: {kind: command, argv: [agent]}, heartbeat: "
+        '{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}, ')  # fmt: skip
+    world = play("limits: {budget: {runs_per_day: 3}}\n" + both)
+    world.run(hours=3, minutes=1)
+    assert sum(end == "ok" for end in ends(world)) == 3
+    assert snapshot(world.store.connection, world.clock.now)["budget"]["runs_per_day"] == {"used": 3, "of": 3}
+
+
+def test_many_that_begin_at_once_do_not_pass_the_ceiling_together(play: Play) -> None:
+    many = ", ".join(
+        f'a{number}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n",'
+        " deliver: log, budget: {usd_per_run: 0.03}}}"
+        for number in range(8)
+    )
+    script: Any = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=3))  # noqa: E731
+    names = {f"a{number}": script for number in range(8)}
+    world = play(f"limits: {{budget: {{usd_per_day: 0.10}}}}\nagents: {{{many}}}\n", scripts=names)
+    world.run(minutes=30)
+    assert len(world.asked) == 3
+
+
+def test_a_clock_that_is_set_back_does_not_bring_the_money_back(play: Play) -> None:
+    world = play(tool("{runs_per_day: 2}"), start="2026-03-02 23:30")
+    world.run(minutes=1)
+    world.clock.now += timedelta(hours=1)
+    world.run(hours=1)
+    world.clock.now -= timedelta(hours=3)
+    world.run(hours=2)
+    days = [asked.at.date().isoformat() for asked in world.asked]
+    assert max(days.count(day) for day in days) <= 2
+
+
+def test_a_jobs_prompt_is_skipped_when_its_budget_is_used(play: Play) -> None:
+    yaml = tool("unlimited", interval="none") + "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {runs_per_day: 1}}}\n"
+    world = play(yaml)
+    world.run(hours=2, minutes=1)
+    assert ends(world) == ["ok", "skipped budget"]
+
+
+def test_an_entry_without_a_budget_costs_no_statement(play: Play) -> None:
+    world = play(tool("unlimited"))
+    asked: list[str] = []
+    world.store.connection.set_trace_callback(asked.append)
+    world.run(minutes=30)
+    world.store.connection.set_trace_callback(None)
+    assert ends(world) == ["ok"]
+    about_money = {text.split(" where")[0] for text in asked if "spend" in text or "charged" in text}
+    assert about_money <= {"delete from spend"}  # once a minute old days are removed, and that is all
+
+
+def test_the_share_that_is_used_is_a_gauge_and_is_there_from_the_start(play: Play) -> None:
+    yaml = "limits: {budget: {usd_per_day: 1}}\n" + tool("{usd_per_day: 0.10, runs_per_day: 4, usd_per_run: 0.05}")
+    world = play(yaml, scripts={"ops": says(0.05)})
+    assert shares(world) == [("all", "usd_per_day", 0), ("entry", "runs_per_day", 0), ("entry", "usd_per_day", 0)]
+    world.run(minutes=1)
+    assert shares(world) == [("all", "usd_per_day", 0.05), ("entry", "runs_per_day", 0.25), ("entry", "usd_per_day", 0.5)]
+    world.run(hours=16)
+    assert shares(world)[0] == ("all", "usd_per_day", 0.05)  # of a new day, which began at midnight with one beat
+
+
+def shares(world: World) -> list[tuple[str, str, float]]:
+    """Scope, budget and share of each series."""
+    settings = world.engine.plan.settings
+    (family,) = gauges.of_budgets(world.store.connection, settings, {("heartbeat", "ops")}, world.clock.now)
+    found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.lines()))
+    return sorted((scope, budget, float(share)) for scope, budget, share in found)
+
+
+def test_days_long_past_are_forgotten(play: Play) -> None:
+    world = play(tool("{runs_per_day: 1}", interval="24h"))
+    world.run(minutes=1)
+    world.clock.forward(timedelta(days=101))
+    world.run(days=1, minutes=2)
+    days = [row["day"] for row in world.store.connection.execute("select day from spend order by day")]
+    assert "2026-03-02" not in days
+    assert days

@@ -1,0 +1,139 @@
+"""A hundred days among enemies: what each day really cost is at most what the worst day was said to cost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from servers.completions import completion, tool
+from servers.scripted import Act, Request, Server, hang_up, reply
+from world import Asked, Takes, World
+
+from scheduler.config.load import load
+from scheduler.observe.worst import worst
+
+DAYS = 100
+START = "2027-02-20 00:00"  # Berlin's clocks go forward on 28 March, Sydney's back on 4 April
+ZONES = {"ops": ZoneInfo("Europe/Berlin"), "far": ZoneInfo("Australia/Sydney"), "tool": ZoneInfo("UTC")}
+INPUT, OUTPUT = 2.0, 10.0  # USD per million tokens
+CONFIG = """
+timezone: UTC
+limits: {{wake_gap: 1s, wake_flood: 20 per 10m, budget: {{usd_per_day: 0.30}}}}
+history: {{keep: 200d, runs: 100000}}
+providers: {{local: {{kind: openai, base_url: "{url}"}}}}
+prices:
+  ops: {{input: 2.0, output: 10.0, cache_write: 2.0}}
+  far: {{input: 2.0, output: 10.0, cache_write: 2.0}}
+defaults:
+  heartbeat: {{stagger: 0s, checklist: "- look\\n", deliver: log, max_output_tokens: 500}}
+agents:
+  ops:
+    runner: {{kind: openai, provider: local}}
+    model: ops
+    heartbeat: {{interval: 4h, timezone: Europe/Berlin, max_input_tokens: 3k, decide: {{model: ops}}, budget: {{usd_per_day: 0.12}}}}
+  far:
+    runner: {{kind: openai, provider: local}}
+    model: far
+    heartbeat: {{interval: 3h, timezone: Australia/Sydney, budget: {{usd_per_day: 0.10, usd_per_run: 0.011}}}}
+  tool:
+    runner: {{kind: command, argv: [agent]}}
+    heartbeat: {{interval: 2h, budget: {{usd_per_day: 0.16, usd_per_run: 0.03}}}}
+"""
+
+
+@dataclass
+class Provider(Server):
+    """Bills all that it can: every byte of a prompt as a token, the longest answers, and what it never says that it took."""
+
+    chance: random.Random = field(default_factory=lambda: random.Random(5))
+    bill: Callable[[str, float], None] = lambda name, usd: None
+
+    def _next(self, request: Request) -> Act:
+        asked = request.json
+        took = sum(len(turn["content"].encode()) for turn in asked["messages"])
+        mood = self.chance.random()
+        if mood < 0.2:  # a storm: nothing is done, and nothing billed
+            return reply({"error": {"message": "slow down"}}, 429, retry_after=self.chance.choice(("1", "30", "9999")))
+        self.bill(asked["model"], (took * INPUT + asked["max_tokens"] * OUTPUT) / 1e6)
+        if mood < 0.3:
+            return self.chance.choice((hang_up(), reply({"error": {"message": "broken"}}, 500)))
+        usage: Any = {"prompt_tokens": took, "completion_tokens": asked["max_tokens"]}
+        if mood < 0.5:
+            nothing, less = dict.fromkeys(usage, 0), {key: -number for key, number in usage.items()}
+            usage = self.chance.choice((None, {}, nothing, less, {"prompt_tokens": 1}))
+        return reply(completion("ALERT: again", calls=self._decision() if "tools" in asked else None, usage=usage))
+
+    def _decision(self) -> list[Any]:
+        """To run, at times with more to do than may be asked."""
+        return [tool("decide", {"action": "run", "tasks": "look again " * self.chance.randrange(1, 300)})]
+
+
+class Days:
+    """The days of three agents, with all that can go wrong between their beats."""
+
+    def __init__(self, folder: Path, server: Provider) -> None:
+        self.chance = random.Random(11)
+        self.cost: Counter[tuple[str, date]] = Counter()
+        self.asked = 0
+        server.bill = self._bill
+        self.world = World(folder, CONFIG.format(url=server.url), start=START, scripts={"tool": self._tool})
+
+    def play(self) -> None:
+        world, ends = self.world, self.world.clock.now + timedelta(days=DAYS)
+        while world.clock.now < ends:
+            self.chance.choice((self._nothing, self._nothing, self._storm, self._storm, self._kill, self._set_the_clock))()
+            world.run(minutes=self.chance.randrange(30, 36 * 60))
+
+    def _bill(self, name: str, usd: float) -> None:
+        self.asked += 1
+        now = self.world.clock.now
+        self.cost[name, now.astimezone(ZONES[name]).date()] += usd
+        self.cost["", now.date()] += usd
+
+    def _tool(self, asked: Asked) -> Any:
+        """A program that takes all it may, and seldom says so."""
+        self._bill("tool", 0.03)
+        said = self.chance.choice(("ALERT: again", '{"result": "ALERT: again", "total_cost_usd": 0.03}', 1))
+        return Takes(said, timedelta(minutes=self.chance.choice((0, 0, 4))))
+
+    def _nothing(self) -> None:
+        """An hour like any other."""
+
+    def _storm(self) -> None:
+        for name in ("ops", "far", "tool") * 3:
+            self.world.wake(name, "look! " * self.chance.randrange(1, 500), sender=f"bot{self.chance.randrange(3)}")
+            self.world.run(seconds=self.chance.choice((1, 40)))
+
+    def _kill(self) -> None:
+        """In the middle of whatever has just been asked, some times in a row."""
+        for name in ("ops", "far", "tool"):
+            self.world.wake(name, "now")
+        for _ in range(self.chance.randrange(1, 4)):
+            self.world.clock.forward(timedelta(seconds=self.chance.choice((1, 31))))
+            self.world.engine.tick(self.world.clock.read())
+            self.world.kill()
+            self.world.boot()
+
+    def _set_the_clock(self) -> None:
+        self.world.clock.now += timedelta(hours=self.chance.choice((-26, -3, -1, 1, 5, 30)))
+
+
+def test_no_day_costs_more_than_the_worst_day_was_said_to(tmp_path: Path) -> None:
+    with Provider([]) as server:
+        days = Days(tmp_path, server)
+        told = worst(load(days.world.config, {}).settings, days.world.clock.now)
+        days.play()
+        days.world.store.close()
+    ceilings = {"": told.usd} | {ceiling.name: ceiling.usd for ceiling in told.entries}
+    assert ceilings == {"": 0.3, "ops": 0.12, "far": 0.1, "tool": 0.16}
+    over = {key: usd for key, usd in days.cost.items() if usd > (ceilings[key[0]] or 0) + 1e-9}
+    assert not over
+    assert days.asked > 10 * DAYS  # they came to what they might
+    used = {name: max(usd for (who, _), usd in days.cost.items() if who == name) / (ceilings[name] or 1) for name in ceilings}
+    assert min(used.values()) > 0.7

@@ -1,0 +1,89 @@
+"""The worst day by the config alone: how many runs it can have, in how many attempts, and what these can take at most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from config_file import read
+from world import at
+
+from scheduler.observe.worst import Worst, as_data, worst
+
+NOW = at("2027-02-20 12:00")
+PRICES = "prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}\nproviders: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\n"
+MOST = (50_000 * 2 + 2_000 * 10) / 1e6  # USD that one attempt may take
+
+
+def found(folder: Path, beat: str, *, limits: str = "wake_flood: 1 per 24h", more: str = "") -> Worst:
+    text = f"""{PRICES}limits: {{{limits}}}
+agents:
+  ops: {{runner: {{kind: openai, provider: local}}, model: big, heartbeat: {{deliver: log, {beat}}}}}
+{more}"""
+    return worst(read(folder, text).settings, NOW)
+
+
+# fmt: off
+RUNS = [
+    # the heartbeat, and its slots on the longest day of the year
+    ("interval: 30m", 48),
+    ("interval: 30m, timezone: Europe/Berlin", 50),  # a day of 25 hours
+    ("interval: 30m, timezone: Australia/Lord_Howe", 49),  # of 24 and a half
+    ("interval: 7m", 206),
+    ("interval: none", 0),
+    ('interval: 30m, active_hours: "08:00-22:00"', 29),  # the opening may be a slot beside those of the grid
+    ('interval: 30m, timezone: Europe/Berlin, active_hours: "22:00-06:00"', 19),
+    ('interval: 24h, active_hours: ["08:00-09:00", "18:00-19:00"]', 3),
+    ('schedule: "0 9 * * mon-fri"', 1),
+    ('schedule: "*/20 9-17 * * *"', 27),
+    ('schedule: "*/20 * * * *", timezone: Europe/Berlin', 75),  # a wildcard comes again when the clock goes back
+    ('schedule: "0 0-23 * * *", timezone: Europe/Berlin', 24),  # what is fixed does not
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("beat", "slots"), RUNS)
+def test_a_day_has_at_most_so_many_slots_one_late_and_those_that_wakes_start(tmp_path: Path, beat: str, slots: int) -> None:
+    (ops,) = found(tmp_path, f"budget: unlimited, {beat}").entries
+    assert ops.runs == slots + 1 + 2
+
+
+def test_wakes_count_as_often_as_they_may_start_runs(tmp_path: Path) -> None:
+    (ops,) = found(tmp_path, "budget: unlimited, interval: none", limits="wake_flood: 5 per 10m").entries
+    assert ops.runs == 1 + 5 * 145
+
+
+def test_without_a_budget_the_number_of_attempts_bounds_a_day(tmp_path: Path) -> None:
+    (ops,) = found(tmp_path, "budget: unlimited, interval: 24h").entries
+    assert (ops.runs, ops.attempts, ops.by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
+    assert ops.usd == pytest.approx(24 * MOST)
+
+
+def test_the_lower_of_budget_and_attempts_is_the_ceiling(tmp_path: Path) -> None:
+    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").entries[0].usd == 0.5
+    seldom = found(tmp_path, "interval: 24h, budget: {usd_per_day: 100}").entries[0]
+    assert (seldom.usd, seldom.by) == (pytest.approx(4 * 6 * MOST), "runs")
+    few = found(tmp_path, "interval: 30m, budget: {runs_per_day: 2}").entries[0]
+    assert (few.runs, few.usd) == (2, pytest.approx(2 * 6 * MOST))
+
+
+def test_the_sum_is_bound_by_the_budget_of_all(tmp_path: Path) -> None:
+    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").usd == 0.5
+    total = found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", limits="budget: {usd_per_day: 0.30}")
+    assert (total.usd, total.by) == (0.3, "limits.budget")
+
+
+def test_an_agent_of_another_zone_may_spend_two_of_its_days_on_one_of_ours(tmp_path: Path) -> None:
+    assert found(tmp_path, "interval: 30m, timezone: Asia/Tokyo, budget: {usd_per_day: 0.50}").usd == 1.0
+
+
+def test_where_one_has_no_bound_the_sum_has_none(tmp_path: Path) -> None:
+    more = "  tool: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 1h, deliver: log}}\n"
+    total = found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", more=more)
+    assert (total.usd, total.entries[1].attempt, total.entries[1].usd) == (None, None, None)
+
+
+def test_a_jobs_prompt_counts_and_a_command_does_not(tmp_path: Path) -> None:
+    more = 'cron: {ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}, run: {every: 1h, command: uptime}}\n'
+    total = found(tmp_path, "interval: none", more=more)
+    assert [(each["name"], each["runs"], each["attempts"]) for each in as_data(total)["entries"][1:]] == [("ask", 2, 2)]
