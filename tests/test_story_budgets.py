@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from servers import completions
 from servers.scripted import Act, Server, hang_up, reply
+from test_story_explain import asked as asked_of
 from world import Asked, Takes, World
 
-from scheduler.observe import gauges
+from scheduler.observe import explain, gauges
 from scheduler.observe.status import snapshot
 
 Play = Callable[..., World]
@@ -288,6 +289,13 @@ def shares(world: World) -> list[tuple[str, str, float]]:
     (family,) = gauges.of_budgets(world.store.connection, settings, {("heartbeat", "ops")}, world.clock.now)
     found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.lines()))
     return sorted((scope, budget, float(share)) for scope, budget, share in found)
+
+
+def test_explain_says_that_the_budget_is_used_up(play: Play) -> None:
+    world = play(tool("{runs_per_day: 1}"))
+    assert explain.at_present(asked_of(world))["now"]["reason"] is None
+    world.run(minutes=1)
+    assert explain.at_present(asked_of(world))["now"]["reason"] == "budget"
 
 
 def test_days_long_past_are_forgotten(play: Play) -> None:

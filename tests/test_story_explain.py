@@ -468,7 +468,7 @@ def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play)
         now = explain.at_present(asked(world, "digest"))["now"]
     assert now["reason"] == "busy"
     assert [gate["gate"] for gate in now["gates"]] == [
-        "disabled", "paused", "calendar", "already_running", "busy", "breaker_open", "prompt_too_large",
+        "disabled", "paused", "calendar", "already_running", "busy", "budget", "breaker_open", "prompt_too_large",
     ]  # fmt: skip
 
 

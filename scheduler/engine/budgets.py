@@ -45,12 +45,12 @@ def admit(turn: Turn, claim: Claim, *, first: bool) -> Claim:
     return replace(claim, reserved=Reserved(tuple(account for account, _ in accounts), most, allowance.input_tokens))
 
 
-def is_used_up(turn: Turn, entry: Entry) -> bool:
-    """Whether a further attempt of a run would be over one of its budgets."""
+def is_used_up(turn: Turn, entry: Entry, *, first: bool = False) -> bool:
+    """Whether a further attempt of a run, or the `first` of a new one, would be over one of its budgets."""
     allowance = _allowance(turn, entry)
     if allowance is None:
         return False
-    return not _fits(turn, _accounts(turn, entry, allowance), replace(allowance.most, runs=0))
+    return not _fits(turn, _accounts(turn, entry, allowance), replace(allowance.most, runs=int(first)))
 
 
 def settle(turn: Turn, claim: Claim, ending: Ending) -> None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-<<<<<<< HEAD
-from scheduler.tables import boots, duequeue, former, history, holds, jumps, outbox, sessions, wakes
-=======
-from scheduler.tables import boots, duequeue, history, holds, outbox, sessions, spend, wakes
->>>>>>> a7a6af4 (Bound what a day may cost)
+from scheduler.tables import boots, duequeue, former, history, holds, jumps, outbox, sessions, spend, wakes
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)

@@ -10,12 +10,8 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from heartbeat.prompt import Activity
-<<<<<<< HEAD
-from scheduler.outcome import Ending, Kind, Skip, Trigger
-=======
 from scheduler.allowance import Reserved
-from scheduler.outcome import Ending, Kind, Trigger
->>>>>>> a7a6af4 (Bound what a day may cost)
+from scheduler.outcome import Ending, Kind, Skip, Trigger
 from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work.process import Ended

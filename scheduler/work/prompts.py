@@ -31,16 +31,8 @@ def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge)
 
 def gates(claim: Claim) -> list[tuple[Skip, bool]]:
     """Each reason not to ask the agent that is known beforehand, with whether it stands in the way."""
-    return [(Skip.BUSY, claim.busy), (Skip.BREAKER_OPEN, claim.breaker_open)]
+    return [(Skip.BUSY, claim.busy), (Skip.BUDGET, claim.over_budget), (Skip.BREAKER_OPEN, claim.breaker_open)]
 
 
 def _obstacle(claim: Claim) -> Skip | None:
-<<<<<<< HEAD
     return next((reason for reason, stands in gates(claim) if stands), None)
-=======
-    if claim.busy:
-        return Skip.BUSY
-    if claim.over_budget:
-        return Skip.BUDGET
-    return Skip.BREAKER_OPEN if claim.breaker_open else None
->>>>>>> a7a6af4 (Bound what a day may cost)
