@@ -292,10 +292,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "none.yaml", {})
 
 
-def test_every_prefix_of_a_file_of_100_agents_loads_or_is_refused(tmp_path: Path) -> None:
+def test_every_prefix_of_a_file_loads_or_is_refused(tmp_path: Path) -> None:
     agent = "  agent-{n}:\n    runner: {{kind: command, argv: [cat]}}\n    heartbeat: {{interval: 30m, deliver: log}}\n"
-    text = "agents:\n" + "".join(agent.format(n=number) for number in range(100))
-    for end in range(0, len(text), 7):
+    text = "agents:\n" + "".join(agent.format(n=number) for number in range(3))
+    for end in range(len(text)):
         lines = complaints(tmp_path, text[:end])
         assert all(line.startswith("config.yaml:") for line in lines)
     assert complaints(tmp_path, text) == []
