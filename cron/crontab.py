@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
@@ -53,6 +54,11 @@ class Line:
     @property
     def identity(self) -> Identity:
         return _identity(self.when, self.command, self.stdin)
+
+    @property
+    def delay(self) -> timedelta:
+        """Up to how much later it may start; a start of the daemon is put off by nothing."""
+        return timedelta(minutes=int(self.settings.get("RANDOM_DELAY", 0))) if self.when else timedelta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +151,11 @@ class _Reader:
         if self.zone_fault:
             raise ValueError(f"stands under the CRON_TZ of line {self.zone_fault}, which is no time zone")
         found = line(text, self.zone or self.host, number, user_column=self.user_column)
-        for hint in _differences(found, text):
+        placed = replace(found, settings=self.settings, comment=comment)
+        _refuse_delay(placed)
+        for hint in _differences(placed, text):
             self.hint(number, hint)
-        self.lines.append(replace(found, settings=self.settings, comment=comment))
+        self.lines.append(placed)
 
     def _set(self, number: int, name: str, value: str) -> None:
         if name == "CRON_TZ":
@@ -184,7 +192,7 @@ def _user(rest: str) -> tuple[str, str]:
 
 
 def _refuse_odd(command: str) -> None:
-    if not command.strip(BLANKS):
+    if not command.strip():  # of blanks that cron does not know either, as a copied text may have them
         raise ValueError("has no command")
     word = command.split(None, 1)[0]
     if _TIME.fullmatch(word):
@@ -202,10 +210,18 @@ def _refuse_unreadable(text: str) -> None:
 def _refuse_setting(name: str, value: str) -> None:
     if not setting.is_name(name):
         raise ValueError(f"{name[:40]!r} is not the name of a variable")
+    if name in ("SHELL", "HOME") and not value:
+        raise ValueError(f"{name} is empty, and cron could start no command with it; write a path, or remove the line")
     if "${" in value:
         raise ValueError(f"{name} holds ${{, which cron takes as it is and a config fills in; set {name} in the commands instead")
     if name == "RANDOM_DELAY" and not (value.isascii() and value.isdigit() and len(value) < 5):
         raise ValueError("RANDOM_DELAY is a whole number of minutes")
+
+
+def _refuse_delay(line: Line) -> None:
+    if line.when and line.delay > line.when.period():
+        minutes = line.when.period() // timedelta(minutes=1)
+        raise ValueError(f"may fire every {minutes} minutes, and RANDOM_DELAY is longer; set one of at most {minutes} above it")
 
 
 def _meaning(name: str, value: str) -> str:
@@ -225,6 +241,8 @@ def _meaning(name: str, value: str) -> str:
 def _differences(found: Line, text: str) -> list[str]:
     """Where Debian's cron reads a line in another way than we do."""
     told = []
+    if found.when is None and "RANDOM_DELAY" in found.settings:
+        told.append("RANDOM_DELAY does not put off what runs at each start of the daemon")
     weekday = found.schedule.split()[-1]
     if "#" in weekday:
         told.append(

@@ -12,6 +12,7 @@ from cron.slots import Slots
 from cron.walltime import stretches
 
 TWO_DAYS = timedelta(days=2)  # no zone is farther than that from UTC
+LAST_YEAR = 9900  # beyond it the calendar of this machine ends, within what must be looked ahead
 WRITE = 'write at: "2026-12-24T18:00"'
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
@@ -56,6 +57,8 @@ def parse(text: str, zone: ZoneInfo) -> Once:
         instant = moment.instant
     except (ValueError, OverflowError):
         raise ScheduleError(f"{text!r} never comes; {WRITE}") from None
+    if instant and instant.year >= LAST_YEAR:
+        raise ScheduleError(f"{text!r} is later than this calendar goes; {WRITE}")
     if instant is None:
         raise ScheduleError(f"{text!r} never comes in {zone}, whose clock left that day out; {WRITE}")
     return moment

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -103,7 +103,7 @@ def calendar(dates: tuple[Dates, ...], weekdays: frozenset[int] = frozenset()) -
     """The calendar of dates in any order; stretches that touch or overlap make one."""
     found: list[Dates] = []
     for first, last in sorted(dates):
-        if found and first <= found[-1][1] + timedelta(days=1):
+        if found and first.toordinal() <= found[-1][1].toordinal() + 1:
             found[-1] = (found[-1][0], max(last, found[-1][1]))
         else:
             found.append((first, last))

@@ -57,6 +57,8 @@ def test_what_is_legal_but_hardly_meant_is_a_warning(capsys: pytest.CaptureFixtu
         (["@reboot"], "@reboot has no times: it fires once when the daemon starts"),
         (["@daily", "--timezone", "Europe/Berln"], "did you mean Europe/Berlin?"),
         (["@daily", "--after", "later"], "'later' is not a time"),
+        (["@daily", "--after", "9999-12-31T00:00Z"], "--after: write a time in the years 2 to 9899"),
+        (["@daily", "--after", "0001-01-02T00:00Z"], "--after: write a time in the years 2 to 9899"),
     ],
 )
 def test_a_wrong_expression_is_one_line_and_exit_code_2(

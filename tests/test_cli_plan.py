@@ -165,6 +165,9 @@ def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsy
     ("arguments", "said"),
     [
         (["--for", "500d"], "--for: write a time of at most 400d"),
+        (["--from", "9999-12-31"], "--from: write a time in the years 1900 to 9899"),
+        (["--from", "9950-01-01T00:00Z", "nightly"], "--from: write a time in the years 1900 to 9899"),
+        (["--from", "0001-01-03T00:00Z"], "--from: write a time in the years 1900 to 9899"),
         (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -142,6 +143,8 @@ def test_a_column_of_users_is_read_where_there_is_one() -> None:
         ("0 3 * *", "is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup"),
         ("0 3 * * *", "has no command"),
         ("@daily", "has no command"),
+        ("0 3 * * * \u00a0\x0b", "has no command"),
+        ("0 3 * * * \r\r", "has no command"),
         ("@dayly x", "'@dayly' is not a macro; write @daily"),
         ("99 3 * * * x", "minute '99' is out of range; write 0 to 59"),
         ("0 22-6 * * * x", "hour '22-6' runs backwards; write 22-23,0-6"),
@@ -153,12 +156,23 @@ def test_a_column_of_users_is_read_where_there_is_one() -> None:
         ("1X=2", "'1X' is not the name of a variable"),
         ("A=${B}/x", "A holds ${, which cron takes as it is and a config fills in; set A in the commands instead"),
         ("RANDOM_DELAY=soon", "RANDOM_DELAY is a whole number of minutes"),
+        ("SHELL=", "SHELL is empty, and cron could start no command with it; write a path, or remove the line"),
+        ("HOME=''", "HOME is empty, and cron could start no command with it; write a path, or remove the line"),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named_with_its_number_and_the_others_are_taken(text: str, said: str) -> None:
     found = taken(f"# first\n{text}\n0 4 * * * good\n")
     assert [(note.number, note.text) for note in found.faults] == [(2, said)]
     assert [line.command for line in found.lines] == ["good"]
+
+
+def test_a_delay_that_is_longer_than_the_time_between_two_runs_is_no_use_and_one_of_a_start_is_none() -> None:
+    found = taken("RANDOM_DELAY=90\n0 3 * * * daily\n0 * * * * hourly\n@reboot boot\n")
+    assert [(note.number, note.text) for note in found.faults] == [
+        (3, "may fire every 60 minutes, and RANDOM_DELAY is longer; set one of at most 60 above it")
+    ]
+    assert [(line.command, line.delay) for line in found.lines] == [("daily", timedelta(minutes=90)), ("boot", timedelta())]
+    assert [note.number for note in found.hints if "RANDOM_DELAY does not put off" in note.text] == [4]
 
 
 def test_a_user_who_is_a_path_means_that_there_is_no_such_column() -> None:

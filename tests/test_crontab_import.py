@@ -200,6 +200,15 @@ def test_a_config_that_would_be_wrong_is_left_as_it_is(tmp_path: Path, capsys: p
     assert list(tmp_path.glob(".config*")) == []
 
 
+def test_what_is_wrong_with_a_config_is_told_before_that_it_has_no_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = config(tmp_path)
+    into.write_text(f"{SMALL}cron: [a]\n")
+    code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
+    assert (code, err[-1]) == (2, f"{into}:2:7: cron: a map is wanted here: names, each with its keys")
+
+
 def test_a_config_that_everybody_may_write_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path)
     into.chmod(0o666)
@@ -212,6 +221,17 @@ def test_what_the_jobs_inherit_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     into = config(tmp_path, f"{SMALL}defaults: {{cron: {{deliver: log}}}}\n")
     _, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
     assert "hint: what defaults.cron says holds for them too: deliver" in err
+
+
+def test_jobs_that_would_inherit_what_makes_them_others_are_not_put_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = config(tmp_path, f"{SMALL}defaults: {{cron: {{stdin: hello}}}}\n")
+    before = into.read_bytes()
+    code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
+    assert code == 2
+    assert err[-1] == "heartbeatd: line 1 would not be the same as cron/one, for what defaults.cron says; nothing was written"
+    assert into.read_bytes() == before
 
 
 def test_a_mark_of_byte_order_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,6 +290,8 @@ NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
         ("  cron:\n    old: {x: 1}\n  a: 1\n", '  cron:\n    old: {x: 1}\n    new:\n      schedule: "0 3 * * *"\n      command: x\n  a: 1\n'),
         ("a: 1\r\ncron:\r\n  old: {x: 1}\r\n", "a: 1\r\ncron:\r\n  old: {x: 1}\r\n" + NEW.replace("\n", "\r\n")),
         ("---\ncron:\n  old: {x: 1}\n", f"---\ncron:\n  old: {{x: 1}}\n{NEW}"),
+        ("---\ncron:\n  old: {x: 1}\n...\n", f"---\ncron:\n  old: {{x: 1}}\n{NEW}...\n"),
+        ("a: 1\n... # the end\n", f"a: 1\n\ncron:\n{NEW}... # the end\n"),
         ("x-j: &j {o: {x: 1}}\ncron:\n  <<: *j\n  old: {x: 1}\n", f"x-j: &j {{o: {{x: 1}}}}\ncron:\n  <<: *j\n  old: {{x: 1}}\n{NEW}"),
     ],
 )  # fmt: skip

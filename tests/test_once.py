@@ -51,6 +51,11 @@ def test_a_day_that_the_clock_left_out_never_comes() -> None:
         once.parse("2011-12-30T12:00", ZoneInfo("Pacific/Apia"))
 
 
+def test_a_time_beyond_the_calendar_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="'9998-12-31T00:00' is later than this calendar goes"):
+        once.parse("9998-12-31T00:00", ZoneInfo("UTC"))
+
+
 READINGS = st.datetimes(datetime(2024, 1, 1), datetime(2031, 1, 1))  # noqa: DTZ001 -- what a clock on the wall shows
 ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/Santiago", "Australia/Lord_Howe", "Antarctica/Troll", "UTC")]
 

@@ -8,11 +8,16 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler.engine.requests import RunJob
+from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import RunJob, WakeAgent
+from scheduler.tables import wakes
 from scheduler.transports import Sent
+from scheduler.turn import Turn
+from scheduler.wake import Wake
 from scheduler.work.executor import LocalExecutor
 
 HOUR = timedelta(hours=1)
@@ -498,3 +503,23 @@ def test_a_beat_whose_process_outlived_the_daemon_is_not_started_beside_it(play)
     world.run(minutes=2)
     assert len(world.asked) == 1
     assert world.story()[0] == "03-02 08:00 interval abandoned child_may_still_run"
+
+
+class Odd:
+    """A request whose data nobody foresaw."""
+
+    def apply(self, turn: Turn) -> int:
+        WakeAgent(Wake("ops", source="api", sender="odd")).apply(turn)
+        raise ValueError("half a character")
+
+
+def test_a_request_that_nobody_foresaw_is_refused_and_undone_and_the_daemon_goes_on(play) -> None:
+    world = play(OPS)
+    world.run(seconds=5)
+    with pytest.raises(Refused, match="the daemon cannot do this; its log says why") as refused:
+        world.ask(Odd())
+    assert refused.value.code == "broken"
+    assert wakes.waiting(world.store.connection) == []
+    world.wake("ops", "look")
+    world.run(seconds=5)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]

@@ -142,6 +142,13 @@ def test_an_odd_alert_is_told_as_far_as_it_can_be_read(odd: Any) -> None:
     assert wake("ops", body).text.startswith("Alertmanager notifies: firing.\n\nan alert without a name: firing\n  since: ")
 
 
+@pytest.mark.parametrize("odd", [{"receiver": "\ud800", "groupKey": "\udfff"}, {"truncatedAlerts": int("9" * 4300)}])
+def test_half_characters_and_numbers_without_end_stop_nothing(daemon: Living, odd: dict[str, Any]) -> None:
+    assert daemon.post(WAKE, notification(alert(), **odd), WAKER).status == 200
+    assert daemon.do(lambda: daemon.world.story("ops"))[-1].startswith("03-02 08:00 webhook alert")
+    assert "more alerts" not in daemon.world.asked[-1].stdin
+
+
 def test_a_token_wakes_only_the_agents_that_it_is_good_for(daemon: Living) -> None:
     assert daemon.post("/api/v1/agents/web/wake", notification(alert()), WAKER).status == 403
     assert daemon.post(WAKE, notification(alert()), TOKENS["reader"]).status == 403

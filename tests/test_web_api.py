@@ -65,7 +65,7 @@ def test_the_plan_tells_what_fires_as_far_as_the_caller_reaches(still: Living) -
     ("query", "status"),
     [
         ("for=soon", 400), ("for=500d", 400), ("from=today", 400), ("all=yes", 400), ("nme=ops", 400), ("name=nobody", 404),
-        ("for=400d&all=true", 400), ("kind=agents", 400),
+        ("for=400d&all=true", 400), ("kind=agents", 400), ("from=9999-12-31T00:00:00Z", 400), ("from=0001-01-03T00:00:00Z", 400),
     ],
 )  # fmt: skip
 def test_a_plan_that_makes_no_sense_is_refused(still: Living, query: str, status: int) -> None:

@@ -79,17 +79,20 @@ def _start(after: str | None, schedule: Schedule) -> datetime:
     if after is None:
         return times.utc_now()
     try:
-        return moment(after, schedule.zone)
+        found = moment(after, schedule.zone)
     except ValueError as error:
         raise Mistake(str(error)) from error
+    if found.year not in YEARS:
+        raise Mistake(f"--after: write a time in the years {YEARS[0]} to {YEARS[-1]}")
+    return found
 
 
-LAST_YEAR = 9900  # beyond it the calendar of this machine ends
+YEARS = range(2, 9900)  # beyond them the calendar of this machine ends
 
 
 def _firings(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     instant = schedule.next(after)
-    while instant is not None and instant.year < LAST_YEAR:
+    while instant is not None and instant.year in YEARS:
         yield instant
         instant = schedule.next(instant)
 

@@ -222,6 +222,7 @@ def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> bytes:
     try:
         return insert.insert(before.decode(), entries).encode()
     except insert.NoRoom as error:
+        load.load(path, os.environ, resolve=False, content=before)  # what is wrong with it already is to be told first
         raise Mistake(f"{path} {error}") from error
 
 
@@ -234,7 +235,9 @@ def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, J
         job = jobs[entry.name]
         found = ours.slots(job.schedule)
         if line.identity != crontab.identity(job) or theirs.slots(line.when) != found:
-            raise Mistake(f"line {line.number} would not be the same as cron/{entry.name}; nothing was written")
+            raise Mistake(
+                f"line {line.number} would not be the same as cron/{entry.name}, for what defaults.cron says; nothing was written"
+            )
         runs += found.count if found else 0
     return f"{_many(len(lines))}; the next 7 days: {runs:,} run{'' if runs == 1 else 's'}, at the same instants as the crontab's"
 

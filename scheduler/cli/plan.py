@@ -48,6 +48,8 @@ def plan(
     """
     if not timedelta() < span <= forecast.LONGEST:
         raise Mistake(f"--for: write a time of at most {written(forecast.LONGEST)}")
+    if begin is not None and begin.year not in forecast.YEARS:
+        raise Mistake(f"--from: write a time in the years {forecast.YEARS[0]} to {forecast.YEARS[-1]}")
     if worst:
         ceilings.tell(path, form)
         return

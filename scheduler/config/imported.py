@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from cron.crontab import PATH, SHELL, Identity, Line
 from cron.naming import Names
@@ -36,8 +35,7 @@ def keys(line: Line, account: Account) -> Mapping[str, object]:
     env = {"HOME": account.home, "LOGNAME": account.name, "PATH": PATH, "SHELL": SHELL, **given}
     shell = {} if env["SHELL"] == SHELL else {"shell": env["SHELL"]}
     stdin = {"stdin": line.stdin} if line.stdin else {}
-    delay = timedelta(minutes=int(line.settings.get("RANDOM_DELAY", 0)))
-    stagger = {"stagger": written(delay)} if delay else {}
+    stagger = {"stagger": written(line.delay)} if line.delay else {}
     return {
         "schedule": line.schedule,
         "timezone": line.zone.key,

@@ -19,6 +19,7 @@ Keys = Mapping[str, object]
 
 _PLAIN = re.compile(r"[0-9]+[smhd]|(?:[A-Za-z_/]|\./|~/)[A-Za-z0-9_./@%+=:-]*(?: [A-Za-z0-9_./@%+=-]+)*")
 _ENDING = re.compile(r".*[:]( .*)?")
+_END_MARK = re.compile(r"\.\.\.(?!\S)")
 _WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 _STEP = "  "
@@ -108,15 +109,21 @@ def _shown(comment: str) -> str:
 def _places(text: str, root: Map) -> Iterator[_Place]:
     """Where the jobs might go, the best first."""
     lines = _split(text)
+    bottom = _bottom(lines)
     if "cron" not in root:
         column = min((key.column for key, _ in root.marks.values()), default=0)
-        yield _Place(len(lines), " " * column, header=True)
+        yield _Place(bottom, " " * column, header=True)
         return
     key = root.marks["cron"][0]
-    end = min((other.line for other, _ in root.marks.values() if other.line > key.line), default=len(lines))
+    end = min((other.line for other, _ in root.marks.values() if other.line > key.line), default=bottom)
     indent, step = _indentation(root["cron"], key.column)
     yield _Place(_after_the_last(lines, key.line + 1, end, len(indent)), indent, step)
     yield _Place(end, indent, step)
+
+
+def _bottom(lines: Sequence[str]) -> int:
+    """The line before which the document ends: that of its mark, or the end of the text."""
+    return next((number for number, line in enumerate(lines) if _END_MARK.match(line)), len(lines))
 
 
 def _indentation(jobs: Map | None, column: int) -> tuple[str, str]:

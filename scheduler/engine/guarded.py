@@ -1,14 +1,16 @@
-"""Guarded steps: an entry whose own data break our rules stops neither the daemon nor the other entries."""
+"""Guarded steps: an entry or a request whose own data break our rules stops neither the daemon nor the others."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
+from scheduler.engine.inbox import Asked, Refused
 from scheduler.logs import event
 from scheduler.outcome import Ending, Failure, Kind, Outcome
 from scheduler.tables import duequeue, history
@@ -24,19 +26,44 @@ def step(turn: Turn, kind: Kind, name: str, act: Callable[[], T]) -> T | None:
 
     What SQLite raises concerns the whole transaction, and goes through.
     """
-    told = len(turn.events)
-    turn.db.execute("savepoint step")
     try:
-        result = act()
+        with _undone(turn):
+            return act()
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, the other entries are sound)
-        turn.db.execute("rollback to step")
-        del turn.events[told:]
         _put_aside(turn, kind, name, error)
-        result = None
+        return None
+
+
+def request(turn: Turn, asked: Asked) -> None:
+    """Do what was asked; if that raises what nobody expected, only that is undone, and whoever asked is told."""
+    try:
+        with _undone(turn):
+            asked.apply(turn)
+    except sqlite3.Error:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever it is, what others asked is sound)
+        event(logging.ERROR, "request_broken", error=error)
+        asked.refuse(Refused("broken", "the daemon cannot do this; its log says why"))
+
+
+@contextmanager
+def _undone(turn: Turn) -> Iterator[None]:
+    """A part of the turn that, if it raises, has not been."""
+    told, plan = len(turn.events), turn.plan
+    turn.db.execute("savepoint step")
+    try:
+        yield
+    except sqlite3.Error:
+        raise
+    except Exception:
+        turn.db.execute("rollback to step")
+        turn.db.execute("release step")
+        del turn.events[told:]
+        turn.plan, turn.held, turn.waited_for = plan, None, None
+        raise
     turn.db.execute("release step")
-    return result
 
 
 def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:

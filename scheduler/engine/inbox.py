@@ -43,6 +43,10 @@ class Asked:
         except Refused as refusal:
             self._refusal = refusal
 
+    def refuse(self, refusal: Refused) -> None:
+        """Give no other answer than this refusal, once the turn is committed."""
+        self._answer, self._refusal = None, refusal
+
     def reply(self) -> None:
         """Give the answer to whoever waits for it."""
         if self.future.done():

@@ -169,7 +169,7 @@ class Engine:
         for _, letter in letters:
             delivery.settle(turn, letter)
         for each in asked:
-            each.apply(turn)
+            guarded.request(turn, each)
         return housekeeping.keep(turn, self._house)
 
     def _committed(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:

@@ -23,6 +23,7 @@ from scheduler.tables.store import MILLISECOND
 from scheduler.work.entry import Entry
 
 LONGEST = timedelta(days=400)
+YEARS = range(1900, 9900)  # those in which it may begin: beyond them the calendar of this machine ends
 FEW = 4  # firings of an entry on one day; more are told as one
 
 Source = Literal["database", "reload", "fresh start"]

@@ -18,6 +18,7 @@ VERSION = "4"
 FIRING = "firing"
 LONGEST_SENDER = 200  # characters
 LONGEST_VALUE = 300  # characters of a label or an annotation
+MOST_LEFT_OUT = 1_000_000  # alerts; a larger number is none that somebody has counted
 ROOM_FOR_END = 100  # bytes of the text kept free to say how many alerts it leaves out
 
 
@@ -46,10 +47,10 @@ def _alerts(given: object) -> list[Mapping[str, Any]]:
 
 
 def _sender(body: Mapping[str, Any]) -> str:
-    sender = f"{_value(body.get('receiver'))} {_value(body.get('groupKey'))}"
+    sender = f"{_value(body.get('receiver'))} {_value(body.get('groupKey'))}".encode(errors="replace").decode()
     if len(sender) <= LONGEST_SENDER:
         return sender
-    return f"{sender[: LONGEST_SENDER - 17]} {sha256(sender.encode(errors='replace')).hexdigest()[:16]}"
+    return f"{sender[: LONGEST_SENDER - 17]} {sha256(sender.encode()).hexdigest()[:16]}"
 
 
 def _told(body: Mapping[str, Any], alerts: list[Mapping[str, Any]]) -> str:
@@ -96,7 +97,7 @@ def _value(given: object) -> str:
 
 
 def _number(given: object) -> int:
-    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 0
+    return given if type(given) is int and 0 < given <= MOST_LEFT_OUT else 0
 
 
 def _quoted(value: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from scheduler import plan as plans
@@ -27,7 +27,7 @@ def plan(call: Call) -> dict[str, Any]:
     """What fires in the hours or days to come, as far as the caller's agents go."""
     call.only("for", "from", "name", "kind", "all")
     now, each = call.reach.clock(), _switch(call, "all")
-    begin = instant("from", call.query["from"]) if "from" in call.query else now
+    begin = _begin(call, now)
     span = _span(call)
     with reading(call.reach) as db:
         seen = forecast.foresee(db, plans.make(call.reach.settings()), now)
@@ -84,6 +84,13 @@ def _chosen(call: Call, seen: list[forecast.Foreseen]) -> list[forecast.Foreseen
     if name is not None and not found:
         raise not_found(f"{'cron job' if kind is Kind.CRON else 'agent' if kind else 'agent or cron job'} {name!r}")
     return found
+
+
+def _begin(call: Call, now: datetime) -> datetime:
+    begin = instant("from", call.query["from"]) if "from" in call.query else now
+    if begin.year not in forecast.YEARS:
+        raise bad(f"from: write a time in the years {forecast.YEARS[0]} to {forecast.YEARS[-1]}")
+    return begin
 
 
 def _span(call: Call) -> timedelta:
