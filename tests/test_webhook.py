@@ -1,17 +1,16 @@
 """The webhook: what is posted, what each answer means, and which addresses are never connected to."""
 
-import json
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
 
 from heartbeat.runners.trouble import retry_after
 from scheduler.transports import Message, Sent, State, split
@@ -32,79 +31,17 @@ MESSAGE = Message(
 )
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-Serve = Callable[[socket.socket], None]
-
-
-class Server:
-    """A receiver on loopback that does with each connection what it is told to, and keeps what it has read."""
-
-    def __init__(self, serve: Serve) -> None:
-        self._serve = serve
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.requests: list[bytes] = []
-        self.over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def url(self, rest: str = "/hook", host: str = "127.0.0.1") -> str:
-        return f"http://{host}:{self.port}{rest}"
-
-    def close(self) -> None:
-        if self.over.is_set():
-            return
-        self.over.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
-        self._listener.close()
-
-    def _run(self) -> None:
-        while not self.over.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.settimeout(10)
-                try:
-                    self.requests.append(read_request(connection))
-                    self._serve(connection)
-                except OSError:
-                    continue
-
-
-def read_request(connection: socket.socket) -> bytes:
-    read = b""
-    while b"\r\n\r\n" not in read:
-        read += receive(connection)
-    head, _, body = read.partition(b"\r\n\r\n")
-    length = int(next(line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")))
-    while len(body) < length:
-        body += receive(connection)
-    return head + b"\r\n\r\n" + body
-
-
-def receive(connection: socket.socket) -> bytes:
-    chunk = connection.recv(65536)
-    if not chunk:
-        raise ConnectionResetError
-    return chunk
-
-
-Start = Callable[[Serve | bytes], Server]
+Start = Callable[[Act | bytes], Server]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    servers: list[Server] = []
+    with ExitStack() as servers:
+        yield lambda act: servers.enter_context(Server([raw(act) if isinstance(act, bytes) else act]))
 
-    def make(serve: Serve | bytes) -> Server:
-        servers.append(Server((lambda connection: connection.sendall(serve)) if isinstance(serve, bytes) else serve))
-        return servers[-1]
 
-    yield make
-    for server in servers:
-        server.close()
+def at(server: Server, rest: str = "/hook", host: str = "127.0.0.1") -> str:
+    return f"http://{host}:{server.port}{rest}"
 
 
 def post(url: str, **more: Any) -> Sent:
@@ -134,16 +71,14 @@ def entry(address: str, port: int) -> tuple[Any, ...]:
 
 def test_a_message_is_posted_as_json_with_its_key(start: Start) -> None:
     server = start(OK)
-    assert post(server.url("/hook?to=ops")) == Sent("delivered", "", None)
-    head, _, body = server.requests[0].partition(b"\r\n\r\n")
-    first, *headers = head.decode().split("\r\n")
-    named = {name.lower(): value for name, value in (line.split(": ", 1) for line in headers)}
-    assert first == "POST /hook?to=ops HTTP/1.1"
-    assert named["host"] == f"127.0.0.1:{server.port}"
-    assert named["content-type"] == "application/json"
-    assert named["idempotency-key"] == "k-1"
-    assert named["user-agent"].startswith("heartbeatd/")
-    assert json.loads(body) == {
+    assert post(at(server, "/hook?to=ops")) == Sent("delivered", "", None)
+    asked = server.requests[0]
+    assert (asked.method, asked.path) == ("POST", "/hook?to=ops")
+    assert asked.headers["host"] == f"127.0.0.1:{server.port}"
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.headers["idempotency-key"] == "k-1"
+    assert asked.headers["user-agent"].startswith("heartbeatd/")
+    assert asked.json == {
         "key": "k-1",
         "kind": "heartbeat",
         "name": "ops",
@@ -159,13 +94,13 @@ def test_a_message_is_posted_as_json_with_its_key(start: Start) -> None:
 def test_a_login_in_the_url_becomes_a_header(start: Start) -> None:
     server = start(OK)
     post(f"http://me:p%40ss@127.0.0.1:{server.port}/")
-    assert b"authorization: Basic bWU6cEBzcw==" in server.requests[0]
+    assert server.requests[0].headers["authorization"] == "Basic bWU6cEBzcw=="
 
 
 def test_a_path_of_other_letters_is_encoded(start: Start) -> None:
     server = start(OK)
-    post(server.url("/für alle?q=é%20"))
-    assert server.requests[0].startswith(b"POST /f%C3%BCr%20alle?q=%C3%A9%20 HTTP/1.1\r\n")
+    post(at(server, "/für alle?q=é%20"))
+    assert server.requests[0].path == "/f%C3%BCr%20alle?q=%C3%A9%20"
 
 
 @pytest.mark.parametrize(
@@ -189,13 +124,13 @@ def test_a_path_of_other_letters_is_encoded(start: Start) -> None:
 )
 def test_each_status_has_its_meaning(start: Start, status: str, state: State, said: str) -> None:
     server = start(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
-    assert post(server.url("/canary")) == Sent(state, f"127.0.0.1 {said}" if said else "", None)
+    assert post(at(server, "/canary")) == Sent(state, f"127.0.0.1 {said}" if said else "", None)
 
 
 def test_a_redirect_is_not_followed(start: Start) -> None:
     hidden = start(OK)
-    server = start(f"HTTP/1.1 302 Found\r\nLocation: {hidden.url('/canary')}\r\nContent-Length: 0\r\n\r\n".encode())
-    sent = post(server.url())
+    server = start(f"HTTP/1.1 302 Found\r\nLocation: {at(hidden, '/canary')}\r\nContent-Length: 0\r\n\r\n".encode())
+    sent = post(at(server))
     assert (sent.state, "canary" in sent.error, hidden.requests) == ("dead", False, [])
 
 
@@ -231,89 +166,67 @@ def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: 
 
 def test_a_busy_receiver_says_when(start: Start) -> None:
     server = start(b"HTTP/1.1 429 Slow down\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n")
-    assert post(server.url()).retry_after == timedelta(seconds=7)
+    assert post(at(server)).retry_after == timedelta(seconds=7)
 
 
 def test_a_receiver_that_never_answers_leaves_it_uncertain(start: Start) -> None:
-    silence = threading.Event()
-
-    def wait(connection: socket.socket) -> None:
-        silence.wait(10)
-
-    server = start(wait)
-    sent = post(server.url("/canary"), total=0.3)
-    silence.set()
-    assert sent == Sent("uncertain", "127.0.0.1: no answer within 0.3 s", None)
+    assert post(at(start(silence()), "/canary"), total=0.3) == Sent("uncertain", "127.0.0.1: no answer within 0.3 s", None)
 
 
 def test_a_receiver_that_drips_its_answer_is_given_no_more_than_the_total(start: Start) -> None:
-    over = threading.Event()
-
-    def drip(connection: socket.socket) -> None:
+    def drip(connection: socket.socket, over: threading.Event) -> None:
         for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 200:
             if over.wait(0.02):
                 return
             connection.send(bytes([byte]))
 
-    server = start(drip)
-    sent = post(server.url(), total=0.4)
-    over.set()
-    assert sent == Sent("uncertain", "127.0.0.1: no answer within 0.4 s", None)
+    assert post(at(start(drip)), total=0.4) == Sent("uncertain", "127.0.0.1: no answer within 0.4 s", None)
 
 
 def test_a_receiver_that_hangs_up_leaves_it_uncertain(start: Start) -> None:
-    server = start(lambda connection: None)
-    assert post(server.url("/canary")) == Sent(
+    server = start(hang_up())
+    assert post(at(server, "/canary")) == Sent(
         "uncertain", "127.0.0.1: it closed the connection before its answer was complete", None
     )
 
 
 def test_a_receiver_that_breaks_the_connection_leaves_it_uncertain(start: Start) -> None:
-    def reset(connection: socket.socket) -> None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-
-    assert post(start(reset).url()) == Sent("uncertain", "127.0.0.1: it broke the connection", None)
+    assert post(at(start(reset()))) == Sent("uncertain", "127.0.0.1: it broke the connection", None)
 
 
 def test_an_answer_that_is_not_http_is_uncertain_and_not_repeated_to_us(start: Start) -> None:
     server = start(b"SSH-2.0-canary\r\n\r\n")
-    assert post(server.url()) == Sent("uncertain", "127.0.0.1: it ended without a proper HTTP answer", None)
+    assert post(at(server)) == Sent("uncertain", "127.0.0.1: it ended without a proper HTTP answer", None)
 
 
 def test_of_an_endless_body_only_64_kib_are_read(start: Start) -> None:
     written: list[int] = []
 
-    def flood(connection: socket.socket) -> None:
+    def flood(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         while sum(written) < 200 * 1024 * 1024:
             written.append(connection.send(b"x" * 65536))
 
-    server = start(flood)
-    assert post(server.url()).state == "delivered"
-    server.close()
+    with Server([flood]) as server:
+        assert post(at(server)).state == "delivered"
     assert sum(written) < 100 * 1024 * 1024
 
 
 def test_a_body_that_never_ends_does_not_undo_the_status(start: Start) -> None:
-    over = threading.Event()
-
-    def hang(connection: socket.socket) -> None:
+    def hang(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         over.wait(10)
 
-    server = start(hang)
-    sent = post(server.url(), total=0.3)
-    over.set()
-    assert sent.state == "delivered"
+    assert post(at(start(hang)), total=0.3).state == "delivered"
 
 
 def test_endless_headers_are_cut(start: Start) -> None:
-    def flood(connection: socket.socket) -> None:
+    def flood(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n")
         for number in range(1_000_000):
             connection.sendall(b"X-%d: %s\r\n" % (number, b"x" * 1000))
 
-    assert post(start(flood).url()).state == "uncertain"
+    assert post(at(start(flood))).state == "uncertain"
 
 
 def test_where_nobody_listens_it_is_tried_again() -> None:
@@ -341,14 +254,14 @@ def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
 
 def test_the_next_address_is_tried_when_one_is_dead(start: Start) -> None:
     server = start(OK)
-    assert post(server.url(host="hook.example"), resolve=Resolver(["127.0.0.99", "127.0.0.1"])).state == "delivered"
+    assert post(at(server, host="hook.example"), resolve=Resolver(["127.0.0.99", "127.0.0.1"])).state == "delivered"
 
 
 def test_the_checked_address_is_the_one_connected_to(start: Start) -> None:
     """A name that is public at the first question and private at the second (DNS rebinding) is asked for once."""
     server = start(OK)
     resolver = Resolver(["192.0.2.1"], ["127.0.0.1"])
-    sent = post(server.url(host="hook.example"), resolve=resolver, allow_private=False)
+    sent = post(at(server, host="hook.example"), resolve=resolver, allow_private=False)
     assert (sent.state, resolver.asked, server.requests) == ("dead", ["hook.example"], [])
 
 
@@ -403,7 +316,7 @@ def test_one_private_address_among_public_ones_is_one_too_many() -> None:
 )
 def test_loopback_is_refused_in_every_spelling(start: Start, host: str) -> None:
     server = start(OK)
-    sent = post(server.url(host=host), allow_private=False)
+    sent = post(at(server, host=host), allow_private=False)
     assert (sent.state, server.requests) == ("dead", [])
 
 
@@ -417,7 +330,7 @@ def test_a_number_in_disguise_is_refused_even_if_public(host: str) -> None:
 
 def test_a_private_address_is_fine_where_the_config_allows_it(start: Start) -> None:
     server = start(OK)
-    assert post(server.url(host="hook.example"), resolve=Resolver(["127.0.0.1"]), allow_private=True).state == "delivered"
+    assert post(at(server, host="hook.example"), resolve=Resolver(["127.0.0.1"]), allow_private=True).state == "delivered"
 
 
 @pytest.mark.parametrize(
@@ -444,72 +357,34 @@ def test_what_is_no_http_url_is_dead_and_not_shown(url: str) -> None:
     assert sent == Sent("dead", "its address is none that can be posted to; write http(s)://host[:port]/path", None)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("tls") / "both.pem"
-    file.write_text(PEM)
-    return file
-
-
-def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent(certificate: Path) -> None:
-    with TlsServer(certificate) as server:
+def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent() -> None:
+    with Server([raw(OK)], tls=True) as server:
         sent = post(f"https://localhost:{server.port}/canary")
-    assert (sent.state, server.request) == ("retry", b"")
+    assert (sent.state, server.requests) == ("retry", [])
     assert sent.error == "localhost: its certificate is not trusted (self-signed certificate)"
 
 
-def test_a_trusted_certificate_of_another_name_is_refused(certificate: Path) -> None:
-    with TlsServer(certificate) as server:
+def test_a_trusted_certificate_of_another_name_is_refused() -> None:
+    with Server([raw(OK)], tls=True) as server:
         sent = post(
             f"https://other.example:{server.port}/canary",
             resolve=Resolver(["127.0.0.1"]),
-            tls=ssl.create_default_context(cafile=certificate),
+            tls=ssl.create_default_context(cafile=CERTIFICATE),
         )
-    assert (sent.state, server.request) == ("retry", b"")
+    assert (sent.state, server.requests) == ("retry", [])
     assert "its certificate is not trusted (Hostname mismatch" in sent.error
 
 
-def test_a_trusted_certificate_is_accepted(certificate: Path) -> None:
-    with TlsServer(certificate) as server:
-        sent = post(f"https://localhost:{server.port}/hook", tls=ssl.create_default_context(cafile=certificate))
-    assert (sent.state, server.request[:16]) == ("delivered", b"POST /hook HTTP/")
+def test_a_trusted_certificate_is_accepted() -> None:
+    with Server([raw(OK)], tls=True) as server:
+        sent = post(f"https://localhost:{server.port}/hook", tls=ssl.create_default_context(cafile=CERTIFICATE))
+    assert (sent.state, server.requests[0].path) == ("delivered", "/hook")
 
 
 def test_a_receiver_without_tls_is_tried_again(start: Start) -> None:
     server = start(OK)
     sent = post(f"https://127.0.0.1:{server.port}/canary", total=0.5)
     assert (sent.state, sent.error.startswith("127.0.0.1: ")) == ("retry", True)
-
-
-class TlsServer:
-    """A receiver of one TLS connection with the given certificate."""
-
-    def __init__(self, certificate: Path) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(certificate)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(10)
-        self.port: int = self._listener.getsockname()[1]
-        self.request = b""
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "TlsServer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(10)
-        self._listener.close()
-
-    def _run(self) -> None:
-        plain, _ = self._listener.accept()
-        plain.settimeout(10)
-        try:
-            with self._context.wrap_socket(plain, server_side=True) as connection:
-                self.request = read_request(connection)
-                connection.sendall(OK)
-        except OSError:
-            return
 
 
 @pytest.mark.parametrize(
@@ -548,24 +423,3 @@ def test_no_part_is_too_long_and_no_word_is_lost() -> None:
 def test_a_part_holds_at_least_one_sign_of_any_size() -> None:
     with pytest.raises(ValueError, match="at least two units, not 1"):
         split("x", 1)
-
-
-# Self-signed, for localhost and 127.0.0.1; it guards nothing.
-PEM = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgWSV+avGRfBN6RmG9
-IKeGfe26L4fKtaOgE1QmCEtP3hGhRANCAASw3KrpZIzGMqfMZy2bb7H9dsKcLZ0L
-pbzwTerC0bwtkJ7h28kjukD7iZ4VP4FHnqs/cS8etbK/XGDONp0ICzAm
------END PRIVATE KEY-----
------BEGIN CERTIFICATE-----
-MIIBrDCCAVGgAwIBAgIUQP9w0FIfaKD3MkpGWf25nWq5GmYwCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMDE2NDczNFoYDzIxMjYxMDI3
-MTY0NzM0WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAASw3KrpZIzGMqfMZy2bb7H9dsKcLZ0LpbzwTerC0bwtkJ7h28kjukD7
-iZ4VP4FHnqs/cS8etbK/XGDONp0ICzAmo38wfTAdBgNVHQ4EFgQUESLV1ViSRrM5
-7H3ffhTx8hsUeOwwHwYDVR0jBBgwFoAUESLV1ViSRrM57H3ffhTx8hsUeOwwGgYD
-VR0RBBMwEYIJbG9jYWxob3N0hwR/AAABMA8GA1UdEwEB/wQFMAMBAf8wDgYDVR0P
-AQH/BAQDAgKEMAoGCCqGSM49BAMCA0kAMEYCIQCIPXtSfbrVRNN/WKa0xjMnaq5M
-KBcUHPLqFjQnl21s9wIhAOfGUS8fL1VyR6uW2j+QE5PP6Y02c9T6s5cM3Wi0BgES
------END CERTIFICATE-----
-"""
