@@ -10,8 +10,8 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
-from scheduler import days
 from scheduler.outcome import Kind
+from scheduler.paces import days
 
 NANO = 1_000_000_000  # of them make one USD: sums of whole numbers do not drift
 PER_TOKEN = NANO // 1_000_000  # nanos a token, for one USD per million

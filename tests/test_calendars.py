@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from world import at
 
 from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar, parse_dates, read
-from scheduler import firings, paces
-from scheduler.paces import Slots
+from scheduler import paces
+from scheduler.paces import Slots, firings
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WEEKEND = Calendar(weekdays=frozenset({5, 6}))

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 from world import at
 
-from scheduler import days
+from scheduler.paces import days
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -11,8 +11,8 @@ import pytest
 from world import at
 
 from scheduler import paces
-from scheduler.firings import Course, by_day, firings
 from scheduler.outcome import Kind
+from scheduler.paces.firings import Course, by_day, firings
 
 BERLIN = "Europe/Berlin"
 WINDOW = [[480, 1320, [0, 1, 2, 3, 4, 5, 6], BERLIN]]

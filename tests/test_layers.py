@@ -83,7 +83,7 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
 
 
 # The rooms of the daemon from the ground up: each may know those before it, and none after it.
-FLOORS = ("transports", "config", "work", "tables", "engine", "observe", "web", "cli")
+FLOORS = ("transports", "paces", "config", "work", "tables", "engine", "observe", "web", "cli")
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in FLOORS], ids=name_of)

@@ -18,11 +18,12 @@ from test_story_lanes import speaking
 from test_story_slots import agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler import days, plan
+from scheduler import plan
 from scheduler.cli.main import main
 from scheduler.config.load import load
 from scheduler.observe import explain
 from scheduler.outcome import Kind
+from scheduler.paces import days
 from scheduler.tables.store import millis
 from scheduler.work import lanes
 

@@ -8,11 +8,11 @@ from datetime import datetime
 from itertools import islice
 
 from scheduler import paces
-from scheduler.firings import TICK, slots
 from scheduler.observe import causes
 from scheduler.observe.causes import Cause
 from scheduler.outcome import Outcome, Skip
 from scheduler.paces import Pace
+from scheduler.paces.firings import TICK, slots
 from scheduler.tables.boots import Down
 from scheduler.tables.jumps import Jump
 

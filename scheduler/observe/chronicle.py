@@ -9,8 +9,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron.walltime import changes
-from scheduler.days import Day
-from scheduler.firings import TICK
+from scheduler.paces.days import Day
+from scheduler.paces.firings import TICK
 from scheduler.tables import boots, jumps
 from scheduler.tables.history import iso
 

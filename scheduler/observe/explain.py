@@ -9,12 +9,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from scheduler import days, paces
+from scheduler import paces
 from scheduler.engine import syncing
 from scheduler.observe import chronicle, folding, gates, records
 from scheduler.observe.account import Fate, fates
 from scheduler.observe.causes import Cause
 from scheduler.observe.folding import Stretch
+from scheduler.paces import days
 from scheduler.plan import Plan
 from scheduler.tables import duequeue, history, outbox, wakes
 from scheduler.tables.duequeue import Standing

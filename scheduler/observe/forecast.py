@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 from cron.walltime import changes
 from scheduler import paces
 from scheduler.engine import syncing
-from scheduler.firings import TICK, Beats, Course, by_day, firings
 from scheduler.outcome import Kind
+from scheduler.paces.firings import TICK, Beats, Course, by_day, firings
 from scheduler.plan import Plan
 from scheduler.tables import duequeue
 from scheduler.tables.duequeue import Standing

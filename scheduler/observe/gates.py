@@ -48,7 +48,7 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
 
 
 def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime) -> tuple[Answer, ...]:
-    is_agent, days = standing.kind is Kind.HEARTBEAT, paces.days(standing.pace_text)
+    is_agent, days = standing.kind is Kind.HEARTBEAT, paces.good_days(standing.pace_text)
     held = is_agent and (standing.name in holds.by_agent(db, now) or lanes.is_taken(standing.name))
     answers: dict[Skip, bool | None] = {
         Skip.DISABLED: standing.state == "disabled",

@@ -13,9 +13,9 @@ from cron.schedule import Schedule, parse
 from heartbeat.spec import Heartbeat
 from scheduler import allowance, days
 from scheduler.allowance import Attempt
-from scheduler.days import A_DAY
 from scheduler.engine.recovery import CRASHES
 from scheduler.outcome import Kind
+from scheduler.paces.days import A_DAY
 from scheduler.settings import Flood, Settings
 
 AN_HOUR = timedelta(hours=1)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
-from scheduler import days
 from scheduler.outcome import Kind
-from scheduler.paces import Pace
+from scheduler.paces import Pace, days
 
 TICK = datetime.resolution
 

@@ -115,8 +115,8 @@ def hours(text: str) -> Hours:
     return _hours(text)
 
 
-def days(text: str) -> calendars.Days | None:
-    """The calendars of a pace; None for one that every day is good for."""
+def good_days(text: str) -> calendars.Days | None:
+    """The days that calendars leave to a pace; None for one that every day is good for."""
     said = _parts(text).get("days")
     return calendars.read(said) if said else None
 
@@ -151,7 +151,7 @@ def stretched(text: str, failures: int) -> timedelta | None:
 @lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
 def pace(text: str, anchor: datetime) -> Pace:
     """The pace that a text of ours names, on a grid that stands at `anchor`."""
-    found, on = _pace(text, anchor), days(text)
+    found, on = _pace(text, anchor), good_days(text)
     return _on_days(found, on) if on else found
 
 
