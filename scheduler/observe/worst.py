@@ -11,10 +11,11 @@ from zoneinfo import ZoneInfo
 
 from cron.schedule import Schedule, parse
 from heartbeat.spec import Heartbeat
-from scheduler import allowance, days
+from scheduler import allowance
 from scheduler.allowance import Attempt
 from scheduler.engine.recovery import CRASHES
 from scheduler.outcome import Kind
+from scheduler.paces import days
 from scheduler.paces.days import A_DAY
 from scheduler.settings import Flood, Settings
 
