@@ -6,17 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from cron import command
 from cron.job import Job
 from heartbeat.spec import Agent
 from scheduler import paces
 from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Skip
-from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work import asking, prompts
-from scheduler.work.entry import Claim, Elapsed, Start
+from scheduler.work.entry import Claim, Elapsed, Entry, Start
 from scheduler.work.process import Ended
 
 KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
@@ -24,7 +22,7 @@ NO_END = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # what has not been, or is
 
 
 @dataclass(frozen=True, slots=True)
-class JobEntry:
+class JobEntry(Entry):
     """A cron job as the queue sees it; `agent` is whom it asks, if it has a prompt."""
 
     spec: Job
@@ -35,49 +33,16 @@ class JobEntry:
     dedup_window = timedelta()  # each output is news
 
     @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def enabled(self) -> bool:
-        return self.spec.enabled
-
-    @property
-    def zone(self) -> ZoneInfo:
-        return self.spec.zone
-
-    @property
     def pace_text(self) -> str:
         return paces.of_job(self.spec)
-
-    @property
-    def grace(self) -> timedelta:
-        return self.spec.grace
 
     @property
     def catch_up(self) -> bool:
         return self.spec.misfire == "latest"
 
     @property
-    def retries(self) -> int:
-        return self.spec.retries
-
-    @property
-    def timeout(self) -> timedelta:
-        return self.spec.timeout
-
-    @property
     def again_after_crash(self) -> bool:
         return self.spec.rerun_after_crash
-
-    @property
-    def deliver(self) -> tuple[str, ...]:
-        return self.spec.deliver
-
-    @property
-    def on_failure(self) -> OnFailure:
-        spec = self.spec
-        return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
 
     @property
     def model(self) -> str | None:
@@ -94,9 +59,6 @@ class JobEntry:
     @property
     def starts_at_boot(self) -> bool:
         return self.spec.reboot
-
-    def day_off(self, now: datetime) -> bool:
-        return not self.spec.calendars.open_at(now)
 
     def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         day_off = self.day_off(claim.started_at)

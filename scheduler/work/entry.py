@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from cron.job import Job
 from heartbeat.prompt import Activity
+from heartbeat.spec import Heartbeat
 from scheduler.allowance import Reserved
 from scheduler.outcome import Ending, Kind, Skip, Trigger
 from scheduler.settings import OnFailure
@@ -83,94 +86,121 @@ class Claim:
         return f"{self.owner}/{self.run_id}"
 
 
-class Entry(Protocol):
+class Entry(ABC):
     """An agent's heartbeat or a cron job: what decides its slots, how it is carried through, whom it tells and wakes.
 
-    `grace` bounds how late the latest slot may start, and `catch_up` False
-    forbids it for slots that passed while the daemon was down or asleep. `pace_text` is canonical: equal texts, equal slots.
+    What both are declared with in the same words stands here. `grace` bounds how late the latest slot may start, and `catch_up`
+    False forbids it for slots that passed while the daemon was down or asleep. `pace_text` is canonical: equal texts, equal
+    slots.
     """
 
+    __slots__ = ()
+    spec: Heartbeat | Job
+
     @property
-    def kind(self) -> Kind: ...
+    def name(self) -> str:
+        return self.spec.name
+
     @property
-    def name(self) -> str: ...
-    @property
-    def enabled(self) -> bool: ...
+    def enabled(self) -> bool:
+        return self.spec.enabled
+
     @property
     def zone(self) -> ZoneInfo:
         """The zone that its days are counted in."""
-        ...
+        return self.spec.zone
 
     @property
-    def pace_text(self) -> str: ...
-    @property
-    def grace(self) -> timedelta: ...
-    @property
-    def catch_up(self) -> bool: ...
-    @property
-    def retries(self) -> int: ...
-    @property
-    def timeout(self) -> timedelta: ...
-    @property
-    def again_after_crash(self) -> bool: ...
-    @property
-    def model(self) -> str | None: ...
-    @property
-    def providers(self) -> tuple[str, ...]:
-        """The names of the providers whose models it asks."""
-        ...
+    def grace(self) -> timedelta:
+        return self.spec.grace
 
     @property
-    def session_keep(self) -> int: ...
+    def retries(self) -> int:
+        return self.spec.retries
+
     @property
-    def deliver(self) -> tuple[str, ...]: ...
+    def timeout(self) -> timedelta:
+        return self.spec.timeout
+
+    @property
+    def deliver(self) -> tuple[str, ...]:
+        return self.spec.deliver
+
     @property
     def on_failure(self) -> OnFailure:
         """Who is told of its failures."""
-        ...
-
-    @property
-    def dedup_window(self) -> timedelta: ...
-    @property
-    def starts_at_boot(self) -> bool: ...
-    @property
-    def lane(self) -> str | None:
-        """The agent whose lane a run takes; None when it speaks to none."""
-        ...
+        spec = self.spec
+        return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
 
     def day_off(self, now: datetime) -> bool:
         """Whether its calendars leave out the day of `now`."""
-        ...
-
-    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
-        """Each reason not to run, in their order: whether it stands in this claim's way; None if only a run can say."""
-        ...
-
-    def open_at(self, now: datetime) -> bool:
-        """Whether what is due may run at `now` by its calendars and active hours."""
-        ...
-
-    def closes(self, now: datetime) -> datetime | None:
-        """When its window or its day closes; None when neither does within two years."""
-        ...
-
-    def digest(self, message: str) -> str:
-        """The hash under which a message counts as said."""
-        ...
-
-    def judge(self, text: str) -> Ending:
-        """How a run ends that was answered with this text."""
-        ...
-
-    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
-        """Carry one attempt through, in a worker thread; waits for whatever it asks."""
-        ...
+        return not self.spec.calendars.open_at(now)
 
     @property
+    @abstractmethod
+    def kind(self) -> Kind: ...
+    @property
+    @abstractmethod
+    def pace_text(self) -> str: ...
+    @property
+    @abstractmethod
+    def catch_up(self) -> bool: ...
+    @property
+    @abstractmethod
+    def again_after_crash(self) -> bool: ...
+    @property
+    @abstractmethod
+    def model(self) -> str | None: ...
+
+    @property
+    @abstractmethod
+    def providers(self) -> tuple[str, ...]:
+        """The names of the providers whose models it asks."""
+
+    @property
+    @abstractmethod
+    def session_keep(self) -> int: ...
+    @property
+    @abstractmethod
+    def dedup_window(self) -> timedelta: ...
+    @property
+    @abstractmethod
+    def starts_at_boot(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def lane(self) -> str | None:
+        """The agent whose lane a run takes; None when it speaks to none."""
+
+    @abstractmethod
+    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+        """Each reason not to run, in their order: whether it stands in this claim's way; None if only a run can say."""
+
+    @abstractmethod
+    def open_at(self, now: datetime) -> bool:
+        """Whether what is due may run at `now` by its calendars and active hours."""
+
+    @abstractmethod
+    def closes(self, now: datetime) -> datetime | None:
+        """When its window or its day closes; None when neither does within two years."""
+
+    @abstractmethod
+    def digest(self, message: str) -> str:
+        """The hash under which a message counts as said."""
+
+    @abstractmethod
+    def judge(self, text: str) -> Ending:
+        """How a run ends that was answered with this text."""
+
+    @abstractmethod
+    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+        """Carry one attempt through, in a worker thread; waits for whatever it asks."""
+
+    @property
+    @abstractmethod
     def may_wake(self) -> tuple[str, ...]:
         """The agents whose heartbeat its end may wake at once."""
-        ...
 
+    @abstractmethod
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
         """The wakes that this end of the run causes."""
-        ...

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from heartbeat import checklist, precheck, verdict
 from heartbeat.checks import Situation, answers, checklist_of, first_obstacle, late_obstacle
@@ -20,16 +19,15 @@ from heartbeat.runners import ask as runners
 from heartbeat.spec import Decide, Heartbeat
 from scheduler import paces
 from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
-from scheduler.settings import OnFailure
 from scheduler.wake import Wake
 from scheduler.work import asking
-from scheduler.work.entry import Claim, Elapsed, Start
+from scheduler.work.entry import Claim, Elapsed, Entry, Start
 
 A_MOMENT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatEntry:
+class HeartbeatEntry(Entry):
     """A heartbeat as the queue sees it."""
 
     spec: Heartbeat
@@ -41,32 +39,8 @@ class HeartbeatEntry:
     may_wake = ()
 
     @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def enabled(self) -> bool:
-        return self.spec.enabled
-
-    @property
-    def zone(self) -> ZoneInfo:
-        return self.spec.zone
-
-    @property
     def pace_text(self) -> str:
         return paces.of_heartbeat(self.spec)
-
-    @property
-    def grace(self) -> timedelta:
-        return self.spec.grace
-
-    @property
-    def retries(self) -> int:
-        return self.spec.retries
-
-    @property
-    def timeout(self) -> timedelta:
-        return self.spec.timeout
 
     @property
     def model(self) -> str | None:
@@ -85,20 +59,8 @@ class HeartbeatEntry:
         return self.spec.session_keep
 
     @property
-    def deliver(self) -> tuple[str, ...]:
-        return self.spec.deliver
-
-    @property
-    def on_failure(self) -> OnFailure:
-        spec = self.spec
-        return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
-
-    @property
     def dedup_window(self) -> timedelta:
         return self.spec.dedup_window
-
-    def day_off(self, now: datetime) -> bool:
-        return not self.spec.calendars.open_at(now)
 
     def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         return answers(look(self.spec, claim))
