@@ -110,6 +110,15 @@ def test_what_was_wrong_with_a_switch_is_forgotten_with_it() -> None:
     assert loop.told == ["no connection to hc.example", None]
 
 
+def test_a_ping_that_comes_to_its_end_after_its_switch_says_nothing_of_the_next_one() -> None:
+    loop = Loop()
+    loop.answer, loop.takes = Sent("retry", "no connection to hc.example", None), timedelta(seconds=9)
+    loop.run(3)
+    loop.switch = None
+    loop.run(30)
+    assert (loop.told, loop.health.pings) == ([], {"delivered": 0, "failed": 1})
+
+
 @pytest.mark.parametrize("wrong", [Sent("retry", "no connection to hc.example", None), OSError("out of cheese")])
 def test_pings_that_do_not_arrive_are_counted_and_told_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()

@@ -76,6 +76,8 @@ class Pinger:
         sent = done.result or Sent("uncertain", f"{type(done.surprise).__name__} while pinging", None)
         problem = None if sent.state == "delivered" else sent.error
         self._health.pings["failed" if problem else "delivered"] += 1
+        if done.task.switch != self._switch:
+            return  # it says nothing of the one that is there now
         if (problem is None) != (self._problem is None):
             event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
         self._move(problem)
