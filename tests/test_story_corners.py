@@ -94,6 +94,25 @@ def test_a_clock_set_back_does_not_hold_up_a_message(play) -> None:
     assert [text for _, _, text in world.said] == [ALARM]
 
 
+def test_a_clock_set_back_does_not_hold_up_the_reminder_of_a_failure(play) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: 1
+    world.run(hours=1)
+    world.clock.now -= timedelta(days=365)
+    world.run(hours=7)
+    assert [text.split(";")[0] for _, _, text in world.said][1:] == ["Agent ops still has the same fault"]
+
+
+def test_a_clock_set_back_does_not_keep_a_held_message_for_ever(play) -> None:
+    world = play(agent(interval="7d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
+    world.scripts["ops"] = lambda asked: ALARM
+    world.sends = lambda parcel: Sent("uncertain", "no answer", None)
+    world.run(minutes=1)
+    world.clock.now -= timedelta(days=365)
+    world.run(hours=25)
+    assert world.rows()[0]["delivery"]["state"] == "dead"
+
+
 def test_a_cron_job_runs_on_when_a_clock_that_was_ten_years_ahead_is_set_right(play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:30")
     world.run(minutes=40)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from scheduler import paces
 from scheduler.engine import planning
 from scheduler.engine.closing import LONGEST_DELAY
-from scheduler.tables import boots, duequeue, holds, jumps
+from scheduler.tables import boots, breakers, duequeue, holds, incidents, jumps
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.store import millis
 from scheduler.turn import Turn
@@ -41,9 +41,12 @@ def _pull_near(turn: Turn) -> None:
     turn.db.execute("update entry set last_woken_at = min(last_woken_at, ?), last_ended_at = min(last_ended_at, ?)", (now, now))
     turn.db.execute("update wake set due_at = min(due_at, ?), updated_at = min(updated_at, ?)", (now, now))
     turn.db.execute(
-        "update outbox set not_before = min(not_before, ?), created_at = min(created_at, ?) where state = 'pending'", (now, now)
+        "update outbox set not_before = min(not_before, ?), created_at = min(created_at, ?) where state in ('pending', 'held')",
+        (now, now),
     )
     holds.pull_near(turn)
+    breakers.pull_near(turn)
+    incidents.pull_near(turn)
     for entry in turn.plan.entries.values():
         if entry.dedup_window:
             until = millis(turn.now + entry.dedup_window)

@@ -63,6 +63,11 @@ def probe_all(turn: Turn) -> None:
     turn.db.execute("update breaker set probe_at = ? where reason <> ?", (millis(turn.now), RATE))
 
 
+def pull_near(turn: Turn) -> None:
+    """The clock was set back: no provider is left alone for longer than it was to be."""
+    turn.db.execute("update breaker set probe_at = min(probe_at, ?)", (millis(turn.now + PROBE_EVERY),))
+
+
 def open_ones(db: sqlite3.Connection) -> list[str]:
     """The providers whose breaker is open."""
     return [row["provider"] for row in db.execute("select provider from breaker order by provider")]

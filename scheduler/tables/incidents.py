@@ -19,8 +19,8 @@ CHANNEL = "channel"  # the kind of incidents that are about a channel; the other
 class Incident:
     """What goes wrong with an entry or a channel.
 
-    `faults` are the ways in which it went wrong so far, each by its hash; `reason` is that of the last time. `told_at` None:
-    nobody has been told yet.
+    `faults` are the ways in which it went wrong so far, each by its hash; `reason` is that of the last failure, else of the
+    last skip. `told_at` None: nobody has been told yet.
     """
 
     since: datetime
@@ -48,6 +48,11 @@ def put(turn: Turn, kind: str, name: str, incident: Incident) -> None:
 def drop(turn: Turn, kind: str, name: str) -> None:
     """Close an incident; there may be none."""
     turn.db.execute("delete from incident where kind = ? and name = ?", (kind, name))
+
+
+def pull_near(turn: Turn) -> None:
+    """The clock was set back: nothing went wrong, or was told, in the future."""
+    turn.db.execute("update incident set since = min(since, ?1), told_at = min(told_at, ?1)", (millis(turn.now),))
 
 
 def dead_channels(db: sqlite3.Connection) -> frozenset[str]:

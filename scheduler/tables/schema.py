@@ -163,7 +163,7 @@ create table incident (
   name text not null,
   since integer not null,           -- when it first went wrong
   faults text not null,             -- how it went wrong so far, each by its hash, as JSON
-  reason text,                      -- of the last time
+  reason text,                      -- of the last failure, else of the last skip
   told_at integer,                  -- when it was told last; null: not yet
   primary key (kind, name)
 ) strict, without rowid;
