@@ -103,6 +103,26 @@ def test_a_provider_that_wants_a_year_of_rest_fails_now_and_is_asked_again_after
     ]
 
 
+def test_a_clock_set_back_does_not_keep_a_provider_at_rest(play: Play) -> None:
+    with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.clock.now -= timedelta(days=365)
+        world.run(minutes=45)
+        assert len(server.requests) >= 2
+
+
+def test_whoever_cannot_run_for_a_provider_that_refuses_does_not_work_again_before_that_answers(play: Play) -> None:
+    beat = '{interval: 10m, stagger: 5m, checklist: "- look\\n", precheck: look, deliver: log}'
+    yaml = config("{url}", interval="12h") + f"  web: {{runner: {{kind: anthropic}}, heartbeat: {beat}}}\n"
+    with model(refuses(401, "authentication_error", "no")) as server:
+        world = play(yaml.replace("{url}", server.url), environ={"KEY": KEY}, prechecks={"web": lambda asked: "NO_WORK"})
+        world.run(minutes=65)
+    whys = [row["reason"] for row in world.rows("web")]
+    assert {"breaker_open", "precheck"} == set(whys)
+    assert [text[:17] for _, name, text in world.said if name == "web"] == ["Agent web was not"]
+
+
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment"), (403, "auth")])
 def test_a_provider_that_refuses_us_is_left_alone_probed_and_taken_back(play: Play, status: int, reason: str) -> None:
     refusal = refuses(status, "authentication_error", "no")

@@ -18,6 +18,7 @@ from world import World, at, by_hand
 
 from scheduler.config.effective import effective
 from scheduler.engine.delivery import Parcel
+from scheduler.engine.mail import SendAgain
 from scheduler.observe.status import snapshot
 from scheduler.transports import Sent
 from scheduler.work.process import Ended
@@ -198,6 +199,24 @@ def test_skips_that_should_worry_are_told_and_end_when_the_check_is_passed(play:
     assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.said[0][2]
 
 
+def test_a_failure_is_not_over_because_a_check_that_stood_in_the_way_is_passed(play: Play) -> None:
+    world = play(agent(retries="0", checklist="HEARTBEAT.md", precheck="look"))
+    file = world.write("ops/HEARTBEAT.md", "- look\n")
+    world.prechecks["ops"] = lambda asked: "NO_WORK" if asked.at >= at("2026-03-02 10:15") else "mail"
+    until(world, "2026-03-02 08:59", lambda count: "no")
+    file.rename(file.with_suffix(".old"))
+    file.mkdir()
+    world.until("2026-03-02 09:59")
+    file.rmdir()
+    file.with_suffix(".old").rename(file)
+    until(world, "2026-03-02 10:59", lambda count: "no")
+    assert [line[12:] for line in world.story()] == [
+        *["interval failed exit"] * 2, *["interval skipped checklist_unreadable"] * 2,
+        "interval failed exit", "interval skipped precheck",
+    ]  # fmt: skip
+    assert [line for line in told(world) if "works again" in line] == []
+
+
 def test_a_checklist_that_cannot_be_read_is_told(play: Play) -> None:
     world = play(agent(checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
@@ -267,6 +286,20 @@ def test_a_dead_letter_is_told_elsewhere_once_until_the_channel_takes_one(play: 
     answers["hook"] = REFUSED
     world.until("2026-03-02 11:15")
     assert heard == [lost, ("hook", "ALERT: number 5"), lost]
+
+
+def test_a_message_that_dies_twice_does_not_keep_the_death_of_the_next_one_from_being_told(play: Play) -> None:
+    world = play(HOOKS + agent(deliver="hook"))
+    alarm(world)
+    answers, heard = {"hook": REFUSED}, []
+    world.sends = answering(answers, heard)
+    world.run(minutes=5)
+    del answers["hook"]
+    world.run(minutes=30)
+    answers["hook"] = REFUSED
+    world.ask(SendAgain(1))
+    world.run(minutes=30)
+    assert [(row["id"], len(row["notices"])) for row in world.rows()] == [(1, 1), (2, 0), (3, 1)]
 
 
 def test_the_notice_of_a_dead_letter_says_why_and_where_its_text_is_but_not_the_text(play: Play) -> None:

@@ -10,7 +10,7 @@ from scheduler.engine.notices import Notice, Story
 from scheduler.events import Told
 from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip
 from scheduler.settings import OnFailure
-from scheduler.tables import incidents, outbox, targets
+from scheduler.tables import breakers, incidents, outbox, targets
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.incidents import CHANNEL, Incident
 from scheduler.tables.outbox import Letter
@@ -64,7 +64,11 @@ def _is_over(turn: Turn, claim: Claim, ending: Ending) -> bool:
     if not isinstance(ending.reason, Skip):
         return ending.outcome in ANSWERS
     was = incidents.find(turn.db, claim.entry.kind, claim.entry.name)
-    return was is not None and was.reason in CHAIN and _is_past(Skip(was.reason), ending.reason)
+    if was is None or was.reason not in CHAIN:
+        return False
+    trouble = Skip(was.reason)
+    shut_off = trouble is Skip.BREAKER_OPEN and breakers.is_open(turn, claim.entry.providers)  # a probe that asked nobody
+    return not shut_off and _is_past(trouble, ending.reason)
 
 
 def _is_past(trouble: Skip, reason: Skip) -> bool:
@@ -76,7 +80,7 @@ def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Stan
     was = (incidents.find(turn.db, entry.kind, entry.name) if standing.troubles else None) or Incident(turn.now)
     fault = digest(f"{ending.reason} {ending.error or ''}", "numbers")
     faults = was.faults if fault in was.faults or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
-    now = replace(was, faults=faults, reason=ending.reason)
+    now = replace(was, faults=faults, reason=_lasting(was.reason, ending))
     notice = _news(turn, was, now, count, entry.on_failure)
     if notice is not None:
         text = notices.worse(notice, claim, ending, _story(turn, now, count))
@@ -84,6 +88,11 @@ def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Stan
         now = replace(now, told_at=turn.now)
     incidents.put(turn, entry.kind, entry.name, now)
     return replace(standing, troubles=count)
+
+
+def _lasting(before: str | None, ending: Ending) -> str | None:
+    """By what a trouble is known: a failure stays one, for only an answer ends it, whatever check stands in the way since."""
+    return before if before and before not in CHAIN and isinstance(ending.reason, Skip) else ending.reason
 
 
 def _news(turn: Turn, was: Incident, now: Incident, count: int, rule: OnFailure) -> Notice | None:
@@ -116,14 +125,18 @@ def _notify(turn: Turn, claim: Claim, notice: Notice, text: str) -> None:
 
 
 def _lost(turn: Turn, letter: Letter, error: str) -> None:
-    """A message has been given up: told on another channel, once until the channel works again."""
+    """A message has been given up: told on another channel, once until the channel works again.
+
+    Of one that was told before, and has been given up again, there is nothing to tell; the next one is still news.
+    """
     if incidents.find(turn.db, CHANNEL, letter.channel) is not None:
         return
-    incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now))
     entry = turn.plan.entries.get((Kind(letter.kind), letter.name))
     wished = entry.on_failure.deliver if entry else ()
-    target = _elsewhere(turn, wished, incidents.dead_channels(turn.db))
-    outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", notices.undelivered(letter, error), (target,))
+    target = _elsewhere(turn, wished, incidents.dead_channels(turn.db) | {letter.channel})
+    text = notices.undelivered(letter, error)
+    if outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", text, (target,)):
+        incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now))
 
 
 def _elsewhere(turn: Turn, wished: tuple[str, ...], dead: frozenset[str]) -> Target:

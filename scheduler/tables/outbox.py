@@ -121,10 +121,13 @@ def put(turn: Turn, claim: Claim, message: str, told: tuple[Target, ...]) -> Non
             )
 
 
-def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...]) -> None:
-    """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run."""
-    for target in told:
-        _write(turn, about, target, message, notice)
+def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...]) -> bool:
+    """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run.
+
+    False where all of it was there already.
+    """
+    written = [_write(turn, about, target, message, notice) for target in told]
+    return any(row is not None for row in written)
 
 
 def _write(turn: Turn, about: Origin, target: Target, message: str, notice: str | None) -> sqlite3.Row | None:
