@@ -196,6 +196,15 @@ def test_a_run_that_is_not_there_is_told_of(store: Store, state: Path, capsys: p
     assert capsys.readouterr().err == "heartbeatd: no run 7; `heartbeatd runs` lists them\n"
 
 
+@pytest.mark.parametrize("number", ["seven", "0", "-1", "9" * 23])
+def test_what_cannot_be_the_number_of_a_run_is_told_of(
+    store: Store, state: Path, capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    assert main(["show", "--state", str(state), "--", number]) == 2
+    wanted = f"heartbeatd: Invalid value for 'RUN': '{number}' is not a number as lists show it, like 12"
+    assert capsys.readouterr().err == f"{wanted}; see `heartbeatd show --help`\n"
+
+
 def live(store: Store, instance: str, begin: datetime, end: datetime | None) -> None:
     """A life of the daemon; `end` None for one that was killed."""
     with store.transaction() as db:

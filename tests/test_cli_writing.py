@@ -188,6 +188,15 @@ def test_it_must_be_said_which_messages_are_meant(arguments: list[str], config: 
     assert "name messages by their ID, or say --all" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("move", ["retry", "drop"])
+def test_a_number_that_no_message_can_have_is_told_of(
+    move: str, config: Path, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undelivered(config, place, "dead")
+    assert call(config, "outbox", move, "9" * 23) == 2
+    assert f"'{'9' * 23}' is not a number as lists show it, like 12" in capsys.readouterr().err
+
+
 def test_the_config_that_is_named_at_the_group_counts_for_its_commands(config: Path, place: Place) -> None:
     undelivered(config, place, "dead")
     assert main(["outbox", "-c", str(config), "drop", "1"]) == 0

@@ -102,6 +102,12 @@ def test_an_explanation_that_makes_no_sense_or_is_not_for_the_caller_is_refused(
     assert still.get(f"/api/v1/explain/{path}", token).status == status
 
 
+@pytest.mark.parametrize("day", ["Friday", "today", ""])
+def test_a_day_that_is_none_is_answered_with_how_to_write_one(still: Living, day: str) -> None:
+    said = still.get(f"/api/v1/explain/ops?on={day}", READER).data["error"]["message"]
+    assert said == f"on: {day!r} is not a day; write 2026-11-20"
+
+
 @pytest.mark.parametrize(
     "path",
     ["/api/v1/agents/nobody", "/api/v1/runs/999", "/api/v1/runs/x", "/api/v1/runs/" + "9" * 5000, "/api/v1/wakes/7", "/nothing"],

@@ -9,6 +9,7 @@ import click
 
 from scheduler.cli.times import utc_now
 from scheduler.config.fields import some_duration
+from scheduler.tables.store import row_number
 
 
 class Span(click.ParamType[timedelta]):
@@ -23,6 +24,16 @@ class Span(click.ParamType[timedelta]):
             return some_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Number(click.ParamType[int]):
+    """The number of a run or a message, as lists show it."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = value if isinstance(value, int) else row_number(value)
+        return number or self.fail(f"{value!r} is not a number as lists show it, like 12", param, ctx)
 
 
 class Moment(click.ParamType[datetime]):

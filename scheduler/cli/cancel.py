@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from scheduler.cli import options, reach
+from scheduler.cli.arguments import Number
 from scheduler.cli.door import daemon
 from scheduler.cli.follow import is_closed_within
 
@@ -14,7 +15,7 @@ PATIENCE = 15.0  # seconds: longer than an ended run may take to give its result
 
 
 @click.command()
-@click.argument("run", type=click.IntRange(1))
+@click.argument("run", type=Number())
 @options.config
 def cancel(run: int, path: Path) -> None:
     """End a run that is in progress, or would go on.

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from scheduler.cli import options, reach
+from scheduler.cli.arguments import Number
 from scheduler.cli.door import Door, open_door
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
@@ -50,7 +51,7 @@ def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form:
 
 def _moving(command: Callable[..., Any]) -> Callable[..., Any]:
     """ID... or --all, as `ids` and `everything`."""
-    command = click.argument("ids", metavar="[ID]...", type=click.IntRange(1), nargs=-1)(command)
+    command = click.argument("ids", metavar="[ID]...", type=Number(), nargs=-1)(command)
     return click.option("--all", "everything", is_flag=True, help="Every message that waits, is held or was given up.")(command)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from scheduler.cli import names, options, reach
-from scheduler.cli.arguments import Moment
+from scheduler.cli.arguments import Moment, Number
 from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
@@ -56,7 +56,7 @@ def runs(
 
 
 @click.command()
-@click.argument("run", type=int)
+@click.argument("run", type=Number())
 @options.config
 @options.state
 @options.form

@@ -22,6 +22,7 @@ PASSING = frozenset({
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+MOST_DIGITS = 18  # of a row's number
 
 
 class StoreError(Exception):
@@ -40,6 +41,11 @@ def millis(instant: datetime) -> int:
 def moment(value: int) -> datetime:
     """The aware UTC time of so many milliseconds."""
     return EPOCH + timedelta(milliseconds=value)
+
+
+def row_number(text: str) -> int | None:
+    """The number that somebody wrote, None for what can be no row's: with more digits it would be no integer to SQLite."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
 
 
 class Store:

@@ -54,7 +54,7 @@ def explain(call: Call) -> dict[str, Any]:
             if "at" in call.query:
                 return explaining.at_instant(asked, instant("at", call.query["at"]))
             if "on" in call.query:
-                return explaining.on_day(asked, date.fromisoformat(call.query["on"]))
+                return explaining.on_day(asked, _day(call.query["on"]))
         except ValueError as error:
             raise bad(f"{'at' if 'at' in call.query else 'on'}: {error}") from error
         return explaining.at_present(asked)
@@ -91,6 +91,13 @@ def _begin(call: Call, now: datetime) -> datetime:
     if begin.year not in forecast.YEARS:
         raise bad(f"from: write a time in the years {forecast.YEARS[0]} to {forecast.YEARS[-1]}")
     return begin
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a day; write 2026-11-20") from None
 
 
 def _span(call: Call) -> timedelta:

@@ -11,14 +11,13 @@ from typing import Any
 from scheduler.observe import status
 from scheduler.outcome import Kind
 from scheduler.tables import history, mailbox, targets
-from scheduler.tables.store import reader
+from scheduler.tables.store import reader, row_number
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad, not_found
 from scheduler.web.reach import Reach
 
 MOST_RUNS = 1000
 KINDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind.CRON}
-LARGEST_ID = 18  # digits, so that it is an integer for SQLite too
 
 
 @contextmanager
@@ -132,10 +131,10 @@ def _one(call: Call, what: str, find: Callable[[sqlite3.Connection, int], dict[s
 
 
 def _number(call: Call, what: str) -> int:
-    number = call.path["id"]
-    if not (number.isascii() and number.isdigit() and len(number) <= LARGEST_ID):
+    number = row_number(call.path["id"])
+    if number is None:
         raise not_found(f"{what} of this number")
-    return int(number)
+    return number
 
 
 def _reached(call: Call, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -160,6 +159,7 @@ def _sort(word: str) -> str:
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= LARGEST_ID and 1 <= int(text) <= MOST_RUNS):
+    limit = row_number(text)
+    if limit is None or not 1 <= limit <= MOST_RUNS:
         raise bad(f"limit: write a number from 1 to {MOST_RUNS}")
-    return int(text)
+    return limit
