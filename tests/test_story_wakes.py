@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from test_story_slots import agent
-from world import Takes, World
+from world import Takes, World, at
 
 from scheduler.engine.inbox import Refused
 
@@ -207,6 +207,42 @@ def test_an_agent_without_an_interval_beats_only_when_woken(play: Play) -> None:
     assert world.story() == ["03-04 08:00 api ok heartbeat_ok"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "heard"),
+    [
+        ({"active_hours": '"08:00-22:00"'}, "03-07 08:00 cron ok heartbeat_ok"),  # a Saturday
+        ({"skip_on": "weekend"}, "03-09 00:00 cron ok heartbeat_ok"),
+        ({"skip_on": "weekend", "active_hours": '"08:00-22:00"'}, "03-09 08:00 cron ok heartbeat_ok"),
+    ],
+)
+def test_an_agent_without_an_interval_is_woken_when_it_may_listen_again(play: Play, keys: dict[str, str], heard: str) -> None:
+    days = "calendars: {weekend: {days: sat-sun}}\nlimits: {wake_keep: 3d}\n"
+    world = play(days + agent(interval="none", **keys) + BACKUP.replace("0 3 * * *", "0 3 * * 6"), start="2026-03-07 02:00")
+    world.run(days=3)
+    assert [line for line in world.story("ops") if "skipped" not in line] == [heard]
+    assert len(world.story("ops")) == 2
+    assert "By cron backup" in world.asked[-1].stdin
+
+
+def test_an_agent_without_an_interval_is_woken_when_its_pause_is_over(play: Play) -> None:
+    world = play(agent(interval="none"))
+    for until, resumed in ((at("2026-03-02 09:00"), "09:00"), (None, "14:00")):
+        world.pause(("heartbeat", "ops"), until)
+        world.wake("ops", "look")
+        world.run(hours=2)
+        world.resume(("heartbeat", "ops"))
+        world.run(hours=2)
+        assert world.story()[-1] == f"03-02 {resumed} api ok heartbeat_ok"
+    assert len(world.story()) == 4
+
+
+def test_a_single_round_does_not_wait_for_an_agent_that_sleeps(play: Play) -> None:
+    world = play(agent(interval="none", active_hours='"10:00-22:00"'))
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    assert world.engine.at_rest(world.clock.now)
+
+
 def test_a_woken_agent_beats_though_its_checklist_is_missing(play: Play) -> None:
     world = play(agent(checklist="HEARTBEAT.md"))
     world.run(minutes=1)
@@ -302,6 +338,15 @@ def test_a_wake_that_waits_for_other_jobs_survives_a_crash(play: Play) -> None:
     world.until("2026-03-03 03:10")
     assert woken(world) == [("03:00:15", ["short", "middle", "long"])]
     assert "By cron long, outcome abandoned" in world.asked[-1].stdin
+
+
+def test_a_clock_that_is_set_back_makes_no_wake_wait_longer_for_other_jobs(play: Play) -> None:
+    world = three(play, long=300)
+    world.until("2026-03-03 03:00:10")
+    world.clock.now -= timedelta(hours=2)
+    world.run(minutes=1)
+    ((at, named),) = woken(world)
+    assert (at, named) == ("01:00:10", ["short", "middle"])
 
 
 def test_the_job_s_own_words_go_before_the_end_of_its_output(play: Play) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from scheduler import paces
 from scheduler.engine import budgets, calls, claims, gathering, incidents, planning
 from scheduler.events import LaneTaken, NoTarget, Retried, Stale
 from scheduler.outcome import (
@@ -191,10 +192,18 @@ def _tell_of_nobody(turn: Turn, claim: Claim) -> None:
 def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:
     """A wake has been heard once a run that rendered it said so; a refusal or a failure leaves it waiting."""
     heard = ending.outcome in SUCCESSES or ending.reason is Skip.DISABLED or standing.kind is Kind.CRON
-    if claim.wakes:
-        (wakes.heard if heard else wakes.give_back)(turn, claim.run_id)
+    if claim.wakes and heard:
+        wakes.heard(turn, claim.run_id)
+    elif claim.wakes:
+        wakes.give_back(turn, claim.run_id, _again_at(turn, standing, claim, ending))
     wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
     _drop_wakes_of_the_retired(turn, standing)
+
+
+def _again_at(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> datetime | None:
+    """When wakes that were refused start a run by themselves: an agent without slots has none at which it would hear them."""
+    closed = ending.reason in (Skip.CALENDAR, Skip.ACTIVE_HOURS)
+    return claim.entry.opens(turn.now) if closed and standing.pace is paces.NEVER else None
 
 
 def _drop_wakes_of_the_retired(turn: Turn, standing: Standing) -> None:

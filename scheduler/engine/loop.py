@@ -194,7 +194,8 @@ class Engine:
         db = self.store.connection
         next_at = duequeue.next_due(db)
         due = next_at is not None and next_at <= now
-        return not (due or self.busy() or duequeue.open_runs(db) or wakes.impatient(db) or outbox.untried(db))
+        woken = wakes.impatient(db, now + self.plan.settings.limits.wake_gap)
+        return not (due or self.busy() or duequeue.open_runs(db) or woken or outbox.untried(db))
 
     def finish(self, reading: Reading) -> None:
         """End this life cleanly. Raises Unavailable."""

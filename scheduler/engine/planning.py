@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from scheduler import paces
 from scheduler.outcome import Kind, Skip
 from scheduler.paces import Slots
 from scheduler.tables import duequeue, history, wakes
@@ -136,6 +137,8 @@ def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
     """End a pause: its slots get their one row, and the entry goes on."""
     if standing.state == "active":
         standing = account_pause(turn, standing, at)
+    if standing.pace is paces.NEVER:
+        wakes.remind(turn, standing.kind, standing.name)
     return replace(standing, paused_until=None)
 
 

@@ -39,7 +39,10 @@ def _pull_near(turn: Turn) -> None:
     now, soon = millis(turn.now), millis(turn.now + LONGEST_DELAY)
     turn.db.execute("update run set not_before = min(not_before, ?) where state = 'waiting'", (soon,))
     turn.db.execute("update entry set last_woken_at = min(last_woken_at, ?), last_ended_at = min(last_ended_at, ?)", (now, now))
-    turn.db.execute("update wake set due_at = min(due_at, ?), updated_at = min(updated_at, ?)", (now, now))
+    turn.db.execute(
+        "update wake set due_at = min(due_at, ?), held_until = min(held_until, ?), updated_at = min(updated_at, ?)",
+        (now, now, now),
+    )
     turn.db.execute(
         "update outbox set not_before = min(not_before, ?), created_at = min(created_at, ?) where state in ('pending', 'held')",
         (now, now),

@@ -41,6 +41,15 @@ def let_go(turn: Turn, standing: Standing) -> None:
         _look_again(turn, standing)
 
 
+def remind(turn: Turn, kind: Kind, name: str) -> None:
+    """Let the waiting wakes of an entry that has no slots to be told at start a run now."""
+    if _may_wait(turn, kind, name):
+        turn.db.execute(
+            "update wake set due_at = coalesce(due_at, ?) where kind = ? and name = ? and state = 'waiting'",
+            (millis(turn.now), kind, name),
+        )
+
+
 def _look_again(turn: Turn, standing: Standing) -> None:
     """Look at the entry as soon as a wake may start a run of it, unless one is open."""
     at = next_start(turn, standing.kind, standing.name)
@@ -110,9 +119,10 @@ def next_start(turn: Turn, kind: Kind, name: str) -> datetime | None:
     return optional(turn.db.execute(query, (kind, name)).fetchone()[0])
 
 
-def impatient(db: sqlite3.Connection) -> bool:
-    """Whether any waiting wake is going to start a run by itself."""
-    return db.execute("select 1 from wake where state = 'waiting' and due_at is not null limit 1").fetchone() is not None
+def impatient(db: sqlite3.Connection, until: datetime) -> bool:
+    """Whether any waiting wake is going to start a run by itself before long."""
+    query = "select 1 from wake where state = 'waiting' and due_at <= ? limit 1"
+    return db.execute(query, (millis(until),)).fetchone() is not None
 
 
 def starter(turn: Turn, kind: Kind, name: str) -> Wake | None:
@@ -154,16 +164,16 @@ def heard(turn: Turn, run_id: int) -> None:
     )
 
 
-def give_back(turn: Turn, run_id: int) -> None:
-    """Let the wakes of a run that did not hear them wait for the next one; they start none by themselves any more."""
+def give_back(turn: Turn, run_id: int, again_at: datetime | None = None) -> None:
+    """Let the wakes of a run that did not hear them wait for the next one; they start none by themselves before `again_at`."""
     for wake in taken_by(turn.db, run_id):
         newer = turn.db.execute(
-            "update wake set count = count + ?"
+            "update wake set count = count + ?, due_at = coalesce(due_at, ?)"
             " where state = 'waiting' and source = ? and sender = ? and kind = ? and name = ? returning id",
-            (wake.count, wake.source, wake.sender, wake.kind, wake.name),
+            (wake.count, bound(again_at), wake.source, wake.sender, wake.kind, wake.name),
         ).fetchone()
         state = "ended" if newer else "waiting"
-        turn.db.execute("update wake set state = ?, due_at = null where id = ?", (state, wake.id))
+        turn.db.execute("update wake set state = ?, due_at = ? where id = ?", (state, bound(again_at), wake.id))
         _note_waiting(turn, wake.kind, wake.name)
         _tell(turn, wake, WakeResult.DEFERRED)
 

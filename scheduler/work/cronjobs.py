@@ -69,6 +69,10 @@ class JobEntry(Entry):
         """A job has no active hours, and what was due on a day that it may run on may start or go on later."""
         return True
 
+    def opens(self, now: datetime) -> datetime:
+        """At any time."""
+        return now
+
     def closes(self, now: datetime) -> None:
         """A job has no active hours."""
 

@@ -181,6 +181,10 @@ class Entry(ABC):
         """Whether what is due may run at `now` by its calendars and active hours."""
 
     @abstractmethod
+    def opens(self, now: datetime) -> datetime | None:
+        """When what is due may run from `now` on by its calendars and active hours; None: not within two years."""
+
+    @abstractmethod
     def closes(self, now: datetime) -> datetime | None:
         """When its window or its day closes; None when neither does within two years."""
 

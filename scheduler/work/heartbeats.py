@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from heartbeat import checklist, precheck, verdict
 from heartbeat.checks import Situation, answers, checklist_of, first_obstacle, late_obstacle
 from heartbeat.decision import Action, Decision, question
+from heartbeat.hours import TWO_YEARS
 from heartbeat.items import Selection
 from heartbeat.precheck import Found
 from heartbeat.prompt import Facts, Prompt, compose, meta
@@ -67,6 +68,15 @@ class HeartbeatEntry(Entry):
 
     def open_at(self, now: datetime) -> bool:
         return not self.day_off(now) and self.spec.hours.open_at(now)
+
+    def opens(self, now: datetime) -> datetime | None:
+        hours = self.spec.hours
+        for begins, ends in self.spec.calendars.openings(now, now + TWO_YEARS):
+            first = max(now, begins)
+            opens = first if hours.open_at(first) else hours.next_open(first)
+            if opens is not None and opens < ends:
+                return opens
+        return None
 
     def closes(self, now: datetime) -> datetime | None:
         ends = (self.spec.calendars.closes(now), self.spec.hours.closes(now))
