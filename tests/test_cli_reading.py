@@ -17,7 +17,8 @@ from scheduler.locks import Lock
 from scheduler.outcome import Kind
 from scheduler.tables import boots, duequeue
 from scheduler.tables.boots import Boot
-from scheduler.tables.store import Store, millis
+from scheduler.tables.store import Store
+from scheduler.tables.times import millis
 from scheduler.turn import Turn
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

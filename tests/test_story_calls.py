@@ -13,7 +13,7 @@ from test_story_models import KEY, config, decides, model
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Report
 from scheduler.observe.metrics import Metrics
-from scheduler.tables.store import millis
+from scheduler.tables.times import millis
 from scheduler.transports import Sent
 
 PRICES = "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}, claude-sonnet-5: {input: 3.0, output: 15.0}}"

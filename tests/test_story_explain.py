@@ -24,7 +24,7 @@ from scheduler.config.load import load
 from scheduler.observe import explain
 from scheduler.outcome import Kind
 from scheduler.paces import days
-from scheduler.tables.store import millis
+from scheduler.tables.times import millis
 from scheduler.work import lanes
 
 Play = Callable[..., World]

@@ -19,7 +19,7 @@ from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
 from scheduler.events import Event
 from scheduler.outcome import Ending, Trigger
-from scheduler.tables import history, once
+from scheduler.tables import once, past
 from scheduler.tables.boots import Boot
 from scheduler.tables.store import Store
 from scheduler.transports import Sent
@@ -235,7 +235,7 @@ class World:
 
     def rows(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The history, the oldest first."""
-        return history.page(self.store.connection, name=name, limit=100_000, **filters)[::-1]
+        return past.page(self.store.connection, name=name, limit=100_000, **filters)[::-1]
 
     def story(self, name: str | None = None) -> list[str]:
         """The history in short words: `08:30 interval ok heartbeat_ok`; a skip says how many slots it stands for."""

@@ -11,7 +11,7 @@ import click
 from scheduler.cli import reach
 from scheduler.cli.reach import Place
 from scheduler.cli.table import harmless
-from scheduler.tables import history, wakes
+from scheduler.tables import past, wakes
 
 PAUSE = 0.1  # seconds between two looks
 GOOD = ("ok", "alert", "async")
@@ -20,7 +20,7 @@ GOOD = ("ok", "alert", "async")
 def mark(path: Path) -> int:
     """The newest run before something is asked: what is asked is done by a newer one."""
     with reach.reading(reach.place(path)) as db:
-        newest = history.page(db, limit=1) if db else []
+        newest = past.page(db, limit=1) if db else []
     return int(newest[0]["id"]) if newest else 0
 
 
@@ -44,7 +44,7 @@ def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with reach.reading(where) as db:
-            run = history.one(db, run_id) if db else None
+            run = past.one(db, run_id) if db else None
         if run is None or run["state"] == "closed":
             return True
         time.sleep(PAUSE)
@@ -57,7 +57,7 @@ def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | Non
         assert db is not None
         stands = wakes.progress(db, wake_id)
         run_id = (stands or {}).get("run_id") or 0
-        run = history.one(db, run_id) if run_id > before else None
+        run = past.one(db, run_id) if run_id > before else None
     if run is not None:
         return (run if run["state"] == "closed" else None), False
     return None, stands is None or stands["state"] == "ended"

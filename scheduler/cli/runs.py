@@ -17,7 +17,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
 from scheduler.cli.times import between, local, short, utc_now, zone_name
 from scheduler.outcome import Outcome
-from scheduler.tables import duequeue, history
+from scheduler.tables import duequeue, past
 from scheduler.work.entry import Key
 
 OPEN = "running"  # what --outcome calls a run that has none yet
@@ -30,7 +30,7 @@ HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 @click.option("--until", type=Moment(), help="Slots before this time.")
 @click.option("--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), OPEN]), help="Only those that ended so.")
 @click.option("--reason", help="Only those with this reason, as in active_hours.")
-@click.option("--sort", type=click.Choice([*history.ORDERS]), default="id", help="The newest first, or the dearest.")
+@click.option("--sort", type=click.Choice([*past.ORDERS]), default="id", help="The newest first, or the dearest.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
 @options.config
 @options.state
@@ -45,7 +45,7 @@ def runs(
     """
     with reach.reading(reach.place(path, state)) as db:
         kind, wanted = _key(db, name) if db and name else (None, None)
-        found = history.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
+        found = past.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
@@ -66,7 +66,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
     RUN is its number, as `heartbeatd runs` lists it.
     """
     with reach.reading(reach.place(path, state)) as db:
-        found = history.one(db, run) if db else None
+        found = past.one(db, run) if db else None
     if found is None:
         raise Mistake(f"no run {run}; `heartbeatd runs` lists them")
     click.echo(json.dumps(found, indent=2) if form == "json" else _told(found))

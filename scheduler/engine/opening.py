@@ -10,7 +10,7 @@ from scheduler.events import Started
 from scheduler.outcome import Trigger
 from scheduler.tables import breakers, duequeue, wakes
 from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.store import MILLISECOND
+from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 from scheduler.work.entry import Claim, Entry

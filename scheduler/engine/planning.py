@@ -10,7 +10,7 @@ from scheduler.outcome import Kind, Skip
 from scheduler.paces import Slots
 from scheduler.tables import duequeue, history, wakes
 from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.store import MILLISECOND
+from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
 from scheduler.work.entry import Entry
 

@@ -13,7 +13,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.events import Adopted
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger, storable
 from scheduler.plan import Diff, Plan, diff
-from scheduler.tables import boots, breakers, duequeue, history, holds, targets, wakes
+from scheduler.tables import boots, breakers, duequeue, history, holds, past, targets, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.targets import Target
 from scheduler.turn import Turn
@@ -240,7 +240,7 @@ def _cancelled(error: str) -> Ending:
 
 
 def _nothing_to_cancel(turn: Turn, run_id: int) -> tuple[str, str]:
-    known = history.one(turn.db, run_id)
+    known = past.one(turn.db, run_id)
     if known is None:
         return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
     return "closed", f"run {run_id} has ended already: {known['outcome']}"

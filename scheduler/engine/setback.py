@@ -10,7 +10,7 @@ from scheduler.engine import planning
 from scheduler.engine.closing import LONGEST_DELAY
 from scheduler.tables import boots, breakers, duequeue, holds, incidents, jumps
 from scheduler.tables.duequeue import Standing
-from scheduler.tables.store import millis
+from scheduler.tables.times import millis
 from scheduler.turn import Turn
 
 SECOND = timedelta(seconds=1)

@@ -14,7 +14,7 @@ from scheduler.logs import event
 from scheduler.outcome import Kind, Skip, Trigger
 from scheduler.tables import duequeue, history, incidents, once, wakes
 from scheduler.tables.duequeue import Standing
-from scheduler.tables.store import MILLISECOND
+from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 from scheduler.work.entry import Entry, Key

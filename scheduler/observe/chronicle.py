@@ -12,7 +12,7 @@ from cron.walltime import changes
 from scheduler.paces.days import Day
 from scheduler.paces.firings import TICK
 from scheduler.tables import boots, jumps
-from scheduler.tables.history import iso
+from scheduler.tables.times import iso
 
 Event = tuple[datetime, str, str]  # when, what in a word, what in a few
 

@@ -17,10 +17,9 @@ from scheduler.observe.causes import Cause
 from scheduler.observe.folding import Stretch
 from scheduler.paces import days
 from scheduler.plan import Plan
-from scheduler.tables import duequeue, history, outbox, wakes
+from scheduler.tables import duequeue, outbox, past, wakes
 from scheduler.tables.duequeue import Standing
-from scheduler.tables.history import iso
-from scheduler.tables.store import MILLISECOND
+from scheduler.tables.times import MILLISECOND, iso
 from scheduler.work.entry import Entry, Key
 from scheduler.work.lanes import Lanes
 
@@ -87,10 +86,10 @@ def _first_seen_now(entry: Entry, now: datetime) -> Standing:
 def at_present(asked: Asked) -> dict[str, Any]:
     """Why it did (not) run last, whether it would run now by each gate, and when it comes next."""
     standing = asked.standing
-    last_id = history.last_real_run(asked.db, *asked.key)
+    last_id = past.last_real_run(asked.db, *asked.key)
     return _head(asked) | {
         "last_slot": _fate(asked, _covering(asked, asked.now)),
-        "last_run": None if last_id is None else history.one(asked.db, last_id),
+        "last_run": None if last_id is None else past.one(asked.db, last_id),
         "skipped_since": [_counted(Cause(reason), slots) for reason, slots in _skipped_since(asked, last_id).items()],
         "now": _gates(asked),
         "next": {"slot": iso(standing.slot), "due_at": iso(standing.due_at)},
@@ -171,14 +170,14 @@ def _following(asked: Asked, instant: datetime) -> Fate | None:
 
 
 def _skipped_since(asked: Asked, run_id: int | None) -> dict[str, int]:
-    return history.skipped_since(asked.db, *asked.key, run_id or 0)
+    return past.skipped_since(asked.db, *asked.key, run_id or 0)
 
 
 def _fate(asked: Asked, fate: Fate | None) -> dict[str, Any] | None:
     """A slot with its cause, and its row if it has one."""
     if fate is None:
         return None
-    run = None if fate.run is None else history.one(asked.db, fate.run)
+    run = None if fate.run is None else past.one(asked.db, fate.run)
     return {"slot": iso(fate.at) if fate.count else None, **_said(fate.cause), "run": run}
 
 

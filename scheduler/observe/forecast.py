@@ -18,8 +18,7 @@ from scheduler.paces.firings import TICK, Beats, Course, by_day, firings
 from scheduler.plan import Plan
 from scheduler.tables import duequeue
 from scheduler.tables.duequeue import Standing
-from scheduler.tables.history import iso
-from scheduler.tables.store import MILLISECOND
+from scheduler.tables.times import MILLISECOND, iso
 from scheduler.work.entry import Entry
 
 LONGEST = timedelta(days=400)

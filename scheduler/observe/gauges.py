@@ -13,7 +13,7 @@ from scheduler.observe.series import Family
 from scheduler.outcome import Kind
 from scheduler.settings import Settings
 from scheduler.tables import breakers, outbox, spend, wakes
-from scheduler.tables.store import millis
+from scheduler.tables.times import millis
 
 Key = tuple[str, str]
 ENTRY = ("kind", "name")

@@ -11,9 +11,9 @@ from scheduler.engine import planning
 from scheduler.observe.account import UNKNOWN, Record, Row, Stand, cause_of
 from scheduler.observe.causes import Cause
 from scheduler.outcome import WOKEN, Trigger
-from scheduler.tables import boots, duequeue, former, history, jumps
+from scheduler.tables import boots, duequeue, former, jumps, past
 from scheduler.tables.duequeue import Standing
-from scheduler.tables.store import EPOCH, MILLISECOND, moment
+from scheduler.tables.times import EPOCH, MILLISECOND, moment
 
 BESIDE = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # what is started by no slot
 
@@ -28,7 +28,7 @@ class Found:
 
 def load(db: sqlite3.Connection, standing: Standing, begin: datetime, end: datetime, now: datetime, *, running: bool) -> Found:
     """What is known of an entry in [begin, end); `running` says that a daemon runs now."""
-    rows = history.speaking_of(db, standing.kind, standing.name, begin, end)
+    rows = past.speaking_of(db, standing.kind, standing.name, begin, end)
     open_run = duequeue.open_run(db, standing.kind, standing.name)
     record = Record(
         stands=tuple(_stands(db, standing)),

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.tables import boots, tally
-from scheduler.tables.history import iso
 from scheduler.tables.tally import Post, Tally
+from scheduler.tables.times import iso
 
 Sums = dict[str, Any]
 

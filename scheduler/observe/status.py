@@ -10,10 +10,9 @@ from typing import Any
 
 from scheduler.allowance import ALL
 from scheduler.outcome import Kind
-from scheduler.tables import boots, breakers, history, holds, outbox, spend
-from scheduler.tables.duequeue import UNTIL_RESUMED, optional
-from scheduler.tables.history import iso
-from scheduler.tables.store import millis
+from scheduler.tables import boots, breakers, holds, outbox, past, spend
+from scheduler.tables.duequeue import UNTIL_RESUMED
+from scheduler.tables.times import iso, millis, optional
 
 # Each entry with its newest row, found by index, what is wrong with it, and the number of its waiting wakes. A kind or name of
 # null means any.
@@ -86,7 +85,7 @@ def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
     row = db.execute("select id, kind, name, source, state, count, run_id from wake where id = ?", (wake_id,)).fetchone()
     if row is None:
         return None
-    run = None if row["run_id"] is None else history.one(db, row["run_id"])
+    run = None if row["run_id"] is None else past.one(db, row["run_id"])
     return {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")} | {"run": run}
 
 
@@ -153,7 +152,7 @@ def _last_run(row: sqlite3.Row) -> dict[str, Any] | None:
 
 def _delivery(row: sqlite3.Row) -> str:
     states = json.loads(row["last_deliveries"])
-    return history.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
+    return past.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
 
 
 def _daemon(boot: sqlite3.Row | None) -> dict[str, Any] | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from scheduler.tables.duequeue import optional
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import millis, moment, optional
 from scheduler.turn import Turn
 
 SIGN_OF_LIFE = timedelta(seconds=5)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from scheduler.events import BreakerMoved
 from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Failure
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import millis, moment
 from scheduler.turn import Turn
 
 PROBE_EVERY = timedelta(minutes=30)

@@ -12,7 +12,7 @@ from scheduler import paces
 from scheduler.outcome import Kind, Outcome, Reason, Trigger
 from scheduler.paces import Pace
 from scheduler.tables import former
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import millis, moment, optional
 from scheduler.turn import Turn
 
 FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
@@ -119,16 +119,6 @@ class Open:
     def has_failed(self) -> bool:
         """Whether an attempt of it has come to an end of its own, which was none to stay with."""
         return self.outcome in FAILED
-
-
-def optional(value: int | None) -> datetime | None:
-    """A stored time, or None."""
-    return None if value is None else moment(value)
-
-
-def bound(instant: datetime | None) -> int | None:
-    """A time as it is stored, or None."""
-    return None if instant is None else millis(instant)
 
 
 def _standing(row: sqlite3.Row) -> Standing:

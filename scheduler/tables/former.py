@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.outcome import Kind
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import millis, moment
 from scheduler.turn import Turn
 
 

@@ -6,8 +6,7 @@ import sqlite3
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.tables.history import iso
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import iso, millis, moment
 from scheduler.turn import Turn
 
 MOST = 100  # per agent

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduler.tables.duequeue import bound, optional
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import bound, millis, moment, optional
 from scheduler.turn import Turn
 
 CHANNEL = "channel"  # the kind of incidents that are about a channel; the others are about entries

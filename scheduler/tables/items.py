@@ -10,7 +10,7 @@ from datetime import datetime
 from heartbeat.items import Selection
 from heartbeat.precheck import Checked, Found
 from scheduler.outcome import Ending, Kind, Outcome
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import millis, moment
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim, Entry
 

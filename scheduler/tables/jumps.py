@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.tables.store import MILLISECOND, millis, moment
+from scheduler.tables.times import MILLISECOND, millis, moment
 from scheduler.turn import Turn
 
 

@@ -6,8 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from scheduler.tables.duequeue import optional
-from scheduler.tables.history import iso
+from scheduler.tables.times import iso, optional
 
 BEGINS = 200  # characters of a text that are told; its run has the whole
 MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # those that somebody may send again or drop

@@ -9,7 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from scheduler import paces
-from scheduler.tables.store import StoreError, millis, reader
+from scheduler.tables.store import StoreError, reader
+from scheduler.tables.times import millis
 from scheduler.turn import Turn
 
 

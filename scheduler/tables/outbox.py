@@ -12,9 +12,8 @@ from typing import Any
 
 from scheduler.events import Told
 from scheduler.outcome import Delivery, Kind
-from scheduler.tables.duequeue import optional
-from scheduler.tables.store import millis, moment
 from scheduler.tables.targets import Target
+from scheduler.tables.times import millis, moment, optional
 from scheduler.transports import split
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim, Entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.outcome import Ending, Outcome
-from scheduler.tables.store import millis
+from scheduler.tables.times import millis
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from scheduler.allowance import Account, Amount, Budget, Scope
-from scheduler.tables.store import millis
+from scheduler.tables.times import millis
 from scheduler.turn import Turn
 
 KEPT = timedelta(days=100)  # a clock that is set back by less finds what the day has had

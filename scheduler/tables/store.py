@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -20,8 +19,6 @@ PASSING = frozenset({
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
 })  # fmt: skip
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND = timedelta(milliseconds=1)
 MOST_DIGITS = 18  # of a row's number
 
 
@@ -31,16 +28,6 @@ class StoreError(Exception):
 
 class Unavailable(Exception):
     """The database could not be written just now (locked, disk full); nothing was changed, and trying later is right."""
-
-
-def millis(instant: datetime) -> int:
-    """An aware time as UTC milliseconds, the only form in which times are bound."""
-    return (instant - EPOCH) // MILLISECOND
-
-
-def moment(value: int) -> datetime:
-    """The aware UTC time of so many milliseconds."""
-    return EPOCH + timedelta(milliseconds=value)
 
 
 def row_number(text: str) -> int | None:

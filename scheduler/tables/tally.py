@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from scheduler.outcome import FAILURES, Kind, Outcome, Skip
-from scheduler.tables.store import millis
+from scheduler.tables.times import millis
 
 # Rows that came to their end within the stretch, found by the index on that. Beside max(cost_usd) stands its row's own id:
 # https://www.sqlite.org/lang_select.html#bareagg

@@ -9,8 +9,7 @@ from typing import Any
 
 from scheduler.secret import Secret
 from scheduler.settings import LAST, Channel
-from scheduler.tables.history import iso
-from scheduler.tables.store import millis, moment
+from scheduler.tables.times import iso, millis, moment
 from scheduler.transports import address
 from scheduler.turn import Turn
 

@@ -10,8 +10,8 @@ from typing import Any
 from scheduler.events import WakeTold
 from scheduler.outcome import Kind, WakeResult
 from scheduler.tables import duequeue, history
-from scheduler.tables.duequeue import Standing, bound, optional
-from scheduler.tables.store import millis
+from scheduler.tables.duequeue import Standing
+from scheduler.tables.times import bound, millis, optional
 from scheduler.turn import Turn
 from scheduler.wake import Wake, clip
 

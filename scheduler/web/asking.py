@@ -16,8 +16,8 @@ from scheduler.engine.requests import Cancel, Hold, LetGo, Note, Pause, Report, 
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
 from scheduler.tables import holds
-from scheduler.tables.history import iso
 from scheduler.tables.targets import Target
+from scheduler.tables.times import iso
 from scheduler.wake import Wake
 from scheduler.web import alertmanager, reading
 from scheduler.web.call import Call, instant

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from scheduler.secret import Secret
-from scheduler.tables.history import iso
+from scheduler.tables.times import iso
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
 

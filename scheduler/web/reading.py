@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduler.observe import status
 from scheduler.outcome import Kind
-from scheduler.tables import history, mailbox, targets
+from scheduler.tables import mailbox, past, targets
 from scheduler.tables.store import reader, row_number
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad, not_found
@@ -79,13 +79,13 @@ def runs(call: Call) -> dict[str, Any]:
     limit, sort = _limit(call.query.get("limit", "20")), _sort(call.query.get("sort", "id"))
     outcome, reason = call.query.get("outcome"), call.query.get("reason")
     with reading(call.reach) as db:
-        return {"runs": history.page(db, kind, name, since, until, outcome, reason, limit, sort)}
+        return {"runs": past.page(db, kind, name, since, until, outcome, reason, limit, sort)}
 
 
 def run(call: Call) -> dict[str, Any]:
     """One run."""
     call.only()
-    return _one(call, "run", history.one)
+    return _one(call, "run", past.one)
 
 
 def outbox(call: Call) -> dict[str, Any]:
@@ -153,8 +153,8 @@ def kind_of(word: str | None) -> Kind | None:
 
 
 def _sort(word: str) -> str:
-    if word not in history.ORDERS:
-        raise bad(f"sort: write {' or '.join(history.ORDERS)}")
+    if word not in past.ORDERS:
+        raise bad(f"sort: write {' or '.join(past.ORDERS)}")
     return word
 
 
