@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from scheduler.work.process import GLANCE, GRACE, MARK
+from scheduler.work.pipes import GLANCE
+from scheduler.work.process import GRACE, MARK
 
 PROC = Path("/proc")
 

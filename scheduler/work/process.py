@@ -17,6 +17,7 @@ from typing import Literal
 
 from heartbeat import desk
 from scheduler.secret import Secret
+from scheduler.work.pipes import CHUNK, Kept, Leader, Pipes
 
 Why = Literal["timeout", "cancelled", "shutdown"]
 
@@ -25,9 +26,6 @@ INHERITED = ("PATH", "HOME", "LANG")
 GRACE = 2.0  # seconds from TERM to KILL
 FLOOD = 64 * 1024 * 1024  # bytes of output beyond which a child is ended for it
 ERRORS_KEPT = 16 * 1024
-CHUNK = 64 * 1024
-PIPE_MAX = 1024 * 1024  # the most that a pipe holds (fs.pipe-max-size): one read of this size empties it
-GLANCE = 0.02  # seconds between looks at what the kernel does not announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class Children:
             return _never_started(problem=None, why=self._why)
         desk.leave()
         try:
-            child = _Child(_popen(argv, environment(env, self.mark), cwd, inherited), _Kept(keep, tail=keep_tail))
+            child = _Child(_popen(argv, environment(env, self.mark), cwd, inherited), Kept(keep, tail=keep_tail))
         except (OSError, ValueError) as error:
             return _never_started(problem=_why_not(error, argv[0], cwd), why=None)
         self._adopt(child)
@@ -134,10 +132,10 @@ class _Child:
     of it is found alive, since the kernel gives the number to nobody else as long as there is one.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], output: _Kept) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], output: Kept) -> None:
         self._process = process
         self._output = output
-        self._errors = _Kept(ERRORS_KEPT, tail=True)
+        self._errors = Kept(ERRORS_KEPT, tail=True)
         self._lock = threading.Lock()
         self._kill_at: float | None = None
         self._why: Why | None = None
@@ -158,9 +156,11 @@ class _Child:
 
     def attend(self, stdin: bytes) -> Ended:
         """Feed and drain until the leader has ended, and until the whole group has if it is being ended."""
-        with self._process, selectors.DefaultSelector() as ready:
-            pipes = _Pipes(self._process, ready, stdin, self._output, self._errors)
-            leader = _Leader(self._process, ready)
+        with self._process as process, selectors.DefaultSelector() as ready:
+            assert process.stdin and process.stdout and process.stderr
+            sources = {process.stdout.fileno(): self._output, process.stderr.fileno(): self._errors}
+            pipes = Pipes(process.stdin, stdin, sources, ready)
+            leader = Leader(process.pid, lambda: process.poll() is not None, ready)
             while not self._is_over(leader):
                 for key, _ in ready.select(leader.patience()):
                     key.data()
@@ -169,7 +169,7 @@ class _Child:
             leader.close()
         return self._ended()
 
-    def _is_over(self, leader: _Leader) -> bool:
+    def _is_over(self, leader: Leader) -> bool:
         if not leader.is_gone():
             return False
         with self._lock:
@@ -207,104 +207,6 @@ class _Child:
         )
 
 
-class _Leader:
-    """Tells when the process itself has ended, whoever still holds its pipes: by a pidfd where the kernel has them."""
-
-    def __init__(self, process: subprocess.Popen[bytes], ready: selectors.BaseSelector) -> None:
-        self._process = process
-        self._gone = False
-        self._pidfd = _pidfd(process.pid)
-        if self._pidfd is not None:
-            ready.register(self._pidfd, selectors.EVENT_READ, self._note)
-        self._ready = ready
-
-    def is_gone(self) -> bool:
-        return self._gone or (self._pidfd is None and self._process.poll() is not None)
-
-    def patience(self) -> float | None:
-        """How long to wait for the next event, in seconds: for good while the kernel will tell us of the end."""
-        return None if self._pidfd is not None and not self._gone else GLANCE
-
-    def close(self) -> None:
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-
-    def _note(self) -> None:
-        assert self._pidfd is not None
-        self._ready.unregister(self._pidfd)
-        self._gone = True
-
-
-class _Pipes:
-    """The three pipes of one child, served as they become ready, so that neither side can block the other."""
-
-    def __init__(
-        self, process: subprocess.Popen[bytes], ready: selectors.BaseSelector, stdin: bytes, output: _Kept, errors: _Kept
-    ) -> None:
-        assert process.stdin and process.stdout and process.stderr
-        self._ready = ready
-        self._unsent = memoryview(stdin)
-        self._stdin = process.stdin
-        self._sources = {process.stdout.fileno(): output, process.stderr.fileno(): errors}
-        for fd in self._sources:
-            os.set_blocking(fd, False)
-            ready.register(fd, selectors.EVENT_READ, lambda fd=fd: self._drain(fd))
-        os.set_blocking(self._stdin.fileno(), False)
-        ready.register(self._stdin, selectors.EVENT_WRITE, self._feed)
-
-    def empty(self) -> None:
-        """Take what is left in the pipes once the leader has ended, without waiting for whoever else holds them."""
-        for fd in list(self._sources):
-            self._drain(fd, PIPE_MAX)
-
-    def _feed(self) -> None:
-        try:
-            sent = os.write(self._stdin.fileno(), self._unsent[:CHUNK])
-        except BrokenPipeError:  # it does not want to hear more
-            sent = len(self._unsent)
-        self._unsent = self._unsent[sent:]
-        if not self._unsent:
-            self._ready.unregister(self._stdin)
-            self._stdin.close()
-
-    def _drain(self, fd: int, size: int = CHUNK) -> None:
-        try:
-            chunk = os.read(fd, size)
-        except BlockingIOError:
-            return
-        if chunk:
-            self._sources[fd].add(chunk)
-            return
-        self._ready.unregister(fd)
-        del self._sources[fd]
-
-
-class _Kept:
-    """The first or the last `limit` bytes of a stream, in bounded memory, and the count of all of it."""
-
-    def __init__(self, limit: int, *, tail: bool) -> None:
-        self._limit = limit
-        self._tail = tail
-        self._data = bytearray()
-        self.total = 0
-
-    @property
-    def truncated(self) -> bool:
-        return self.total > self._limit
-
-    def add(self, chunk: bytes) -> None:
-        self.total += len(chunk)
-        if not self._tail:
-            self._data += chunk[: self._limit - len(self._data)]
-            return
-        self._data += chunk
-        if len(self._data) > self._limit:
-            del self._data[: -self._limit]
-
-    def __bytes__(self) -> bytes:
-        return bytes(self._data)
-
-
 def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
         list(argv),
@@ -318,15 +220,6 @@ def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inherited: Se
         env=env,
         start_new_session=True,
     )
-
-
-def _pidfd(pid: int) -> int | None:
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:  # an old kernel, or a sandbox that does not know the call
-        return None
 
 
 def _signal_group(group: int, number: int) -> bool:
