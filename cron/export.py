@@ -93,7 +93,7 @@ class _Writer:
             yield f"# it wakes {', '.join(job.wake_heartbeat)}{when}; in a line of a crontab: {self._wake(job)}"
 
     def _wake(self, job: Job) -> str:
-        return "; ".join(f"{self._host.wake} {agent}" for agent in job.wake_heartbeat)
+        return joined("; ".join(f"{self._host.wake} {agent}" for agent in job.wake_heartbeat), "")
 
     def _settings(self, said: Said) -> Iterator[str]:
         wanted = _environment(said)

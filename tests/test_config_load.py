@@ -249,6 +249,15 @@ def test_messages_go_to_the_only_channel_or_to_the_log_with_a_warning(
     assert [warning.path for warning in loaded.warnings] == (["agents"] if warned else [])
 
 
+def test_leaving_a_wake_to_the_next_slot_of_an_agent_that_has_none_is_a_warning(tmp_path: Path) -> None:
+    beat = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, deliver: log}}}\n"
+    text = beat + "cron: {a: {every: 1h, wake_heartbeat: ops, wake_mode: next}}\n"
+    (warning,) = read(tmp_path, text).warnings
+    assert str(warning).endswith(
+        "config.yaml:2:55: cron.a.wake_mode: ops has no next slot, and hears of this when somebody else wakes it; write now"
+    )
+
+
 def test_waking_a_disabled_heartbeat_is_a_warning(tmp_path: Path) -> None:
     text = (BEAT % "enabled: false") + "cron: {a: {every: 1h, wake_heartbeat: ops}}\n"
     (warning,) = read(tmp_path, text).warnings

@@ -206,3 +206,9 @@ def test_the_command_exports_the_config_without_its_secrets(tmp_path: Path, caps
     assert f"\nHOME={tmp_path}\nA=b\n0 3 * * * ./backup.sh\n" in out
     assert "# TOKEN holds a secret; set it here\n" in out
     assert "# often\n# not in this crontab: it runs every 6:00:00" in out
+
+
+def test_a_percent_sign_in_the_config_s_path_does_not_end_the_line_that_wakes() -> None:
+    host = Host(BERLIN, "/home/deploy", "heartbeatd -c '/srv/50% off/config.yaml' wake")
+    text = written([Said(replace(JOB, command=None, wake_heartbeat=("ops",)), {})], host)
+    assert text.endswith(r"0 3 * * * heartbeatd -c '/srv/50\% off/config.yaml' wake ops" + "\n")

@@ -10,6 +10,7 @@ from test_story_slots import agent
 from world import Takes, World, at
 
 from scheduler.engine.inbox import Refused
+from scheduler.engine.requests import Hold
 
 Play = Callable[..., World]
 
@@ -222,6 +223,15 @@ def test_an_agent_without_an_interval_is_woken_when_it_may_listen_again(play: Pl
     assert [line for line in world.story("ops") if "skipped" not in line] == [heard]
     assert len(world.story("ops")) == 2
     assert "By cron backup" in world.asked[-1].stdin
+
+
+def test_an_agent_without_an_interval_whose_lane_was_taken_until_it_closed_is_woken_when_it_opens(play: Play) -> None:
+    world = play(agent(interval="none", active_hours='"08:00-12:00"'))
+    world.run(seconds=5)
+    world.ask(Hold("ops", "chat", at("2026-03-02 12:30")))
+    world.wake("ops", "look")
+    world.run(days=1, hours=1)
+    assert world.story() == ["03-02 08:00 api skipped busy", "03-03 08:00 api ok heartbeat_ok"]
 
 
 def test_an_agent_without_an_interval_is_woken_when_its_pause_is_over(play: Play) -> None:

@@ -10,7 +10,7 @@ from cron.job import Job
 from cron.once import Once
 from cron.schedule import Schedule, ScheduleError, is_reboot, parse
 from heartbeat.cadence import stagger_of
-from heartbeat.spec import Agent, ModelRunner
+from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config import calendars, models, often
 from scheduler.config.fields import written
 from scheduler.config.frame import Spot
@@ -20,8 +20,8 @@ LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
 
 
-def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], asked: Agent | None) -> Job:
-    """The job of a checked part; `awake` says of each agent whether it is enabled. Faults are noted at `spot`.
+def build(name: str, job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | None], asked: Agent | None) -> Job:
+    """The job of a checked part; `beats` are the agents of the file, None for one with faults. Faults are noted at `spot`.
 
     `asked` is whom its prompt asks, None where it has none or asks nobody that there is.
     """
@@ -30,7 +30,7 @@ def build(name: str, job: models.Job, spot: Spot, awake: Mapping[str, bool], ask
     schedule = None if reboot else _schedule(job, spot)
     moment = _moment(job, spot)
     period = job.every or (schedule.period() if schedule else None)
-    _check_purpose(job, spot, awake)
+    _check_purpose(job, spot, beats)
     _check_heeded(job, spot)
     if asked and isinstance(asked.runner, ModelRunner):
         _check_often(job, schedule, spot)
@@ -101,26 +101,29 @@ def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
     return schedule
 
 
-def _check_purpose(job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> None:
+def _check_purpose(job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | None]) -> None:
     if job.command is None and job.prompt is None and not job.wake_heartbeat:
         spot.fault("nothing says what to do; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT")
     if job.prompt is not None:
-        _check_prompt(job, spot, awake)
-    spot.known(job.wake_heartbeat, awake, "agent", "wake_heartbeat")
+        _check_prompt(job, spot, beats)
+    spot.known(job.wake_heartbeat, beats, "agent", "wake_heartbeat")
     for index, agent in enumerate(job.wake_heartbeat):
-        if not awake.get(agent, True):
+        beat = beats.get(agent)
+        if beat and not beat.enabled:
             spot.warn(f"the heartbeat of {agent} is disabled, so that it will not wake", "wake_heartbeat", index)
+        elif beat and job.wake_mode == "next" and beat.interval is None and beat.schedule is None:
+            spot.warn(f"{agent} has no next slot, and hears of this when somebody else wakes it; write now", "wake_mode")
 
 
-def _check_prompt(job: models.Job, spot: Spot, awake: Mapping[str, bool]) -> None:
+def _check_prompt(job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | None]) -> None:
     """A prompt is for one agent, which is there and is not switched off."""
     if job.command is not None:
         spot.fault("prompt and command exclude each other; keep one of them, or write a second job", "prompt")
     if job.agent is None:
         spot.fault("nothing says who is asked; write agent: NAME", "prompt")
         return
-    spot.known((job.agent,), awake, "agent", "agent")
-    if job.enabled and not awake.get(job.agent, True):
+    spot.known((job.agent,), beats, "agent", "agent")
+    if job.enabled and (beat := beats.get(job.agent)) and not beat.enabled:
         spot.fault(
             f"{job.agent} is disabled, and nobody asks it; write heartbeat: {{interval: none}} there for one that only jobs ask",
             "agent",

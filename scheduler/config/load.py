@@ -134,8 +134,8 @@ def _settings(
     allowed = Budgets(limits.budget, prices, _map(root, "prices"))
     heartbeats = _heartbeats(root, source.agent, runners, asked, allowed, frame)
     providers.tell()
-    awake = {name: beat.enabled if (beat := heartbeats.get(name)) else True for name in names}
-    found_jobs = _jobs(root, source.job, asked, allowed, awake, frame)
+    beats = {name: heartbeats.get(name) for name in names}
+    found_jobs = _jobs(root, source.job, asked, allowed, beats, frame)
     if allowed.unbound:
         section = "agents" if "agents" in root else "cron"
         complaints.warn(root.marks[section][0], section, _unbound(allowed.unbound))
@@ -220,13 +220,15 @@ def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, allowe
     return found
 
 
-def _jobs(root: Map, defaults: Map, asked: Asked, allowed: Budgets, awake: Mapping[str, bool], frame: Frame) -> dict[str, Job]:
+def _jobs(
+    root: Map, defaults: Map, asked: Asked, allowed: Budgets, beats: Mapping[str, Heartbeat | None], frame: Frame
+) -> dict[str, Job]:
     found = {}
     for name in _entries(root, "cron", frame.complaints):
         spot = _entry(root, "cron", name, defaults, frame)
         if job := check(models.Job, spot.written, spot.steps, spot.place, frame.complaints):
             agent = asked.find(name, job, spot)
-            found[name] = jobs.build(name, job, spot, awake, agent)
+            found[name] = jobs.build(name, job, spot, beats, agent)
             allowed.of_job(found[name], agent, job.budget, spot)
     return found
 

@@ -195,15 +195,15 @@ def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> 
     if claim.wakes and heard:
         wakes.heard(turn, claim.run_id)
     elif claim.wakes:
-        wakes.give_back(turn, claim.run_id, _again_at(turn, standing, claim, ending))
+        wakes.give_back(turn, claim.run_id, _again_at(turn, standing, claim))
     wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
     _drop_wakes_of_the_retired(turn, standing)
 
 
-def _again_at(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> datetime | None:
-    """When wakes that were refused start a run by themselves: an agent without slots has none at which it would hear them."""
-    closed = ending.reason in (Skip.CALENDAR, Skip.ACTIVE_HOURS)
-    return claim.entry.opens(turn.now) if closed and standing.pace is paces.NEVER else None
+def _again_at(turn: Turn, standing: Standing, claim: Claim) -> datetime | None:
+    """When wakes that were not heard start a run by themselves: an agent without slots has none at which it would hear them."""
+    closed = standing.pace is paces.NEVER and not claim.entry.open_at(turn.now)
+    return claim.entry.opens(turn.now) if closed else None
 
 
 def _drop_wakes_of_the_retired(turn: Turn, standing: Standing) -> None:
