@@ -6,132 +6,57 @@ built. `schema` and the reference in docs/ come from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from cron.job import Misfire, WakeMode, WakeOn
 from heartbeat.calendars import Dates
 from heartbeat.spec import Match, Missing, Normalize, Speech
 from scheduler.config import fields
+from scheduler.config.forms import (
+    PRICE,
+    SECRET,
+    SPAN,
+    TOKENS,
+    TOKENS_A_DAY,
+    USD_A_DAY,
+    USD_A_RUN,
+    AnyText,
+    Calendars,
+    Days,
+    Duration,
+    DurationOrNone,
+    Environment,
+    Form,
+    PathOrNone,
+    PathText,
+    SecretText,
+    SomeDuration,
+    SomeDurationOrNone,
+    Stagger,
+    Targets,
+    TargetsOrNone,
+    Text,
+    TextOrNone,
+    Time,
+    Truth,
+    Words,
+    WordsOrNone,
+    Zone,
+    ZoneOrNone,
+    choice,
+    key,
+    needed,
+    several,
+    text,
+    whole,
+)
 from scheduler.settings import May, Transport, Uncertain
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """The form of one value: `parse` as in fields.py, `schema` for an editor, `called` in the reference.
-
-    It takes the place of the type that it annotates, so that an empty value is never taken for a None that is meant.
-    """
-
-    parse: Callable[[Any], Any]
-    schema: dict[str, Any]
-    called: str
-
-    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.parse)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**self.schema, "x-form": self.called}
-
-
-def _text(parse: Callable[[Any], Any], called: str = "text", **schema: Any) -> Form:
-    return Form(parse, {"type": "string", **schema}, called)
-
-
-def _choice(words: Any) -> Form:
-    return Form(
-        fields.one_of(*get_args(words)), {"enum": [*get_args(words)]}, " \\| ".join(f"`{word}`" for word in get_args(words))
-    )
-
-
-def _whole(least: int, most: int) -> Form:
-    schema = {"type": "integer", "minimum": least, "maximum": most}
-    return Form(fields.whole(least, most), schema, f"number, {least:,} to {most:,}")
-
-
-def _several(parse: Callable[[Any], Any], called: str) -> Form:
-    return Form(parse, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, called)
-
-
-_SPAN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"
-
-_SOME_TEXT, _PATH = _text(fields.some_text), _text(fields.path, "path")
-_DURATION = _text(fields.duration, "duration", pattern=_SPAN)
-_SOME_DURATION = _text(fields.some_duration, "duration", pattern=_SPAN)
-_ZONE = _text(fields.zone, "time zone")
-_AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]}
-_TOKENS = Form(fields.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
-_TOKENS_A_DAY = Form(fields.tokens(1_000_000_000), _AMOUNT, "amount of tokens")
-_USD_A_DAY = Form(fields.usd(0.0001), {"type": "number", "minimum": 0.0001}, "USD")
-_USD_A_RUN = Form(fields.usd(0), {"type": "number", "minimum": 0}, "USD")
-_PRICE = Form(fields.price, {"type": "number", "minimum": 0}, "USD per million tokens")
-_SECRET = _text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
-_CALENDARS = _several(fields.targets, "calendar, list, `none`")
-_TARGETS, _WORDS = _several(fields.targets, "channel, `last`, list, `none`"), _several(fields.names, "name or list")
-
-Text = Annotated[str, _SOME_TEXT]
-TextOrNone = Annotated[str | None, _SOME_TEXT]
-AnyText = Annotated[str, _text(fields.text)]
-PathText = Annotated[str, _PATH]
-PathOrNone = Annotated[str | None, _PATH]
-Truth = Annotated[bool, Form(fields.truth, {"type": "boolean"}, "`true` \\| `false`")]
-Duration = Annotated[timedelta, _DURATION]
-DurationOrNone = Annotated[timedelta | None, _DURATION]
-SomeDuration = Annotated[timedelta, _SOME_DURATION]
-SomeDurationOrNone = Annotated[timedelta | None, _SOME_DURATION]
-Zone = Annotated[ZoneInfo, _ZONE]
-ZoneOrNone = Annotated[ZoneInfo | None, _ZONE]
-Time = Annotated[int, _text(fields.minute, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
-Words = Annotated[tuple[str, ...], _WORDS]
-WordsOrNone = Annotated[tuple[str, ...] | None, _WORDS]
-Targets = Annotated[tuple[str, ...], _TARGETS]
-Calendars = Annotated[tuple[str, ...], _CALENDARS]
-TargetsOrNone = Annotated[tuple[str, ...] | None, _TARGETS]
-SecretText = Annotated[str, _SECRET]
-Environment = Annotated[
-    tuple[tuple[str, str], ...],
-    Form(
-        fields.environment,
-        {"type": "object", "additionalProperties": {"type": "string"}},
-        "map of texts, may hold `${NAME}`, `${file:PATH}`",
-    ),
-]
-Days = Annotated[
-    frozenset[int],
-    Form(
-        fields.days,
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        "`mon` to `sun`, range, list",
-    ),
-]
-Stagger = Annotated[
-    fields.Share,
-    Form(fields.share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
-]
-
-
-def key(default: Any, about: str, *, written: Any = None, else_: str = "") -> Any:
-    """One key: its default as a value and as `written` in a file, or in words (`else_`) where it is worked out."""
-
-    def extra(schema: dict[str, Any]) -> None:
-        schema.pop("default", None)
-        if else_:
-            schema["x-else"] = else_
-        else:
-            schema["default"] = default if written is None else written
-
-    return Field(default=default, description=about, json_schema_extra=extra)
-
-
-def needed(about: str) -> Any:
-    """A key without a default."""
-    return Field(description=about)
 
 
 class Part(BaseModel):
@@ -191,7 +116,7 @@ class PythonRunner(Part):
     """Calls a function of Python."""
 
     kind: Literal["python"] = needed("Calls a function with the run; what it returns is the answer.")
-    call: Annotated[str, _text(fields.call, "`package.module:function`")] = needed(
+    call: Annotated[str, text(fields.call, "`package.module:function`")] = needed(
         "The function; the workspace is searched first."
     )
     in_process: Truth = key(
@@ -213,19 +138,19 @@ class Precheck(Part):
     """A command that looks whether there is anything to ask about, before the agent is asked."""
 
     command: Text = needed("A line for the shell, run in the workspace; what it prints goes into the prompt.")
-    unchanged: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key(
+    unchanged: Annotated[Literal["skip", "run"], choice(Literal["skip", "run"])] = key(
         "run", "When it prints the same as at the last beat that was answered."
     )
-    on_error: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key("run", "When it fails.")
+    on_error: Annotated[Literal["skip", "run"], choice(Literal["skip", "run"])] = key("run", "When it fails.")
     timeout: SomeDurationOrNone = key(None, "How long it may take.", else_="half the heartbeat's timeout, at most 30s")
 
 
 class DayBudget(Part):
     """What may be spent in one day."""
 
-    usd_per_day: Annotated[float | None, _USD_A_DAY] = key(None, "Money; every model asked needs its price.", else_="no bound")
-    tokens_per_day: Annotated[int | None, _TOKENS_A_DAY] = key(None, "Tokens of all kinds together.", else_="no bound")
-    runs_per_day: Annotated[int | None, _whole(1, 1_000_000)] = key(
+    usd_per_day: Annotated[float | None, USD_A_DAY] = key(None, "Money; every model asked needs its price.", else_="no bound")
+    tokens_per_day: Annotated[int | None, TOKENS_A_DAY] = key(None, "Tokens of all kinds together.", else_="no bound")
+    runs_per_day: Annotated[int | None, whole(1, 1_000_000)] = key(
         None, "Runs that ask; further attempts of one are not counted.", else_="no bound"
     )
 
@@ -233,7 +158,7 @@ class DayBudget(Part):
 class Budget(DayBudget):
     """What an entry may spend in one day of its zone."""
 
-    usd_per_run: Annotated[float | None, _USD_A_RUN] = key(
+    usd_per_run: Annotated[float | None, USD_A_RUN] = key(
         None,
         "What one attempt may take. Where a model is asked, longer prompts are refused; of any other runner it is your word for"
         " the most that it takes.",
@@ -249,7 +174,7 @@ class HeartbeatMisfire(Part):
 
 class Dedup(Part):
     window: Duration = key(timedelta(hours=24), "For how long the same alert is not told again.", written="24h")
-    normalize: Annotated[Normalize, _choice(Normalize)] = key(
+    normalize: Annotated[Normalize, choice(Normalize)] = key(
         "text", "`numbers`: alerts that differ only in figures are the same."
     )
 
@@ -257,7 +182,7 @@ class Dedup(Part):
 class OnFailure(Part):
     """Who is told that it fails, and that it works again."""
 
-    after: Annotated[int, _whole(1, 1000)] = key(2, "After how many failures in a row.")
+    after: Annotated[int, whole(1, 1000)] = key(2, "After how many failures in a row.")
     remind: SomeDuration = key(timedelta(hours=6), "After what time it is told again while it goes on.", written="6h")
     deliver: TargetsOrNone = key(
         None, "Who is told.", else_="as the entry's own; where that is `none`, the only channel declared, else `log`"
@@ -267,14 +192,14 @@ class OnFailure(Part):
 class JobOnFailure(OnFailure):
     """Who is told that it fails, and that it works again."""
 
-    after: Annotated[int, _whole(1, 1000)] = key(1, "After how many failures in a row.")
+    after: Annotated[int, whole(1, 1000)] = key(1, "After how many failures in a row.")
 
 
 class Heartbeat(Part):
     enabled: Truth = key(True, "Whether it beats.")
     interval: Annotated[
         timedelta | Literal["missing"] | None,
-        Form(fields.interval, {"type": "string", "pattern": f"^none$|{_SPAN}"}, "duration, `none`"),
+        Form(fields.interval, {"type": "string", "pattern": f"^none$|{SPAN}"}, "duration, `none`"),
     ] = key("missing", "How often. `none`: only when woken. `0m`: switched off.", else_="this or `schedule`")
     schedule: TextOrNone = key(
         None, "When, as a cron expression in its zone; firings outside the active hours are skipped.", else_="this or `interval`"
@@ -298,12 +223,12 @@ class Heartbeat(Part):
     misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "What becomes of a slot that could not start in time.", written={})
     model: TextOrNone = key(None, "The model for heartbeat runs only.", else_="the agent's")
     prompt: TextOrNone = key(None, "What is asked, in place of the built-in instructions.", else_="built in")
-    checklist: Annotated[str, _text(fields.checklist, "file in the workspace, or text with a line break")] = key(
+    checklist: Annotated[str, text(fields.checklist, "file in the workspace, or text with a line break")] = key(
         "HEARTBEAT.md", "The list that is asked about."
     )
-    on_missing: Annotated[Missing, _choice(Missing)] = key("skip", "When there is no checklist.")
-    on_empty: Annotated[Literal["skip", "run"], _choice(Literal["skip", "run"])] = key("skip", "When nothing stands on it.")
-    memory: Annotated[tuple[str, ...], _several(fields.files, "file in the workspace, or list")] = key(
+    on_missing: Annotated[Missing, choice(Missing)] = key("skip", "When there is no checklist.")
+    on_empty: Annotated[Literal["skip", "run"], choice(Literal["skip", "run"])] = key("skip", "When nothing stands on it.")
+    memory: Annotated[tuple[str, ...], several(fields.files, "file in the workspace, or list")] = key(
         (), "Files that are read where it beats without a checklist: `on_missing: run`, `on_empty: run`.", written=[]
     )
     precheck: Annotated[Precheck | None, BeforeValidator(fields.precheck)] = Field(
@@ -312,8 +237,8 @@ class Heartbeat(Part):
         json_schema_extra=lambda schema: _or_none(schema, {"type": "string"}),
     )
     provider: TextOrNone = key(None, "Whom that model is asked at; of any kind.", else_="the runner's")
-    max_output_tokens: Annotated[int, _TOKENS] = key(2000, "How much a model may answer.", written="2k")
-    max_input_tokens: Annotated[int, _TOKENS] = key(
+    max_output_tokens: Annotated[int, TOKENS] = key(2000, "How much a model may answer.", written="2k")
+    max_input_tokens: Annotated[int, TOKENS] = key(
         50_000, "How long the prompt may be, estimated: three ASCII characters are a token, any other is one.", written="50k"
     )
     decide: Annotated[Decide | None, BeforeValidator(fields.no_or_map)] = Field(
@@ -326,10 +251,10 @@ class Heartbeat(Part):
     session_keep: Annotated[int, Form(fields.even(2, 100), {"type": "integer", "multipleOf": 2}, "even number, 2 to 100")] = key(
         8, "How many messages it is reminded of where `isolated_session` is false."
     )
-    retries: Annotated[int, _whole(0, 10)] = key(2, "Further attempts inside a slot.")
+    retries: Annotated[int, whole(0, 10)] = key(2, "Further attempts inside a slot.")
     timeout: SomeDuration = key(timedelta(minutes=5), "How long one attempt may take.", written="5m")
-    ok_match: Annotated[Match, _choice(Match)] = key("edges", "Where HEARTBEAT_OK counts.")
-    ack_max_chars: Annotated[int, _whole(0, 10_000)] = key(5, "Characters beside HEARTBEAT_OK that are still no message.")
+    ok_match: Annotated[Match, choice(Match)] = key("edges", "Where HEARTBEAT_OK counts.")
+    ack_max_chars: Annotated[int, whole(0, 10_000)] = key(5, "Characters beside HEARTBEAT_OK that are still no message.")
     show_ok: Truth = key(False, "Delivers answers that say that all is well.")
     show_alerts: Truth = key(True, "Delivers alerts.")
     dedup: Dedup = key(Dedup(), "Alerts that repeat.", written={})
@@ -356,14 +281,14 @@ class Agent(Part):
         ModelRunner(kind="anthropic"), "How it is asked.", written={"kind": "anthropic"}
     )
     model: TextOrNone = key(None, "Its model.", else_="`claude-haiku-5-5` at Anthropic; else none: the runner's own choice")
-    context: Annotated[tuple[str, ...], _several(fields.files, "file in the workspace, or list")] = key(
+    context: Annotated[tuple[str, ...], several(fields.files, "file in the workspace, or list")] = key(
         (), "Files that go into the prompt.", written=[]
     )
     heartbeat: Heartbeat = key(Heartbeat(), "Its heartbeat.", written={})
 
 
 class JobMisfire(Part):
-    policy: Annotated[Misfire, _choice(Misfire)] = key("latest", "`latest`: the latest missed slot runs; `skip`: none does.")
+    policy: Annotated[Misfire, choice(Misfire)] = key("latest", "`latest`: the latest missed slot runs; `skip`: none does.")
     grace: DurationOrNone = key(None, "How late a slot may start.", else_="half the period, at most 1h")
 
 
@@ -377,7 +302,7 @@ class Job(Part):
     timezone: ZoneOrNone = key(None, "The zone of `schedule`, `at` and calendars.", else_="the top-level one")
     skip_on: Calendars = key((), "Calendars on whose days it rests.", written="none")
     only_on: Calendars = key((), "Calendars on whose days alone it fires.", written="none")
-    command: Annotated[str | tuple[str, ...] | None, _several(fields.command, "text for the shell, or list without one")] = key(
+    command: Annotated[str | tuple[str, ...] | None, several(fields.command, "text for the shell, or list without one")] = key(
         None, "What it runs.", else_="none: it asks by `prompt`, or only wakes"
     )
     prompt: TextOrNone = key(
@@ -391,7 +316,7 @@ class Job(Part):
     stdin: AnyText = key("", "What the command reads.")
     shell: Text = key("/bin/sh", "What runs a command that is text.")
     timeout: SomeDuration = key(timedelta(minutes=10), "How long one attempt may take.", written="10m")
-    retries: Annotated[int, _whole(0, 10)] = key(0, "Further attempts; a command may not be safe to repeat.")
+    retries: Annotated[int, whole(0, 10)] = key(0, "Further attempts; a command may not be safe to repeat.")
     stagger: Stagger = key(timedelta(0), "How far jobs are spread, by a stable hash of the name.", written=0)
     misfire: JobMisfire = key(JobMisfire(), "What becomes of a slot that could not start in time.", written={})
     rerun_after_crash: Truth = key(False, "Runs the command again when the daemon died during it.")
@@ -406,17 +331,17 @@ class Job(Part):
         description="What a prompt's runs may spend in a day. `unlimited`: as much as they like, and no warning.",
         json_schema_extra=lambda schema: _or_unlimited(schema),
     )
-    wake_heartbeat: Annotated[tuple[str, ...], _several(fields.names, "agent or list")] = key(
+    wake_heartbeat: Annotated[tuple[str, ...], several(fields.names, "agent or list")] = key(
         (), "Whose heartbeat it wakes.", written=[]
     )
-    wake_on: Annotated[WakeOn, _choice(WakeOn)] = key("always", "After which end it wakes.")
-    wake_mode: Annotated[WakeMode, _choice(WakeMode)] = key("now", "`next`: the wake waits for the agent's next slot.")
+    wake_on: Annotated[WakeOn, choice(WakeOn)] = key("always", "After which end it wakes.")
+    wake_mode: Annotated[WakeMode, choice(WakeMode)] = key("now", "`next`: the wake waits for the agent's next slot.")
     wake_text: TextOrNone = key(None, "What the agent is told.", else_="the job, its outcome and the end of its output")
 
 
 class Token(Part):
     value: SecretText = needed("The token itself, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
-    may: Annotated[tuple[May, ...], _several(fields.rights, "list of `read`, `wake`, `operate`, `edit`")] = needed(
+    may: Annotated[tuple[May, ...], several(fields.rights, "list of `read`, `wake`, `operate`, `edit`")] = needed(
         "What it allows."
     )
     agents: WordsOrNone = key(None, "The agents that it is good for.", else_="all")
@@ -426,18 +351,18 @@ class Server(Part):
     listen: Text = key("127.0.0.1:7857", "Address and port; one that others can reach needs tokens. Port 0: any free one.")
     hosts: Words = key((), "Further names that a request may call this host by.", written=[])
     tokens: dict[str, Token] = key({}, "Who may do what over HTTP.", else_="one that may all is made up")
-    metrics_entries: Annotated[int, _whole(0, 1_000_000)] = key(1000, "Up to how many entries each has series of its own.")
+    metrics_entries: Annotated[int, whole(0, 1_000_000)] = key(1000, "Up to how many entries each has series of its own.")
 
 
 class Limits(Part):
-    concurrency: Annotated[int, _whole(1, 1000)] = key(8, "How many runs at a time.")
+    concurrency: Annotated[int, whole(1, 1000)] = key(8, "How many runs at a time.")
     min_interval: SomeDuration = key(timedelta(minutes=5), "The shortest interval where the runner calls a model.", written="5m")
     wake_gap: Duration = key(
         timedelta(seconds=30),
         "The shortest time between the end of a run and one that a wake starts; a job's wake waits so long for other jobs.",
         written="30s",
     )
-    wake_flood: Annotated[tuple[int, timedelta], _text(fields.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
+    wake_flood: Annotated[tuple[int, timedelta], text(fields.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
         (5, timedelta(minutes=10)), "How many runs of an agent wakes may start.", written="5 per 10m"
     )
     wake_keep: SomeDuration = key(timedelta(hours=24), "How long a wake waits to be told.", written="24h")
@@ -452,27 +377,25 @@ class Limits(Part):
 class Provider(Part):
     """Whom models are asked at."""
 
-    kind: Annotated[Speech | None, _choice(Speech)] = key(
-        None, "What it speaks.", else_="the entry's name, if it is one of these"
-    )
-    api_key: Annotated[str | None, _SECRET] = key(None, "The key; from `${NAME}` or `${file:PATH}`.", else_="none")
-    base_url: Annotated[str | None, _SECRET] = key(None, "Its server; http or https.", else_="that of Anthropic or OpenAI")
+    kind: Annotated[Speech | None, choice(Speech)] = key(None, "What it speaks.", else_="the entry's name, if it is one of these")
+    api_key: Annotated[str | None, SECRET] = key(None, "The key; from `${NAME}` or `${file:PATH}`.", else_="none")
+    base_url: Annotated[str | None, SECRET] = key(None, "Its server; http or https.", else_="that of Anthropic or OpenAI")
 
 
 class Price(Part):
-    input: Annotated[float, _PRICE] = needed("For what is asked.")
-    output: Annotated[float, _PRICE] = needed("For what is answered.")
-    cache_read: Annotated[float | None, _PRICE] = key(None, "For what is read from the cache.", else_="as `input`")
-    cache_write: Annotated[float | None, _PRICE] = key(None, "For what is written to the cache.", else_="1.25 times `input`")
+    input: Annotated[float, PRICE] = needed("For what is asked.")
+    output: Annotated[float, PRICE] = needed("For what is answered.")
+    cache_read: Annotated[float | None, PRICE] = key(None, "For what is read from the cache.", else_="as `input`")
+    cache_write: Annotated[float | None, PRICE] = key(None, "For what is written to the cache.", else_="1.25 times `input`")
 
 
 class Channel(Part):
     """Where messages go. A channel that is a text is its URL."""
 
-    kind: Annotated[Transport | None, _choice(Transport)] = key(
+    kind: Annotated[Transport | None, choice(Transport)] = key(
         None, "How it is spoken to.", else_="`telegram` for `tgram://`, `discord` for `discord://`, `apprise` for all others"
     )
-    url: Annotated[str | None, _SECRET] = key(
+    url: Annotated[str | None, SECRET] = key(
         None,
         "`tgram://TOKEN/CHAT`, `discord://ID/TOKEN`, a URL of Apprise; for `webhook` http or https. With `{target}` in the place"
         " of the chat it leads to whoever spoke with the agent last.",
@@ -487,11 +410,11 @@ class Channel(Part):
         " exit code 0 means delivered.",
         else_="required for a command",
     )
-    base_url: Annotated[str | None, _SECRET] = key(None, "Telegram's or Discord's server.", else_="their own")
+    base_url: Annotated[str | None, SECRET] = key(None, "Telegram's or Discord's server.", else_="their own")
     allow_private: Truth = key(
         False, "Allows addresses of this machine and of private networks; Apprise opens its own connections and may always."
     )
-    uncertain: Annotated[Uncertain | None, _choice(Uncertain)] = key(
+    uncertain: Annotated[Uncertain | None, choice(Uncertain)] = key(
         None,
         "What becomes of a message when nobody knows whether it arrived. Webhooks get a key to know repeats by; others are"
         " sent it once more.",
@@ -518,7 +441,7 @@ class Deadman(Part):
 class Calendar(Part):
     """Days that `skip_on` and `only_on` name."""
 
-    dates: Annotated[tuple[Dates, ...], _several(fields.dates, "date, `FIRST..LAST`, list")] = key(
+    dates: Annotated[tuple[Dates, ...], several(fields.dates, "date, `FIRST..LAST`, list")] = key(
         (), "Dates like `2026-12-25`, and ranges with both ends: `2026-12-24..2026-12-31`.", written=[]
     )
     days: Days = key(frozenset(), "Days of the week.", else_="none")
@@ -532,7 +455,7 @@ class Calendar(Part):
 
 class History(Part):
     keep: SomeDuration = key(timedelta(days=30), "How long rows are kept.", written="30d")
-    runs: Annotated[int, _whole(1, 10_000_000)] = key(1000, "How many rows are kept for each entry.")
+    runs: Annotated[int, whole(1, 10_000_000)] = key(1000, "How many rows are kept for each entry.")
 
 
 class Defaults(Part):
@@ -591,15 +514,15 @@ def _map_or_none(schema: dict[str, Any]) -> None:
 
 def _or_unlimited(schema: dict[str, Any]) -> None:
     """A map of bounds that `unlimited` undoes."""
-    whole = next(part for part in schema.pop("anyOf") if "$ref" in part)
-    schema["anyOf"] = [{"const": "unlimited"}, whole]
+    as_map = next(part for part in schema.pop("anyOf") if "$ref" in part)
+    schema["anyOf"] = [{"const": "unlimited"}, as_map]
     schema["default"] = "unlimited"
     schema["x-form"] = "`unlimited`, map"
 
 
 def _or_none(schema: dict[str, Any], *short: dict[str, Any]) -> None:
     """A map that `none` undoes, and that may be written in a `short` form."""
-    whole = next(part for part in schema.pop("anyOf") if "$ref" in part)
-    schema["anyOf"] = [*(short or [{"const": "none"}]), whole]
+    as_map = next(part for part in schema.pop("anyOf") if "$ref" in part)
+    schema["anyOf"] = [*(short or [{"const": "none"}]), as_map]
     schema["default"] = "none"
     schema["x-form"] = "`none`, command, map" if short else "`none`, map"
