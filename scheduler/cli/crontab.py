@@ -20,7 +20,7 @@ from cron.schedule import Schedule, Slots
 from scheduler.cli import options, times
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
-from scheduler.config import imported, inherit, insert, load, swap, tree, zones
+from scheduler.config import imported, inherit, insert, load, source, swap, zones
 from scheduler.config.complaint import Complaints, ConfigError
 from scheduler.config.imported import Account
 from scheduler.config.insert import Entry
@@ -203,13 +203,9 @@ def _jobs(path: Path, content: bytes) -> Mapping[str, Job]:
 def _root(path: Path, content: bytes) -> object:
     """The config as data. Raises ConfigError for one that cannot be read, or that everybody may write."""
     complaints = Complaints(str(path))
-    load.check_owner(path.stat(), path, complaints)
+    source.check_owner(path.stat(), path, complaints)
     complaints.raise_if_any()
-    try:
-        return tree.read(load.text(content, complaints), complaints)
-    except tree.Unreadable:
-        complaints.raise_if_any()
-        raise
+    return source.parse(content, complaints)
 
 
 def _part(root: object, *steps: str) -> Map:
@@ -259,10 +255,10 @@ class _Week:
 
 
 def _said(path: Path, jobs: Iterable[Job]) -> list[export.Said]:
-    source = load.read(path, os.environ, Complaints(str(path)))
+    written = source.read(path, os.environ, Complaints(str(path)))
     found = []
     for job in jobs:
-        env = inherit.merge_job(source.job, source.root["cron"][job.name] or Map()).get("env") or {}
+        env = inherit.merge_job(written.job, written.root["cron"][job.name] or Map()).get("env") or {}
         open_ = {name: value for name, value in env.items() if not refers(value)}
         found.append(export.Said(job, open_, tuple(name for name in env if name not in open_)))
     return found

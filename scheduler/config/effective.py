@@ -11,9 +11,10 @@ from heartbeat.spec import ModelRunner
 from scheduler.config import fields, inherit, tree
 from scheduler.config.complaint import Complaints, Elsewhere
 from scheduler.config.fields import suggest
-from scheduler.config.load import load, read
+from scheduler.config.load import load
 from scheduler.config.models import schema
 from scheduler.config.runners import CHEAP
+from scheduler.config.source import read
 from scheduler.config.tree import Map
 from scheduler.secret import MASK
 from scheduler.settings import Settings

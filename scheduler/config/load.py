@@ -3,49 +3,33 @@
 from __future__ import annotations
 
 import gc
-import os
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.config import (
-    agents,
-    budgets,
-    calendars,
-    channels,
-    deadman,
-    fields,
-    inherit,
-    jobs,
-    models,
-    overrides,
-    server,
-    tree,
-)
+from scheduler.config import agents, budgets, calendars, channels, deadman, fields, inherit, jobs, models, overrides, server, tree
 from scheduler.config.asked import Asked
 from scheduler.config.budgets import Budgets
 from scheduler.config.check import check
-from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
+from scheduler.config.complaint import NOWHERE, Complaint, Complaints
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.models import schema
-from scheduler.config.peek import LARGEST, folder_of, from_folder, open_regular, peek_state
+from scheduler.config.peek import folder_of, from_folder, peek_state
 from scheduler.config.prices import Prices
 from scheduler.config.providers import Providers
 from scheduler.config.runners import Runners
 from scheduler.config.secrets import Vault, read_env_file
+from scheduler.config.source import Source, map_at, read
 from scheduler.config.today import Today, faults
-from scheduler.config.tree import Items, Map
+from scheduler.config.tree import Map
 from scheduler.settings import LAST, Flood, History, Limits, Settings
 from scheduler.transports.address import SLOT
 
-__all__ = ["Loaded", "Source", "load", "peek_state", "read", "schema"]
+__all__ = ["Loaded", "load", "peek_state", "schema"]
 
 ONE_BY_ONE = ("agents", "cron")  # sections whose entries are checked each by itself, with what it inherits
 RESERVED = ("log", "none", LAST)  # words that `deliver` has for itself
@@ -58,16 +42,6 @@ class Loaded:
     settings: Settings
     warnings: tuple[Complaint, ...]
     overrides: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The file as data, overrides and merges applied, before anything in it is understood."""
-
-    root: Map
-    agent: Map
-    job: Map
-    hash: str
 
 
 def load(
@@ -91,18 +65,6 @@ def load(
     return Loaded(settings, complaints.warnings, tuple(overrides.named(environ)))
 
 
-def read(path: Path, environ: Mapping[str, str], complaints: Complaints, content: bytes | None = None) -> Source:
-    """The file with its overrides. Raises ConfigError when it cannot be read as YAML."""
-    content = _content(path, complaints) if content is None else content
-    root = _root(text(content, complaints), complaints)
-    if not isinstance(root, Map):
-        complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
-        complaints.raise_if_any()
-    root = overrides.apply(root, environ, complaints)
-    complaints.homes = _homes(root)
-    return Source(root, _agent_defaults(root), _map(root, "defaults", "cron"), _hash(content, environ))
-
-
 def _settings(
     path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints, today: Today | None
 ) -> Settings:
@@ -111,39 +73,23 @@ def _settings(
     _check_defaults(root, complaints)
     folder = folder_of(path)
     vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
-    names = _entries(root, "agents", complaints)
-    targets = ["log", *_entries(root, "channels", complaints)]
-    to_last = tuple(name for name, part in config.channels.items() if SLOT in (part.url or ""))
-    frame = Frame(
-        folder,
-        config.timezone,
-        config.limits.min_interval,
-        names,
-        targets,
-        calendars.named(config.calendars, _entries(root, "calendars", complaints)),
-        vault,
-        complaints,
-        to_last,
-        (*targets, LAST),
-    )
+    frame = _frame(root, config, folder, vault, complaints)
     _entries(root, "providers", complaints)
     providers, prices = Providers(config.providers, _spot(root, frame, "providers")), Prices(config.prices)
     runners = Runners(providers, prices)
-    asked = Asked(_map(root, "cron"), source.job, runners, prices)
+    asked = Asked(map_at(root, "cron"), source.job, runners, prices)
     limits = _limits(config.limits, config.timezone)
-    allowed = Budgets(limits.budget, prices, _map(root, "prices"))
+    allowed = Budgets(limits.budget, prices, map_at(root, "prices"))
     heartbeats = _heartbeats(root, source.agent, runners, asked, allowed, frame)
     providers.tell()
-    beats = {name: heartbeats.get(name) for name in names}
+    beats = {name: heartbeats.get(name) for name in frame.agents}
     found_jobs = _jobs(root, source.job, asked, allowed, beats, frame)
     if allowed.unbound:
         section = "agents" if "agents" in root else "cron"
         complaints.warn(root.marks[section][0], section, _unbound(allowed.unbound))
-    if not names and not _entries(root, "cron", complaints):
+    if not frame.agents and not _entries(root, "cron", complaints):
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
-    entries: list[Heartbeat | Job] = [*heartbeats.values(), *found_jobs.values()]
-    used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
-    used |= set(to_last) if LAST in used else set()
+    used = _used([*heartbeats.values(), *found_jobs.values()], frame)
     settings = Settings(
         path=path,
         hash=source.hash,
@@ -166,20 +112,36 @@ def _settings(
     return settings
 
 
+def _frame(root: Map, config: models.Config, folder: Path, vault: Vault, complaints: Complaints) -> Frame:
+    names = _entries(root, "agents", complaints)
+    targets = ["log", *_entries(root, "channels", complaints)]
+    to_last = tuple(name for name, part in config.channels.items() if SLOT in (part.url or ""))
+    return Frame(
+        folder,
+        config.timezone,
+        config.limits.min_interval,
+        names,
+        targets,
+        calendars.named(config.calendars, _entries(root, "calendars", complaints)),
+        vault,
+        complaints,
+        to_last,
+        (*targets, LAST),
+    )
+
+
+def _used(entries: Iterable[Heartbeat | Job], frame: Frame) -> set[str]:
+    """The channels that what is enabled tells."""
+    used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
+    return used | set(frame.open) if LAST in used else used
+
+
 def _judge(settings: Settings, today: Today, source: Source, frame: Frame) -> None:
     """Note what time has made wrong of settings that are right."""
     for section, name, inside, message in faults(settings, today):
         spot = _entry(source.root, section, name, source.agent if section == "agents" else source.job, frame)
         say = spot.fault if today.strict else spot.warn
         say(message, *inside)
-
-
-def _root(text: str, complaints: Complaints) -> Any:
-    try:
-        return tree.read(text, complaints)
-    except tree.Unreadable:
-        complaints.raise_if_any()
-        raise
 
 
 def _config(root: Map, complaints: Complaints) -> models.Config:
@@ -243,7 +205,7 @@ def _entry(root: Map, section: str, name: str, defaults: Map, frame: Frame) -> S
 
 
 def _spot(root: Map, frame: Frame, section: str) -> Spot:
-    return Spot((section,), _map(root, section), root.marks[section][0] if section in root else NOWHERE, frame)
+    return Spot((section,), map_at(root, section), root.marks[section][0] if section in root else NOWHERE, frame)
 
 
 def _entries(root: Map, section: str, complaints: Complaints) -> Map:
@@ -271,54 +233,6 @@ def _name_problem(section: str, name: str) -> str:
     return ""
 
 
-def _agent_defaults(root: Map) -> Map:
-    """What agents inherit: defaults.heartbeat, with the heartbeat of defaults.agent on top."""
-    beat, agent = _map(root, "defaults", "heartbeat"), _map(root, "defaults", "agent")
-    if not beat:
-        return agent
-    marks = _map(root, "defaults").marks["heartbeat"]
-    return inherit.merge_agent(Map({"heartbeat": beat}, {"heartbeat": marks}), agent)
-
-
-def _map(node: Any, *steps: str) -> Map:
-    for step in steps:
-        node = node.get(step) if isinstance(node, Map) else None
-    return node if isinstance(node, Map) else Map()
-
-
-def _homes(root: Map) -> dict[tuple[int, int], str]:
-    """The path of every value under `defaults`, by its place."""
-    homes: dict[tuple[int, int], str] = {}
-    if "defaults" in root:
-        _settle(root["defaults"], ["defaults"], homes)
-    return homes
-
-
-def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str]) -> None:
-    """Note the places of keys and of values that are no maps: a map begins where its first key does.
-
-    A place that is noted already has been reached by another alias, and all within it with it.
-    """
-    for step, at, value in _inside(node):
-        inner = [*steps, step]
-        place = (at.line, at.column)
-        if place in homes and isinstance(value, Map | Items):
-            continue
-        if isinstance(step, str) or not isinstance(value, Map):
-            homes.setdefault(place, tree.dotted(inner))
-        if isinstance(node, Map) and not isinstance(value, Map):
-            mark = node.marks[str(step)][1]
-            homes.setdefault((mark.line, mark.column), tree.dotted(inner))
-        _settle(value, inner, homes)
-
-
-def _inside(node: Any) -> Iterator[tuple[str | int, Place, Any]]:
-    if isinstance(node, Map):
-        yield from ((key, node.marks[key][0], value) for key, value in node.items())
-    if isinstance(node, Items):
-        yield from ((index, node.marks[index], value) for index, value in enumerate(node))
-
-
 def _with_env_file(
     root: Map, config: models.Config, folder: Path, environ: Mapping[str, str] | None, complaints: Complaints
 ) -> Mapping[str, str] | None:
@@ -330,58 +244,6 @@ def _with_env_file(
     except ValueError as error:
         complaints.fault(root.marks["env_file"][1], "env_file", str(error))
     return environ
-
-
-def _content(path: Path, complaints: Complaints) -> bytes:
-    try:
-        with open_regular(path) as file:
-            check_owner(os.fstat(file.fileno()), path, complaints)
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        complaints.fault(
-            NOWHERE, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with"
-        )
-        content = b""
-    if len(content) > LARGEST:
-        complaints.fault(NOWHERE, "", f"is larger than {LARGEST // 1024**2} MiB")
-    complaints.raise_if_any()
-    return content
-
-
-def check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> None:
-    """A config is code, as a crontab is: who may write it runs commands."""
-    if found.st_mode & stat.S_IWOTH:
-        complaints.fault(NOWHERE, "", f"everybody may write this file, and with it run commands; do: chmod o-w {path}")
-    elif found.st_mode & stat.S_IWGRP:
-        complaints.warn(NOWHERE, "", f"its group may write this file, and with it run commands; do: chmod g-w {path}")
-    if found.st_uid not in (0, os.geteuid()):
-        complaints.warn(NOWHERE, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it")
-
-
-def text(content: bytes, complaints: Complaints) -> str:
-    """The content as text; raises ConfigError for what is no UTF-8."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = content[: error.start].decode()
-        place = _Byte(before.count("\n"), len(before) - before.rfind("\n") - 1)
-        complaints.fault(place, "", f"the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8")
-        complaints.raise_if_any()
-        raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Byte:
-    line: int
-    column: int
-
-
-def _hash(content: bytes, environ: Mapping[str, str]) -> str:
-    """SHA-256 (hex) of the file and of the overrides."""
-    digest = sha256(content)
-    for variable, text in overrides.named(environ).items():
-        digest.update(f"\0{variable}\0{text}".encode(errors="surrogateescape"))
-    return digest.hexdigest()
 
 
 def _unbound(number: int) -> str:

@@ -1,0 +1,148 @@
+"""The source: the file as plain data, with its overrides and merges, before anything in it is understood."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from scheduler.config import inherit, overrides, tree
+from scheduler.config.complaint import NOWHERE, Complaints, Place
+from scheduler.config.peek import LARGEST, open_regular
+from scheduler.config.tree import Items, Map
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file as data, overrides and merges applied, before anything in it is understood."""
+
+    root: Map
+    agent: Map
+    job: Map
+    hash: str
+
+
+def read(path: Path, environ: Mapping[str, str], complaints: Complaints, content: bytes | None = None) -> Source:
+    """The file with its overrides. Raises ConfigError when it cannot be read as YAML."""
+    content = _content(path, complaints) if content is None else content
+    root = parse(content, complaints)
+    if not isinstance(root, Map):
+        complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
+        complaints.raise_if_any()
+    root = overrides.apply(root, environ, complaints)
+    complaints.homes = _homes(root)
+    return Source(root, _agent_defaults(root), map_at(root, "defaults", "cron"), _hash(content, environ))
+
+
+def parse(content: bytes, complaints: Complaints) -> Any:
+    """What the content holds, as plain data. Raises ConfigError when it cannot be read as YAML."""
+    try:
+        return tree.read(_text(content, complaints), complaints)
+    except tree.Unreadable:
+        complaints.raise_if_any()
+        raise
+
+
+def _agent_defaults(root: Map) -> Map:
+    """What agents inherit: defaults.heartbeat, with the heartbeat of defaults.agent on top."""
+    beat, agent = map_at(root, "defaults", "heartbeat"), map_at(root, "defaults", "agent")
+    if not beat:
+        return agent
+    marks = map_at(root, "defaults").marks["heartbeat"]
+    return inherit.merge_agent(Map({"heartbeat": beat}, {"heartbeat": marks}), agent)
+
+
+def map_at(node: Any, *steps: str) -> Map:
+    """The map that these keys lead to; an empty one where there is none."""
+    for step in steps:
+        node = node.get(step) if isinstance(node, Map) else None
+    return node if isinstance(node, Map) else Map()
+
+
+def _homes(root: Map) -> dict[tuple[int, int], str]:
+    """The path of every value under `defaults`, by its place."""
+    homes: dict[tuple[int, int], str] = {}
+    if "defaults" in root:
+        _settle(root["defaults"], ["defaults"], homes)
+    return homes
+
+
+def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str]) -> None:
+    """Note the places of keys and of values that are no maps: a map begins where its first key does.
+
+    A place that is noted already has been reached by another alias, and all within it with it.
+    """
+    for step, at, value in _inside(node):
+        inner = [*steps, step]
+        place = (at.line, at.column)
+        if place in homes and isinstance(value, Map | Items):
+            continue
+        if isinstance(step, str) or not isinstance(value, Map):
+            homes.setdefault(place, tree.dotted(inner))
+        if isinstance(node, Map) and not isinstance(value, Map):
+            mark = node.marks[str(step)][1]
+            homes.setdefault((mark.line, mark.column), tree.dotted(inner))
+        _settle(value, inner, homes)
+
+
+def _inside(node: Any) -> Iterator[tuple[str | int, Place, Any]]:
+    if isinstance(node, Map):
+        yield from ((key, node.marks[key][0], value) for key, value in node.items())
+    if isinstance(node, Items):
+        yield from ((index, node.marks[index], value) for index, value in enumerate(node))
+
+
+def _content(path: Path, complaints: Complaints) -> bytes:
+    try:
+        with open_regular(path) as file:
+            check_owner(os.fstat(file.fileno()), path, complaints)
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        complaints.fault(
+            NOWHERE, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with"
+        )
+        content = b""
+    if len(content) > LARGEST:
+        complaints.fault(NOWHERE, "", f"is larger than {LARGEST // 1024**2} MiB")
+    complaints.raise_if_any()
+    return content
+
+
+def check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> None:
+    """A config is code, as a crontab is: who may write it runs commands."""
+    if found.st_mode & stat.S_IWOTH:
+        complaints.fault(NOWHERE, "", f"everybody may write this file, and with it run commands; do: chmod o-w {path}")
+    elif found.st_mode & stat.S_IWGRP:
+        complaints.warn(NOWHERE, "", f"its group may write this file, and with it run commands; do: chmod g-w {path}")
+    if found.st_uid not in (0, os.geteuid()):
+        complaints.warn(NOWHERE, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it")
+
+
+def _text(content: bytes, complaints: Complaints) -> str:
+    """The content as text; raises ConfigError for what is no UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode()
+        place = _Byte(before.count("\n"), len(before) - before.rfind("\n") - 1)
+        complaints.fault(place, "", f"the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8")
+        complaints.raise_if_any()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Byte:
+    line: int
+    column: int
+
+
+def _hash(content: bytes, environ: Mapping[str, str]) -> str:
+    """SHA-256 (hex) of the file and of the overrides."""
+    digest = sha256(content)
+    for variable, text in overrides.named(environ).items():
+        digest.update(f"\0{variable}\0{text}".encode(errors="surrogateescape"))
+    return digest.hexdigest()
