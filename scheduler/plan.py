@@ -97,6 +97,6 @@ def _keys(old: object, new: object) -> tuple[str, ...]:
     """The keys under which two values differ; none where the value is one thing."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return tuple(sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)))
-    if not is_dataclass(old):
+    if not is_dataclass(old) or new is None:
         return ()
     return tuple(field.name for field in fields(old) if getattr(old, field.name) != getattr(new, field.name))

@@ -21,6 +21,9 @@ cron:
 """
 
 
+SWITCH = 'deadman: {url: "https://hc.example/x"}'
+
+
 def told(tmp_path: Path, old: str, new: str) -> list[str]:
     path = tmp_path / "config.yaml"
     settings = []
@@ -41,11 +44,24 @@ def told(tmp_path: Path, old: str, new: str) -> list[str]:
         ("output: 5.0", "output: 6.0", ["changed prices: claude-haiku-5-5"]),
         ("127.0.0.1:1/x", "127.0.0.1:1/y", ["changed channels: hook"]),
         ("channels:", "limits: {concurrency: 3}\nchannels:", ["changed limits: concurrency"]),
+        ("timezone: UTC", f"timezone: UTC\n{SWITCH}", ["changed deadman"]),
         ("  ops: {schedule", "  new: {schedule", ["added cron/new", "removed cron/ops"]),
     ],
 )
 def test_a_reload_tells_what_it_changes_and_nothing_else(tmp_path: Path, was: str, now: str, lines: list[str]) -> None:
     assert told(tmp_path, BASE, BASE.replace(was, now) if was else BASE) == lines
+
+
+@pytest.mark.parametrize(
+    ("now", "lines"),
+    [
+        ("", ["changed deadman"]),
+        ("deadman: none", ["changed deadman"]),
+        (SWITCH.replace("/x", "/y"), ["changed deadman: url"]),
+    ],
+)
+def test_a_dead_mans_switch_may_be_changed_and_taken_away(tmp_path: Path, now: str, lines: list[str]) -> None:
+    assert told(tmp_path, f"{SWITCH}\n{BASE}", f"{now}\n{BASE}") == lines
 
 
 def test_what_does_not_change_is_counted(tmp_path: Path) -> None:
