@@ -89,6 +89,16 @@ def test_whoever_cancels_a_job_is_not_told_of_it(play: Play, on_failure: str) ->
     assert world.said == []
 
 
+@pytest.mark.parametrize("wake_on", ["always", "failure"])
+def test_a_job_that_is_cancelled_wakes_nobody(play: Play, wake_on: str) -> None:
+    yaml = agent(interval="none") + job(every="1h", wake_heartbeat="ops", wake_on=wake_on)
+    world = play(yaml, scripts={"measure": lambda asked: Takes("x", HOUR)})
+    world.run_job("measure")
+    begun(world).ask(Cancel(1))
+    world.run(minutes=20)
+    assert world.story() == ["03-02 08:00 manual abandoned cancelled"]
+
+
 def test_a_run_between_its_attempts_ends_at_once(play: Play) -> None:
     world = play(agent(retries="3"), scripts={"ops": lambda asked: 1})
     world.engine.tick(world.clock.read())

@@ -70,5 +70,5 @@ def daemon(where: Place, patience: float = PATIENCE) -> Online | None:
 def _silent(where: Place, up: Up) -> Online:
     who = f"pid {up.pid}" if up.pid else "somebody"
     raise click.ClickException(
-        f"{who} holds {where.lock} and cannot be reached (address in {where.address}); is it still starting?"
+        f"{who} holds {where.lock} and cannot be reached (address in {where.address}); is it just starting or stopping?"
     )

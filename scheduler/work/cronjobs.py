@@ -11,7 +11,7 @@ from cron import command
 from cron.job import Job
 from heartbeat.spec import Agent
 from scheduler import paces
-from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Skip
+from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Reason, Skip
 from scheduler.wake import Wake
 from scheduler.work import asking, prompts
 from scheduler.work.entry import Claim, Elapsed, Entry, Start
@@ -92,8 +92,10 @@ class JobEntry(Entry):
         return self.spec.wake_heartbeat if self.spec.wake_mode == "now" else ()
 
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
-        """Whom this end of the job wakes, with what it has to tell them."""
-        if ending.outcome in NO_END or not command.wakes(self.spec, ending.outcome is Outcome.OK):
+        """Whom this end of the job wakes, with what it has to tell them; nobody where a person has ended it."""
+        if ending.outcome in NO_END or ending.reason is Reason.CANCELLED:
+            return ()
+        if not command.wakes(self.spec, ending.outcome is Outcome.OK):
             return ()
         text = command.wake_text(self.spec, ending.outcome, ending.exit_code, ending.text or ending.error or "")
         urgent = self.spec.wake_mode == "now"
