@@ -196,6 +196,12 @@ NEVER = "the calendars leave it no time to run within two years; change skip_on,
         (job(schedule='"0 3 * * 6"', skip_on="weekend"), "cron.measure.skip_on"),
         (job(every="7d", only_on="holidays"), "cron.measure.only_on"),
         (job(at='"2026-12-26T18:00"', skip_on="weekend"), "cron.measure.skip_on"),  # a Saturday
+        (agent(interval="none", only_on="launch"), "agents.ops.heartbeat.only_on"),
+        (
+            agent(interval="none", skip_on="weekend", active_hours='{start: "08:00", end: "09:00", days: sat}'),
+            "agents.ops.heartbeat.skip_on",
+        ),
+        (job(schedule='"@reboot"', only_on="launch"), "cron.measure.only_on"),
     ],
 )
 def test_an_entry_that_never_runs_again_is_refused_by_a_reload_and_warned_of_at_a_start(play: Play, text: str, key: str) -> None:
@@ -213,6 +219,8 @@ def test_an_entry_that_never_runs_again_is_refused_by_a_reload_and_warned_of_at_
         agent(skip_on="weekend"),
         job(schedule='"0 3 29 2 *"', skip_on="holidays"),  # in two years, as without calendars
         job(at='"2030-01-01T00:00"', skip_on="weekend"),
+        agent(interval="none", only_on="weekend"),
+        job(schedule='"@reboot"', only_on="weekend"),
     ],
 )
 def test_an_entry_that_may_run_some_time_is_taken(play: Play, text: str) -> None:

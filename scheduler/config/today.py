@@ -67,13 +67,13 @@ def _never(text: str, free: str, now: datetime) -> bool:
 
 
 def _beat_paces(beat: Heartbeat) -> tuple[str, str]:
-    """Its pace with and without calendars; on a grid that is not known yet, at least once a day."""
-    daily = replace(beat, interval=beat.interval and min(beat.interval, A_DAY))
+    """Its pace with and without calendars; on a grid that is not known yet, or where it is only woken, at least once a day."""
+    daily = replace(beat, interval=None if beat.schedule else min(beat.interval or A_DAY, A_DAY))
     return paces.of_heartbeat(daily), paces.of_heartbeat(replace(daily, calendars=ALL_DAYS))
 
 
 def _job_paces(job: Job) -> tuple[str, str]:
-    daily = replace(job, every=job.every and min(job.every, A_DAY))
+    daily = replace(job, every=min(job.every or A_DAY, A_DAY) if job.every or job.reboot else None)
     return paces.of_job(daily), paces.of_job(replace(daily, calendars=ALL_DAYS))
 
 
