@@ -11,7 +11,7 @@ from servers.scripted import Server, reply
 from test_story_models import KEY, config, decides, model
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import Report
+from scheduler.engine.runs import Report
 from scheduler.observe.metrics import Metrics
 from scheduler.tables.times import millis
 from scheduler.transports import Sent

@@ -12,7 +12,7 @@ from test_story_slots import agent, job
 from world import Takes, World
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import Cancel, Report
+from scheduler.engine.runs import Cancel, Report
 
 Play = Callable[..., World]
 

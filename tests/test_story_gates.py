@@ -13,7 +13,7 @@ from test_metrics import Page
 from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
-from scheduler.engine.requests import Report
+from scheduler.engine.runs import Report
 from scheduler.events import ProviderFailed
 from scheduler.work.process import Ended
 

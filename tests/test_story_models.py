@@ -14,7 +14,7 @@ from servers.scripted import Act, Server, hang_up, page, reply
 from world import World
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import Report
+from scheduler.engine.runs import Report
 
 Play = Callable[..., World]
 

@@ -12,7 +12,8 @@ from servers.messages import refuses, says
 from servers.scripted import Server
 from world import Takes, World
 
-from scheduler.engine.requests import Hold, LetGo, Report
+from scheduler.engine.requests import Hold, LetGo
+from scheduler.engine.runs import Report
 from scheduler.outcome import Kind
 from scheduler.work import lanes
 from scheduler.work.process import Ended

@@ -12,7 +12,8 @@ from starlette.concurrency import run_in_threadpool
 
 from scheduler.config import fields
 from scheduler.engine.inbox import Request
-from scheduler.engine.requests import Cancel, Hold, LetGo, Note, Pause, Report, Resume, RunJob, WakeAgent
+from scheduler.engine.requests import Hold, LetGo, Note, Pause, Resume, RunJob, WakeAgent
+from scheduler.engine.runs import Cancel, Report
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
 from scheduler.tables import holds
