@@ -86,11 +86,11 @@ def _named(settings: Settings) -> dict[str, Heartbeat | Job]:
     return dict(chain(agents, jobs))
 
 
-def _budget(settings: Settings, name: str) -> Budget | None:
-    """The entry's own budget; `name` as it is told."""
+def _budget(settings: Settings, name: str) -> tuple[Budget | None, float | None]:
+    """The entry's own bounds, of a day and of a run; `name` as it is told."""
     kind, _, bare = name.partition("/")
     allowance = settings.allowances.get((Kind.CRON if kind == "cron" else Kind.HEARTBEAT, bare))
-    return allowance.own if allowance else None
+    return (allowance.own, allowance.usd_per_run) if allowance else (None, None)
 
 
 def _keys(old: object, new: object) -> tuple[str, ...]:

@@ -213,6 +213,11 @@ def test_the_worst_day_is_told_for_each_entry_that_asks_and_for_all(config: Path
     }  # fmt: skip
 
 
+def test_no_ceiling_is_printed_lower_than_it_is(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CEILINGS.replace("usd_per_day: 1.20", "usd_per_day: 1.204"), "utf-8")
+    assert lines(capsys, config, "--worst")[1] == "agent/ops 4 24 0.1200 1.21 budget"
+
+
 def test_a_day_without_a_bound_is_called_so(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines(capsys, config, "--worst")[1] == "agent/ops 787 4722 not known no bound runs"  # 30 + 1 late + 756 by wakes
 

@@ -45,6 +45,7 @@ FAULTS = [
     (BUDGET, "budget: none", "config.yaml:12:15: agents.ops.heartbeat.budget: 'none' is not known here; write {usd_per_day: 0.50}, or unlimited"),
     (BUDGET, "budget: 0.5", "config.yaml:12:15: agents.ops.heartbeat.budget: 0.5 is not known here; write {usd_per_day: 0.50}, or unlimited"),
     ("runs_per_day", "run_per_day", "config.yaml:12:57: agents.ops.heartbeat.budget.run_per_day: unknown key; did you mean runs_per_day?"),
+    ("input: 1.0", "input: 1e308", "config.yaml:4:36: prices.claude-haiku-5-5.input: 1e+308 is out of bounds; write USD per million tokens, 1,000,000 at most"),
     ("input: 1.0", "input: -1.0", "config.yaml:4:36: prices.claude-haiku-5-5.input: -1.0 is less than nothing; write USD per million tokens, like 3.0"),
     (BUDGET, "budget: {usd_per_day: 0.05}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_day: one run may take 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_run"),
     (BUDGET, "budget: {tokens_per_day: 50k}", "config.yaml:12:32: agents.ops.heartbeat.budget.tokens_per_day: one run may take 52,000 tokens (50,000 tokens in, 2,000 out); write 52000 or more, or a smaller max_input_tokens"),
@@ -95,6 +96,14 @@ def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_
     assert warnings(tmp_path, text.replace("retries: 1", "enabled: false")) == []
 
 
+def test_jobs_that_ask_a_model_without_any_budget_are_told_the_line_that_bounds_them(tmp_path: Path) -> None:
+    text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
+    line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"
+    told = f"nothing bounds what is spent by one job that asks a model; write {line}, or budget: unlimited if you mean it"
+    assert warnings(tmp_path, text) == [f"config.yaml:16:1: cron: {told}"]
+    assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, ")) == []
+
+
 def test_what_a_run_may_take_bounds_how_long_prompts_may_be(tmp_path: Path) -> None:
     allowances = read(tmp_path, RIGHT.replace("usd_per_run: 0.10", "usd_per_run: 0.035"), ENVIRON).settings.allowances
     ops = allowances[Kind.HEARTBEAT, "ops"]
@@ -124,6 +133,10 @@ def test_a_reload_says_whose_budget_changed(tmp_path: Path) -> None:
     before = read(tmp_path, RIGHT, ENVIRON).settings
     after = read(tmp_path, RIGHT.replace("runs_per_day: 60", "runs_per_day: 61"), ENVIRON).settings
     assert diff(before, after).lines() == ["changed agent/ops: budget"]
+    other = read(tmp_path, RIGHT.replace(TOOL, "{budget: {usd_per_run: 0.03}}"), ENVIRON).settings
+    assert diff(before, other).lines() == ["changed agent/tool: budget"]
+    without = read(tmp_path, RIGHT.replace(LIMITS, "limits: {budget: {usd_per_day: 6}}"), ENVIRON).settings
+    assert diff(before, without).lines() == ["changed limits: budget"]
 
 
 def test_an_entry_undoes_an_inherited_budget(tmp_path: Path) -> None:

@@ -83,6 +83,20 @@ def test_where_one_has_no_bound_the_sum_has_none(tmp_path: Path) -> None:
     assert (total.usd, total.entries[1].attempt, total.entries[1].usd) == (None, None, None)
 
 
+@pytest.mark.parametrize("budget", ["{runs_per_day: 5}", "{tokens_per_day: 1m}"])
+def test_a_model_without_a_price_has_no_ceiling_whatever_else_bounds_its_days(tmp_path: Path, budget: str) -> None:
+    total = found(tmp_path, f"model: other, interval: 30m, budget: {budget}")
+    assert (total.usd, total.entries[0].attempt, total.entries[0].usd) == (None, None, None)
+
+
+@pytest.mark.parametrize("usd", [0, 0.25])
+def test_what_a_program_takes_by_its_owners_word_bounds_a_day_without_any_other_budget(tmp_path: Path, usd: float) -> None:
+    beat = f"interval: 24h, deliver: log, budget: {{usd_per_run: {usd}}}"
+    more = f"  tool: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{{beat}}}}}\n"
+    total = found(tmp_path, "enabled: false, interval: 30m", more=more)
+    assert (total.entries[0].attempt, total.usd) == (usd, 4 * 6 * usd)
+
+
 def test_a_jobs_prompt_counts_and_a_command_does_not(tmp_path: Path) -> None:
     more = 'cron: {ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}, run: {every: 1h, command: uptime}}\n'
     total = found(tmp_path, "interval: none", more=more)

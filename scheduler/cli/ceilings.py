@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 
 import click
@@ -43,4 +44,6 @@ def _row(ceiling: Ceiling) -> list[str]:
 
 
 def _usd(amount: float) -> str:
-    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.4f}"
+    """Rounded up: nothing passes what is printed."""
+    places = 2 if amount >= 1 or not amount else 4
+    return f"{ceil(round(amount * 10**places, 3)) / 10**places:,.{places}f}"

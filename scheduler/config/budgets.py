@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
@@ -26,14 +27,14 @@ Problems = Iterator[tuple[str, str]]
 
 
 class Budgets:
-    """What all entries may spend; `unbound` counts the enabled ones that ask a model without any budget.
+    """What all entries may spend; `unbound` counts the enabled ones of each kind that ask a model without any budget.
 
     `priced` are the models for which the file writes a price, be it a wrong one: that is a fault of its own.
     """
 
     def __init__(self, shared: Budget | None, prices: Prices, priced: Collection[str]) -> None:
         self.known: dict[tuple[Kind, str], Allowance] = {}
-        self.unbound = 0
+        self.unbound: Counter[Kind] = Counter()
         self._shared = shared
         self._prices = prices
         self._mispriced = {model for model in priced if model not in prices.known}
@@ -64,7 +65,7 @@ class Budgets:
             spot.warn(message, *inside, at)
         if bounds.bind:
             self.known[key] = bounds.allowance()
-        self.unbound += bool(attempt.questions and part and not bounds.by_day)
+        self.unbound[key[0]] += bool(attempt.questions and part and not bounds.by_day)
 
 
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
@@ -114,7 +115,7 @@ class Bounds:
     @property
     def bind(self) -> bool:
         """Whether anything bounds what it may spend, be it one run alone."""
-        return self.by_day or (self.attempt.usd_per_run is not None and bool(self.attempt.questions))
+        return self.by_day or self.attempt.usd_per_run is not None
 
     def allowance(self) -> Allowance:
         counted = any(True for _ in self._named("usd_per_day", "tokens_per_day")) or self.attempt.usd_per_run is not None

@@ -142,11 +142,13 @@ def tokens(most: int) -> Callable[[object], int]:
 
 
 def price(value: object) -> float:
-    """USD for a million tokens, zero or more."""
+    """USD for a million tokens, from zero on."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{shown(value)} is not a price; write USD per million tokens, like 3.0")
     if value < 0:
         raise ValueError(f"{value} is less than nothing; write USD per million tokens, like 3.0")
+    if value > MOST_USD:
+        raise ValueError(f"{value:g} is out of bounds; write USD per million tokens, {MOST_USD:,} at most")
     return float(value)
 
 

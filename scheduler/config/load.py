@@ -26,6 +26,7 @@ from scheduler.config.secrets import Vault, read_env_file
 from scheduler.config.source import Source, map_at, read
 from scheduler.config.today import Today, faults
 from scheduler.config.tree import Map
+from scheduler.outcome import Kind
 from scheduler.settings import LAST, Flood, History, Limits, Settings
 from scheduler.transports.address import SLOT
 
@@ -84,9 +85,10 @@ def _settings(
     providers.tell()
     beats = {name: heartbeats.get(name) for name in frame.agents}
     found_jobs = _jobs(root, source.job, asked, allowed, beats, frame)
-    if allowed.unbound:
-        section = "agents" if "agents" in root else "cron"
-        complaints.warn(root.marks[section][0], section, _unbound(allowed.unbound))
+    for kind, number in allowed.unbound.items():
+        section, told = _unbound(kind, number)
+        if number:
+            complaints.warn(root.marks[section][0], section, told)
     if not frame.agents and not _entries(root, "cron", complaints):
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
     used = _used([*heartbeats.values(), *found_jobs.values()], frame)
@@ -246,14 +248,16 @@ def _with_env_file(
     return environ
 
 
-def _unbound(number: int) -> str:
-    who = f"{_many(number)} that {'asks' if number == 1 else 'ask'} a model"
-    line = "defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}"
-    return f"nothing bounds what is spent by {who}; write {line}, or budget: unlimited if you mean it"
+def _unbound(kind: Kind, number: int) -> tuple[str, str]:
+    """The section of entries of one kind whose spending nothing bounds, and what is to be told of them."""
+    section, what, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
+    who = f"{_many(number, what)} that {'asks' if number == 1 else 'ask'} a model"
+    line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
+    return section, f"nothing bounds what is spent by {who}; write {line}, or budget: unlimited if you mean it"
 
 
-def _many(number: int) -> str:
-    return "one agent" if number == 1 else f"{number:,} agents"
+def _many(number: int, what: str = "agent") -> str:
+    return f"one {what}" if number == 1 else f"{number:,} {what}s"
 
 
 @contextmanager

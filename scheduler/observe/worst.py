@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from cron.schedule import Schedule, parse
 from heartbeat.spec import Heartbeat
 from scheduler import allowance
-from scheduler.allowance import Attempt
+from scheduler.allowance import Allowance, Attempt
 from scheduler.engine.recovery import CRASHES
 from scheduler.outcome import Kind
 from scheduler.paces import days
@@ -100,7 +100,7 @@ def _ceiling(settings: Settings, asker: _Asker) -> Ceiling:
     own = found.own if found else None
     runs = asker.runs if own is None or own.runs_per_day is None else min(asker.runs, own.runs_per_day)
     attempts = runs * asker.attempts
-    most = _usd(asker.most) if found is None or asker.most.blind else found.most.usd
+    most = _usd(asker.most, found)
     usd = attempts * most if most is not None else None
     bound = own.usd_per_day if own else None
     if bound is not None and (usd is None or bound < usd):
@@ -108,9 +108,11 @@ def _ceiling(settings: Settings, asker: _Asker) -> Ceiling:
     return Ceiling(asker.kind, asker.name, asker.zone, runs, attempts, most, usd, "runs")
 
 
-def _usd(attempt: Attempt) -> float | None:
-    """The most that an attempt takes; None where nobody knows."""
-    return attempt.most.usd if attempt.priced and not (attempt.blind and attempt.usd_per_run is None) else None
+def _usd(attempt: Attempt, found: Allowance | None) -> float | None:
+    """The most that an attempt takes, by its allowance if it has one; None where nobody knows."""
+    if not attempt.priced or (attempt.blind and attempt.usd_per_run is None):
+        return None
+    return found.most.usd if found else attempt.most.usd
 
 
 def _share(settings: Settings, ceiling: Ceiling) -> float | None:
