@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -69,7 +70,7 @@ def test_work_that_breaks_leaves_the_seat_free(other: ThreadPoolExecutor) -> Non
     assert other.submit(finds_a_seat).result()
 
 
-def test_who_asks_a_server_does_not_sit_meanwhile() -> None:
+def test_who_waits_for_a_name_does_not_sit_meanwhile() -> None:
     seen = []
 
     def resolver(*_: object, **__: object) -> list[tuple[Any, ...]]:
@@ -79,6 +80,20 @@ def test_who_asks_a_server_does_not_sit_meanwhile() -> None:
     with desk.sitting(), pytest.raises(Trouble):
         post("http://nobody.example/", {}, b"{}", 5.0, names=Names(resolver))
     assert seen == [True]
+
+
+def test_who_waits_for_an_answer_does_not_sit_meanwhile(other: ThreadPoolExecutor) -> None:
+    def answers_from_the_desk(listener: socket.socket) -> bool:
+        connection, _ = listener.accept()
+        with connection, desk.sitting(patience=20) as seated:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        return seated
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, desk.sitting():
+        answering = other.submit(answers_from_the_desk, listener)
+        reply = post(f"http://127.0.0.1:{listener.getsockname()[1]}/", {}, b"{}", 10.0)
+        assert (reply.body, answering.result()) == (b"ok", True)
 
 
 def test_who_waits_for_a_child_does_not_sit_meanwhile(tmp_path: Path, other: ThreadPoolExecutor) -> None:

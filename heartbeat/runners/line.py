@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import socket
 import ssl
 import threading
@@ -13,6 +15,7 @@ from typing import Any
 
 from httpcore2 import SOCKET_OPTION, NetworkBackend, NetworkStream
 
+from heartbeat import desk
 from heartbeat.runners import Failure
 from heartbeat.runners.trouble import Trouble
 
@@ -35,6 +38,7 @@ class Names:
         """The addresses of a host; TimeoutError, OSError or UnicodeError. The resolver knows no timeout: a thread waits."""
         if _is_address(host):
             return list(self._resolve(host, port, type=socket.SOCK_STREAM))
+        desk.leave()
         return self._question(host, port).result(timeout=seconds)
 
     def _question(self, host: str, port: int) -> Future[Addresses]:
@@ -141,6 +145,7 @@ class _Stream(NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if self._unsent:
             self._send()
+        desk.leave()
         with self._in_time():
             data = self._socket.recv(max_bytes)
         self._line.ended = self._line.ended or not data
@@ -152,6 +157,7 @@ class _Stream(NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> NetworkStream:
+        desk.leave()
         try:
             with self._in_time():
                 self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname)
@@ -174,6 +180,8 @@ class _Stream(NetworkStream):
             while unsent:
                 with self._in_time(_NotHeardOut):
                     unsent = unsent[self._socket.send(unsent) :]
+                if unsent:
+                    desk.leave()
 
     @contextmanager
     def _in_time(self, broken: type[Exception] | None = None) -> Generator[None]:
@@ -209,10 +217,24 @@ def _is_address(host: str) -> bool:
 def _dial(family: int, kind: int, protocol: int, address: Any, timeout: float) -> socket.socket:
     connection = socket.socket(family, kind, protocol)
     try:
-        connection.settimeout(timeout)
-        connection.connect(address)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        with suppress(BlockingIOError):  # on this machine it is made at once, and nobody need get up from the desk for it
+            connection.connect(address)
+            return connection
+        desk.leave()
+        _wait_until_connected(connection, timeout)
     except OSError:
         connection.close()
         raise
     return connection
+
+
+def _wait_until_connected(connection: socket.socket, timeout: float) -> None:
+    waiting = select.poll()
+    waiting.register(connection, select.POLLOUT)
+    if not waiting.poll(timeout * 1000):
+        raise TimeoutError
+    error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))

@@ -18,7 +18,6 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import httpcore2
 
-from heartbeat import desk
 from heartbeat.runners import Failure
 from heartbeat.runners.line import Line, Names
 from heartbeat.runners.trouble import Reply, Trouble
@@ -72,7 +71,6 @@ def send(
     ours alone, that name neither the address nor a header's value.
     """
     address, sent = _address(target), _headers(target, headers, body)
-    desk.leave()
     trust = (tls or _trust()) if target.scheme == "https" else None
     try:
         with (
