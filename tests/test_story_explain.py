@@ -34,7 +34,8 @@ DAY = "2026-03-02"
 def asked(world: World, name: str = "ops", *, running: bool = True) -> explain.Asked:
     """What a world's daemon can be asked about one of its entries."""
     made = plan.make(load(world.config, world.environ).settings)
-    key = next(key for key in [(Kind.HEARTBEAT, name), (Kind.CRON, name)] if key in made.entries)
+    keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
+    key = next((key for key in keys if key in made.entries), keys[0])
     found = explain.about(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)
     assert found is not None
     return found
@@ -55,6 +56,14 @@ def _stretch(stretch: dict[str, Any]) -> str:
 
 
 # --- ten causes ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_config_no_longer_declares_would_not_run(play: Play) -> None:
+    world = play(agent() + job(every="1h"))
+    world.run(minutes=5)
+    world.config.write_text(job(every="1h"), "utf-8")
+    now = explain.at_present(asked(world))["now"]
+    assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
 def test_a_day_of_quiet_beats_is_one_line(play: Play) -> None:

@@ -39,7 +39,7 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
     """Every gate's answer; nothing is written, started or taken."""
     entry = plan.entries.get((standing.kind, standing.name)) if plan else None
     if plan is None or entry is None:
-        return Gates(_by_rows(db, standing, lanes, now), complete=False)
+        return Gates(_by_rows(db, standing, lanes, now, gone=plan is not None), complete=False)
     turn = Turn(db, now, "", plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.imagined(turn, entry, standing)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
@@ -47,13 +47,14 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
     return Gates(_in_order(answers | _open_run(db, standing)), complete=True)
 
 
-def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime) -> tuple[Answer, ...]:
+def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime, *, gone: bool) -> tuple[Answer, ...]:
+    """What the database says; `gone`: the config that is there does not declare it any more."""
     is_agent, days = standing.kind is Kind.HEARTBEAT, paces.good_days(standing.pace_text)
     held = is_agent and (standing.name in holds.by_agent(db, now) or lanes.is_taken(standing.name))
     answers: dict[Skip, bool | None] = {
         Skip.DISABLED: standing.state == "disabled",
         Skip.PAUSED: standing.paused,
-        Skip.REMOVED: standing.state == "removed",
+        Skip.REMOVED: gone or standing.state == "removed",
         Skip.CALENDAR: not (days is None or days.open_at(now)),
         Skip.ACTIVE_HOURS: not paces.hours(standing.pace_text).open_at(now),
         Skip.BUSY: held,
