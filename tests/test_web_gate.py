@@ -222,6 +222,7 @@ def test_a_large_body_is_refused(daemon: Living, size: int) -> None:
     body = b"{}" + b" " * (size - 2)
     reply = daemon.send("POST", "/api/v1/pause", body, CHIEF, {"Content-Type": "application/json"})
     assert (reply.status, daemon.rows()) == (413, before)
+    assert reply.data["error"] == {"code": "too_large", "message": "the body is larger than 64 KiB"}
 
 
 @pytest.mark.parametrize(("size", "status"), [(1024 * 1024, 200), (1024 * 1024 + 1, 413)])

@@ -19,6 +19,8 @@ from scheduler.web.gate import unknown_caller
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reach import Reach
 
+LARGEST_BODY = 64 * 1024  # bytes
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -50,12 +52,12 @@ def answering(reach: Reach, may: May, answer: Callable[[Call], Any]) -> Endpoint
     return endpoint
 
 
-def doing(reach: Reach, may: May, do: Callable[[Call], Awaitable[Any]]) -> Endpoint:
-    """An endpoint that changes something, for a caller who may."""
+def doing(reach: Reach, may: May, do: Callable[[Call], Awaitable[Any]], largest: int = LARGEST_BODY) -> Endpoint:
+    """An endpoint that changes something, for a caller who may; of a body it reads at most `largest` bytes."""
 
     async def endpoint(request: Request) -> Response:
         caller = _caller(request, may)
-        call = Call(reach, caller, request.path_params, request.query_params, request.headers, await _body(request))
+        call = Call(reach, caller, request.path_params, request.query_params, request.headers, await _body(request, largest))
         return JSONResponse(await do(call))
 
     return endpoint
@@ -81,12 +83,9 @@ def _caller(request: Request, may: May) -> Caller:
     return caller
 
 
-async def _body(request: Request) -> Mapping[str, Any]:
+async def _body(request: Request, largest: int) -> Mapping[str, Any]:
     """The JSON object in the body; an empty body is an empty object."""
-    try:
-        sent = await request.body()
-    except ClientDisconnect as error:
-        raise bad("the request ended before its body did") from error
+    sent = await _read(request, largest)
     try:
         body = json.loads(sent) if sent.strip() else {}
     except (ValueError, RecursionError) as error:
@@ -94,3 +93,16 @@ async def _body(request: Request) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise bad("the body has to be a JSON object")
     return body
+
+
+async def _read(request: Request, largest: int) -> bytes:
+    """The body, of which no more is taken than it may hold."""
+    sent = bytearray()
+    try:
+        async for piece in request.stream():
+            sent += piece
+            if len(sent) > largest:
+                raise Problem(413, "too_large", f"the body is larger than {largest // 1024} KiB")
+    except ClientDisconnect as error:
+        raise bad("the request ended before its body did") from error
+    return bytes(sent)

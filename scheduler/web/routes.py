@@ -10,7 +10,6 @@ from scheduler.web.call import answering, doing
 from scheduler.web.problem import HANDLERS
 from scheduler.web.reach import Reach
 
-LARGEST_BODY = 64 * 1024  # bytes
 LARGEST_WAKE = 1024 * 1024  # bytes; Alertmanager does not send again what was refused, however many alerts it holds
 LARGEST_CHECKLIST = 512 * 1024  # JSON may need six bytes for one of the text
 CHECKLIST = "/api/v1/agents/{name}/checklist"
@@ -18,7 +17,7 @@ CHECKLIST = "/api/v1/agents/{name}/checklist"
 
 def application(reach: Reach) -> Starlette:
     """The interface without its gate."""
-    return Starlette(routes=_routes(reach), exception_handlers=HANDLERS, max_body_size=LARGEST_BODY)
+    return Starlette(routes=_routes(reach), exception_handlers=HANDLERS)
 
 
 def _routes(reach: Reach) -> list[Route]:
@@ -58,6 +57,6 @@ def _routes(reach: Reach) -> list[Route]:
         Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.hold), methods=["PUT"]),
         Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.let_go), methods=["DELETE"]),
         Route(CHECKLIST, answering(reach, "read", checklists.read), methods=["GET"]),
-        Route(CHECKLIST, doing(reach, "edit", checklists.write), methods=["PUT"], max_body_size=LARGEST_CHECKLIST),
-        Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake), methods=["POST"], max_body_size=LARGEST_WAKE),
+        Route(CHECKLIST, doing(reach, "edit", checklists.write, LARGEST_CHECKLIST), methods=["PUT"]),
+        Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake, LARGEST_WAKE), methods=["POST"]),
     ]
