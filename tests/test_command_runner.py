@@ -116,7 +116,7 @@ def test_a_program_ended_by_a_signal_failed() -> None:
 
 def test_a_program_that_does_not_start_will_not_start_the_next_time_either() -> None:
     failed = answer(Ended(exit_code=None, problem="no such file: agent"))
-    assert failed == Answer(failure=Failure.EXIT, error="could not start: no such file: agent", transient=False)
+    assert failed == Answer(failure=Failure.EXIT, error="could not start: no such file: agent", unheard=True)
 
 
 def test_a_program_that_hangs_is_a_timeout_whatever_else_it_did() -> None:

@@ -16,6 +16,7 @@ from world import Asked, Takes, World
 
 from scheduler.observe import explain, gauges
 from scheduler.observe.status import snapshot
+from scheduler.work.process import Ended
 
 Play = Callable[..., World]
 
@@ -92,6 +93,7 @@ def test_what_nobody_says_is_booked_at_the_most_and_seen_in_the_row(play: Play) 
         {"prompt_tokens": 0, "completion_tokens": 0},
         {"prompt_tokens": 100},
         {"prompt_tokens": "100", "completion_tokens": 10},
+        {"prompt_tokens": 2**53 - 1, "completion_tokens": 10},
     ],
 )
 def test_a_model_without_a_believable_usage_is_booked_at_the_bound(play: Play, usage: Any) -> None:
@@ -107,6 +109,50 @@ def test_a_usage_is_booked_as_it_is_told(play: Play) -> None:
         world.run(minutes=1)
     assert world.rows()[0]["charged"] == {"usd": pytest.approx((127 * 2 + 30 * 10) / 1e6, abs=2e-6), "tokens": 157}
     assert usd(world, "tokens_per_day") == 157
+
+
+def test_more_than_can_be_stops_nothing(play: Play) -> None:
+    usage = {"prompt_tokens": 10**9, "completion_tokens": 10**9}
+    with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))] * 5) as server:
+        dear = model(server.url, "{runs_per_day: 9}").replace("input: 2.0, output: 10.0", "input: 1000000, output: 1000000")
+        world = play(dear)
+        world.run(hours=4, minutes=1)
+    assert ends(world) == ["ok"] * 5
+    assert [(row["cost_usd"], row["charged"]["usd"]) for row in world.rows()] == [(None, 3500.0)] * 5
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.004])
+def test_what_a_program_says_counts_also_where_a_model_decided_before(play: Play, cost: float) -> None:
+    said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look"})])
+    with Server([reply(said)]) as server:
+        yaml = model(server.url, "{usd_per_day: 1, usd_per_run: 0.05}", decide="{model: big, provider: local}")
+        yaml = yaml.replace("{kind: openai, provider: local}, model: big", "{kind: command, argv: [agent]}")
+        world = play(yaml, scripts={"ops": says(cost)})
+        world.run(minutes=1)
+    decided = (127 * 2 + 30 * 10) / 1e6
+    assert world.rows()[0]["charged"]["usd"] == pytest.approx(decided + cost, abs=2e-6)
+
+
+def test_a_program_that_cannot_be_started_takes_nothing(play: Play) -> None:
+    missing = Ended(None, b"", b"", truncated=False, timed_out=False, problem="no such file: agent", ended_by=None)
+    world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.05}", retries="0"), scripts={"ops": lambda asked: missing})
+    world.run(hours=3, minutes=1)
+    assert ends(world) == ["failed exit"] * 4
+    assert usd(world) == 0.0
+
+
+@pytest.mark.parametrize(("said", "charged"), [(0.001, 0.05), (0.06, 0.06)])
+def test_an_answer_that_comes_later_is_booked_at_the_bound_whatever_it_has_taken_so_far(
+    play: Play, said: float, charged: float
+) -> None:
+    with Server([reply({"later": True, "cost_usd": said})]) as server:
+        yaml = tool("{usd_per_day: 1, usd_per_run: 0.05}").replace(
+            "kind: command, argv: [agent]", f'kind: http, url: "{server.url}"'
+        )
+        world = play(yaml)
+        world.run(minutes=1)
+    assert ends(world) == ["async"]
+    assert world.rows()[0]["charged"]["usd"] == charged
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 def _failed(ended: Ended, run: Run) -> Answer | None:
     if ended.problem is not None and not ended.truncated:
-        return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}")
+        return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}", unheard=True)
     if ended.timed_out:
         return Answer(failure=Failure.TIMEOUT, error=_told(f"no answer within {run.timeout}", ended), transient=True)
     if ended.problem is not None or (ended.truncated and ended.exit_code is None):

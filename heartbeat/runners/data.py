@@ -10,6 +10,7 @@ from heartbeat.runners.trouble import Trouble, message_in, one_line
 from heartbeat.runners.veil import Veil
 
 MOST_USD = 1_000_000  # what a run cannot cost
+MOST_TOKENS = 1_000_000_000  # of one kind, which no run can take
 MOST_TOOL_CALLS = 100  # that a run tells of; the first ones
 MAX_NAME = 200  # characters of a model's or a tool's name
 MAX_LOG = 16 * 1024  # characters for the log, of which the first are kept
@@ -65,7 +66,7 @@ def clean(text: str) -> str:
 
 def count(value: object) -> int | None:
     """A number of tokens as it came; None for whatever is none, as a negative one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_TOKENS else None
 
 
 def counted(**counts: int | None) -> Tokens | None:

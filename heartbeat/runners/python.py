@@ -60,7 +60,7 @@ def _read(run: Run, ended: Ended) -> Answer:
 def _check(run: Run, ended: Ended) -> None:
     """Trouble unless the child ended well."""
     if ended.problem is not None:
-        raise Trouble(Failure.EXIT, f"could not start: {ended.problem}")
+        raise Trouble(Failure.EXIT, f"could not start: {ended.problem}", unheard=True)
     if ended.timed_out:
         raise Trouble(Failure.TIMEOUT, _told(f"no answer within {run.timeout}", ended), transient=True)
     if ended.truncated:

@@ -83,7 +83,7 @@ def _taken(turn: Turn, most: Amount, ending: Ending) -> Amount:
         return NOTHING if _asked_nobody(ending) else most
     parts = [_of(turn, most, call) for call in ending.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
-    if None not in parts:
+    if None not in parts and ending.outcome is not Outcome.ASYNC:  # what answers later has not taken all yet
         return known
     return Amount(max(known.nanos, most.nanos), max(known.tokens, most.tokens), most.runs)
 
@@ -99,6 +99,7 @@ def _of(turn: Turn, most: Amount, call: Call) -> Amount | None:
         return NOTHING if call.unheard or call.failure in REFUSED else None
     tokens = call.tokens.total if call.tokens else 0
     usd = money.cost(turn.plan.settings.prices, call)
-    if (most.tokens and not tokens) or (most.nanos and (usd is None or not (tokens or usd))):
+    says_nothing = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
+    if says_nothing or (most.nanos and usd is None):
         return None
     return Amount(nanos(usd or 0.0), tokens)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from heartbeat.runners import Tokens
+from heartbeat.runners import Tokens, data
 from scheduler.events import Paid
 from scheduler.outcome import Call, Outcome
 from scheduler.settings import Price
@@ -17,7 +17,7 @@ MILLION = 1_000_000
 
 
 def cost(prices: Mapping[str, Price], call: Call) -> float | None:
-    """What a call cost in USD: what the other side said, else tokens by price; None where there is no price."""
+    """What a call cost in USD: what the other side said, else tokens by price; None where there is no price, or it cannot be."""
     if call.cost_usd is not None:
         return call.cost_usd
     price = prices.get(call.model or "")
@@ -30,7 +30,7 @@ def cost(prices: Mapping[str, Price], call: Call) -> float | None:
         tokens.cache_read * price.cache_read,
         tokens.cache_write * price.cache_write,
     )
-    return sum(parts) / MILLION
+    return data.cost(sum(parts) / MILLION)
 
 
 def book(turn: Turn, claim: Claim, call: Call, outcome: Outcome) -> None:
