@@ -22,7 +22,7 @@ from scheduler.outcome import (
     Skip,
     Suppression,
 )
-from scheduler.tables import breakers, duequeue, history, items, outbox, sessions, targets, wakes
+from scheduler.tables import breakers, digests, duequeue, history, items, outbox, sessions, targets, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.turn import Turn
 from scheduler.wake import Wake
@@ -163,7 +163,7 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     if ending.outcome in FAILURES and (entry.on_failure.after or ending.reason is Reason.CANCELLED):
         ending = replace(ending, message=None)  # its notice tells it, and not every time anew; who cancelled it knows
     told = targets.of(turn, entry.deliver, entry.lane) if ending.message else ()
-    fresh = outbox.not_told_yet(turn, entry, ending.message, told) if ending.message else ()
+    fresh = digests.not_told_yet(turn, entry, ending.message, told) if ending.message else ()
     if told and not fresh:
         ending = replace(ending, suppression=Suppression.DUPLICATE)
     if not history.close(turn, claim, ending):

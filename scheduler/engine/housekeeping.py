@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.tables import boots, duequeue, former, history, holds, jumps, outbox, sessions, spend, wakes
+from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, wakes
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -29,7 +29,7 @@ def keep(turn: Turn, house: House) -> House:
     wakes.expire(turn)
     holds.forget(turn)
     outbox.give_up_held(turn)
-    outbox.forget(turn)
+    digests.forget(turn)
     sessions.forget(turn)
     spend.forget(turn)
     kept = turn.plan.settings.history

@@ -17,7 +17,7 @@ from scheduler.observe.causes import Cause
 from scheduler.observe.folding import Stretch
 from scheduler.paces import days
 from scheduler.plan import Plan
-from scheduler.tables import duequeue, outbox, past, wakes
+from scheduler.tables import digests, duequeue, past, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.times import MILLISECOND, iso
 from scheduler.work.entry import Entry, Key
@@ -94,7 +94,7 @@ def at_present(asked: Asked) -> dict[str, Any]:
         "now": _gates(asked),
         "next": {"slot": iso(standing.slot), "due_at": iso(standing.due_at)},
         "wakes_waiting": wakes.count(asked.db, *asked.key),
-        "texts_told": outbox.told_texts(asked.db, *asked.key, asked.now),
+        "texts_told": digests.told_texts(asked.db, *asked.key, asked.now),
         "daemon": chronicle.life(asked.db, asked.now, running=asked.running),
     }
 

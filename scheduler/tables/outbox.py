@@ -1,4 +1,4 @@
-"""The outbox: messages that are still to be delivered, and which texts a channel has heard already."""
+"""The outbox: messages that are still to be delivered."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.events import Told
-from scheduler.outcome import Delivery, Kind
+from scheduler.outcome import Delivery
+from scheduler.tables import digests
 from scheduler.tables.targets import Target
 from scheduler.tables.times import millis, moment, optional
 from scheduler.transports import split
 from scheduler.turn import Turn
-from scheduler.work.entry import Claim, Entry
+from scheduler.work.entry import Claim
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 LAST_STEP = LADDER[-1]
@@ -80,44 +81,13 @@ class Letter:
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
-def not_told_yet(turn: Turn, entry: Entry, message: str, told: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Of these targets those that have not had this message within the entry's window, and do not have it pending."""
-    if not entry.dedup_window:
-        return told
-    digest = entry.digest(message)
-    return tuple(target for target in told if not _heard(turn, entry, target, digest))
-
-
-def _heard(turn: Turn, entry: Entry, target: Target, digest: str) -> bool:
-    row = turn.db.execute(
-        "select until_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
-        " where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
-        (entry.kind, entry.name, target.channel, target.whom, digest),
-    ).fetchone()
-    if row is None:
-        return False
-    pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN)
-    return pending or moment(row["until_at"]) > turn.now
-
-
-def told_texts(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> int:
-    """How many texts of an entry would be no news now."""
-    query = "select count(distinct hash) from digest where kind = ? and name = ? and until_at > ?"
-    return int(db.execute(query, (kind, name, millis(now))).fetchone()[0])
-
-
 def put(turn: Turn, claim: Claim, message: str, told: tuple[Target, ...]) -> None:
     """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is."""
     entry = claim.entry
     for target in told:
         row = _write(turn, origin(claim), target, message, None)
-        if row and entry.dedup_window:
-            until = millis(turn.now + entry.dedup_window)
-            turn.db.execute(
-                "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at)"
-                " values (?, ?, ?, ?, ?, ?, ?)",
-                (entry.kind, entry.name, target.channel, target.whom, entry.digest(message), row["id"], until),
-            )
+        if row:
+            digests.note(turn, entry, target, message, row["id"])
 
 
 def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...]) -> bool:
@@ -203,8 +173,7 @@ def untried(db: sqlite3.Connection) -> bool:
 def delivered(turn: Turn, letter: Letter) -> None:
     """The channel has taken it, and the window of its text counts from now."""
     _end(turn, letter, Delivery.DELIVERED, None)
-    waited = millis(turn.now) - millis(letter.created_at)
-    turn.db.execute("update digest set until_at = until_at + ? where outbox_id = ?", (waited, letter.id))
+    digests.delivered(turn, letter.id, turn.now - letter.created_at)
 
 
 def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) -> None:
@@ -222,13 +191,13 @@ def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) ->
 def dead(turn: Turn, letter: Letter, error: str) -> None:
     """Give a message up; its text stays readable, and the same text may be said again."""
     _end(turn, letter, Delivery.DEAD, error)
-    _unsay(turn, letter)
+    digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
 
 
 def drop(turn: Turn, letter: Letter) -> None:
     """Give a message up because somebody says so; what kept it from its channel stays on record."""
     _end(turn, letter, Delivery.DROPPED, letter.error)
-    _unsay(turn, letter)
+    digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
 
 
 def send_again(turn: Turn, letter: Letter) -> None:
@@ -237,14 +206,6 @@ def send_again(turn: Turn, letter: Letter) -> None:
         "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(turn.now), letter.id)
     )
     turn.tell(Told(letter.id, letter.channel, Delivery.PENDING))
-
-
-def _unsay(turn: Turn, letter: Letter) -> None:
-    """Its channel has not had this text, and may be told it anew."""
-    turn.db.execute(
-        "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id = ? and notice is ?)",
-        (letter.channel, letter.run_id, letter.notice),
-    )
 
 
 def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
@@ -278,15 +239,6 @@ def give_up_held(turn: Turn) -> None:
     old = "select * from outbox where state = 'held' and created_at < ?"
     for row in turn.db.execute(old, (millis(turn.now - GIVE_UP),)).fetchall():
         dead(turn, _letter(row), "it was never known whether it had arrived, and nobody decided")
-
-
-def forget(turn: Turn) -> None:
-    """Drop the digests whose window is over and whose message is no longer on its way."""
-    turn.db.execute(
-        "delete from digest where until_at < ? and outbox_id not in"
-        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))",
-        (millis(turn.now),),
-    )
 
 
 def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:

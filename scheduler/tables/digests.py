@@ -1,0 +1,72 @@
+"""Digests: which texts a channel has had already, and until when they are no news."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime, timedelta
+
+from scheduler.outcome import Delivery, Kind
+from scheduler.tables.targets import Target
+from scheduler.tables.times import MILLISECOND, millis, moment
+from scheduler.turn import Turn
+from scheduler.work.entry import Entry
+
+
+def not_told_yet(turn: Turn, entry: Entry, message: str, told: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Of these targets those that have not had this message within the entry's window, and do not have it pending."""
+    if not entry.dedup_window:
+        return told
+    digest = entry.digest(message)
+    return tuple(target for target in told if not _heard(turn, entry, target, digest))
+
+
+def _heard(turn: Turn, entry: Entry, target: Target, digest: str) -> bool:
+    row = turn.db.execute(
+        "select until_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
+        " where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
+        (entry.kind, entry.name, target.channel, target.whom, digest),
+    ).fetchone()
+    if row is None:
+        return False
+    pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN)
+    return pending or moment(row["until_at"]) > turn.now
+
+
+def told_texts(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> int:
+    """How many texts of an entry would be no news now."""
+    query = "select count(distinct hash) from digest where kind = ? and name = ? and until_at > ?"
+    return int(db.execute(query, (kind, name, millis(now))).fetchone()[0])
+
+
+def note(turn: Turn, entry: Entry, target: Target, message: str, outbox_id: int) -> None:
+    """A message is written for a target: within the entry's window, if it has one, its text is no news there."""
+    if entry.dedup_window:
+        turn.db.execute(
+            "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at) values (?, ?, ?, ?, ?, ?, ?)",
+            (
+                entry.kind, entry.name, target.channel, target.whom, entry.digest(message), outbox_id,
+                millis(turn.now + entry.dedup_window),
+            ),
+        )  # fmt: skip
+
+
+def delivered(turn: Turn, outbox_id: int, waited: timedelta) -> None:
+    """The window of a text counts from its delivery, so it ends as much later as the message waited."""
+    turn.db.execute("update digest set until_at = until_at + ? where outbox_id = ?", (waited // MILLISECOND, outbox_id))
+
+
+def unsay(turn: Turn, channel: str, run_id: int, notice: str | None) -> None:
+    """The channel has not had this text, and may be told it anew."""
+    turn.db.execute(
+        "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id = ? and notice is ?)",
+        (channel, run_id, notice),
+    )
+
+
+def forget(turn: Turn) -> None:
+    """Drop the digests whose window is over and whose message is no longer on its way."""
+    turn.db.execute(
+        "delete from digest where until_at < ? and outbox_id not in"
+        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))",
+        (millis(turn.now),),
+    )
