@@ -18,7 +18,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import plain, table
 from scheduler.cli.times import between, rough, utc_now
-from scheduler.config.fields import written
+from scheduler.config.wording import written
 from scheduler.observe import explain as answers
 from scheduler.observe.causes import Cause
 from scheduler.observe.explain import Asked

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from scheduler.cli.reach import Place, Up, reading
-from scheduler.config.fields import written
+from scheduler.config.wording import written
 from scheduler.engine.inbox import Refused
 from scheduler.outcome import Kind
 from scheduler.tables import duequeue

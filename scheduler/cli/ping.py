@@ -14,7 +14,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
 from scheduler.cli.times import utc_now
 from scheduler.config import load
-from scheduler.config.fields import suggest
+from scheduler.config.wording import suggest
 from scheduler.engine import trial
 from scheduler.settings import Channel, Settings
 from scheduler.transports import Sent

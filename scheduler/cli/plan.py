@@ -19,7 +19,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import table
 from scheduler.cli.times import utc_now
-from scheduler.config.fields import written
+from scheduler.config.wording import written
 from scheduler.observe import forecast
 
 HEAD = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")

@@ -13,10 +13,11 @@ from heartbeat.hours import Hours, window
 from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.timed import Timed
 from scheduler.config import calendars, models, often
-from scheduler.config.fields import Share, written
+from scheduler.config.fields import Share
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
 from scheduler.config.telling import on_failure, only_channel
+from scheduler.config.wording import written
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)

@@ -9,8 +9,9 @@ from pydantic_core import ErrorDetails
 
 from scheduler.config import tree
 from scheduler.config.complaint import Complaints, Place
-from scheduler.config.fields import Inside, either, suggest
+from scheduler.config.fields import Inside
 from scheduler.config.models import Part
+from scheduler.config.wording import either, suggest
 
 PartT = TypeVar("PartT", bound=Part)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heartbeat.spec import ModelRunner
-from scheduler.config import fields, inherit, tree
+from scheduler.config import inherit, tree
 from scheduler.config.complaint import Complaints, Elsewhere
-from scheduler.config.fields import suggest
 from scheduler.config.load import load
 from scheduler.config.models import schema
 from scheduler.config.runners import CHEAP
 from scheduler.config.source import read
 from scheduler.config.tree import Map
+from scheduler.config.wording import suggest, written
 from scheduler.secret import MASK
 from scheduler.settings import Settings
 
@@ -146,7 +146,7 @@ def _job(settings: Settings, name: str) -> dict[str, str]:
 
 
 def _span(span: timedelta) -> str:
-    return fields.written(span)
+    return written(span)
 
 
 def _masked(value: Any) -> str:

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from heartbeat.calendars import Dates, parse_dates
 from heartbeat.hours import parse_days, parse_time
 from scheduler.config import zones
 from scheduler.config.tree import Odd
+from scheduler.config.wording import SHOWN, either, kind, shown
 from scheduler.settings import May
 
 Share = float | timedelta
@@ -26,8 +26,6 @@ Parsed = TypeVar("Parsed")
 
 LONGEST = timedelta(days=3660)  # ten years
 MOST_USD = 1_000_000
-SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
-SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 _LOOSE = re.compile(r"(\d{1,9}) *(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)s?", re.ASCII | re.IGNORECASE)
@@ -61,23 +59,6 @@ def each(parse: Callable[[object], Parsed], values: list[Any]) -> list[Parsed]:
     return found
 
 
-def shown(value: object) -> str:
-    """A wrong value as a message may repeat it."""
-    if isinstance(value, str):
-        return repr(str(value)) if len(value) <= SHOWN else "this text"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)
-    return _kind(value)
-
-
-def suggest(word: str, known: Any) -> str:
-    """'; did you mean ...?' when one of the known words is close, else nothing."""
-    close = get_close_matches(word, known, n=1, cutoff=0.6) if len(word) <= SHOWN and len(known) <= SUGGESTED_FROM else []
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 def text(value: object) -> str:
     if type(value) is str:
         if "\0" in value:
@@ -85,7 +66,7 @@ def text(value: object) -> str:
         return value
     if isinstance(value, Odd | int | float):
         raise ValueError(f"{str(value).lower()[:SHOWN]} does not read as text; put it in quotes")
-    raise ValueError(f"a text is wanted here, not {_kind(value)}")
+    raise ValueError(f"a text is wanted here, not {kind(value)}")
 
 
 def some_text(value: object) -> str:
@@ -293,7 +274,7 @@ def names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (some_text(value),)
     if not isinstance(value, list):
-        raise ValueError(f"a name or a list of names is wanted here, not {_kind(value)}")
+        raise ValueError(f"a name or a list of names is wanted here, not {kind(value)}")
     found = tuple(each(some_text, value))
     for index, word in enumerate(found):
         if word in found[:index]:
@@ -317,7 +298,7 @@ def targets(value: object) -> tuple[str, ...]:
 def argv(value: object) -> tuple[str, ...]:
     """A program with its arguments."""
     if not isinstance(value, list):
-        raise ValueError(f"a list is wanted here, not {_kind(value)}; write [program, argument]")
+        raise ValueError(f"a list is wanted here, not {kind(value)}; write [program, argument]")
     words = tuple(each(text, value))
     if not words or not words[0]:
         raise ValueError("no program is named; write [program, argument]")
@@ -334,7 +315,7 @@ def environment(value: object) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise ValueError(f"a map is wanted here, not {_kind(value)}; write {{NAME: value}}")
+        raise ValueError(f"a map is wanted here, not {kind(value)}; write {{NAME: value}}")
     for key, held in value.items():
         if not _VARIABLE.fullmatch(key):
             raise Inside("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", key)
@@ -348,7 +329,7 @@ def headers(value: object) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise ValueError(f'a map is wanted here, not {_kind(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
+        raise ValueError(f'a map is wanted here, not {kind(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
     seen: set[str] = set()
     for name, held in value.items():
         if not _HEADER.fullmatch(name):
@@ -443,18 +424,6 @@ def channel(value: object) -> object:
     return {"url": value} if isinstance(value, str) else value
 
 
-def either(words: tuple[str, ...]) -> str:
-    """The words as a choice: a, b or c."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def written(span: timedelta) -> str:
-    """A length of time as the config writes it: 1h30m."""
-    seconds = round(span.total_seconds())
-    parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
-    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
-
-
 @lru_cache(maxsize=4096)
 def _duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
@@ -483,15 +452,3 @@ def _day(value: object) -> frozenset[int]:
 
 def _is_one_word(text: str) -> bool:
     return text.isprintable() and " " not in text
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "an empty value"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, dict):
-        return "a map"
-    if isinstance(value, list):
-        return "a list"
-    return "a number" if isinstance(value, int | float) else "a text"

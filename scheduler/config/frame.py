@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 from heartbeat.calendars import Calendar
 from scheduler.config import tree
 from scheduler.config.complaint import Complaints, Place
-from scheduler.config.fields import suggest
 from scheduler.config.peek import from_folder
 from scheduler.config.secrets import Unset, Vault
 from scheduler.config.tree import Map
+from scheduler.config.wording import suggest
 from scheduler.secret import Secret
 from scheduler.settings import LAST
 from scheduler.transports.address import SLOT

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cron.crontab import PATH, SHELL, Identity, Line
 from cron.naming import Names
-from scheduler.config.fields import written
 from scheduler.config.insert import Entry
+from scheduler.config.wording import written
 
 TIMEOUT = "24h"  # cron has no bound; ours of ten minutes would end what cron let run
 NOT_FOR_COMMANDS = ("MAILTO", "RANDOM_DELAY", "LOGNAME")

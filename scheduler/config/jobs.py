@@ -12,9 +12,9 @@ from cron.schedule import Schedule, ScheduleError, is_reboot, parse
 from heartbeat.cadence import stagger_of
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config import calendars, models, often
-from scheduler.config.fields import written
 from scheduler.config.frame import Spot
 from scheduler.config.telling import on_failure
+from scheduler.config.wording import written
 
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)

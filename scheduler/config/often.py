@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from cron.schedule import Schedule
-from scheduler.config.fields import written
 from scheduler.config.frame import Spot
+from scheduler.config.wording import written
 
 
 def check_interval(interval: timedelta, spot: Spot, *inside: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from scheduler.config import fields
+from scheduler.config.wording import written
 from scheduler.engine.inbox import Request
 from scheduler.engine.requests import Hold, LetGo, Note, Pause, Resume, RunJob, WakeAgent
 from scheduler.engine.runs import Cancel, Report
@@ -135,7 +136,7 @@ def _span(call: Call, longest: timedelta) -> timedelta:
     except ValueError as error:
         raise bad(f"for: {error}") from error
     if span > longest:
-        raise bad(f"for: at most {fields.written(longest)}, and it can be prolonged")
+        raise bad(f"for: at most {written(longest)}, and it can be prolonged")
     return span
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler import plan as plans
 from scheduler.config import fields
+from scheduler.config.wording import written
 from scheduler.observe import explain as explaining
 from scheduler.observe import forecast
 from scheduler.outcome import Kind
@@ -106,7 +107,7 @@ def _span(call: Call) -> timedelta:
     except ValueError as error:
         raise bad(f"for: {error}") from error
     if span > forecast.LONGEST:
-        raise bad(f"for: at most {fields.written(forecast.LONGEST)}")
+        raise bad(f"for: at most {written(forecast.LONGEST)}")
     return span
 
 
