@@ -17,7 +17,7 @@ Span = tuple[datetime, datetime]  # (after, until]
 
 
 class Several(Protocol):
-    """Some firings in a row."""
+    """Some firings in a row: the first, the latest, and how many, both ends included."""
 
     @property
     def first(self) -> datetime: ...

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from world import at
 
 from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar, parse_dates, read
+from heartbeat.timed import Several
 from scheduler import paces
-from scheduler.paces import Slots, firings
+from scheduler.paces import firings
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WEEKEND = Calendar(weekdays=frozenset({5, 6}))
@@ -129,7 +130,7 @@ PACES = st.sampled_from([
 ANCHOR = at("2026-03-20 02:07")
 
 
-def count(slots: Slots | None) -> int:
+def count(slots: Several | None) -> int:
     return slots.count if slots else 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from heartbeat.timed import Several
 from scheduler import paces
 from scheduler.outcome import Kind, Skip
-from scheduler.paces import Slots
 from scheduler.tables import duequeue, history, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.tables.times import MILLISECOND
@@ -59,7 +59,7 @@ def _account_backoff(turn: Turn, standing: Standing) -> Standing:
     return account(turn, standing, min(turn.now, held - MILLISECOND), Skip.SUPERSEDED)
 
 
-def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Slots) -> datetime | None:
+def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Several) -> datetime | None:
     """The latest of these slots if it may run; the others, and it too if it may not, get their rows."""
     pace = standing.pace
     if not _may_start_late(turn, entry, passed.latest + pace.offset):
@@ -91,7 +91,7 @@ def _write_closed(turn: Turn, standing: Standing, horizon: datetime) -> None:
         _write(turn, standing, reason, slots)
 
 
-def _write(turn: Turn, standing: Standing, reason: Skip, slots: Slots | None) -> None:
+def _write(turn: Turn, standing: Standing, reason: Skip, slots: Several | None) -> None:
     if slots is not None:
         history.skip(turn, standing, standing.pace.trigger, reason, slots.first, slots.count)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron import schedule as cron_schedule
@@ -18,21 +18,10 @@ from heartbeat import calendars
 from heartbeat.cadence import Cadence
 from heartbeat.hours import Hours, Window
 from heartbeat.spec import Heartbeat
-from heartbeat.timed import Timed, together
+from heartbeat.timed import Several, Timed, together
 from scheduler.outcome import Skip, Trigger
 
 LONGEST_BACKOFF = 8  # intervals
-
-
-class Slots(Protocol):
-    """Slots that have passed: the first, the latest, and how many, both ends included."""
-
-    @property
-    def first(self) -> datetime: ...
-    @property
-    def latest(self) -> datetime: ...
-    @property
-    def count(self) -> int: ...
 
 
 def nothing(after: datetime, until: datetime) -> None:
@@ -49,12 +38,12 @@ class Pace:
 
     trigger: Trigger
     next: Callable[[datetime], datetime | None]
-    slots: Callable[[datetime, datetime], Slots | None]
-    by_hours: Callable[[datetime, datetime], Slots | None] = nothing
-    by_days: Callable[[datetime, datetime], Slots | None] = nothing
+    slots: Callable[[datetime, datetime], Several | None]
+    by_hours: Callable[[datetime, datetime], Several | None] = nothing
+    by_days: Callable[[datetime, datetime], Several | None] = nothing
     offset: timedelta = timedelta()
 
-    def closed(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, Slots]]:
+    def closed(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, Several]]:
         """The slots in (after, until] that may not run, by their reasons."""
         for reason, find in ((Skip.CALENDAR, self.by_days), (Skip.ACTIVE_HOURS, self.by_hours)):
             if found := find(after, until):
