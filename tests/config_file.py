@@ -39,12 +39,17 @@ cron:
 SMALL = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log}}}\n"
 
 
-def read(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> Loaded:
-    """What the loader makes of a file with this text, read as `config.yaml` from its own folder."""
+def write(folder: Path, text: str | bytes) -> Path:
+    """A `config.yaml` with this text, which nobody else may write."""
     file = folder / "config.yaml"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     file.chmod(0o644)
-    return load(file, environ)
+    return file
+
+
+def read(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> Loaded:
+    """What the loader makes of a file with this text, read as `config.yaml` from its own folder."""
+    return load(write(folder, text), environ)
 
 
 def complaints(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> list[str]:

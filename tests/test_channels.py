@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_file import complaints, read
+from config_file import complaints, read, write
 from servers import discord, telegram
 from servers.discord import Discord
 from servers.scripted import hang_up, page
@@ -227,11 +227,9 @@ def ping(tmp_path: Path, phone: Telegram, monkeypatch: pytest.MonkeyPatch, capsy
     """`ping(*arguments)` gives the exit code and what was printed; the daemon's log is put back as it was."""
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
-    file = tmp_path / "config.yaml"
     handlers = logging.getLogger().handlers
     with Discord([discord.refusal(404, f"Unknown Webhook {discord.TOKEN}")]) as guild, Telegram([page(200)]) as mail:
-        file.write_text(PING.format(telegram=phone.url, discord=guild.url, port=mail.port))
-        file.chmod(0o644)
+        file = write(tmp_path, PING.format(telegram=phone.url, discord=guild.url, port=mail.port))
 
         def run(*arguments: str) -> tuple[int, str, str]:
             code = main(["-c", str(file), "ping", *arguments])

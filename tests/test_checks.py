@@ -9,43 +9,18 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from specs import AGENT
 
 from heartbeat import items
 from heartbeat.calendars import Calendar, Days
 from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle, late_obstacle
 from heartbeat.hours import EVERY_DAY, Hours, window
 from heartbeat.precheck import Checked, Found
-from heartbeat.spec import CommandRunner, Heartbeat, Precheck
+from heartbeat.spec import Precheck
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 11, 20, 3, tzinfo=UTC)
-OPS = Heartbeat(
-    name="ops",
-    enabled=True,
-    interval=timedelta(minutes=30),
-    stagger=timedelta(),
-    hours=Hours((window(480, 1320, EVERY_DAY, ZoneInfo("UTC")),)),
-    zone=ZoneInfo("UTC"),
-    grace=timedelta(minutes=10),
-    workspace=Path("agents/ops"),
-    runner=CommandRunner(("true",), {}),
-    model=None,
-    prompt=None,
-    checklist="HEARTBEAT.md",
-    on_missing="skip",
-    on_empty="skip",
-    context=(),
-    light_context=False,
-    retries=2,
-    timeout=timedelta(minutes=5),
-    ok_match="edges",
-    ack_max_chars=5,
-    show_ok=False,
-    show_alerts=True,
-    dedup_window=timedelta(hours=24),
-    dedup_normalize="text",
-    deliver=("log",),
-)
+OPS = replace(AGENT, hours=Hours((window(480, 1320, EVERY_DAY, ZoneInfo("UTC")),)))
 PRECHECK = Precheck("./look", "skip", "skip", timedelta(seconds=30))
 REST = Days(skip=Calendar(weekdays=frozenset(range(7))))
 FREE = Situation(OPS, NOON, woken=False, paused=False, checklist="- look")

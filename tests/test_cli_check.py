@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from config_file import write
 
 from scheduler.cli.main import main
 
@@ -30,10 +31,7 @@ cron:
 
 
 def config(folder: Path, text: str) -> str:
-    path = folder / "config.yaml"
-    path.write_text(text)
-    path.chmod(0o644)
-    return str(path)
+    return str(write(folder, text))
 
 
 def test_a_good_config_is_praised_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from config_file import write
 
 pytestmark = pytest.mark.process
 
@@ -31,10 +32,7 @@ cron:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG)
-    path.chmod(0o644)
-    return path
+    return write(tmp_path, CONFIG)
 
 
 def command(config: Path, *arguments: str) -> list[str]:

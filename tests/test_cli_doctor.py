@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from config_file import write
 
 from scheduler.cli import doctor, twice
 from scheduler.cli.main import main
@@ -21,10 +22,7 @@ agents:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG)
-    path.chmod(0o644)
-    return path
+    return write(tmp_path, CONFIG)
 
 
 def found(config: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> set[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from config_file import write
 
 from scheduler.cli import door
 from scheduler.cli.main import main
@@ -38,10 +39,7 @@ cron:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG)
-    path.chmod(0o644)
-    return path
+    return write(tmp_path, CONFIG)
 
 
 @pytest.fixture

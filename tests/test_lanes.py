@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from config_file import write
 from test_daemon import PATIENCE, Begin, Daemon, daemon
 
 from scheduler.work.lanes import Lanes, beside
@@ -39,10 +40,7 @@ def busy(folder: Path, *command: str, path: Path | None = None) -> subprocess.Co
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG)
-    config.chmod(0o644)
-    return tmp_path
+    return write(tmp_path, CONFIG).parent
 
 
 def test_threads_that_each_open_a_lane_do_not_share_it(tmp_path: Path) -> None:

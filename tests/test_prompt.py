@@ -5,45 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from specs import AGENT
 
 from heartbeat.checklist import Progress
-from heartbeat.hours import Hours
 from heartbeat.precheck import Checked, Found
 from heartbeat.prompt import MAX_META_TEXT, MAX_WAKE_TEXT, Activity, Facts, Prompt, Wake, compose, estimate, meta
-from heartbeat.spec import CommandRunner, Heartbeat
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
-OPS = Heartbeat(
-    name="ops",
-    enabled=True,
-    interval=timedelta(minutes=30),
-    stagger=timedelta(),
-    hours=Hours(),
-    zone=ZoneInfo("Asia/Ho_Chi_Minh"),
-    grace=timedelta(minutes=10),
-    workspace=Path("agents/ops"),
-    runner=CommandRunner(("true",), {}),
-    model=None,
-    prompt=None,
-    checklist="HEARTBEAT.md",
-    on_missing="skip",
-    on_empty="skip",
-    context=("SOUL.md",),
-    light_context=False,
-    retries=2,
-    timeout=timedelta(minutes=5),
-    ok_match="edges",
-    ack_max_chars=5,
-    show_ok=False,
-    show_alerts=True,
-    dedup_window=timedelta(hours=24),
-    dedup_normalize="text",
-    deliver=("log",),
-)
+OPS = replace(AGENT, zone=ZoneInfo("Asia/Ho_Chi_Minh"), context=("SOUL.md",))
 WAKE = Wake("cron", "nightly-backup", 1, "disk full", "failed")
 FULL = Facts(
     NOW,

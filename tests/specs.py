@@ -1,0 +1,38 @@
+"""An agent's heartbeat as the config gives it where nothing else is said."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from heartbeat.hours import Hours
+from heartbeat.spec import CommandRunner, Heartbeat
+
+AGENT = Heartbeat(
+    name="ops",
+    enabled=True,
+    interval=timedelta(minutes=30),
+    stagger=timedelta(),
+    hours=Hours(),
+    zone=ZoneInfo("UTC"),
+    grace=timedelta(minutes=10),
+    workspace=Path("agents/ops"),
+    runner=CommandRunner(("true",), {}),
+    model=None,
+    prompt=None,
+    checklist="HEARTBEAT.md",
+    on_missing="skip",
+    on_empty="skip",
+    context=(),
+    light_context=False,
+    retries=2,
+    timeout=timedelta(minutes=5),
+    ok_match="edges",
+    ack_max_chars=5,
+    show_ok=False,
+    show_alerts=True,
+    dedup_window=timedelta(hours=24),
+    dedup_normalize="text",
+    deliver=("log",),
+)
