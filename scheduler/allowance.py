@@ -65,6 +65,11 @@ class Budget:
         )
         return ((key, used, ceiling) for key, used, ceiling in found if ceiling is not None)
 
+    def lacks(self, spent: Amount, most: Amount) -> list[str]:
+        """Each bound that leaves no room for `most` beside what is spent, in words."""
+        asked = zip(self.measured(spent), self.measured(most), self.measured(spent + most), strict=True)
+        return [_lack(*used, takes) for used, (_, takes, _), (_, both, bound) in asked if both > bound]
+
     def day(self, now: datetime) -> date:
         """The local day that an attempt counts for which begins at `now`."""
         return now.astimezone(self.zone).date()
@@ -72,6 +77,16 @@ class Budget:
     def ends(self, day: date) -> datetime:
         """When that day is over: the first instant of the next one."""
         return days.whole(day, self.zone).ends
+
+
+def _lack(key: str, used: float, bound: float, takes: float) -> str:
+    unit = {"usd_per_day": " USD", "tokens_per_day": " tokens"}.get(key, "")
+    more = f", and one run may take {_written(takes)}" if unit else ""
+    return f"{key}: {_written(used)} of {_written(bound)}{unit} are used{more}"
+
+
+def _written(amount: float) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)

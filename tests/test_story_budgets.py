@@ -352,3 +352,53 @@ def test_days_long_past_are_forgotten(play: Play) -> None:
     days = [row["day"] for row in world.store.connection.execute("select day from spend order by day")]
     assert "2026-03-02" not in days
     assert days
+
+
+def test_a_refused_beat_says_of_what_there_is_too_little_and_until_when(play: Play) -> None:
+    yaml = tool("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", on_failure="{after: 1}")
+    world = play(yaml, start="2026-03-02 08:00")
+    world.run(hours=2, minutes=1)
+    told = "usd_per_day: 0.08 of 0.1 USD are used, and one run may take 0.04; until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
+    assert world.rows()[-1]["error"] == told
+    assert f"budget: its budget is used up: {told}" in world.said[-1][2]
+    assert explain.at_present(asked_of(world))["now"]["detail"] == told
+    world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
+    world.run(hours=3)
+    assert world.rows()[-1]["error"] == "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC"
+
+
+def test_a_wake_of_an_agent_without_slots_starts_a_beat_when_the_day_of_its_budget_is_over(play: Play) -> None:
+    world = play(tool("{runs_per_day: 1}", interval="none"), start="2026-03-02 08:00")
+    world.wake("ops", "one")
+    world.run(hours=1)
+    world.wake("ops", "two")
+    world.run(hours=20)
+    assert world.story() == [
+        "03-02 08:00 api ok heartbeat_ok",
+        "03-02 09:00 api skipped budget",
+        "03-03 00:00 api ok heartbeat_ok",
+    ]
+    assert "two" in world.asked[-1].stdin
+
+
+def test_what_is_shown_of_a_day_follows_the_budget_in_force(play: Play) -> None:
+    def shown() -> Any:
+        entry = snapshot(world.store.connection, world.clock.now)["entries"][0]["budget"]
+        return entry and {key: (bound["used"], bound["of"]) for key, bound in entry.items() if key.endswith("per_day")}
+
+    world = play(tool("{runs_per_day: 9}"), start="2026-03-02 18:00")
+    world.run(hours=1, minutes=1)
+    world.reload(tool("{runs_per_day: 1, tokens_per_day: 1m, usd_per_run: 0}"))
+    assert shown() == {"runs_per_day": (2, 1), "tokens_per_day": (0, 1_000_000)}
+    world.reload(tool("unlimited"))
+    assert shown() is None
+    world.reload(tool("{runs_per_day: 2}"))
+    assert shown() == {"runs_per_day": (2, 2)}
+    world.kill()
+    world.config.write_text(tool("{runs_per_day: 3}"), "utf-8")
+    world.boot()
+    assert shown() == {"runs_per_day": (2, 3)}
+    world.run(hours=1)
+    world.reload(tool("{runs_per_day: 3}", timezone="Asia/Ho_Chi_Minh"))
+    world.run(hours=1)
+    assert shown() == {"runs_per_day": (1, 3)}  # there it is the next day already

@@ -187,7 +187,7 @@ def _next(told: Told) -> str:
 def _now(told: Told) -> str:
     """Whether it would run now; with no daemon it does not, whatever the gates say."""
     reason = told["now"]["reason"]
-    found = "nothing stands in its way" if reason is None else f"it would not run: {Cause(reason).said}"
+    found = "nothing stands in its way" if reason is None else f"it would not run: {Cause(reason, told['now']['detail']).said}"
     asked = "" if told["now"]["complete"] else " (only gates that the database knows were asked)"
     return found + asked + ("" if _goes_on(told["daemon"]) else "; no daemon is there to run it")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 
-from scheduler.allowance import NOTHING, Account, Allowance, Amount, Budget, Reserved, nanos
+from scheduler.allowance import ALL, NOTHING, Account, Allowance, Amount, Budget, Reserved, Scope, nanos
 from scheduler.engine import money
-from scheduler.outcome import Call, Ending, Failure, Outcome
+from scheduler.outcome import Call, Ending, Failure, Kind, Outcome
 from scheduler.tables import spend
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim, Entry
@@ -37,20 +38,47 @@ def admit(turn: Turn, claim: Claim, *, first: bool) -> Claim:
         return claim
     most = replace(allowance.most, runs=int(first))
     accounts = _accounts(turn, claim.entry, allowance)
-    if not _fits(turn, accounts, most):
-        return replace(claim, over_budget=True)
+    lacking = _shortage(turn, accounts, most)
+    if lacking is not None:
+        return replace(claim, over_budget=lacking.said)
     for account, budget in accounts:
         spend.reserve(turn, account, budget, most)
     spend.charge(turn, claim.run_id, most)
     return replace(claim, reserved=Reserved(tuple(account for account, _ in accounts), most, allowance.input_tokens))
 
 
-def is_used_up(turn: Turn, entry: Entry, *, first: bool = False) -> bool:
-    """Whether a further attempt of a run, or the `first` of a new one, would be over one of its budgets."""
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why an attempt has no room in a budget, in words, and when the day of that is over."""
+
+    said: str
+    ends: datetime
+
+
+def shortage(turn: Turn, entry: Entry, *, first: bool) -> Shortage | None:
+    """Why a further attempt of a run, or the `first` of a new one, would be over one of its budgets; None if it would not."""
     allowance = _allowance(turn, entry)
     if allowance is None:
-        return False
-    return not _fits(turn, _accounts(turn, entry, allowance), replace(allowance.most, runs=int(first)))
+        return None
+    return _shortage(turn, _accounts(turn, entry, allowance), replace(allowance.most, runs=int(first)))
+
+
+def follow(turn: Turn) -> None:
+    """Let the days of today show the budgets in force, for whoever reads them without a config; all others are over."""
+    for row in spend.near(turn.db, turn.now):
+        account = Account(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
+        budget = _in_force(turn, account.scope)
+        if budget is not None and budget.day(turn.now) == account.day:
+            spend.bound(turn, account, budget)
+        else:
+            spend.end(turn, account)
+
+
+def _in_force(turn: Turn, scope: Scope) -> Budget | None:
+    if scope == ALL:
+        return turn.limits.budget
+    found = turn.plan.settings.allowances.get((Kind(scope[0]), scope[1]))
+    return found.own if found else None
 
 
 def settle(turn: Turn, claim: Claim, ending: Ending) -> None:
@@ -74,8 +102,18 @@ def _accounts(turn: Turn, entry: Entry, allowance: Allowance) -> list[tuple[Acco
     return [(Account(budget.day(turn.now), scope), budget) for scope, budget in budgets]
 
 
-def _fits(turn: Turn, accounts: list[tuple[Account, Budget]], most: Amount) -> bool:
-    return all(budget.allows(spend.spent(turn.db, account) + most) for account, budget in accounts)
+def _shortage(turn: Turn, accounts: list[tuple[Account, Budget]], most: Amount) -> Shortage | None:
+    """Of several, the one that lasts longest."""
+    spent = [(account, budget, spend.spent(turn.db, account)) for account, budget in accounts]
+    short = [_told(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
+    return max(short, key=lambda each: each.ends, default=None)
+
+
+def _told(account: Account, budget: Budget, used: Amount, most: Amount) -> Shortage:
+    ends = budget.ends(account.day)
+    prefix = "limits.budget." if account.scope == ALL else ""
+    lacks = ", ".join(prefix + lack for lack in budget.lacks(used, most))
+    return Shortage(f"{lacks}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}", ends)
 
 
 def _taken(turn: Turn, most: Amount, ending: Ending) -> Amount:

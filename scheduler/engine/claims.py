@@ -35,9 +35,9 @@ def admitted(turn: Turn, claim: Claim, *, first: bool) -> Claim:
 def imagined(turn: Turn, entry: Entry, standing: Standing) -> Claim:
     """The claim of a slot that would start now, for whoever only asks what would become of it: nothing is written."""
     run = Open(0, "running", turn.now, standing.pace.trigger, 1, 0, 0, turn.owner, turn.now)
-    over_budget = budgets.is_used_up(turn, entry, first=True)
+    lacking = budgets.shortage(turn, entry, first=True)
     claim = _claim(turn, entry, standing, run, ())
-    return replace(claim, over_budget=over_budget, breaker_open=breakers.refuse(turn, entry.providers))
+    return replace(claim, over_budget=lacking.said if lacking else None, breaker_open=breakers.refuse(turn, entry.providers))
 
 
 def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:

@@ -112,7 +112,7 @@ def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) 
         return replace(ending, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
     if not ending.transient or used > claim.entry.retries or breakers.is_open(turn, claim.entry.providers):
         return ending, None
-    if budgets.is_used_up(turn, claim.entry):
+    if budgets.shortage(turn, claim.entry, first=False) is not None:
         return replace(ending, error=f"{ending.error}; {SPENT}" if ending.error else SPENT), None
     at = turn.now + max(_delay(turn, used), ending.retry_after or timedelta())
     if standing.state != "active" or standing.paused or not _fits(claim.entry, standing, claim.slot, turn.now, at):
@@ -202,8 +202,14 @@ def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> 
 
 def _again_at(turn: Turn, standing: Standing, claim: Claim) -> datetime | None:
     """When wakes that were not heard start a run by themselves: an agent without slots has none at which it would hear them."""
-    closed = standing.pace is paces.NEVER and not claim.entry.open_at(turn.now)
-    return claim.entry.opens(turn.now) if closed else None
+    if standing.pace is not paces.NEVER:
+        return None
+    if not claim.entry.open_at(turn.now):
+        return claim.entry.opens(turn.now)
+    if claim.over_budget is None:
+        return None
+    lacking = budgets.shortage(turn, claim.entry, first=True)
+    return lacking.ends if lacking else turn.now
 
 
 def _drop_wakes_of_the_retired(turn: Turn, standing: Standing) -> None:

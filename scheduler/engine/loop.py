@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from scheduler.engine import (
+    budgets,
     calls,
     closing,
     delivery,
@@ -118,7 +119,10 @@ class Engine:
         self._last, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
             turn = self._turn(db, reading.now)
+            last = boots.latest(db)
             tzdata_changed = boots.begin(turn, boot)
+            if last is not None and last["config_hash"] != self.plan.settings.hash:
+                budgets.follow(turn)
             setback.catch_up(turn, UNBELIEVABLE)
             recovery.recover(turn, survivors)
             delivery.recover(turn)

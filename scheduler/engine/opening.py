@@ -88,7 +88,7 @@ def _may_go_on(turn: Turn, entry: Entry, standing: Standing, run: Open) -> bool:
 
 def _is_spent(turn: Turn, entry: Entry, run: Open) -> bool:
     """A run that has asked already ends as what it came to, and not as a skip, when its budget has no other attempt left."""
-    return run.state == "waiting" and not run.has_not_begun and budgets.is_used_up(turn, entry)
+    return run.state == "waiting" and not run.has_not_begun and budgets.shortage(turn, entry, first=False) is not None
 
 
 def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from scheduler.engine import planning, syncing
+from scheduler.engine import budgets, planning, syncing
 from scheduler.engine.inbox import Refused
 from scheduler.events import Adopted
 from scheduler.outcome import Kind, Skip, Trigger
@@ -182,6 +182,7 @@ class Adopt:
         """The standing rows follow the plan in the same transaction."""
         before, turn.plan = turn.plan, self.plan
         syncing.sync(turn, before.entries)
+        budgets.follow(turn)
         boots.adopt(turn)
         breakers.probe_all(turn)
         turn.tell(Adopted(self.plan.settings))

@@ -23,11 +23,13 @@ Answer = tuple[Skip, bool | None]
 class Gates:
     """Each reason not to run, in the order in which they are asked: whether it stands in the way, None if only a run can say.
 
-    `complete` False: without the config, only what the database knows was asked.
+    `complete` False: without the config, only what the database knows was asked. `over_budget` says which budget stands in the
+    way, and until when.
     """
 
     answers: tuple[Answer, ...]
     complete: bool
+    over_budget: str | None = None
 
     @property
     def first(self) -> Skip | None:
@@ -44,7 +46,7 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
     claim = claims.imagined(turn, entry, standing)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
     answers = dict(entry.gates(replace(claim, busy=lane_taken)))
-    return Gates(_in_order(answers | _open_run(db, standing)), complete=True)
+    return Gates(_in_order(answers | _open_run(db, standing)), complete=True, over_budget=claim.over_budget)
 
 
 def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime, *, gone: bool) -> tuple[Answer, ...]:

@@ -62,6 +62,28 @@ def today(db: sqlite3.Connection, now: datetime) -> dict[Scope, sqlite3.Row]:
     return {(row["kind"], row["name"]): row for row in rows}
 
 
+def near(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
+    """The days that may be today somewhere, or that a clock which was set back has still to come to."""
+    return db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
+
+
+def bound(turn: Turn, account: Account, budget: Budget) -> None:
+    """Let a day show this budget."""
+    turn.db.execute(
+        "update spend set ends_at = ?, usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
+        " where day = ? and kind = ? and name = ?",
+        (
+            millis(budget.ends(account.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day, *account.key,
+        ),
+    )  # fmt: skip
+
+
+def end(turn: Turn, account: Account) -> None:
+    """Let a day be over, for it is no budget's any more, or was before."""
+    query = "update spend set ends_at = min(ends_at, ?) where day = ? and kind = ? and name = ?"
+    turn.db.execute(query, (millis(turn.now), *account.key))
+
+
 def amount(row: sqlite3.Row) -> Amount:
     """What the day of this row has had."""
     return Amount(row["nanos"], row["tokens"], row["runs"])

@@ -11,7 +11,7 @@ from heartbeat.prompt import Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import ModelRunner, Runner
-from scheduler.outcome import Call, Ending, Failure, Outcome
+from scheduler.outcome import Call, Ending, Failure, Outcome, Skip
 from scheduler.work.entry import Claim, Start
 
 Judge = Callable[[str], Ending]
@@ -81,6 +81,11 @@ def outgrows(claim: Claim, prompt: Prompt) -> bool:
     """Whether this prompt could take more than was reserved for it."""
     most = room(claim)
     return most is not None and length(claim, prompt) > most
+
+
+def why(claim: Claim, obstacle: Skip) -> str | None:
+    """What is to be said of an obstacle beside its name."""
+    return claim.over_budget if obstacle is Skip.BUDGET else None
 
 
 def about(claim: Claim) -> dict[str, object]:

@@ -51,7 +51,8 @@ class Claim:
     holds when each item of a checklist was last asked about, by its hash, and `last_precheck` the digest of what a precheck
     last printed. `busy`: somebody else has the lane. `last_error` is that of the run before, if it failed; `up_since` when the
     daemon began, or its machine last woke up; `activity` what a gateway last told of the agent.
-    `over_budget`: the most that it can take no longer fits into the day; `reserved` is what it may take, None without a budget.
+    `over_budget` says why the most that it can take no longer fits into the day, None if it does; `reserved` is what it may
+    take, None without a budget.
     """
 
     run_id: int
@@ -69,7 +70,7 @@ class Claim:
     failures: int
     breaker_open: bool = False
     busy: bool = False
-    over_budget: bool = False
+    over_budget: str | None = None
     reserved: Reserved | None = None
     probes: tuple[str, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()

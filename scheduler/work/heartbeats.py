@@ -102,7 +102,7 @@ def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Endin
     obstacle = first_obstacle(situation)
     if obstacle is not None:
         _create_if_wished(spec, obstacle)
-        return Ending(Outcome.SKIPPED, obstacle)
+        return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
     with suppress(OSError):  # where it cannot be made, the runner says so better
         spec.workspace.mkdir(parents=True, exist_ok=True)
     if spec.precheck is None:
@@ -195,7 +195,7 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         busy=claim.busy,
         checklist=checklist_of(spec),
         breaker_open=claim.breaker_open,
-        over_budget=claim.over_budget,
+        over_budget=claim.over_budget is not None,
         room=asking.room(claim),
         slot=claim.slot,
         asked=claim.asked,

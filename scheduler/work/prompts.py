@@ -18,7 +18,7 @@ def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge)
     """One attempt: the same gates as before a beat, as far as they are about the agent and not about its heartbeat."""
     obstacle = _obstacle(claim)
     if obstacle is not None:
-        return Ending(Outcome.SKIPPED, obstacle)
+        return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
     with suppress(OSError):  # where it cannot be made, the runner says so better
         agent.workspace.mkdir(parents=True, exist_ok=True)
     prompt = task.compose(job.prompt or "", agent, claim.started_at, asking.files(agent.workspace, agent.context))
@@ -31,7 +31,7 @@ def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge)
 
 def gates(claim: Claim) -> list[tuple[Skip, bool]]:
     """Each reason not to ask the agent that is known beforehand, with whether it stands in the way."""
-    return [(Skip.BUSY, claim.busy), (Skip.BUDGET, claim.over_budget), (Skip.BREAKER_OPEN, claim.breaker_open)]
+    return [(Skip.BUSY, claim.busy), (Skip.BUDGET, claim.over_budget is not None), (Skip.BREAKER_OPEN, claim.breaker_open)]
 
 
 def _obstacle(claim: Claim) -> Skip | None:
