@@ -85,6 +85,18 @@ def test_tokens_without_a_price_are_told_and_cost_nothing_known(store: Store) ->
     assert only(summed(store)["entries"], "name", "cost_usd", "runs_without_price") == [("free", None, 1), ("plain", None, 0)]
 
 
+def test_what_nobody_told_is_told_by_what_budgets_count_for_it(store: Store) -> None:
+    add_run(store, NOON - WEEK / 2, name="silent", charged_nanos=40_000_000)
+    add_run(store, NOON - WEEK / 2, name="cut", charged_nanos=50_000_000, cost_usd=0.01)
+    add_run(store, NOON - WEEK / 2, name="whole", charged_nanos=30_000_000, cost_usd=0.03)
+    told = summed(store)
+    assert only(told["entries"], "name", "untold_usd") == [("whole", 0.0), ("cut", 0.04), ("silent", 0.04)]
+    assert told["totals"]["untold_usd"] == 0.08
+    assert list(summary._spent(told["totals"])) == [
+        "Cost $0.0400 for 0 tokens in and 0 out; up to $0.0800 more that nobody told."
+    ]
+
+
 def test_a_model_is_summed_over_its_entries(store: Store) -> None:
     for name, model, cost in (("a", "big", 1.0), ("b", "big", 2.0), ("c", None, None)):
         add_run(store, NOON - WEEK / 2, "alert", name=name, model_requested=model, cost_usd=cost)
@@ -271,7 +283,7 @@ def test_the_dear_run_of_a_month_is_found(play: Play, capsys: pytest.CaptureFixt
 def an_entry(name: str, **numbers: Any) -> dict[str, Any]:
     return {
         "kind": "heartbeat", "name": name, "runs": 1, "said": 0, "failed": 0, "skipped": 0, "missed": 0, "cost_usd": None,
-        "runs_without_price": 0, "tokens": {"input": 0, "output": 0}, "dearest_run": None, **numbers,
+        "runs_without_price": 0, "untold_usd": 0.0, "tokens": {"input": 0, "output": 0}, "dearest_run": None, **numbers,
     }  # fmt: skip
 
 
@@ -291,6 +303,8 @@ def test_of_many_entries_the_dearest_the_noisiest_and_the_worst_are_shown() -> N
 
 def test_a_cost_that_is_not_whole_says_so() -> None:
     rows = summary._entries([an_entry("a", cost_usd=1.5, runs_without_price=2)]).splitlines()
+    assert rows[1].split()[-1] == "$1.50+"
+    rows = summary._entries([an_entry("a", cost_usd=1.5, untold_usd=0.2)]).splitlines()
     assert rows[1].split()[-1] == "$1.50+"
 
 

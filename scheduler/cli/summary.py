@@ -68,10 +68,11 @@ def _happened(totals: Data) -> Iterator[str]:
 
 
 def _spent(totals: Data) -> Iterator[str]:
-    tokens, unpriced = totals["tokens"], totals["runs_without_price"]
-    if totals["cost_usd"] is None and not unpriced:
+    tokens, unpriced, untold = totals["tokens"], totals["runs_without_price"], totals["untold_usd"]
+    if totals["cost_usd"] is None and not unpriced and not untold:
         return
     missing = f"; {_counted(unpriced, 'run')} had no price" if unpriced else ""
+    missing += f"; up to {usd(untold)} more that nobody told" if untold else ""
     yield f"Cost {usd(totals['cost_usd'])} for {amount(tokens['input'])} tokens in and {amount(tokens['output'])} out{missing}."
 
 
@@ -121,7 +122,7 @@ def _chosen(entries: list[Data]) -> tuple[list[Data], list[Data]]:
 
 def _together(entries: list[Data]) -> Data:
     known = [each["cost_usd"] for each in entries if each["cost_usd"] is not None]
-    sums = {word: sum(each[word] for each in entries) for word in (*NUMBERS, "runs_without_price")}
+    sums = {word: sum(each[word] for each in entries) for word in (*NUMBERS, "runs_without_price", "untold_usd")}
     return sums | {"cost_usd": sum(known) if known else None}
 
 
@@ -130,8 +131,9 @@ def _numbers(each: Data) -> list[str]:
 
 
 def _cost(each: Data) -> str:
-    """A plus says that some of it has no price."""
-    return usd(each["cost_usd"]) + ("+" if each["cost_usd"] is not None and each["runs_without_price"] else "")
+    """A plus says that some of it has no price, or was not told."""
+    more = each["runs_without_price"] or each["untold_usd"]
+    return usd(each["cost_usd"]) + ("+" if each["cost_usd"] is not None and more else "")
 
 
 def _models(models: list[Data]) -> str:

@@ -45,6 +45,7 @@ def _sums(tallies: Iterable[Tally]) -> Sums:
         "missed": sum(each.missed for each in tallies),
         "cost_usd": tally.cost(tallies),
         "runs_without_price": sum(each.unpriced for each in tallies),
+        "untold_usd": round(sum(each.untold_usd for each in tallies), 6),
         "tokens": {"input": sum(each.tokens_in for each in tallies), "output": sum(each.tokens_out for each in tallies)},
         "dearest_run": _dearest(tallies),
     }

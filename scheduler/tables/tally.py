@@ -15,6 +15,7 @@ from scheduler.tables.times import millis
 RUNS = """
 select kind, name, outcome, reason, suppression, model_requested as model, count(*) as count, sum(slots) as slots,
   sum(trigger <> 'result') as started, sum(cost_usd) as cost_usd, sum(tokens is not null and cost_usd is null) as unpriced,
+  sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) as untold_usd,
   sum(coalesce(json_extract(tokens, '$.input') + json_extract(tokens, '$.cache_read') + json_extract(tokens, '$.cache_write'), 0))
     as tokens_in,
   sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out, max(cost_usd) as dearest_usd, id as dearest_run
@@ -33,7 +34,8 @@ class Tally:
     """Rows of one entry that ended alike. `started` leaves out results that came later: they belong to a run before them.
 
     `cost_usd` is None where no cost is known, and `unpriced` the number of rows of which it is not known though tokens were
-    taken. `tokens_in` counts what was read from a cache or written to one too.
+    taken. `untold_usd` is what budgets count beyond the known cost, for nobody said what was taken. `tokens_in` counts what was
+    read from a cache or written to one too.
     """
 
     kind: Kind
@@ -47,6 +49,7 @@ class Tally:
     started: int
     cost_usd: float | None
     unpriced: int
+    untold_usd: float
     tokens_in: int
     tokens_out: int
     dearest_usd: float | None
