@@ -14,7 +14,7 @@ class Wake:
     """A wish to run `name`: an agent, or a job that somebody wants to run beside its schedule.
 
     `source` is cron, manual, api or webhook (reboot for a job); `sender` says who within that source. `urgent` False leaves it to
-    the next slot. `count` is how often the same sender asked while it waited.
+    the next slot. `count` is how often the same sender asked while it waited, `tries` how many runs were to tell it and did not.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Wake:
     outcome: str | None = None
     urgent: bool = True
     count: int = 1
+    tries: int = 0
     id: int = 0
     kind: Kind = Kind.HEARTBEAT
 

@@ -147,6 +147,24 @@ def test_a_reload_lets_a_refusing_provider_be_tried_at_once(play: Play) -> None:
     assert world.story()[-1] == "03-02 08:10 interval ok heartbeat_ok"
 
 
+def test_a_wake_of_an_agent_without_an_interval_is_heard_once_its_provider_answers(play: Play) -> None:
+    refusal = refuses(401, "authentication_error", "invalid x-api-key")
+    with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="none"), environ={"KEY": KEY})
+        world.wake("ops", "one")
+        world.run(minutes=5)
+        world.wake("ops", "two", sender="other")
+        world.run(hours=3)
+        assert "one" in str(asked(server)[-1])
+        assert "two" in str(asked(server)[-1])
+    assert world.story() == [
+        "03-02 08:00 api failed auth",
+        "03-02 08:05 api skipped breaker_open",
+        "03-02 08:30 api failed auth",
+        "03-02 09:00 api ok heartbeat_ok",
+    ]
+
+
 def test_a_refusal_of_one_provider_leaves_the_others_alone(play: Play) -> None:
     with model(refuses(401, "authentication_error", "no")) as bad, model(says("HEARTBEAT_OK")) as good:
         text = config(bad.url).replace(

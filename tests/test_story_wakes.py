@@ -11,6 +11,7 @@ from world import Takes, World, at
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Hold
+from scheduler.engine.runs import Cancel
 
 Play = Callable[..., World]
 
@@ -244,6 +245,71 @@ def test_an_agent_without_an_interval_is_woken_when_its_pause_is_over(play: Play
         world.run(hours=2)
         assert world.story()[-1] == f"03-02 {resumed} api ok heartbeat_ok"
     assert len(world.story()) == 4
+
+
+def test_an_agent_without_an_interval_that_fails_tells_a_wake_again_by_itself_ever_more_rarely(play: Play) -> None:
+    world = play(agent(interval="none", retries="0"))
+    world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 6 else 1
+    world.wake("ops", "look")
+    world.run(hours=12)
+    assert world.story() == [
+        *(f"03-02 {slot} api failed exit" for slot in ("08:00", "08:01", "08:06", "08:36", "10:36")),
+        "03-02 12:36 api ok heartbeat_ok",
+    ]
+    assert "look" in world.asked[-1].stdin
+    world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 8 else 1
+    world.wake("ops", "look again")
+    world.run(hours=1)
+    assert world.story()[-2:] == ["03-02 20:00 api failed exit", "03-02 20:01 api ok heartbeat_ok"]
+
+
+def test_the_wakes_of_an_agent_without_an_interval_keep_their_gap_and_their_end_when_it_fails(play: Play) -> None:
+    world = play("limits: {wake_gap: 10m, wake_keep: 3h}\n" + agent(interval="none", retries="0"))
+    world.scripts["ops"] = lambda asked: 1
+    world.wake("ops", "look")
+    world.run(days=2)
+    assert [f"{asked.at:%H:%M}" for asked in world.asked] == ["08:00", "08:10", "08:20", "08:50", "10:50"]
+    assert results(world)[-1] == "expired"
+
+
+def test_an_agent_without_an_interval_hears_a_wake_once_its_precheck_works(play: Play) -> None:
+    world = play(agent(interval="none", precheck="{command: look, on_error: skip}"))
+    world.prechecks["ops"] = lambda asked: 3 if asked.at < at("2026-03-02 08:30") else "mail"
+    world.wake("ops", "look")
+    world.run(hours=3)
+    assert world.story() == [
+        *(f"03-02 {slot} api skipped precheck_failed" for slot in ("08:00", "08:01", "08:06")),
+        "03-02 08:36 api ok heartbeat_ok",
+    ]
+
+
+def test_a_failure_of_an_agent_without_an_interval_does_not_go_on_during_a_pause(play: Play) -> None:
+    world = play(agent(interval="none", retries="0"))
+    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "HEARTBEAT_OK"
+    world.wake("ops", "look")
+    world.run(seconds=30)
+    world.pause(("heartbeat", "ops"), at("2026-03-02 10:00"))
+    world.run(hours=3)
+    assert world.story() == ["03-02 08:00 api failed exit", "03-02 08:01 api skipped paused", "03-02 10:00 api ok heartbeat_ok"]
+
+
+def test_what_a_person_cancels_does_not_begin_again_by_itself(play: Play) -> None:
+    world = play(agent(interval="none"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.wake("ops", "look")
+    world.ask(Cancel(1))
+    world.run(hours=3)
+    assert world.story() == ["03-02 08:00 api abandoned cancelled"]
+
+
+def test_a_flood_on_an_agent_without_an_interval_is_heard_when_it_is_over(play: Play) -> None:
+    world = play("limits: {wake_flood: 1 per 10m}\n" + agent(interval="none"))
+    world.wake("ops", "one")
+    world.run(minutes=1)
+    world.wake("ops", "two")
+    world.run(hours=1)
+    assert world.story() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:11 api ok heartbeat_ok"]
+    assert "two" in world.asked[-1].stdin
 
 
 def test_a_single_round_does_not_wait_for_an_agent_that_sleeps(play: Play) -> None:

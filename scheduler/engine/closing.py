@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler import paces
-from scheduler.engine import budgets, calls, claims, gathering, incidents, planning
+from scheduler.engine import again, budgets, calls, claims, gathering, incidents, planning
 from scheduler.events import LaneTaken, NoTarget, Retried, Stale
 from scheduler.outcome import (
     ANSWERS,
@@ -195,21 +194,9 @@ def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> 
     if claim.wakes and heard:
         wakes.heard(turn, claim.run_id)
     elif claim.wakes:
-        wakes.give_back(turn, claim.run_id, _again_at(turn, standing, claim))
+        wakes.give_back(turn, claim.run_id, again.at(turn, standing, claim, ending))
     wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
     _drop_wakes_of_the_retired(turn, standing)
-
-
-def _again_at(turn: Turn, standing: Standing, claim: Claim) -> datetime | None:
-    """When wakes that were not heard start a run by themselves: an agent without slots has none at which it would hear them."""
-    if standing.pace is not paces.NEVER:
-        return None
-    if not claim.entry.open_at(turn.now):
-        return claim.entry.opens(turn.now)
-    if claim.over_budget is None:
-        return None
-    lacking = budgets.shortage(turn, claim.entry, first=True)
-    return lacking.ends if lacking else turn.now
 
 
 def _drop_wakes_of_the_retired(turn: Turn, standing: Standing) -> None:

@@ -32,7 +32,13 @@ def admit(turn: Turn, providers: tuple[str, ...]) -> tuple[bool, tuple[str, ...]
 
 def refuse(turn: Turn, providers: tuple[str, ...]) -> bool:
     """Whether one of these providers must not be asked now; only a question, unlike `admit`."""
-    return any((at := _probe_time(turn, provider)) is not None and at > turn.now for provider in providers)
+    return next_probe(turn, providers) is not None
+
+
+def next_probe(turn: Turn, providers: tuple[str, ...]) -> datetime | None:
+    """When all of these providers may be asked again; None where they may be by now."""
+    times = (_probe_time(turn, provider) for provider in providers)
+    return max((at for at in times if at is not None and at > turn.now), default=None)
 
 
 def is_open(turn: Turn, providers: tuple[str, ...]) -> bool:

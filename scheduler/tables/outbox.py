@@ -176,9 +176,14 @@ def delivered(turn: Turn, letter: Letter) -> None:
     digests.delivered(turn, letter.id, turn.now - letter.created_at)
 
 
+def ladder(attempts: int) -> timedelta:
+    """How long to wait after so many attempts in a row that came to nothing."""
+    return LADDER[attempts - 1] if attempts <= len(LADDER) else LAST_STEP
+
+
 def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) -> None:
     """Try again after `wait`, else by the ladder; a message as old as a day is dead."""
-    step = wait or (LADDER[letter.attempts - 1] if letter.attempts <= len(LADDER) else LAST_STEP)
+    step = wait or ladder(letter.attempts)
     if turn.now + step > letter.created_at + GIVE_UP:
         dead(turn, letter, error)
         return

@@ -105,6 +105,7 @@ create table wake (
   updated_at integer not null,
   due_at integer,                   -- when it may start a run; null: it waits for the next one
   held_until integer,               -- until then it waits for others that are to come with it
+  tries integer not null default 0, -- runs that were to tell it, and did not
   state text not null,              -- waiting, taken, ended
   run_id integer
 ) strict;

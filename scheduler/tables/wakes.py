@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from scheduler import paces
 from scheduler.events import WakeTold
 from scheduler.outcome import Kind, WakeResult
 from scheduler.tables import duequeue, history
@@ -59,14 +60,14 @@ def _look_again(turn: Turn, standing: Standing) -> None:
 
 
 def _start_at(turn: Turn, standing: Standing, wake: Wake) -> datetime | None:
-    """When the wake may start a run: at once, after the gap, or (None) only together with another."""
+    """When the wake may start a run: at once, after the gap, when a flood is over, or (None) only together with another."""
     if not wake.urgent:
         return None
     if standing.kind is not Kind.HEARTBEAT:
         return turn.now
     flood = turn.limits.wake_flood
     if history.starts_by_wakes(turn.db, standing.kind, standing.name, turn.now - flood.within) >= flood.count:
-        return None
+        return turn.now + flood.within if standing.pace is paces.NEVER else None
     if standing.last_woken_at is None:
         return turn.now
     return max(turn.now, standing.last_woken_at + turn.limits.wake_gap)
@@ -168,12 +169,14 @@ def give_back(turn: Turn, run_id: int, again_at: datetime | None = None) -> None
     """Let the wakes of a run that did not hear them wait for the next one; they start none by themselves before `again_at`."""
     for wake in taken_by(turn.db, run_id):
         newer = turn.db.execute(
-            "update wake set count = count + ?, due_at = coalesce(due_at, ?)"
+            "update wake set count = count + ?, tries = max(tries, ?), due_at = coalesce(due_at, ?)"
             " where state = 'waiting' and source = ? and sender = ? and kind = ? and name = ? returning id",
-            (wake.count, bound(again_at), wake.source, wake.sender, wake.kind, wake.name),
+            (wake.count, wake.tries + 1, bound(again_at), wake.source, wake.sender, wake.kind, wake.name),
         ).fetchone()
         state = "ended" if newer else "waiting"
-        turn.db.execute("update wake set state = ?, due_at = ? where id = ?", (state, bound(again_at), wake.id))
+        turn.db.execute(
+            "update wake set state = ?, tries = tries + 1, due_at = ? where id = ?", (state, bound(again_at), wake.id)
+        )
         _note_waiting(turn, wake.kind, wake.name)
         _tell(turn, wake, WakeResult.DEFERRED)
 
@@ -254,6 +257,7 @@ def _wake(row: sqlite3.Row) -> Wake:
         outcome=row["outcome"],
         urgent=row["due_at"] is not None,
         count=row["count"],
+        tries=row["tries"],
         id=row["id"],
         kind=Kind(row["kind"]),
     )
