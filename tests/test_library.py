@@ -192,7 +192,7 @@ def test_the_example_runs_as_a_bare_script() -> None:
 
 def test_the_library_is_imported_when_it_is_first_used_and_needs_no_other_package() -> None:
     shown = "import sys, heartbeat; before = 'heartbeat.library' in sys.modules; heartbeat.beat; "
-    foreign = "['scheduler', 'cron', 'anthropic', 'httpcore2', 'pydantic']"
+    foreign = "['scheduler', 'cron', 'anthropic', 'h11', 'pydantic']"
     assert bare("-c", f"{shown}print(before, [name for name in {foreign} if name in sys.modules])") == "False []\n"
 
 

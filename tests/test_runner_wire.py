@@ -137,3 +137,25 @@ def test_calls_in_flight_do_not_wait_for_each_other() -> None:
         calls = [pool.submit(post, server.url, {}, b"{}", 3.0) for _ in range(100)]
         assert {call.result().status for call in calls} == {200}
     assert server.connections == 100
+
+
+@pytest.mark.parametrize(
+    ("said", "failure"),
+    [
+        (b"", Failure.CONNECT),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", Failure.CONNECT),
+        (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", Failure.BAD_ANSWER),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno number\r\n", Failure.BAD_ANSWER),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok", Failure.BAD_ANSWER),
+        (b"HTTP/2 200\r\n\r\n", Failure.BAD_ANSWER),
+    ],
+)
+def test_what_is_no_answer_of_http_is_a_failure(said: bytes, failure: Failure) -> None:
+    with Server([raw(said)]) as server:
+        assert trouble(server.url).answer.failure is failure
+
+
+def test_what_only_informs_of_an_answer_is_passed_over() -> None:
+    said = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+    with Server([raw(said)]) as server:
+        assert post(server.url, {}, b"{}", 5.0).body == b"ok"

@@ -14,8 +14,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from httpcore2 import SOCKET_OPTION, NetworkBackend, NetworkStream
-
 from heartbeat import desk
 from heartbeat.runners import Failure
 from heartbeat.runners.trouble import Trouble
@@ -24,6 +22,7 @@ Resolve = Callable[..., Iterable[tuple[Any, ...]]]
 Addresses = list[tuple[Any, ...]]
 Check = Callable[[str, Addresses], None]  # raises to refuse a host with these addresses
 
+CHUNK = 64 * 1024  # bytes
 CONNECT = 10.0  # seconds, name and TLS included
 
 
@@ -60,7 +59,7 @@ class Names:
                 del self._asked[host, port]
 
 
-class Line(NetworkBackend):
+class Line:
     """Connects once and keeps the deadline: `seconds` from now for the whole, at most 10 of them until the request can be sent.
 
     Whatever fails is a Trouble of its class. A name is resolved once, and connected to is what `check` has seen. `ended` turns
@@ -77,18 +76,19 @@ class Line(NetworkBackend):
         self._sent = False
         self.ended = False
 
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[SOCKET_OPTION] | None = None,
-    ) -> NetworkStream:
+    @contextmanager
+    def connected(self, host: str, port: int, trust: ssl.SSLContext | None) -> Generator[Stream]:
+        """A stream to the host, by TLS if there is somebody to `trust`; closed behind the context."""
         addresses = self._addresses(host, port)
         if self._check:
             self._check(host, addresses)
-        return _Stream(self, self._connect(addresses))
+        stream = Stream(self, self._connect(addresses))
+        try:
+            if trust:
+                stream.start_tls(trust, host)
+            yield stream
+        finally:
+            stream.close()
 
     @property
     def sent(self) -> bool:
@@ -135,54 +135,41 @@ class Line(NetworkBackend):
         raise Trouble(Failure.CONNECT, f"no connection: {failure.strerror or 'failed'}", transient=True, unheard=True)
 
 
-class _Stream(NetworkStream):
+class Stream:
     """One socket whose every read and write ends by the line's deadline."""
 
     def __init__(self, line: Line, connection: socket.socket) -> None:
         self._line = line
         self._socket = connection
-        self._unsent = bytearray()
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        if self._unsent:
-            self._send()
+    def start_tls(self, trust: ssl.SSLContext, host: str) -> None:
+        """Speak TLS from now on, with a host that can prove its name."""
         desk.leave()
         with self._in_time():
-            data = self._socket.recv(max_bytes)
+            self._socket = trust.wrap_socket(self._socket, server_hostname=host)
+
+    def read(self) -> bytes:
+        """What has arrived, once something has; nothing where the other side has closed the connection."""
+        desk.leave()
+        with self._in_time():
+            data = self._socket.recv(CHUNK)
         self._line.ended = self._line.ended or not data
         return data
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._unsent += buffer  # head and body leave together: a thousand threads feel every system call
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> NetworkStream:
-        desk.leave()
-        try:
-            with self._in_time():
-                self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname)
-        except Trouble:
-            self.close()
-            raise
-        return self
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def get_extra_info(self, info: str) -> Any:
-        return None  # asked for the negotiated protocol and for idle connections: we offer HTTP/1.1 alone and keep none
-
-    def _send(self) -> None:
+    def write(self, data: bytes) -> None:
+        """Send all of `data`, as far as the other side takes it."""
         self._line.sending()
-        unsent = memoryview(bytes(self._unsent))
-        self._unsent.clear()
+        unsent = memoryview(data)
         with suppress(_NotHeardOut):  # it may have answered all the same
             while unsent:
                 with self._in_time(_NotHeardOut):
                     unsent = unsent[self._socket.send(unsent) :]
                 if unsent:
                     desk.leave()
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
 
     @contextmanager
     def _in_time(self, broken: type[Exception] | None = None) -> Generator[None]:

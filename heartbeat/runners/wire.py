@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv6Address
-from ssl import SSLContext
+from ssl import SSLContext, create_default_context
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-import httpcore2
+import h11
 
 from heartbeat.runners import Failure
-from heartbeat.runners.line import Line, Names
+from heartbeat.runners.line import Line, Names, Stream
 from heartbeat.runners.trouble import Reply, Trouble
 
+MAX_HEAD = 100 * 1024  # bytes
 MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
 MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status
 
@@ -33,6 +34,9 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _NAMES = Names(lambda *question, **more: socket.getaddrinfo(*question, **more))
 
 
+PORTS = {"http": 80, "https": 443}
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A URL taken apart, its host as it is resolved."""
@@ -42,6 +46,15 @@ class Target:
     port: int | None
     path: str
     login: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """An answer whose head has arrived; the names of its `headers` are in lower case, its body comes in `chunks`."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: Iterator[bytes]
 
 
 def post(
@@ -62,7 +75,7 @@ def send(
     headers: Mapping[str, str],
     body: bytes,
     line: Line,
-    read: Callable[[httpcore2.Response], bytes],
+    read: Callable[[Coming], bytes],
     tls: SSLContext | None = None,
 ) -> Reply:
     """Post `body`, as JSON unless `headers` say otherwise; `read`, which is `whole` or `beginning`, reads that of the answer.
@@ -70,15 +83,15 @@ def send(
     A login in the URL becomes a header. `tls` replaces the system's trust in certificates. Raises Trouble, in words of
     ours alone, that name neither the address nor a header's value.
     """
-    address, sent = _address(target), _headers(target, headers, body)
+    exchange = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+    request = _written(exchange, target, _headers(target, headers, body), body)
     trust = (tls or _trust()) if target.scheme == "https" else None
     try:
-        with (
-            httpcore2.HTTPConnection(address.origin, ssl_context=trust, network_backend=line) as connection,
-            connection.stream("POST", address, headers=sent, content=body) as response,
-        ):
-            return Reply(response.status, _legible(response.headers), read(response))
-    except (httpcore2.NetworkError, httpcore2.ProtocolError):
+        with line.connected(target.host, target.port or PORTS[target.scheme], trust) as stream:
+            stream.write(request)
+            answer = _coming(exchange, stream)
+            return Reply(answer.status, answer.headers, read(answer))
+    except h11.RemoteProtocolError:
         if line.ended:
             raise Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True) from None
         raise Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer") from None
@@ -109,10 +122,6 @@ def _host(parts: SplitResult) -> str:
     return str(IPv6Address(host)) if ":" in host else host.encode("idna").decode("ascii")
 
 
-def _address(target: Target) -> httpcore2.URL:
-    return httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
-
-
 def _headers(target: Target, given: Mapping[str, str], body: bytes) -> list[tuple[str, str]]:
     ours = {"user-agent": "heartbeatd", "content-type": "application/json"}
     headers = ours | {name.lower(): value for name, value in given.items()}
@@ -128,29 +137,55 @@ def _headers(target: Target, given: Mapping[str, str], body: bytes) -> list[tupl
     return list((headers | {"accept-encoding": "identity", "content-length": str(len(body))}).items())
 
 
-def whole(response: httpcore2.Response) -> bytes:
+def _written(exchange: h11.Connection, target: Target, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    """The request as it is sent: head and body leave together, for a thousand threads feel every system call."""
+    parts = h11.Request(method="POST", target=target.path, headers=headers), h11.Data(data=body), h11.EndOfMessage()
+    return b"".join(exchange.send(part) or b"" for part in parts)
+
+
+def _coming(exchange: h11.Connection, stream: Stream) -> Coming:
+    events = _events(exchange, stream)
+    head = next(event for event in events if isinstance(event, h11.Response))  # after whatever only informs of it
+    return Coming(head.status_code, _legible(head.headers), (bytes(each.data) for each in events if isinstance(each, h11.Data)))
+
+
+def _events(exchange: h11.Connection, stream: Stream) -> Iterator[h11.Event]:
+    """What an answer consists of, to its end."""
+    while True:
+        event = exchange.next_event()
+        if event is h11.NEED_DATA:
+            exchange.receive_data(stream.read())
+        elif not isinstance(event, (h11.InformationalResponse, h11.Response, h11.Data, h11.EndOfMessage)):
+            raise h11.RemoteProtocolError("it closed the connection, or wants to speak another protocol")
+        else:
+            yield event
+            if isinstance(event, h11.EndOfMessage):
+                return
+
+
+def whole(response: Coming) -> bytes:
     """The body of a success to its end, which is Trouble if it is too large; of a refusal the beginning."""
     if not 200 <= response.status < 300:
         return beginning(response)
-    if _legible(response.headers).get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
+    if response.headers.get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
         raise Trouble(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
     body = bytearray()
-    for chunk in response.iter_stream():
+    for chunk in response.chunks:
         body += chunk
         if len(body) > MAX_BODY:
             raise Trouble(Failure.BAD_ANSWER, f"its answer is larger than {MAX_BODY // 1024} KiB")
     return bytes(body)
 
 
-def beginning(response: httpcore2.Response) -> bytes:
+def beginning(response: Coming) -> bytes:
     """The first 64 KiB of a body whose status has said all, so that where it breaks off nothing changes."""
     body = bytearray()
     try:
-        for chunk in response.iter_stream():
+        for chunk in response.chunks:
             body += chunk
             if len(body) >= MAX_BEGINNING:
                 break
-    except (Trouble, httpcore2.NetworkError, httpcore2.ProtocolError):
+    except (Trouble, h11.RemoteProtocolError):
         return bytes(body)
     return bytes(body[:MAX_BEGINNING])
 
@@ -161,4 +196,4 @@ def _legible(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 @cache
 def _trust() -> SSLContext:
-    return httpcore2.default_ssl_context()
+    return create_default_context()
