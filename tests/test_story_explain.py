@@ -155,6 +155,25 @@ def test_a_daemon_that_is_down_still_is_why_before_anybody_has_written_it_down(p
     assert told(day(world, on="2026-03-03", running=False))[1] == "06:00-19:00 14 daemon_down"
 
 
+def test_a_daemon_that_stood_still_is_why(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    world = play(job(schedule='"*/10 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
+    world.run(hours=6, minutes=5)
+    world.clock.forward(timedelta(minutes=42, seconds=30))
+    world.run(hours=12)
+    found = day(world, "measure")
+    assert told(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
+    assert [event["says"] for event in found["events"]][1:] == ["the daemon had stood still for 0:37:30"]
+    assert "stalled" in caplog.text
+
+
+def test_a_turn_that_begins_a_little_late_is_nothing_to_tell(play: Play) -> None:
+    world = play(job(schedule='"*/10 * * * *"'), start="2026-03-02 00:00")
+    world.run(minutes=5)
+    world.clock.forward(timedelta(minutes=5, seconds=19))
+    world.run(hours=1)
+    assert [event["what"] for event in day(world, "measure")["events"]] == ["daemon_started"]
+
+
 def test_a_clock_that_jumped_is_why(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=30)
@@ -354,7 +373,7 @@ STEPS = st.one_of(
     st.tuples(st.just("config"), st.integers(0, len(CONFIGS) - 1)),
     st.tuples(st.sampled_from(["pause", "resume"]), st.just(0)),
 )
-MISSED = {"daemon_down": "missed", "clock_jumped": "missed"}
+MISSED = {"daemon_down": "missed", "clock_jumped": "missed", "stood_still": "missed"}
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

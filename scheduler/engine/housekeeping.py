@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, wakes
+from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, stalls, wakes
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -35,6 +35,7 @@ def keep(turn: Turn, house: House) -> House:
     kept = turn.plan.settings.history
     former.forget(turn, kept.keep)
     jumps.forget(turn, kept.keep)
+    stalls.forget(turn, kept.keep)
     room = REMOVE_AT_ONCE - history.prune(turn, kept.keep, REMOVE_AT_ONCE)
     trimmed = house.trimmed
     some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)

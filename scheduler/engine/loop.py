@@ -32,7 +32,7 @@ from scheduler.events import Event
 from scheduler.logs import event
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.plan import Plan
-from scheduler.tables import boots, breakers, duequeue, jumps, outbox, wakes
+from scheduler.tables import boots, breakers, duequeue, jumps, outbox, stalls, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.store import Store, Unavailable
 from scheduler.transports import Sent
@@ -44,6 +44,7 @@ from scheduler.work.process import Why
 LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
+STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
 LOOKS_AT_ONCE = 500  # entries; bounds a transaction
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
@@ -112,6 +113,8 @@ class Engine:
         self._awake_since: datetime | None = None
         self._deadlines = Deadlines(runs)
         self._jumped = timedelta()  # how far the wall clock jumped that no turn has followed yet
+        self._next_turn: float | None = None  # when it is to begin, in seconds of the steady clock
+        self._stalled = timedelta()  # how late turns began that are not written down yet
         self._house = House()
 
     def begin(self, reading: Reading, boot: boots.Boot, survivors: recovery.Survivors, *, at_once: bool = False) -> None:
@@ -137,6 +140,12 @@ class Engine:
     def tick(self, reading: Reading) -> datetime:
         """One turn; gives when to take the next one, unless something is reported or asked before."""
         self._notice_jump(reading)
+        self._notice_stall(reading)
+        again_at = self._turn_over(reading)
+        self._next_turn = reading.steady + (again_at - reading.now).total_seconds()
+        return again_at
+
+    def _turn_over(self, reading: Reading) -> datetime:
         self.health.tried_at = reading.now
         results = self._runs.results(), self._letters.results(), self.inbox.look()
         try:
@@ -150,7 +159,7 @@ class Engine:
         except Unavailable as error:
             self._complain(reading.now, str(error))
             return min(reading.now + RETRY_STORE, self._enforce_deadlines(reading))
-        self._house, self._jumped, self.plan = house, timedelta(), turn.plan
+        self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), turn.plan
         self._committed(turn, *results)
         for claim in claims:
             self._deadlines.start(claim, reading.steady)
@@ -166,6 +175,8 @@ class Engine:
         """Write down all that has come in since the last turn."""
         if self._jumped:
             jumps.note(turn, self._jumped)
+        if self._stalled:
+            stalls.note(turn, self._stalled)
         if self._jumped < timedelta():
             setback.set_back(turn, -self._jumped)
         for _, run in runs:
@@ -222,6 +233,13 @@ class Engine:
         self._jumped += jump
         if jump > timedelta():
             self._awake_since = reading.now
+
+    def _notice_stall(self, reading: Reading) -> None:
+        """Find whether this turn begins much later than it was to, by the clock that stands still while the machine sleeps."""
+        late = timedelta() if self._next_turn is None else timedelta(seconds=reading.steady - self._next_turn)
+        if late >= STALLED:
+            event(logging.WARNING, "stalled", late=late)
+            self._stalled += late
 
     def _book(self, turn: Turn, done: Done[Claim, Ending]) -> None:
         """Write down how a run ended; one that we ended ourselves ends as we meant it.

@@ -15,6 +15,7 @@ from scheduler.paces import Pace
 from scheduler.paces.firings import TICK, slots
 from scheduler.tables.boots import Down
 from scheduler.tables.jumps import Jump
+from scheduler.tables.stalls import Stall
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Record:
     rows: Sequence[Row]
     downs: Sequence[Down]
     jumps: Sequence[Jump]
+    stalls: Sequence[Stall]
     now: datetime
     settled_until: datetime
     paused_until: datetime | None = None
@@ -160,6 +162,8 @@ def _refined(record: Record, cause: Cause, due: datetime) -> Cause:
         return Cause(causes.DAEMON_DOWN)
     if any(jump.at - jump.by < due <= jump.at for jump in record.jumps):
         return Cause(causes.CLOCK_JUMPED)
+    if any(stall.since <= due <= stall.until for stall in record.stalls):
+        return Cause(causes.STOOD_STILL)
     return cause
 
 

@@ -8,6 +8,7 @@ from scheduler.outcome import Outcome, Skip, Suppression
 
 DAEMON_DOWN = "daemon_down"
 CLOCK_JUMPED = "clock_jumped"
+STOOD_STILL = "stood_still"
 RUNNING = "running"
 WAITING = "waiting"
 DUE = "due"
@@ -80,6 +81,7 @@ WORDS: dict[str, str] = {
     Skip.SUPERSEDED: "superseded by a wake or by backing off",
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine slept",
+    STOOD_STILL: "the daemon stood still: it was stopped, or the machine had no time for it",
     RUNNING: "running",
     WAITING: "waiting for its next attempt",
     DUE: "due, about to start",

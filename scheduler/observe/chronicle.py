@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from cron.walltime import changes
 from scheduler.paces.days import Day
 from scheduler.paces.firings import TICK
-from scheduler.tables import boots, jumps
+from scheduler.tables import boots, jumps, stalls
 from scheduler.tables.times import iso
 
 Event = tuple[datetime, str, str]  # when, what in a word, what in a few
@@ -33,7 +33,7 @@ def life(db: sqlite3.Connection, instant: datetime, *, running: bool) -> dict[st
 
 def events(db: sqlite3.Connection, zone: ZoneInfo, day: Day, *, running: bool) -> list[dict[str, Any]]:
     """What happened on a day to the daemon, to its machine's clock and to the clock of its zone, in order."""
-    found = (*_lives(db, running=running), *_jumps(db, day), *_changes(zone, day))
+    found = (*_lives(db, running=running), *_jumps(db, day), *_stalls(db, day), *_changes(zone, day))
     return [{"at": iso(at), "what": what, "says": says} for at, what, says in sorted(found) if day.begins <= at < day.ends]
 
 
@@ -54,6 +54,12 @@ def _jumps(db: sqlite3.Connection, day: Day) -> Iterator[Event]:
         far = timedelta(seconds=round(abs(jump.by).total_seconds()))
         way = "forward, or the machine slept" if jump.by > timedelta() else "back"
         yield jump.at, "clock_jumped", f"the machine's clock jumped {far} {way}"
+
+
+def _stalls(db: sqlite3.Connection, day: Day) -> Iterator[Event]:
+    for stall in stalls.between(db, day.begins, day.ends):
+        long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
+        yield stall.until, "stood_still", f"the daemon had stood still for {long}"
 
 
 def _changes(zone: ZoneInfo, day: Day) -> Iterator[Event]:

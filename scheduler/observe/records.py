@@ -11,7 +11,7 @@ from scheduler.engine import planning
 from scheduler.observe.account import UNKNOWN, Record, Row, Stand, cause_of
 from scheduler.observe.causes import Cause
 from scheduler.outcome import WOKEN, Trigger
-from scheduler.tables import boots, duequeue, former, jumps, past
+from scheduler.tables import boots, duequeue, former, jumps, past, stalls
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.times import EPOCH, MILLISECOND, moment
 
@@ -35,6 +35,7 @@ def load(db: sqlite3.Connection, standing: Standing, begin: datetime, end: datet
         rows=tuple(Row(row["id"], moment(row["slot"]), row["slots"], _cause(row)) for row in rows if _is_own(row)),
         downs=boots.gaps(boots.lives(db), running=running),
         jumps=jumps.between(db, begin, end),
+        stalls=stalls.between(db, begin, end),
         now=now,
         settled_until=standing.settled_until,
         paused_until=standing.paused_until if standing.state == "active" else None,

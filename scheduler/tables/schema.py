@@ -251,6 +251,12 @@ create table jump (
   by_ms integer not null            -- how far it had moved; negative: back
 ) strict;
 
+create table stall (
+  id integer primary key,
+  since integer not null,           -- when a turn was to begin
+  until integer not null            -- when it began
+) strict;
+
 create table boot (
   id integer primary key,
   instance text not null,
