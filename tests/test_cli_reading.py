@@ -370,5 +370,5 @@ def test_the_outbox_says_what_keeps_each_message(
 def test_an_outbox_with_nothing_in_it_is_good_news(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_letter(store, state="delivered")
     add_letter(store, state="dropped")
-    assert printed(capsys, state, "outbox") == ["every message has arrived"]
+    assert printed(capsys, state, "outbox") == ["nothing waits to be sent, and nothing was given up"]
     assert listed(capsys, state.with_name("none.db"), "outbox") == []

@@ -13,6 +13,7 @@ from world import Takes, World
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.runs import Cancel, Report
+from scheduler.tables import tally as tally_of
 
 Play = Callable[..., World]
 
@@ -146,3 +147,11 @@ def test_a_run_that_is_cancelled_at_its_timeout_is_not_tried_again(play: Play) -
     world.ask(Cancel(1))
     world.run(minutes=2)
     assert world.story() == [CANCELLED]
+
+
+def test_a_cancelled_run_is_no_failure_of_the_report(play: Play) -> None:
+    world = begun(play(agent(), scripts={"ops": lambda asked: Takes("too late", timedelta(minutes=4))}))
+    world.ask(Cancel(1))
+    world.run(minutes=20)
+    (tally,) = tally_of.runs(world.store.connection, world.clock.now - HOUR, world.clock.now)
+    assert (tally.ran, tally.failed) == (1, 0)

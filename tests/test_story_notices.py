@@ -239,6 +239,7 @@ def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) ->
     db = world.store.connection
     assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {
         "times": 1,
+        "reason": "exit",
         "since": "2026-03-02T08:00:00Z",
         "told_at": None,
     }
@@ -246,6 +247,7 @@ def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) ->
     told_at = "2026-03-02T08:30:00Z"
     assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {
         "times": 3,
+        "reason": "exit",
         "since": "2026-03-02T08:00:00Z",
         "told_at": told_at,
     }

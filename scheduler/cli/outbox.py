@@ -46,7 +46,7 @@ def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form:
         click.echo(_told(found[:limit], utc_now()))
         click.echo(f"times in {zone_name()}" + (f"; {len(found) - limit} more with --limit" if len(found) > limit else ""))
     else:
-        click.echo("every message has arrived")
+        click.echo("nothing waits to be sent, and nothing was given up")
 
 
 def _moving(command: Callable[..., Any]) -> Callable[..., Any]:

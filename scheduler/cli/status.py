@@ -89,19 +89,31 @@ def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
         since = f" since {local(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} given up"
     yield from _budgets(seen)
-    for entry in seen["entries"]:
-        if failing := entry["failing"]:
-            told = f"told {local(failing['told_at'])}" if failing["told_at"] else "not told yet"
-            often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
-            yield f"failing: {called(entry['kind'], entry['name'])} {often} since {local(failing['since'])}, {told}"
-        if entry["wakes_waiting"]:
-            yield f"wakes: {entry['wakes_waiting']} wait for {called(entry['kind'], entry['name'])}"
-        for hold in entry["busy"]:
-            yield f"busy: {hold['id']} holds {called(entry['kind'], entry['name'])} until {local(hold['until'])}"
+    for tell in (_failing, _waking, _held):  # one kind of line after the other
+        for entry in seen["entries"]:
+            yield from tell(called(entry["kind"], entry["name"]), entry)
     if seen["entries"]:
         yield ""
         yield table(HEAD, [_row(entry, now) for entry in seen["entries"]])
     yield f"times in {zone_name()}"
+
+
+def _failing(name: str, entry: dict[str, Any]) -> Iterator[str]:
+    if failing := entry["failing"]:
+        told = f"told {local(failing['told_at'])}" if failing["told_at"] else "not told yet"
+        often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
+        fault = f" ({failing['reason']})" if failing["reason"] else ""
+        yield f"failing: {name} {often}{fault} since {local(failing['since'])}, {told}"
+
+
+def _waking(name: str, entry: dict[str, Any]) -> Iterator[str]:
+    if waiting := entry["wakes_waiting"]:
+        yield f"wakes: {waiting} {'waits' if waiting == 1 else 'wait'} to be told to {name} by its next run"
+
+
+def _held(name: str, entry: dict[str, Any]) -> Iterator[str]:
+    for hold in entry["busy"]:
+        yield f"busy: {hold['id']} holds {name} until {local(hold['until'])}"
 
 
 def _budgets(seen: dict[str, Any]) -> Iterator[str]:

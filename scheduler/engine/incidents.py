@@ -8,7 +8,7 @@ from heartbeat.verdict import digest
 from scheduler.engine import notices
 from scheduler.engine.notices import Notice, Story
 from scheduler.events import Told
-from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip
+from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Failure, Kind, Outcome, Reason, Skip
 from scheduler.settings import OnFailure
 from scheduler.tables import breakers, incidents, outbox, targets
 from scheduler.tables.duequeue import Standing
@@ -18,6 +18,7 @@ from scheduler.tables.targets import Target
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
+OPENS_A_BREAKER = (Failure.AUTH, Failure.PAYMENT, Reason.RATE_LIMITED)
 MOST_FAULTS = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
 
 LOG = "log"
@@ -78,8 +79,9 @@ def _is_past(trouble: Skip, reason: Skip) -> bool:
 def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     entry, count = claim.entry, standing.troubles + 1
     was = (incidents.find(turn.db, entry.kind, entry.name) if standing.troubles else None) or Incident(turn.now)
-    fault = digest(f"{ending.reason} {ending.error or ''}", "numbers")
-    faults = was.faults if fault in was.faults or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
+    fault = digest(ending.error or ending.reason or "", "numbers")
+    known = fault in was.faults or _is_consequence(was, ending)
+    faults = was.faults if known or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
     now = replace(was, faults=faults, reason=_lasting(was.reason, ending))
     notice = _news(turn, was, now, count, entry.on_failure)
     if notice is not None:
@@ -93,6 +95,11 @@ def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Stan
 def _lasting(before: str | None, ending: Ending) -> str | None:
     """By what a trouble is known: a failure stays one, for only an answer ends it, whatever check stands in the way since."""
     return before if before and before not in CHAIN and isinstance(ending.reason, Skip) else ending.reason
+
+
+def _is_consequence(was: Incident, ending: Ending) -> bool:
+    """A provider that is left alone is no new fault where its refusal has been told."""
+    return ending.reason is Skip.BREAKER_OPEN and was.reason in (*OPENS_A_BREAKER, Skip.BREAKER_OPEN)
 
 
 def _news(turn: Turn, was: Incident, now: Incident, count: int, rule: OnFailure) -> Notice | None:

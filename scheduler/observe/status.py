@@ -20,7 +20,7 @@ ENTRIES = """
 select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
-  incident.since as failing_since, incident.told_at as failing_told_at,
+  incident.since as failing_since, incident.told_at as failing_told_at, incident.reason as failing_reason,
   (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
@@ -115,7 +115,7 @@ def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
     if row["failing_since"] is None:
         return None
     times = {"since": iso(optional(row["failing_since"])), "told_at": iso(optional(row["failing_told_at"]))}
-    return {"times": row["troubles"], **times}
+    return {"times": row["troubles"], "reason": row["failing_reason"], **times}
 
 
 def _activity(row: sqlite3.Row) -> dict[str, Any] | None:

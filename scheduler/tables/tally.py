@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduler.outcome import FAILURES, Kind, Outcome, Skip
+from scheduler.outcome import FAILURES, Kind, Outcome, Reason, Skip
 from scheduler.tables.times import millis
 
 # Rows that came to their end within the stretch, found by the index on that. Beside max(cost_usd) stands its row's own id:
@@ -77,8 +77,8 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Runs that failed, ran out of time or were cut short."""
-        return self.count if self.outcome in FAILURES else 0
+        """Runs that failed, ran out of time or were cut short; one that somebody cancelled is no failure."""
+        return self.count if self.outcome in FAILURES and self.reason != Reason.CANCELLED else 0
 
 
 @dataclass(frozen=True, slots=True)
