@@ -1,4 +1,4 @@
-"""A heartbeat inside a program of your own: no daemon, no database, no key. Run it: python examples/embed.py"""
+"""A heartbeat inside a program of your own: no daemon, no database, no key. Run it: .venv/bin/python examples/embed.py"""
 
 from datetime import UTC, datetime, timedelta
 

@@ -20,7 +20,8 @@ from config_file import read
 from ruamel.yaml import YAML
 from test_daemon import Daemon
 
-PAGE = (Path(__file__).parents[1] / "docs" / "waking.md").read_text("utf-8")
+HOME = Path(__file__).parents[1]
+PAGE = (HOME / "docs" / "waking.md").read_text("utf-8")
 TOKENS = {"SCRIPTS_TOKEN": "token-of-the-scripts-1234", "ALERTMANAGER_TOKEN": "token-of-alertmanager-1234"}
 WAKE = "http://127.0.0.1:7857/api/v1/agents/ops/wake"
 
@@ -63,6 +64,16 @@ def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
     units = [str(tmp_path / name) for name in ("backup.timer", "backup.service", "wake-ops@backup.service")]
     told = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=30, check=False)
     assert (told.returncode, [line for line in told.stderr.splitlines() if str(tmp_path) in line or "ops" in line]) == (0, [])
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_systemd_has_nothing_to_say_against_the_daemons_own_unit(tmp_path: Path) -> None:
+    (unit,) = re.findall(r"```ini\n(.*?)```", (HOME / "docs/operations.md").read_text("utf-8"), re.DOTALL)
+    (file := tmp_path / "heartbeatd.service").write_text(re.sub(r"/opt/heartbeatd/\S+", "/bin/true", unit))
+    told = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=30, check=False)
+    assert (told.returncode, [line for line in told.stderr.splitlines() if "heartbeatd" in line]) == (0, [])
+    assert "WantedBy=" in unit
 
 
 @pytest.fixture
