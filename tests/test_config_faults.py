@@ -72,7 +72,7 @@ FAULTS = [
     ('[cat]', '[]', 'config.yaml:8:35: defaults.agent.runner.argv: no program is named; write [program, argument]'),
     ('[cat]', '[cat, 5]', 'config.yaml:8:41: defaults.agent.runner.argv[1]: 5 does not read as text; put it in quotes'),
     (', argv: [cat]', '', 'config.yaml:8:5: defaults.agent.runner: is missing; write argv: [program, argument]'),
-    ('kind: command', 'kind: commando', 'config.yaml:8:20: defaults.agent.runner.kind: is not known here; write kind: anthropic, openai, command, http or python'),
+    ('kind: command', 'kind: commando', "config.yaml:8:20: defaults.agent.runner.kind: 'commando' is not known here; did you mean command?"),
     ('argv: [cat]', 'argv: [cat], env: {A: 5}', 'config.yaml:8:51: defaults.agent.runner.env.A: this does not read as text; put it in quotes'),
     ('argv: [cat]', 'argv: [cat], env: {A-B: x}', 'config.yaml:8:53: defaults.agent.runner.env.A-B: this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first'),
     ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE}"}', 'config.yaml:8:51: defaults.agent.runner.env.A: NOPE is not set; set it in the environment or in the env_file'),
@@ -144,7 +144,10 @@ FAULTS = [
     ('"0 3 * * *"', '"*/5 * * * *"\n    stagger: 10m', "config.yaml:20:14: cron.nightly.stagger: 10m is more than the period of 5m"),
     ('schedule: "0 3 * * *"', 'at: 20261224', "config.yaml:19:9: cron.nightly.at: 20261224 does not read as text; put it in quotes"),
     ('"0 3 * * *"', '"0 3 * * *"\n    at: 2026-12-24T18:00', 'config.yaml:20:9: cron.nightly.at: schedule and at exclude each other; keep one of them'),
-    ('"0 3 * * *"', '"0 3 * * *"\n    skip_on: holidays', "config.yaml:20:14: cron.nightly.skip_on: 'holidays' is no calendar of this file"),
+    ('"0 3 * * *"', '"0 3 * * *"\n    skip_on: holidays', "config.yaml:20:14: cron.nightly.skip_on: 'holidays' is no calendar of this file; declare it under calendars:"),
+    ('wake_heartbeat: ops\n', 'wake_heartbeat: ops\n    skip_on: x\ncalendars: {aa: {days: sun}, bb: {days: sun}, cc: {days: sun}, dd: {days: sun}, ee: {days: sun}, ff: {days: sun}}\n', "config.yaml:22:14: cron.nightly.skip_on: 'x' is no calendar of this file; write aa, bb, cc, dd, ee or another of its 6, or declare it under calendars:"),
+    ('\nagents:', '\nagent:', 'config.yaml:9:1: agent: unknown key; did you mean agents?'),
+    ('\ndefaults:', '\ndefault:', 'config.yaml:6:1: default: unknown key; did you mean defaults?'),
     ('wake_heartbeat: ops\n', 'wake_heartbeat: ops\n    only_on: [holiday]\ncalendars: {holidays: {dates: 2026-12-25}}\n', "config.yaml:22:15: cron.nightly.only_on[0]: 'holiday' is no calendar of this file; did you mean holidays?"),
     ('retries: 2', 'skip_on: [weekend, weekend]', "config.yaml:16:26: agents.ops.heartbeat.skip_on[1]: 'weekend' is named twice"),
     ('agents:\n', 'calendars: {h: {dates: [2026-12-25, 2026-02-30]}}\nagents:\n', "config.yaml:9:37: calendars.h.dates[1]: '2026-02-30' is not a day; write 2026-12-25, or 2026-12-24..2026-12-31"),
@@ -172,7 +175,7 @@ FAULTS = [
     ('./backup.sh', "''", 'config.yaml:20:14: cron.nightly.command: the text is empty; write one or remove the key'),
     ('wake_heartbeat: ops', 'wake_heartbeat: opps', "config.yaml:21:21: cron.nightly.wake_heartbeat: 'opps' is no agent of this file; did you mean ops?"),
     ('wake_heartbeat: ops', 'wake_heartbeat: ops\n    wake_on: fail', "config.yaml:22:14: cron.nightly.wake_on: 'fail' is not known here; write always, success or failure"),
-    ('wake_heartbeat: ops', 'deliver: [hook, phone]', "config.yaml:21:21: cron.nightly.deliver[1]: 'phone' is no channel of this file"),
+    ('wake_heartbeat: ops', 'deliver: [hook, phone]', "config.yaml:21:21: cron.nightly.deliver[1]: 'phone' is no channel of this file; write log or hook, or declare it under channels:"),
     ('wake_heartbeat: ops', 'timezone: Mars/Base', "config.yaml:21:15: cron.nightly.timezone: 'Mars/Base' is not a time zone; write a name of the IANA list, like Europe/Berlin or UTC"),
     ('timezone: Europe/Berlin', 'timezone: !!str UTC', 'config.yaml:1:11: timezone: tags are not used here; remove the word that begins with !'),
     ('timezone: Europe/Berlin', 'timezone: *zone', 'config.yaml:1:11: timezone: this alias names no anchor above it; if the star is text, put the text in quotes'),
@@ -188,7 +191,7 @@ FAULTS = [
     ('timezone: Europe/Berlin', 'timezone: [UTC', 'config.yaml:2:7: timezone: the bracket that opens on line 1 is not closed here'),
     ('timezone: Europe/Berlin', 'env_file: none.env', 'config.yaml:1:11: env_file: none.env cannot be read: No such file or directory'),
     ('timezone: Europe/Berlin', 'state: [a]', 'config.yaml:1:8: state: a text is wanted here, not a list'),
-    ('timezone: Europe/Berlin', 'provider: {a: {api_key: k}}', 'config.yaml:1:1: provider: unknown key; did you mean providers?'),
+    ('timezone: Europe/Berlin', 'provider: {a: {kind: openai, api_key: k}}', 'config.yaml:1:1: provider: unknown key; did you mean providers?'),
 ]
 # fmt: on
 
@@ -228,6 +231,7 @@ ASKING = [
     ("ops, model: tiny", "off, enabled: false", ""),
     ('schedule: "0 9 * * *"', "every: 5m", "config.yaml:10:16: cron.ask.every: 5m is below limits.min_interval, which is 10m; write 10m or more, or lower the limit"),
     ("0 9 * * *", "*/5 9 * * *", "config.yaml:10:19: cron.ask.schedule: it fires as often as every 5m, below limits.min_interval, which is 10m; space it out, or lower the limit"),
+    ("base_url", "base_ur", "config.yaml:1:35: providers.local.base_ur: unknown key; did you mean base_url?"),
     ("deliver: log}\n  off", "deliver: log, provider: locl}\n  off", "config.yaml:7:70: agents.ops.heartbeat.provider: 'locl' is no provider of this file; did you mean local?"),
 ]
 # fmt: on

@@ -163,7 +163,7 @@ def test_a_fault_in_a_default_is_told_once_however_many_inherit_it(tmp_path: Pat
 
 def test_what_only_the_whole_shows_is_told_at_the_default_too(tmp_path: Path) -> None:
     assert complaints(tmp_path, DEFAULTS.replace("deliver: log", "deliver: phone")) == [
-        "config.yaml:3:38: defaults.heartbeat.deliver: 'phone' is no channel of this file"
+        "config.yaml:3:38: defaults.heartbeat.deliver: 'phone' is no channel of this file; write log, or declare it under channels:"
     ]
 
 

@@ -12,6 +12,7 @@ from config_file import complaints, read
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from scheduler.config import skeleton
+from scheduler.config.complaint import ConfigError
 from scheduler.config.effective import effective
 from scheduler.config.load import load, schema
 from scheduler.secret import Secret
@@ -223,8 +224,8 @@ FAULTS = [
     ('{kind: anthropic}\n', '{}\n', 'config.yaml:9:5: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
     ('{kind: anthropic}\n', '\n', 'config.yaml:9:12: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
     ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: a map is wanted here: keys with values, each on a line of its own and indented'),
-    ('{kind: anthropic}\n', '{kind: claude}\n', 'config.yaml:9:20: agents.ops.runner.kind: is not known here; write kind: anthropic, openai, command, http or python'),
-    ('{kind: anthropic}\n', '{kind: 5}\n', 'config.yaml:9:20: agents.ops.runner.kind: is not known here; write kind: anthropic, openai, command, http or python'),
+    ('{kind: anthropic}\n', '{kind: claude}\n', "config.yaml:9:20: agents.ops.runner.kind: 'claude' is not known here; write kind: anthropic, openai, command, http or python"),
+    ('{kind: anthropic}\n', '{kind: 5}\n', "config.yaml:9:20: agents.ops.runner.kind: '5' is not known here; write kind: anthropic, openai, command, http or python"),
     ('{kind: anthropic}\n', '{kind: anthropic, argv: [cat]}\n', 'config.yaml:9:31: agents.ops.runner.argv: unknown key'),
     ('{kind: anthropic}\n', '{kind: anthropic, povider: work}\n', 'config.yaml:9:31: agents.ops.runner.povider: unknown key; did you mean provider?'),
     ('{kind: anthropic}\n', '{kind: anthropic, provider: wrk}\n', "config.yaml:9:41: agents.ops.runner.provider: 'wrk' is no provider of this file; did you mean work?"),
@@ -336,6 +337,13 @@ def test_what_will_not_do_is_warned_of(tmp_path: Path, right: str, wrong: str, l
     if "providers.openai" in line:
         text = text.replace("providers:\n", "providers:\n  openai: {}\n")
     assert warnings(tmp_path, text) == [line]
+
+
+def test_a_price_with_a_fault_is_not_missed_as_well(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, FLEET.replace("{input: 1, output: 5}", "{input: -1, output: 5}"), ENVIRON)
+    assert [complaint.path for complaint in refused.value.complaints] == ["prices.claude-haiku-5-5.input"]
+    assert refused.value.warnings == ()
 
 
 def test_a_disabled_agent_needs_no_key_no_price_and_no_set_secret(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from zoneinfo import ZoneInfo
@@ -27,17 +27,13 @@ Problems = Iterator[tuple[str, str]]
 
 
 class Budgets:
-    """What all entries may spend; `unbound` counts the enabled ones of each kind that ask a model without any budget.
+    """What all entries may spend; `unbound` counts the enabled ones of each kind that ask a model without any budget."""
 
-    `priced` are the models for which the file writes a price, be it a wrong one: that is a fault of its own.
-    """
-
-    def __init__(self, shared: Budget | None, prices: Prices, priced: Collection[str]) -> None:
+    def __init__(self, shared: Budget | None, prices: Prices) -> None:
         self.known: dict[tuple[Kind, str], Allowance] = {}
         self.unbound: Counter[Kind] = Counter()
         self._shared = shared
         self._prices = prices
-        self._mispriced = {model for model in priced if model not in prices.known}
 
     def of_heartbeat(self, beat: Heartbeat, part: models.Budget | None, spot: Spot) -> None:
         """Note what an agent's beats may spend; `part` None: as much as they like."""
@@ -56,7 +52,7 @@ class Budgets:
         self, key: tuple[Kind, str], part: models.Budget | None, attempt: Attempt, zone: ZoneInfo, spot: Spot, *inside: str
     ) -> None:
         """Note what an enabled entry may spend in days of `zone`; its budget stands `inside` its spot."""
-        if any(question.model in self._mispriced for question in attempt.questions):
+        if any(question.model in self._prices.mispriced for question in attempt.questions):
             return
         bounds = Bounds(day_budget(part, zone) if part else None, self._shared, within(attempt))
         for message, at in (*too_tight(attempt), *bounds.faults()):

@@ -11,7 +11,7 @@ from scheduler.config import tree
 from scheduler.config.complaint import Complaints, Place
 from scheduler.config.fields import Inside
 from scheduler.config.models import Part
-from scheduler.config.wording import either, suggest
+from scheduler.config.wording import closest, either, shown, unknown_key
 
 PartT = TypeVar("PartT", bound=Part)
 
@@ -62,15 +62,23 @@ def _message(model: type[Part], found: ErrorDetails) -> str:
     if kind == "value_error":
         return str(found["ctx"]["error"])
     if kind == "extra_forbidden":
-        return f"unknown key{suggest(last, _keys(model, found['loc'][:-1]))}"
+        return unknown_key(last, _keys(model, found["loc"][:-1]))
     if kind == "missing":
         return f"is missing; write {_TO_WRITE.get(last, f'{last}: ...')}"
     if kind in _OF_A_UNION:
-        kinds = _kinds(model, found["loc"])
-        return f"{'is missing' if kind == 'union_tag_not_found' else 'is not known here'}; write kind: {either(kinds)}"
+        return _untagged(found, _kinds(model, found["loc"]))
     if kind == "list_type":
         return "a list is wanted here"
     return "a map is wanted here: keys with values, each on a line of its own and indented"
+
+
+def _untagged(found: ErrorDetails, kinds: tuple[str, ...]) -> str:
+    """What is said of a `kind` that is not there, or is none of those that there are."""
+    if found["type"] == "union_tag_not_found":
+        return f"is missing; write kind: {either(kinds)}"
+    tag = str(found["ctx"]["tag"])
+    close = closest(tag, kinds)
+    return f"{shown(tag)} is not known here; {f'did you mean {close}?' if close else f'write kind: {either(kinds)}'}"
 
 
 def _key_place(node: Any, steps: list[str | int], place: Place) -> Place:

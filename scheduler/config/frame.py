@@ -15,7 +15,7 @@ from scheduler.config.complaint import Complaints, Place
 from scheduler.config.peek import from_folder
 from scheduler.config.secrets import Unset, Vault
 from scheduler.config.tree import Map
-from scheduler.config.wording import suggest
+from scheduler.config.wording import undeclared
 from scheduler.secret import Secret
 from scheduler.settings import LAST
 from scheduler.transports.address import SLOT
@@ -74,17 +74,25 @@ class Spot:
         place, known = tree.locate(self.written, inside, self.place)
         self.frame.complaints.warn(place, tree.dotted([*self.steps, *known]), message)
 
-    def known(self, names: tuple[str, ...], among: Collection[str], noun: str, *inside: str | int) -> None:
-        """Note each name that is not declared."""
+    def known(
+        self,
+        names: tuple[str, ...],
+        among: Collection[str],
+        noun: str,
+        *inside: str | int,
+        offered: Collection[str] | None = None,
+    ) -> None:
+        """Note each name that is not declared; `offered` are those that would do here, if not all."""
         for index, name in enumerate(names):
             if name not in among and "://" in name:
                 self.fault(f"this is a URL, and no {noun} of this file; declare it and write its name here", *inside, index)
             elif name not in among:
-                self.fault(f"{tree.shown_key(name)!r} is no {noun} of this file{suggest(name, among)}", *inside, index)
+                self.fault(undeclared(tree.shown_key(name), noun, among if offered is None else offered), *inside, index)
 
     def reached(self, names: tuple[str, ...], *inside: str | int, speaks: bool) -> None:
         """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""
-        self.known(names, self.frame.targets, "channel", *inside)
+        offered = self.frame.targets if speaks and self.frame.open else self.frame.channels
+        self.known(names, self.frame.targets, "channel", *inside, offered=offered)
         for index, name in enumerate(names):
             if name in self.frame.open:
                 self.fault(

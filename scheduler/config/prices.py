@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from scheduler.config import models
 from scheduler.config.frame import Spot
@@ -17,15 +17,19 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
 
 
 class Prices:
-    """The prices by model; a model without one is told once, where it is first asked."""
+    """The prices by model; a model without one is told once, where it is first asked.
 
-    def __init__(self, parts: Mapping[str, models.Price]) -> None:
+    `written` are the models for which the file writes a price; one that is not among `parts` is `mispriced`, a fault of its own.
+    """
+
+    def __init__(self, parts: Mapping[str, models.Price], written: Collection[str]) -> None:
         self.known = {model: _price(part) for model, part in parts.items()}
+        self.mispriced = set(written) - self.known.keys()
         self._told: set[str] = set()
 
     def look_up(self, model: str, spot: Spot, *inside: str) -> None:
-        """Warn at `inside` if nobody knows what this model costs."""
-        if model in self.known or model in self._told:
+        """Warn at `inside` if nobody knows what this model costs, unless prices have faults: one of them may be meant for it."""
+        if self.mispriced or model in self.known or model in self._told:
             return
         self._told.add(model)
         told = f"no price is known for it, so that its cost is not counted; write {line(model)}, in USD per million tokens"

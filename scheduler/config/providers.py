@@ -36,6 +36,8 @@ class Providers:
             return self._known[name]
         if name == ANTHROPIC.name:
             return ANTHROPIC
+        if name in self._spot.written:
+            return None  # it is there, and has faults of its own
         if name == "openai":
             spot.fault(f"no provider openai is declared; write {_declared(name, 'openai')}", *inside)
         else:

@@ -13,6 +13,7 @@ from typing import Any
 from scheduler.config import inherit, overrides, tree
 from scheduler.config.complaint import NOWHERE, Complaints, Place
 from scheduler.config.peek import LARGEST, open_regular
+from scheduler.config.respell import respelt
 from scheduler.config.tree import Items, Map
 
 
@@ -33,7 +34,7 @@ def read(path: Path, environ: Mapping[str, str], complaints: Complaints, content
     if not isinstance(root, Map):
         complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
         complaints.raise_if_any()
-    root = overrides.apply(root, environ, complaints)
+    root = overrides.apply(respelt(root, complaints), environ, complaints)
     complaints.homes = _homes(root)
     return Source(root, _agent_defaults(root), map_at(root, "defaults", "cron"), _hash(content, environ))
 

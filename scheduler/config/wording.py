@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any
+from itertools import islice
 
 SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
 SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
+LISTED = 5  # names that a message lists before it says how many there are
 
 
 def shown(value: object) -> str:
@@ -21,10 +23,31 @@ def shown(value: object) -> str:
     return kind(value)
 
 
-def suggest(word: str, known: Any) -> str:
-    """'; did you mean ...?' when one of the known words is close, else nothing."""
+def closest(word: str, known: Collection[str]) -> str | None:
+    """The known word that a misspelt one is closest to; None when there is none close."""
     close = get_close_matches(word, known, n=1, cutoff=0.6) if len(word) <= SHOWN and len(known) <= SUGGESTED_FROM else []
-    return f"; did you mean {close[0]}?" if close else ""
+    return close[0] if close else None
+
+
+def suggest(word: str, known: Collection[str]) -> str:
+    """'; did you mean ...?' when one of the known words is close, else nothing."""
+    close = closest(word, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def unknown_key(key: str, known: Collection[str]) -> str:
+    """What is said of a key that its map may not hold."""
+    return f"unknown key{suggest(key, known)}"
+
+
+def undeclared(name: str, noun: str, declared: Collection[str]) -> str:
+    """What is said of a name that the file does not declare, with the names that it does: the closest, or the first few."""
+    said = f"{name!r} is no {noun} of this file"
+    if close := suggest(name, declared):
+        return said + close
+    names = tuple(islice(declared, LISTED))
+    names = (*names, f"another of its {len(declared)}") if len(declared) > LISTED else names
+    return f"{said}; {f'write {either(names)}, or ' if names else ''}declare it under {noun}s:"
 
 
 def either(words: tuple[str, ...]) -> str:
