@@ -225,3 +225,16 @@ def test_a_day_without_a_bound_is_called_so(config: Path, capsys: pytest.Capture
 def test_a_fleet_that_asks_nobody_has_no_worst_day(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("cron: {measure: {every: 1h, command: x}}\n", "utf-8")
     assert lines(capsys, config, "--worst") == ["nothing asks an agent"]
+
+
+def test_a_plan_begins_at_a_time_of_the_configs_zone_wherever_the_host_is(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert data(capsys, config, "--from", "2027-03-27T12:00")["from"] == "2027-03-27T11:00:00Z"
+    assert data(capsys, config, "--from", "2027-03-27T12:00+09:00")["from"] == "2027-03-27T03:00:00Z"
+
+
+def test_that_nothing_fires_is_told_in_the_zone_in_which_it_was_asked(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = lines(capsys, config, "nightly", "--from", "2027-02-27T12:00", "--for", "1h")
+    assert told[0] == "nothing fires from 2027-02-27 12:00:00 to 2027-02-27 13:00:00 Europe/Berlin"

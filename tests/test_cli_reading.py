@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from scheduler.cli.main import main
 from scheduler.cli.table import harmless, table
-from scheduler.cli.times import between, local, rough, short, zone_name
+from scheduler.cli.times import between, host_zone_name, local, rough, short, zone_name
 from scheduler.locks import Lock
 from scheduler.outcome import Kind
 from scheduler.tables import boots, duequeue
@@ -120,6 +121,7 @@ def test_a_table_of_runs_fits_eighty_columns(
     store: Store, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(state.parent)  # where there is no config
     add_run(store, NOON, "skipped", name="a" * 63, reason="checklist_unreadable", slots=12)
     lines = printed(capsys, state, "runs")
     assert lines[0].split() == ["RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK"]
@@ -307,9 +309,9 @@ def test_the_hosts_zone_has_the_name_of_its_rules(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("TZ", raising=False)
     link = tmp_path / "localtime"
     link.symlink_to("/usr/share/zoneinfo/Europe/Berlin")
-    assert zone_name(link) == "Europe/Berlin"
+    assert host_zone_name(link) == "Europe/Berlin"
     monkeypatch.setenv("TZ", ":Asia/Tokyo")
-    assert zone_name(link) == "Asia/Tokyo"
+    assert host_zone_name(link) == "Asia/Tokyo"
 
 
 def add_letter(store: Store, **columns: Any) -> int:
@@ -372,3 +374,33 @@ def test_an_outbox_with_nothing_in_it_is_good_news(store: Store, state: Path, ca
     add_letter(store, state="dropped")
     assert printed(capsys, state, "outbox") == ["nothing waits to be sent, and nothing was given up"]
     assert listed(capsys, state.with_name("none.db"), "outbox") == []
+
+
+@pytest.mark.parametrize(
+    ("config", "zone", "slot"),
+    [
+        ("timezone: Asia/Kathmandu # Nepal\n", "Asia/Kathmandu", "17:45:00"),
+        ("timezone: 'Asia/Kathmandu'\nagents: [broken\n", "Asia/Kathmandu", "17:45:00"),
+        ("agents: {}\n", "UTC", "12:00:00"),
+        ("timezone: Nowhere\n", "America/New_York", "07:00:00"),
+        (None, "America/New_York", "07:00:00"),
+    ],
+)
+def test_times_are_printed_and_read_in_the_configs_zone_and_where_none_can_be_read_in_the_hosts(
+    config: str | None, zone: str, slot: str, tmp_path: Path, store: Store, state: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    path = tmp_path / "config.yaml"
+    if config is not None:
+        path.write_text(config, "utf-8")
+    add_run(store, NOON)
+    add_run(store, NOON - MINUTE)
+    told = printed(capsys, state, "runs", "-c", str(path), "--since", f"2026-11-20T{slot}")
+    shown = printed(capsys, state, "show", "1", "-c", str(path))
+    monkeypatch.undo()
+    time.tzset()
+    assert told[-1] == f"times in {zone}"
+    assert [line.split()[0] for line in told[1:-1]] == ["1"]
+    assert f"slot       2026-11-20 {slot} {zone}" in shown

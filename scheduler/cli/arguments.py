@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from scheduler.cli.times import utc_now
+from scheduler.cli import times
 from scheduler.config.fields import some_duration
 from scheduler.tables.store import row_number
+
+ZONE_RULE = "Without an offset it is in the config's top-level timezone."
 
 
 class Span(click.ParamType[timedelta]):
@@ -37,7 +39,7 @@ class Number(click.ParamType[int]):
 
 
 class Moment(click.ParamType[datetime]):
-    """A time as `moment` reads it, in the host's zone."""
+    """A time as `moment` reads it, in the zone of the config."""
 
     name = "time"
 
@@ -51,15 +53,15 @@ class Moment(click.ParamType[datetime]):
 
 
 def moment(text: str, zone: tzinfo | None = None) -> datetime:
-    """The instant, in UTC, of `2026-11-20` or `2026-11-20T03:00` (in `zone`, else the host's) or with an offset or Z; `2h` is two
-    hours ago. Raises ValueError with one line."""
+    """The instant, in UTC, of `2026-11-20` or `2026-11-20T03:00` (in `zone`, else the one that all times are
+    printed in) or with an offset or Z; `2h` is two hours ago. Raises ValueError with one line."""
     try:
-        return utc_now() - some_duration(text)
+        return times.utc_now() - some_duration(text)
     except ValueError:
         pass
     try:
         said = datetime.fromisoformat(text)
-        return (said if said.tzinfo or zone is None else said.replace(tzinfo=zone)).astimezone(UTC)
+        return (said if said.tzinfo else said.replace(tzinfo=zone or times.zone())).astimezone(UTC)
     except (ValueError, OverflowError):
         wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, or 2h for two hours ago"
         raise ValueError(f"{text!r} is not a time; {wanted}") from None

@@ -84,7 +84,7 @@ def _account(name: str | None) -> Account:
 
 def _zone(name: str | None) -> ZoneInfo:
     try:
-        return zones.zone(name or times.zone_name())
+        return zones.zone(name or times.host_zone_name())
     except ValueError as error:
         advice = "" if name else "; say with --timezone in which zone cron reads the file"
         raise Mistake(f"{error}{advice}") from error

@@ -31,7 +31,12 @@ Told = dict[str, Any]
 
 @click.command()
 @click.argument("name")
-@click.option("--at", "instant", metavar="TIME", help="What became, or will become, of the slot that covers this time.")
+@click.option(
+    "--at",
+    "instant",
+    metavar="TIME",
+    help="What became, or will become, of the slot that covers this time; in the entry's own zone without an offset.",
+)
 @click.option("--on", "day", metavar="DAY", help="What became of every slot of this local day: 2026-11-20, today or yesterday.")
 @options.config
 @options.state

@@ -19,6 +19,7 @@ def config(command: Decorated) -> Decorated:
         "path",
         type=click.Path(path_type=Path),
         callback=_nearest,
+        is_eager=True,  # times among the other arguments are read in its zone
         help="The config file.  [default: config.yaml]",
     )
     return option(command)

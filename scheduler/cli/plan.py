@@ -12,13 +12,12 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import ceilings, names, options, reach
-from scheduler.cli.arguments import Moment, Span
+from scheduler.cli import ceilings, names, options, reach, times
+from scheduler.cli.arguments import ZONE_RULE, Moment, Span
 from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import table
-from scheduler.cli.times import utc_now
 from scheduler.config.wording import written
 from scheduler.observe import forecast
 
@@ -32,7 +31,7 @@ Row = tuple[str, list[str]]  # the instant by which it is sorted, and its cells
 @click.command()
 @click.argument("name", required=False)
 @click.option("--for", "span", type=Span(), default="24h", show_default=True, help="How far ahead.")
-@click.option("--from", "begin", type=Moment(), help="Begin at this time instead of now.")
+@click.option("--from", "begin", type=Moment(), help=f"Begin at this time instead of now. {ZONE_RULE}")
 @click.option("--all", "each", is_flag=True, help="Each firing on a line of its own, however many.")
 @click.option("--worst", is_flag=True, help="Instead, the most that a day can cost by the config, of each entry and of all.")
 @options.config
@@ -44,7 +43,7 @@ def plan(
     """Say what fires in the next hours or days.
 
     With NAME, only that agent or job, each firing on its line. Where the daemon has run before, the grids are those of its
-    database, else those that a first start now would give.
+    database, else those that a first start now would give. Days and local times are those of each entry's own zone.
     """
     if not timedelta() < span <= forecast.LONGEST:
         raise Mistake(f"--for: write a time of at most {written(forecast.LONGEST)}")
@@ -53,7 +52,7 @@ def plan(
     if worst:
         ceilings.tell(path, form)
         return
-    where, now = reach.place(path, state), utc_now()
+    where, now = reach.place(path, state), times.utc_now()
     config = declared(path, state, where)
     with reach.reading(where) as db:
         seen = forecast.foresee(db, config, now)
@@ -72,7 +71,7 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield _sums(told)
     else:
-        yield f"nothing fires from {told['from']} to {told['until']}"
+        yield f"nothing fires from {times.local(told['from'])} to {times.local(told['until'])} {times.zone_name()}"
     yield from _notes(told)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from scheduler.cli import names, options, reach
-from scheduler.cli.arguments import Moment, Number
+from scheduler.cli.arguments import ZONE_RULE, Moment, Number
 from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
@@ -26,8 +26,10 @@ HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--since", type=Moment(), help="Slots from this time on: 2026-11-20T03:00, or 2h for the last two hours.")
-@click.option("--until", type=Moment(), help="Slots before this time.")
+@click.option(
+    "--since", type=Moment(), help=f"Slots from this time on: 2026-11-20T03:00, or 2h for the last two hours. {ZONE_RULE}"
+)
+@click.option("--until", type=Moment(), help="Slots before this time, read the same way.")
 @click.option("--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), OPEN]), help="Only those that ended so.")
 @click.option("--reason", help="Only those with this reason, as in active_hours.")
 @click.option("--sort", type=click.Choice([*past.ORDERS]), default="id", help="The newest first, or the dearest.")

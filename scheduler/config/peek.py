@@ -1,4 +1,4 @@
-"""Peeking: where the database is, from a config that may be broken or missing; quick, as commands that only read need no more."""
+"""Peeking: the database and the zone that a config names, which may be broken or missing; quick, for commands that only read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from typing import BinaryIO
 
 STATE = "state/heartbeatd.db"
 STATE_OVERRIDE = "HEARTBEATD_SET__state"
+TIMEZONE = "UTC"
+TIMEZONE_OVERRIDE = "HEARTBEATD_SET__timezone"
 LARGEST = 64 * 1024 * 1024  # bytes; 100,000 agents are about 30 MB
 
-_STATE_LINE = re.compile(
-    r"^state:[ \t]+(?P<quote>['\"]?)(?P<path>[^'\"#\n\r\0]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?\r?$", re.MULTILINE
-)
+_LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?\r?$"
 
 
 def peek_state(path: Path, environ: Mapping[str, str] | None = None) -> Path:
     """The database's absolute path, as well as the config at `path` says it; the default place when it does not."""
-    text = (environ or {}).get(STATE_OVERRIDE) or _said(path) or STATE
+    text = (environ or {}).get(STATE_OVERRIDE) or _said(path, "state") or STATE
     return from_folder(folder_of(path), text)
+
+
+def peek_timezone(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
+    """The name of the top-level zone, as well as the config at `path` says it; None where there is no config to read."""
+    said = _said(path, "timezone")
+    return said if said is None else (environ or {}).get(TIMEZONE_OVERRIDE) or said or TIMEZONE
 
 
 def folder_of(path: Path) -> Path:
@@ -43,10 +49,11 @@ def open_regular(path: Path) -> BinaryIO:
     raise OSError("not a regular file")
 
 
-def _said(path: Path) -> str:
+def _said(path: Path, key: str) -> str | None:
+    """The value of a top-level key; empty where it does not stand there, None where nothing can be read."""
     try:
         with open_regular(path) as file:
-            found = _STATE_LINE.search(file.read(LARGEST).decode(errors="replace"))
+            found = re.search(_LINE.format(key=key), file.read(LARGEST).decode(errors="replace"), re.MULTILINE)
     except OSError:
-        return ""
-    return found["path"].strip() if found else ""
+        return None
+    return found["value"].strip() if found else ""
