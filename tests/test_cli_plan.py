@@ -238,3 +238,37 @@ def test_a_plan_begins_at_a_time_of_the_configs_zone_wherever_the_host_is(
 def test_that_nothing_fires_is_told_in_the_zone_in_which_it_was_asked(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = lines(capsys, config, "nightly", "--from", "2027-02-27T12:00", "--for", "1h")
     assert told[0] == "nothing fires from 2027-02-27 12:00:00 to 2027-02-27 13:00:00 Europe/Berlin"
+
+
+WOKEN = """
+limits: {wake_flood: 20 per 10m}
+agents:
+  ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 5m, deliver: log}}
+  quiet: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none, deliver: log}}
+  off: {runner: {kind: command, argv: [a]}, heartbeat: {enabled: false, interval: 5m, deliver: log}}
+cron:
+  measure: {schedule: "* * * * *", command: x, wake_heartbeat: [ops, off]}
+  hourly: {schedule: "0 * * * *", command: x, wake_heartbeat: [ops, quiet]}
+  later: {schedule: "0 * * * *", command: x, wake_heartbeat: ops, wake_mode: next}
+  idle: {schedule: "0 * * * *", command: x, wake_heartbeat: ops, enabled: false}
+"""
+
+
+def test_a_plan_says_how_many_beats_the_wakes_of_jobs_may_add(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(WOKEN, "utf-8")
+    told = data(capsys, config, "--from", "2027-03-27T12:00", "--for", "24h")
+    assert entry(told, "ops")["wakes"] == {"at_most": 1464, "by": ["hourly", "measure"]}
+    assert entry(told, "quiet")["wakes"] == {"at_most": 24, "by": ["hourly"]}
+    assert entry(told, "off")["wakes"] is entry(told, "measure")["wakes"] is None
+    assert entry(told, "ops")["total"] == 288
+    shown = lines(capsys, config, "--from", "2027-03-27T12:00")
+    assert "agent/ops: and up to 1,464 by wakes of cron/hourly, cron/measure" in shown
+    assert "agent/quiet: and up to 24 by wakes of cron/hourly" in lines(capsys, config, "quiet", "--from", "2027-03-27T12:00")
+
+
+@pytest.mark.parametrize(("limits", "at_most"), [("wake_flood: 5 per 10m", 725), ("wake_flood: 20 per 10m, wake_gap: 1h", 25)])
+def test_wakes_are_no_more_than_the_flood_and_the_gap_let_through(
+    limits: str, at_most: int, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(WOKEN.replace("wake_flood: 20 per 10m", limits), "utf-8")
+    assert entry(data(capsys, config, "--from", "2027-03-27T12:00"), "ops")["wakes"]["at_most"] == at_most

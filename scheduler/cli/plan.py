@@ -20,6 +20,7 @@ from scheduler.cli.names import called
 from scheduler.cli.table import table
 from scheduler.config.wording import written
 from scheduler.observe import forecast
+from scheduler.outcome import Kind
 
 HEAD = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
 DAY_COLUMNS = 5
@@ -128,6 +129,9 @@ def _sums(told: dict[str, Any]) -> str:
 
 def _notes(told: dict[str, Any]) -> Iterator[str]:
     entries = told["entries"]
+    for woken in (entry for entry in entries if entry["wakes"]):
+        words = f"{called(woken['kind'], woken['name'])}: and up to {woken['wakes']['at_most']:,} by wakes of"
+        yield from _listed(words, [{"kind": Kind.CRON, "name": name} for name in woken["wakes"]["by"]], then=" ")
     for source, words in SOURCES.items():
         yield from _listed(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
     for state, words in STATES.items():
@@ -143,14 +147,14 @@ SOURCES = {
 STATES = {"active": "nothing in this time", "paused": "paused", "disabled": "disabled"}
 
 
-def _listed(words: str, entries: list[dict[str, Any]]) -> Iterator[str]:
+def _listed(words: str, entries: list[dict[str, Any]], then: str = ": ") -> Iterator[str]:
     """The names of some entries after a word, as many as a line holds and at least one."""
     found = [called(entry["kind"], entry["name"]) for entry in entries]
     lengths = accumulate((len(name) + 2 for name in found), initial=len(words))
     shown = found[: max(1, sum(length <= LINE for length in lengths) - 1)]
     left = len(found) - len(shown)
     if found:
-        yield f"{words}: {', '.join(shown)}" + (f" and {left} more" if left else "")
+        yield f"{words}{then}{', '.join(shown)}" + (f" and {left} more" if left else "")
 
 
 def _local(instant: str, zone: ZoneInfo) -> datetime:

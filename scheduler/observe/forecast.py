@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -13,13 +13,15 @@ from zoneinfo import ZoneInfo
 from cron.walltime import changes
 from scheduler import paces
 from scheduler.engine import syncing
+from scheduler.observe.worst import wakes_a_day
 from scheduler.outcome import Kind
 from scheduler.paces.firings import TICK, Beats, Course, by_day, firings
 from scheduler.plan import Plan
+from scheduler.settings import Limits
 from scheduler.tables import duequeue
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.times import MILLISECOND, iso
-from scheduler.work.entry import Entry
+from scheduler.work.entry import Entry, Key
 
 LONGEST = timedelta(days=400)
 YEARS = range(1900, 9900)  # those in which it may begin: beyond them the calendar of this machine ends
@@ -32,13 +34,16 @@ Source = Literal["database", "reload", "fresh start"]
 class Foreseen:
     """An entry as it will be: on its course if it is active, or from the end of its pause on.
 
-    `source` says where its grid comes from: its row, its row once a changed config is taken up, or the config alone.
+    `source` says where its grid comes from: its row, its row once a changed config is taken up, or the config alone. `wakers` are
+    the courses of the jobs that may wake it at once, within `limits`.
     """
 
     course: Course
     state: str
     paused_until: datetime | None
     source: Source
+    wakers: tuple[Course, ...] = ()
+    limits: Limits | None = None
 
     @property
     def fires(self) -> bool:
@@ -52,7 +57,8 @@ def foresee(db: sqlite3.Connection | None, plan: Plan | None, now: datetime) -> 
     if plan is None:
         seen = [_as_it_stands(standing) for standing in known.values() if standing.state != "removed"]
     else:
-        seen = [_as_planned(entry, known.get(key), now) for key, entry in plan.entries.items()]
+        planned = {key: _as_planned(entry, known.get(key), now) for key, entry in plan.entries.items()}
+        seen = [_with_wakers(foreseen, planned, plan) for foreseen in planned.values()]
     return sorted(seen, key=lambda each: (each.course.kind is Kind.CRON, each.course.name))
 
 
@@ -64,6 +70,12 @@ def _as_planned(entry: Entry, standing: Standing | None, now: datetime) -> Fores
     state = "disabled" if not entry.enabled else "paused" if paused else "active"
     source: Source = "fresh start" if standing is None else "database" if same or not entry.enabled else "reload"
     return Foreseen(course, state, standing.pause_ends if standing and paused else None, source)
+
+
+def _with_wakers(foreseen: Foreseen, planned: Mapping[Key, Foreseen], plan: Plan) -> Foreseen:
+    names = plan.wakers.get(foreseen.course.name, ()) if foreseen.course.kind is Kind.HEARTBEAT and foreseen.fires else ()
+    jobs = [planned[Kind.CRON, name] for name in sorted(names)]
+    return replace(foreseen, wakers=tuple(job.course for job in jobs if job.fires), limits=plan.settings.limits)
 
 
 def _as_it_stands(standing: Standing) -> Foreseen:
@@ -86,7 +98,10 @@ def told(seen: Iterable[Foreseen], begin: datetime, end: datetime, *, each: bool
 
     `clock_changes` are those of the zones in which something fires; `beats` are those of all agents, `runs` those of all jobs.
     """
-    entries = [_entry(foreseen, begin, end, each=each) for foreseen in seen]
+    seen = tuple(seen)
+    wakers = {job.name: job for foreseen in seen for job in foreseen.wakers}
+    fired = {name: sum(beats.count for beats in by_day(job, begin, end)) for name, job in wakers.items()}
+    entries = [_entry(foreseen, begin, end, each=each) | {"wakes": _wakes(foreseen, fired, end - begin)} for foreseen in seen]
     zones = {ZoneInfo(entry["zone"]) for entry in entries if entry["total"]}
     return {
         "from": iso(begin),
@@ -110,6 +125,19 @@ def _entry(foreseen: Foreseen, begin: datetime, end: datetime, *, each: bool) ->
         "total": sum(beats.count for beats in days),
         "days": [_day(course, beats, each=each) for beats in days],
     }
+
+
+def _wakes(foreseen: Foreseen, fired: Mapping[str, int], span: timedelta) -> dict[str, Any] | None:
+    """The most beats that jobs may add by waking, and which jobs: as often as they fire and limits let it. None if none does."""
+    by = [job.name for job in foreseen.wakers if fired[job.name]]
+    if not by or foreseen.limits is None:
+        return None
+    return {"at_most": min(sum(fired[name] for name in by), _let_through(foreseen.limits, span)), "by": by}
+
+
+def _let_through(limits: Limits, span: timedelta) -> int:
+    flood = wakes_a_day(limits.wake_flood, span)
+    return min(flood, span // limits.wake_gap + 1) if limits.wake_gap else flood
 
 
 def _day(course: Course, beats: Beats, *, each: bool) -> dict[str, Any]:

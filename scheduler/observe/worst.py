@@ -169,7 +169,7 @@ def firings_a_day(schedule: Schedule, day: timedelta) -> int:
 
 
 def wakes_a_day(flood: Flood, day: timedelta) -> int:
-    """The most runs of an agent that wakes may start."""
+    """The most runs of an agent that wakes may start in a day, or another time, of this length."""
     return flood.count * (day // flood.within + 1)
 
 
