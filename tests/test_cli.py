@@ -41,7 +41,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["runs", "--format", "xml"], "'xml' is not one of 'text', 'json'"),
         (
             ["runs", "--since", "soon"],
-            "'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, or 2h for two hours ago",
+            "'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago",
         ),
         (["pause", "ops", "--for", "2"], "2 has no unit; write 2s or 2m"),
         (["pause"], "heartbeatd: name an agent or a job, or say --all"),

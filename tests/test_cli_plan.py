@@ -168,6 +168,7 @@ def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsy
         (["--from", "9999-12-31"], "--from: write a time in the years 1900 to 9899"),
         (["--from", "9950-01-01T00:00Z", "nightly"], "--from: write a time in the years 1900 to 9899"),
         (["--from", "0001-01-03T00:00Z"], "--from: write a time in the years 1900 to 9899"),
+        (["nightli"], "no agent or cron job 'nightli'; did you mean nightly?"),
         (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
     ],
 )

@@ -108,6 +108,8 @@ def test_runs_can_be_narrowed_down(
     [
         ("both", "there are an agent and a cron job 'both'; write agent/both or cron/both"),
         ("nobody", "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
+        ("opps", "no agent or cron job 'opps'; did you mean ops?"),
+        ("agent/opps", "no agent 'opps'; did you mean ops?"),
         ("cron/ops", "no cron job 'ops'; `heartbeatd status` lists them"),
         ("job/ops", "'job/ops' is neither agent/NAME nor cron/NAME"),
     ],
@@ -115,6 +117,25 @@ def test_runs_can_be_narrowed_down(
 def test_a_name_must_mean_one_entry(name: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", name, "--state", str(state)]) == 2
     assert capsys.readouterr().err == f"heartbeatd: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("active_hour", "'active_hour'; did you mean active_hours?; see"), ("foo", "'foo'; see")]
+)
+def test_a_reason_that_there_is_not_is_refused(
+    reason: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", "--reason", reason, "--state", str(state)]) == 2
+    assert f"no such reason as {said} `heartbeatd runs --help`" in capsys.readouterr().err
+
+
+def test_since_yesterday_is_since_that_day_began(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    add_run(store, (today - timedelta(days=2)).astimezone(UTC))
+    add_run(store, (today - timedelta(hours=3)).astimezone(UTC))
+    add_run(store, today.astimezone(UTC))
+    assert [run["id"] for run in listed(capsys, state, "runs", "--since", "yesterday")] == [3, 2]
+    assert [run["id"] for run in listed(capsys, state, "runs", "--since", "yesterday", "--until", "today")] == [2]
 
 
 def test_a_table_of_runs_fits_eighty_columns(

@@ -86,6 +86,14 @@ def test_a_wake_of_nobody_is_refused(config: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "heartbeatd: no agent 'nobody' in config.yaml; `heartbeatd status` lists them\n"
 
 
+@pytest.mark.parametrize("command", ["wake opps", "pause opps", "resume agent/opps", "busy opps -- true"])
+def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_meant(
+    command: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command.split()[0], "-c", str(config), *command.split()[1:]]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean ops?\n")
+
+
 def test_a_wake_that_nobody_can_answer_is_not_waited_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "wake", "ops", "--wait") == 1
     assert capsys.readouterr().err == "heartbeatd: no daemon runs; wake 1 is kept for its next start\n"

@@ -389,7 +389,7 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
                 "runner.kind": "anthropic",
                 "runner.provider": "anthropic",
                 "model": "claude-haiku-5-5",
-                "heartbeat.session_keep": "0",
+                "heartbeat.session_keep": "8",
                 "heartbeat.precheck": "none",
             },
         ),

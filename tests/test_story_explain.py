@@ -574,11 +574,12 @@ def test_an_agent_that_no_daemon_has_seen_is_told_of_from_the_config(tmp_path: A
     ("arguments", "said"),
     [
         (["nobody"], "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
+        (["opps"], "no agent or cron job 'opps'; did you mean ops?"),
         (["ops", "--on", "today", "--at", "2h"], "--at and --on exclude each other"),
         (["ops", "--on", "Friday"], "--on: 'Friday' is not a day; write 2026-11-20, today or yesterday"),
         (["ops", "--on", "0001-01-01"], "--on: write a time from 2000 on that is at most 400 days ahead"),
         (["ops", "--at", "9999-12-31"], "--at: write a time from 2000 on that is at most 400 days ahead"),
-        (["ops", "--at", "soon"], "--at: 'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, or 2h for two hours ago"),
+        (["ops", "--at", "soon"], "--at: 'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_told_in_a_line(

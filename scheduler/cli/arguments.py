@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
 import click
 
 from scheduler.cli import times
 from scheduler.config.fields import some_duration
+from scheduler.config.wording import shown, suggest
+from scheduler.outcome import Failure, Reason, Skip
 from scheduler.tables.store import row_number
 
 ZONE_RULE = "Without an offset it is in the config's top-level timezone."
+REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
+NAMED = {"today": 0, "yesterday": 1}  # days by their names, and how many days ago they are
 
 
 class Span(click.ParamType[timedelta]):
@@ -52,16 +56,34 @@ class Moment(click.ParamType[datetime]):
             self.fail(str(error), param, ctx)
 
 
+class Why(click.ParamType[str]):
+    """A reason, as rows have it."""
+
+    name = "reason"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in REASONS:
+            self.fail(f"no such reason as {shown(value)}{suggest(value, REASONS)}", param, ctx)
+        return str(value)
+
+
+def named_day(text: str, now: datetime) -> date | None:
+    """The day in the zone of `now` that `today` or `yesterday` names; None for any other text."""
+    return now.date() - timedelta(days=NAMED[text]) if text in NAMED else None
+
+
 def moment(text: str, zone: tzinfo | None = None) -> datetime:
     """The instant, in UTC, of `2026-11-20` or `2026-11-20T03:00` (in `zone`, else the one that all times are
-    printed in) or with an offset or Z; `2h` is two hours ago. Raises ValueError with one line."""
+    printed in) or with an offset or Z; `2h` is two hours ago, `today` and
+    `yesterday` are when that day began. Raises ValueError with one line."""
     try:
         return times.utc_now() - some_duration(text)
     except ValueError:
         pass
+    zone = zone or times.zone()
     try:
-        said = datetime.fromisoformat(text)
-        return (said if said.tzinfo else said.replace(tzinfo=zone or times.zone())).astimezone(UTC)
+        said = datetime.fromisoformat(str(named_day(text, times.utc_now().astimezone(zone)) or text))
+        return (said if said.tzinfo else said.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
-        wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, or 2h for two hours ago"
+        wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"
         raise ValueError(f"{text!r} is not a time; {wanted}") from None

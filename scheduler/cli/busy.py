@@ -46,8 +46,9 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
         return
     from scheduler.config.load import load
 
-    if name not in load(path, os.environ).settings.heartbeats:
-        raise Mistake(f"no agent {name!r}; `heartbeatd status` lists them")
+    declared = load(path, os.environ).settings.heartbeats
+    if name not in declared:
+        raise Mistake(f"no agent {name!r}{names.instead(name, declared)}")
 
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,10 @@ class Door(Protocol):
 
     def knows(self, key: Key) -> bool:
         """Whether such an entry is declared."""
+        ...
+
+    def entries(self) -> Iterable[Key]:
+        """Every entry that is declared."""
         ...
 
     def wake(self, name: str, text: str) -> int:

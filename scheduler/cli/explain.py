@@ -53,7 +53,12 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
     plan = declared(path, state, where)
     with reach.reading(where) as found:
         db = found or store.blank()
-        key = names.choose(name, lambda key: (plan is not None and key in plan.entries) or duequeue.find(db, *key) is not None)
+        declares = plan.entries if plan else {}
+        key = names.choose(
+            name,
+            lambda key: key in declares or duequeue.find(db, *key) is not None,
+            lambda: declares.keys() | duequeue.texts(db).keys(),
+        )
         running = reach.running(where) is not None
         asked = answers.about(db, plan, key, lanes.beside(where.database), now, running=running)
         assert asked is not None  # it was just found
@@ -74,12 +79,8 @@ def _answered(asked: Asked, instant: str | None, day: str | None) -> tuple[Told,
 
 
 def _day(text: str, asked: Asked) -> date:
-    today = asked.now.astimezone(asked.zone).date()
-    named = {"today": today, "yesterday": today - timedelta(days=1)}
-    if text in named:
-        return named[text]
     try:
-        return date.fromisoformat(text)
+        return arguments.named_day(text, asked.now.astimezone(asked.zone)) or date.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a day; write 2026-11-20, today or yesterday") from None
 

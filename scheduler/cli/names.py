@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from scheduler.cli.mistake import Mistake
+from scheduler.config.wording import suggest
 from scheduler.outcome import Kind
 from scheduler.work.entry import Key
 
@@ -17,8 +18,8 @@ def called(kind: str, name: str) -> str:
     return f"{WORDS[Kind(kind)]}/{name}"
 
 
-def choose(text: str, known: Callable[[Key], bool]) -> Key:
-    """The entry that `text` means among those known. Raises Mistake for none, and for two."""
+def choose(text: str, known: Callable[[Key], bool], every: Callable[[], Iterable[Key]]) -> Key:
+    """The entry that `text` means among those known. Raises Mistake for two, and for none, with a close one of `every`."""
     word, slash, name = text.partition("/")
     kinds = list(KINDS.values())
     if slash:
@@ -30,8 +31,13 @@ def choose(text: str, known: Callable[[Key], bool]) -> Key:
         raise Mistake(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
     if not found:
         what = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
-        raise Mistake(f"no {what} {text!r}; `heartbeatd status` lists them")
+        raise Mistake(f"no {what} {text!r}{instead(text, [name for kind, name in every() if kind in kinds])}")
     return found[0]
+
+
+def instead(name: str, known: Collection[str]) -> str:
+    """What to write in place of a name that nothing bears."""
+    return suggest(name, known) or "; `heartbeatd status` lists them"
 
 
 def only(kind: Kind, text: str, instead: str) -> str:

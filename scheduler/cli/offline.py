@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ class Offline:
 
     def knows(self, key: Key) -> bool:
         return key in self._plan.entries
+
+    def entries(self) -> Iterable[Key]:
+        return self._plan.entries
 
     def wake(self, name: str, text: str) -> int:
         wake = Wake(name, source=Trigger.MANUAL, sender="cli", text=text)

@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -53,6 +53,10 @@ class Online:
         with reading(self._where) as db:
             found = duequeue.find(db, *key) if db else None
         return found is not None and found.state != "removed"
+
+    def entries(self) -> Iterable[Key]:
+        with reading(self._where) as db:
+            return [key for key, (state, _) in duequeue.texts(db).items() if state != "removed"] if db else []
 
     def wake(self, name: str, text: str) -> int:
         return int(self._post(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])

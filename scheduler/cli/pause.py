@@ -46,7 +46,7 @@ def _open(name: str | None, everything: bool, path: Path) -> tuple[Key | None, D
     if (name is None) != everything:
         raise Mistake("name an agent or a job, or say --all")
     door = open_door(path)
-    return (names.choose(name, door.knows) if name else None), door
+    return (names.choose(name, door.knows, door.entries) if name else None), door
 
 
 def _called(key: Key | None) -> str:

@@ -14,7 +14,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
 from scheduler.cli.times import utc_now
 from scheduler.config import load
-from scheduler.config.wording import suggest
+from scheduler.config.wording import either, suggest
 from scheduler.engine import trial
 from scheduler.settings import Channel, Settings
 from scheduler.transports import Sent
@@ -50,7 +50,8 @@ def _chosen(settings: Settings, name: str | None) -> list[Channel]:
         raise Mistake("this is a URL; declare it under channels: and give its name here")
     name, _, whom = name.partition(":")
     if name not in declared:
-        raise Mistake(f"{name!r} is no channel of {settings.path}{suggest(name, declared)}")
+        instead = suggest(name, declared) or f"; write {either(tuple(declared))}"
+        raise Mistake(f"{name!r} is no channel of {settings.path}{instead}")
     try:
         return [trial.aimed(declared[name], whom)]
     except ValueError as error:

@@ -58,7 +58,8 @@ def plan(
     with reach.reading(where) as db:
         seen = forecast.foresee(db, config, now)
     if name is not None:
-        key = names.choose(name, lambda key: any((each.course.kind, each.course.name) == key for each in seen))
+        known = {(each.course.kind, each.course.name) for each in seen}
+        key = names.choose(name, known.__contains__, lambda: known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
     told = {"running": reach.running(where) is not None} | forecast.told(seen, begin, begin + span, each=each or name is not None)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from scheduler.cli import names, options, reach
-from scheduler.cli.arguments import ZONE_RULE, Moment, Number
+from scheduler.cli.arguments import REASONS, ZONE_RULE, Moment, Number, Why
 from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
@@ -27,11 +27,13 @@ HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 @click.command()
 @click.argument("name", required=False)
 @click.option(
-    "--since", type=Moment(), help=f"Slots from this time on: 2026-11-20T03:00, or 2h for the last two hours. {ZONE_RULE}"
+    "--since",
+    type=Moment(),
+    help=f"Slots from this time on: 2026-11-20T03:00, yesterday, or 2h for the last two hours. {ZONE_RULE}",
 )
 @click.option("--until", type=Moment(), help="Slots before this time, read the same way.")
 @click.option("--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), OPEN]), help="Only those that ended so.")
-@click.option("--reason", help="Only those with this reason, as in active_hours.")
+@click.option("--reason", type=Why(), help=f"Only those with this reason: {', '.join(REASONS)}.")
 @click.option("--sort", type=click.Choice([*past.ORDERS]), default="id", help="The newest first, or the dearest.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
 @options.config
@@ -75,7 +77,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
 
 
 def _key(db: sqlite3.Connection, name: str) -> Key:
-    return names.choose(name, lambda key: duequeue.find(db, *key) is not None)
+    return names.choose(name, lambda key: duequeue.find(db, *key) is not None, lambda: duequeue.texts(db))
 
 
 def _table(found: list[dict[str, Any]], last: str) -> str:

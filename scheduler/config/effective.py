@@ -117,7 +117,6 @@ def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
         "heartbeat.provider": asked.name if asked else "none",
         "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
         "heartbeat.precheck.timeout": _span(beat.precheck.timeout) if beat.precheck else "none",
-        "heartbeat.session_keep": str(beat.session_keep),
         "workspace": str(beat.workspace),
         "heartbeat.timezone": beat.zone.key,
         "heartbeat.misfire.grace": _span(beat.grace),

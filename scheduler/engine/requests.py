@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from scheduler.config.wording import suggest
 from scheduler.engine import budgets, planning, syncing
 from scheduler.engine.inbox import Refused
 from scheduler.events import Adopted
@@ -220,7 +221,10 @@ def _declared(turn: Turn, kind: Kind, name: str) -> Standing:
     standing = duequeue.find(turn.db, kind, name)
     if standing is None or (kind, name) not in turn.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
-        raise Refused("not_found", f"no {what} {name!r} in {turn.plan.settings.path.name}; `heartbeatd status` lists them")
+        instead = (
+            suggest(name, [known for each, known in turn.plan.entries if each is kind]) or "; `heartbeatd status` lists them"
+        )
+        raise Refused("not_found", f"no {what} {name!r} in {turn.plan.settings.path.name}{instead}")
     return standing
 
 
