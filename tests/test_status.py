@@ -52,6 +52,7 @@ def test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run(play: 
         "name": "ops",
         "state": "active",
         "paused_until": None,
+        "done_at": None,
         "next_slot": "2026-03-02T08:30:00Z",
         "next_due": "2026-03-02T08:30:00Z",
         "last_run": {
@@ -128,7 +129,7 @@ def test_a_pause_is_told_with_its_end(play: Play, until: str | None) -> None:
 def test_the_queue_is_told_in_numbers(play: Play) -> None:
     world = play(CONFIG)
     world.pause((Kind.CRON, "measure"))
-    numbers = {"entries": 3, "active": 1, "paused": 1, "disabled": 1, "due": 0, "running": 1, "retrying": 0}
+    numbers = {"entries": 3, "active": 1, "paused": 1, "disabled": 1, "done": 0, "due": 0, "running": 1, "retrying": 0}
     assert snapshot(world)["queue"] == numbers
 
 

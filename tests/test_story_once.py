@@ -7,12 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from world import World, at
+from test_story_explain import asked
+from world import Takes, World, at
 
+from scheduler.cli.main import main
 from scheduler.config.complaint import ConfigError
 from scheduler.config.load import load
 from scheduler.config.today import Today
-from scheduler.observe import gauges, status
+from scheduler.observe import explain, forecast, gauges, status
 from scheduler.outcome import Kind
 from scheduler.tables import once
 
@@ -38,7 +40,8 @@ def test_a_job_runs_once_at_its_local_time_and_is_never_due_again(play: Play) ->
     world.run(days=400)
     assert len(world.asked) == 1
     (entry,) = status.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
-    assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("active", None, None)
+    assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("done", None, None)
+    assert entry["done_at"] == "2026-03-02T17:00:00Z"
     shown = {family.name: family for family in gauges.of_entries(world.store.connection, [("cron", "party")])}
     assert not list(shown["heartbeatd_next_due_timestamp_seconds"].lines())
 
@@ -192,3 +195,35 @@ def test_a_start_warns_of_a_moment_that_has_passed_unseen(tmp_path: Path) -> Non
     config.write_text(AT_SIX, "utf-8")
     (warning,) = load(config, {}, today=Today(at("2026-03-03 00:00"), once.knows, strict=False)).warnings
     assert (warning.path, warning.message) == ("cron.party.at", PASSED)
+
+
+def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(AT_SIX)
+
+    def says(command: str, *arguments: str) -> str:
+        assert main([command, *arguments, "-c", str(world.config), "--state", str(world.state)]) == 0
+        return capsys.readouterr().out
+
+    def states() -> list[str | None]:
+        found = asked(world, "party")
+        now = explain.at_present(found)
+        (entry,) = status.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+        (seen,) = (
+            each for each in forecast.foresee(world.store.connection, found.plan, world.clock.now) if each.course.name == "party"
+        )
+        return [entry["state"], now["state"], seen.state, entry["done_at"]]
+
+    world.run(hours=2)
+    assert states() == ["active", "active", "active", None]
+    world.scripts["party"] = lambda asked: Takes("done", timedelta(minutes=5))
+    world.until("2026-03-02 17:02")
+    assert states() == ["active", "active", "done", None]  # no slot is to come; it still runs
+    world.run(hours=1)
+    assert states() == ["done", "done", "done", "2026-03-02T17:00:00Z"]
+    assert not explain.at_present(asked(world, "party"))["now"]["would_run"]
+    assert "cron/party  done" in says("status")
+    told = says("explain", "party")
+    assert told.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")
+    assert "now        done: it fires once, and that has been" in told
+    assert "nothing stands in its way" not in told
+    assert "done: cron/party" in says("plan")

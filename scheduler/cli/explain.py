@@ -148,6 +148,7 @@ def _clock_of(told: Told) -> Callable[[str], str]:
 
 def _title(told: Told) -> str:
     state = told["state"] + (f" until {_local(told, told['paused_until'])}" if told["paused_until"] else "")
+    state += f" at {_local(told, told['done_at'])}" if told["done_at"] else ""
     return f"{called(told['kind'], told['name'])}: {state}, {_pace(told['pace'])} ({told['zone']})"
 
 
@@ -192,6 +193,8 @@ def _next(told: Told) -> str:
 
 def _now(told: Told) -> str:
     """Whether it would run now; with no daemon it does not, whatever the gates say."""
+    if told["done_at"]:
+        return "done: it fires once, and that has been"
     reason = told["now"]["reason"]
     found = "nothing stands in its way" if reason is None else f"it would not run: {Cause(reason, told['now']['detail']).said}"
     asked = "" if told["now"]["complete"] else " (only gates that the database knows were asked)"

@@ -145,7 +145,7 @@ SOURCES = {
     "reload": "grid once the config is taken up",
     "fresh start": "grid of a first start now",
 }
-STATES = {"active": "nothing in this time", "paused": "paused", "disabled": "disabled"}
+STATES = {"active": "nothing in this time", "paused": "paused", "done": "done", "disabled": "disabled"}
 
 
 def _listed(words: str, entries: list[dict[str, Any]], then: str = ": ") -> Iterator[str]:

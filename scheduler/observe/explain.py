@@ -143,15 +143,25 @@ def _check(asked: Asked, instant: datetime) -> None:
 def _head(asked: Asked) -> dict[str, Any]:
     standing = asked.standing
     paused = standing.state == "active" and standing.paused
+    done = _done_at(asked)
     return {
         "kind": standing.kind.value,
         "name": standing.name,
         "zone": asked.zone.key,
         "asked_at": iso(asked.now),
-        "state": "paused" if paused else standing.state,
+        "state": "paused" if paused else "done" if done else standing.state,
+        "done_at": iso(done),
         "paused_until": iso(standing.pause_ends) if paused else None,
         "pace": paces.parts(standing.pace_text),
     }
+
+
+def _done_at(asked: Asked) -> datetime | None:
+    """When the one slot of a job was that fires once, and neither waits nor runs any more."""
+    standing = asked.standing
+    if standing.state != "active" or standing.paused or duequeue.open_run(asked.db, *asked.key):
+        return None
+    return paces.done(standing.pace_text, standing.slot)
 
 
 def _covering(asked: Asked, instant: datetime) -> Fate | None:
@@ -204,7 +214,7 @@ def _gates(asked: Asked) -> dict[str, Any]:
     found = gates.ask(asked.db, asked.plan, asked.standing, asked.lanes, asked.now)
     first = found.first
     return {
-        "would_run": first is None,
+        "would_run": first is None and _done_at(asked) is None,
         "reason": first,
         "detail": found.over_budget if first is Skip.BUDGET else None,
         "complete": found.complete,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from scheduler import paces
 from scheduler.allowance import ALL
 from scheduler.outcome import Kind
 from scheduler.tables import boots, breakers, holds, outbox, past, spend
@@ -91,11 +92,13 @@ def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
 
 def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     paused = row["state"] == "active" and row["paused_until"] is not None
+    done = _done_at(row) if row["state"] == "active" and not paused else None
     return {
         "kind": row["kind"],
         "name": row["name"],
-        "state": "paused" if paused else row["state"],
+        "state": "paused" if paused else "done" if done else row["state"],
         "paused_until": _pause_ends(row["paused_until"]) if paused else None,
+        "done_at": iso(done),
         "next_slot": iso(optional(row["slot"])),
         "next_due": None if paused else iso(optional(row["due_at"])),
         "last_run": _last_run(row),
@@ -108,6 +111,12 @@ def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[s
         "activity": _activity(row),
         "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
     }
+
+
+def _done_at(row: sqlite3.Row) -> datetime | None:
+    """When the one slot of a job was that fires once, and neither waits nor runs any more."""
+    going_on = row["last_state"] in ("running", "waiting")
+    return None if going_on else paces.done(row["pace"], optional(row["slot"]))
 
 
 def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
@@ -175,7 +184,7 @@ def _queue(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) 
     )
     return {
         "entries": len(states),
-        **{state: states.count(state) for state in ("active", "paused", "disabled")},
+        **{state: states.count(state) for state in ("active", "paused", "disabled", "done")},
         "due": due,
         "running": open_runs.get("running", 0),
         "retrying": open_runs.get("waiting", 0),

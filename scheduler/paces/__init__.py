@@ -86,6 +86,11 @@ def once(text: str) -> datetime | None:
     return _once(text).instant if "at" in _parts(text) else None
 
 
+def done(text: str, slot: datetime | None) -> datetime | None:
+    """When it was, for a pace with one slot that is not to come any more: none is planned. None for every other."""
+    return once(text) if slot is None else None
+
+
 def _text(**parts: Any) -> str:
     return json.dumps(parts, separators=(",", ":"))
 
