@@ -13,7 +13,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
-from cron import percent, setting
+from cron import naming, percent, setting
 from cron.expression import REBOOT, is_reboot
 from cron.field import WEEKDAY, WEEKDAYS
 from cron.job import Job
@@ -22,6 +22,7 @@ from cron.schedule import Schedule, ScheduleError, parse
 BLANKS = " \t"
 SHELL = "/bin/sh"
 PATH = "/usr/bin:/bin"
+UTC = ZoneInfo("UTC")
 
 _FIVE = re.compile(r"((?:[^ \t]+[ \t]+){4}[^ \t]+)[ \t]*(.*)")
 _FIRST = re.compile(r"([^ \t]+)[ \t]*(.*)")
@@ -38,7 +39,8 @@ class Line:
     """One job of a crontab.
 
     `schedule` is its text, `when` what it means in its zone, None for @reboot. `settings` are the variables set above it, as they
-    are written. `user` is None where the file has no column of users. `comment` are the lines of comment right above it.
+    are written. `user` is None where the file has no column of users. `comment` are the lines of comment right above it,
+    without those that stand over a line that is commented out. `name` is what our export calls it, if that wrote the line.
     """
 
     number: int
@@ -50,6 +52,7 @@ class Line:
     stdin: str
     settings: Mapping[str, str]
     comment: tuple[str, ...]
+    name: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -123,14 +126,16 @@ class _Reader:
     zone: ZoneInfo | None = None
     zone_fault: int = 0  # the line whose CRON_TZ names no zone
     comment: tuple[str, ...] = ()
+    name: str = ""  # of the job to come
 
     def take(self, number: int, raw: str) -> None:
         text = raw.lstrip(BLANKS)
         if text.startswith("#"):
-            self.comment += (text[1:].strip(),)
+            self._comment(text[1:].strip())
             return
         comment, self.comment = self.comment, ()
         if not text:
+            self.name = ""
             return
         try:
             _refuse_unreadable(text)
@@ -140,6 +145,12 @@ class _Reader:
                 self._add(number, text, comment)
         except ValueError as error:
             self.faults.append(Note(number, str(error)))
+
+    def _comment(self, text: str) -> None:
+        if name := naming.named(text):
+            self.name = name
+        else:
+            self.comment = () if _is_job(text) else (*self.comment, text)
 
     def hint(self, number: int, text: str) -> None:
         self.hints.append(Note(number, text))
@@ -151,7 +162,8 @@ class _Reader:
         if self.zone_fault:
             raise ValueError(f"stands under the CRON_TZ of line {self.zone_fault}, which is no time zone")
         found = line(text, self.zone or self.host, number, user_column=self.user_column)
-        placed = replace(found, settings=self.settings, comment=comment)
+        placed = replace(found, settings=self.settings, comment=comment, name=self.name)
+        self.name = ""
         _refuse_delay(placed)
         for hint in _differences(placed, text):
             self.hint(number, hint)
@@ -171,6 +183,15 @@ class _Reader:
         self.zone = self.named(value) if value else None
         self.zone_fault = 0
         self.hint(number, "CRON_TZ is taken at its word, as cronie does; Debian's cron does not know it")
+
+
+def _is_job(text: str) -> bool:
+    """Whether a comment is a job that somebody has put out of action, or the example of one: what stands over it is about it."""
+    try:
+        line(text, UTC)
+    except ValueError:
+        return False
+    return True
 
 
 def _parted(text: str) -> tuple[str, str]:

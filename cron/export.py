@@ -15,10 +15,11 @@ from cron.expression import REBOOT
 from cron.field import DAY, WEEKDAY
 from cron.field import read as read_field
 from cron.job import Job
+from cron.naming import heading
 from cron.percent import joined
 from cron.schedule import Schedule
+from cron.walltime import habits
 
-UTC = ZoneInfo("UTC")
 ITS_OWN = ("SHELL", "PATH", "HOME")  # what cron sets by itself; LOGNAME it lets nobody change
 
 
@@ -61,7 +62,7 @@ class _Writer:
     def lines(self, said: Said) -> Iterator[str]:
         job = said.job
         yield ""
-        yield f"# {job.name}"
+        yield f"# {heading(job.name)}"
         try:
             line = f"{_time(job)} {_command(job) or self._wake(job)}"
         except Unsayable as error:
@@ -82,7 +83,7 @@ class _Writer:
 
     def _move(self, job: Job) -> Iterator[str]:
         zone = job.schedule.zone if job.schedule else self._zone
-        if zone.key != self._zone.key:
+        if habits(zone) != habits(self._zone):
             self._zone = zone
             yield "# cronie reads the lines below in this zone; Debian's cron does not know CRON_TZ and reads them in its own"
             yield f"CRON_TZ={zone.key}"
@@ -140,7 +141,7 @@ def _command(job: Job) -> str:
 
 def _reads_back(line: str, command: str, stdin: str) -> bool:
     try:
-        found = crontab.line(line, UTC)
+        found = crontab.line(line, crontab.UTC)
     except ValueError:
         return False
     return (found.command, found.stdin) == (command, stdin)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 LONGEST = 50  # characters, so that a number fits behind
 
+_HEADING = re.compile(r"heartbeatd: cron/([A-Za-z0-9_][A-Za-z0-9._-]{0,62})")
 _PARTS = re.compile(r"&&|\|\|?|;|[(){}]|\bthen\b|\bdo\b")
 _INSIDE = re.compile(r"\$\([^()]*\)|`[^`]*`|'[^']*[ (][^']*'|\"[^\"]*[ (][^\"]*\"")  # what is computed, and what is said
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
@@ -30,14 +31,25 @@ class Names:
         self._taken = set(taken)
         self._tried: Counter[str] = Counter()
 
-    def give(self, command: str) -> str:
-        """A free name: that of the command, with a number behind if it is taken."""
-        wanted = name = wish(command)
+    def give(self, command: str, said: str = "") -> str:
+        """A free name: the one that is said, else that of the command, with a number behind if it is taken."""
+        wanted = name = said or wish(command)
         while name in self._taken:
             self._tried[wanted] += 1
-            name = f"{wanted}-{self._tried[wanted] + 1}"
+            name = f"{wanted[:LONGEST]}-{self._tried[wanted] + 1}"
         self._taken.add(name)
         return name
+
+
+def heading(name: str) -> str:
+    """The comment that says in a crontab what the job below it is called."""
+    return f"heartbeatd: cron/{name}"
+
+
+def named(comment: str) -> str:
+    """The name that such a comment says; empty for any other."""
+    found = _HEADING.fullmatch(comment)
+    return found[1] if found else ""
 
 
 def wish(command: str) -> str:

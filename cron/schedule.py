@@ -19,7 +19,7 @@ from croniter import CroniterBadDateError, croniter
 from cron.expression import EVERY_DAY, Expression, is_reboot, understand
 from cron.field import ScheduleError
 from cron.slots import Slots
-from cron.walltime import Stretch, stretches
+from cron.walltime import Stretch, habits, stretches
 
 __all__ = ["Schedule", "ScheduleError", "Slots", "is_reboot", "parse"]
 
@@ -45,7 +45,7 @@ class Schedule:
 
     def key(self) -> str:
         """What decides the instants: two schedules with equal keys fire together, for ever."""
-        return f"{self.expression.key} {self.zone}"
+        return f"{self.expression.key} {habits(self.zone)}"
 
     def next(self, after: datetime) -> datetime | None:
         """The first firing strictly after this instant; None if none comes within 50 years, as no valid text allows."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from hashlib import sha256
 from zoneinfo import ZoneInfo
 
 THREE_HOURS = timedelta(hours=3)
@@ -83,6 +84,13 @@ def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change
             return
         if change.before != change.after:
             yield change
+
+
+@lru_cache(maxsize=64)
+def habits(zone: ZoneInfo) -> str:
+    """What a zone's clock does from 1970 on, as a hash: equal for zones that are one and the same, as UTC and Etc/UTC are."""
+    found = [change for year in range(1970, 2038) for change in _changes(zone, year) if change.before != change.after]
+    return sha256(repr((_offset(zone, datetime(1970, 1, 1, tzinfo=UTC)), found)).encode()).hexdigest()
 
 
 def _changes_after(zone: ZoneInfo, start: datetime) -> Iterator[Change]:

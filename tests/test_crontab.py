@@ -270,3 +270,9 @@ def test_every_name_is_one_that_the_config_takes(command: str) -> None:
     from scheduler.config.fields import name
 
     assert name(wish(command))
+
+
+def test_the_comment_over_a_job_that_is_put_out_of_action_does_not_go_with_the_one_below() -> None:
+    example = "# Example of job definition:\n# .----- minute (0 - 59)\n# |  |  |  |  |\n# *  *  *  *  * user-name command to be executed\n"
+    found = taken(f"{example}17 * * * * one\n# old\n# @daily old\n# new\n0 4 * * * two\n")
+    assert [line.comment for line in found.lines] == [(), ("new",)]

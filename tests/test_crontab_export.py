@@ -18,7 +18,7 @@ from cron.export import Host, Said, written
 from cron.job import Job
 from cron.schedule import parse
 from heartbeat.calendars import ALL_DAYS, Calendar, Days
-from scheduler.config import zones
+from scheduler.config import imported, zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TOKYO = ZoneInfo("Asia/Tokyo")
@@ -59,7 +59,7 @@ def text(*jobs: Job, **env: str) -> str:
 
 
 def lines(*jobs: Job, **env: str) -> list[str]:
-    return [line for line in text(*jobs, **env).splitlines() if line and line != "# job"]
+    return [line for line in text(*jobs, **env).splitlines() if line and line != "# heartbeatd: cron/job"]
 
 
 FIELDS = st.sampled_from(["*", "*/7", "0", "1,5", "2-4", "1-5/2"])
@@ -102,7 +102,7 @@ def test_a_list_is_quoted_for_the_shell_or_not_exported(argv: list[str]) -> None
 
 
 def test_a_job_is_a_line_under_its_name() -> None:
-    assert text(JOB) == "\n# job\n0 3 * * * backup\n"
+    assert text(JOB) == "\n# heartbeatd: cron/job\n0 3 * * * backup\n"
 
 
 def test_variables_are_set_once_and_the_workdir_is_home() -> None:
@@ -205,10 +205,28 @@ def test_the_command_exports_the_config_without_its_secrets(tmp_path: Path, caps
     assert out.startswith("# The jobs of config.yaml, for crontab(1).")
     assert f"\nHOME={tmp_path}\nA=b\n0 3 * * * ./backup.sh\n" in out
     assert "# TOKEN holds a secret; set it here\n" in out
-    assert "# often\n# not in this crontab: it runs every 6:00:00" in out
+    assert "# heartbeatd: cron/often\n# not in this crontab: it runs every 6:00:00" in out
 
 
 def test_a_percent_sign_in_the_config_s_path_does_not_end_the_line_that_wakes() -> None:
     host = Host(BERLIN, "/home/deploy", "heartbeatd -c '/srv/50% off/config.yaml' wake")
     text = written([Said(replace(JOB, command=None, wake_heartbeat=("ops",)), {})], host)
     assert text.endswith(r"0 3 * * * heartbeatd -c '/srv/50\% off/config.yaml' wake ops" + "\n")
+
+
+def test_names_survive_the_way_out_and_back() -> None:
+    jobs = [replace(JOB, name=name, workdir=Path(f"/{name}"), command="date") for name in ("x", "date", "a" * 63)]
+    out = written(
+        [Said(jobs[0], {}), Said(replace(JOB, name="gone", command=None, every=None), {}), *(Said(job, {}) for job in jobs[1:])],
+        HOST,
+    )
+    found = crontab.read(out + "\n0 3 * * * mine\n", BERLIN, zones.zone).lines
+    assert [line.name for line in found] == ["x", "date", "a" * 63, ""]
+    entries = imported.entries(found, imported.Account("me", "/home/me"), {"x", "a" * 63})
+    assert [entry.name for entry in entries] == ["x-2", "date", "a" * 50 + "-2", "mine"]
+    assert not any("heartbeatd" in said for entry in entries for said in entry.comment)
+
+
+def test_zones_that_are_one_and_the_same_need_no_cron_tz() -> None:
+    job = replace(JOB, schedule=parse("0 3 * * *", zones.zone("UTC")))
+    assert "CRON_TZ" not in written([Said(job, {})], Host(zones.zone("Etc/Zulu"), "/home/me"))

@@ -324,3 +324,30 @@ def test_every_text_is_written_so_that_it_reads_the_same(value: str) -> None:
     made = insert("", [Entry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})])
     found = read_tree(made, Complaints(""))["cron"]
     assert found == {f"n{value}": {"command": value, "stdin": value, "env": {"A": value}}}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "host", "added"),
+    [
+        ("UTC", "Etc/UTC", 0),
+        ("Etc/GMT", "Zulu", 0),
+        ("Europe/Berlin", "Europe/Stockholm", 0),
+        ("Europe/Berlin", "Europe/London", 1),
+        ("UTC", "Europe/London", 1),
+    ],
+)
+def test_a_job_is_there_whatever_its_zone_is_called(
+    theirs: str, host: str, added: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = config(tmp_path, f'timezone: {theirs}\ncron:\n  x:\n    schedule: "1 2 * * *"\n    command: date\n')
+    assert main(["cron", "import", str(table(tmp_path, "1 2 * * * date\n")), "--timezone", host, "--into", str(into)]) == 0
+    assert capsys.readouterr().out.startswith(f"{into}: 1 job added" if added else "nothing to add: 1 job of this file is in")
+
+
+def test_what_is_left_to_do_is_true_of_the_file_that_was_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = config(tmp_path, SMALL)
+    file = table(tmp_path, "0 3 * * * one\n")
+    assert "doctor` looks whether `crontab -l` has any left" in run(capsys, file, "--into", into)[1]
+    file = table(tmp_path, f"0 3 * * * {ME.pw_name} two\n")
+    said = run(capsys, file, "--user-column", "--into", into)[1].splitlines()[-1]
+    assert said == f"next: take the lines out of {file}, or both run them; `heartbeatd doctor` does not look there"

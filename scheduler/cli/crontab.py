@@ -52,7 +52,7 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
     elif into is None:
         _print(mine, account)
     else:
-        _put(mine, account, into)
+        _put(mine, account, into, _next_step(file, user_column=user_column))
     return 1 if found.faults or foreign else 0
 
 
@@ -159,7 +159,7 @@ def _print(lines: Sequence[Line], account: Account) -> None:
     click.echo(_proof(lines, made, jobs), err=True)
 
 
-def _put(lines: Sequence[Line], account: Account, path: Path) -> None:
+def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) -> None:
     before = _before(path)
     new = imported.missing(lines, map(crontab.identity, _jobs(path, before).values()))
     there = len(lines) - len(new)
@@ -181,7 +181,15 @@ def _put(lines: Sequence[Line], account: Account, path: Path) -> None:
         click.echo(f"hint: what defaults.cron says holds for them too: {', '.join(inherits)}", err=True)
     click.echo(f"{path}: {_many(len(new))} added" + (f", {there:,} there already" if there else ""))
     click.echo(proof)
-    click.echo("next: take the lines out of the crontab, or both run them; `heartbeatd doctor` looks whether any are left")
+    click.echo(f"next: {next_step}")
+
+
+def _next_step(file: str, *, user_column: bool) -> str:
+    """What is left to do; doctor knows of the user's own crontab, and may not be let read the system's files."""
+    if user_column:
+        there = "the file" if file == "-" else plain(file)
+        return f"take the lines out of {there}, or both run them; `heartbeatd doctor` does not look there"
+    return "take the lines out of the crontab, or both run them; `heartbeatd doctor` looks whether `crontab -l` has any left"
 
 
 def _before(path: Path) -> bytes:

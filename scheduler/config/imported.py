@@ -26,7 +26,7 @@ class Account:
 def entries(lines: Iterable[Line], account: Account, taken: Collection[str]) -> list[Entry]:
     """The jobs, with names that are none of those taken; the same lines in the same order get the same names."""
     names = Names(taken)
-    return [Entry(names.give(line.command), keys(line, account), line.comment) for line in lines]
+    return [Entry(names.give(line.command, line.name), keys(line, account), line.comment) for line in lines]
 
 
 def keys(line: Line, account: Account) -> Mapping[str, object]:
