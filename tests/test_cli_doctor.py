@@ -108,10 +108,24 @@ def test_messages_that_were_given_up_are_warned_of(config: Path, capsys: pytest.
     assert ("outbox", "warn") in found(config, capsys)
 
 
-def test_people_get_one_line_for_each(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_sqlite_is_no_reason_to_worry_and_it_is_said_what_to_leave_alone() -> None:
+    told = doctor.sqlite((3, 40, 1)).text
+    assert "normal use is safe" in told
+    assert "copy it only by `.backup`" in told
+
+
+def test_people_get_lines_that_fit_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG.replace("30m", "often enough for all of us"))
+    assert main(["doctor", "-c", str(config)]) == 1
+    told = capsys.readouterr().out
+    assert "write 90s, 30m or 1h30m" in " ".join(told.split())
+    assert all(len(line) <= 80 or len(line.split()) == 1 for line in told.replace(str(config.parent), ".").splitlines())
+
+
+def test_people_get_one_finding_for_each(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "-c", str(config)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert all(line.split()[0] in ("ok", "warn", "bad") for line in lines)
+    assert all(line.split()[0] in ("ok", "warn", "bad") for line in lines if not line.startswith(" "))
     assert "warn  daemon    not running; `heartbeatd run` starts it" in lines
 
 

@@ -250,6 +250,18 @@ def test_status_says_when_the_daemon_was_down(store: Store, state: Path, capsys:
     ]
 
 
+def test_status_shows_a_config_that_was_refused_within_eighty_columns(
+    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live(store, "one", NOON, NOON + MINUTE)
+    problem = "config.yaml:9:17: agents.ops.heartbeat.interval: 'often' is not a duration; write 90s, 30m or 1h30m"
+    with store.transaction() as db:
+        boots.refuse(_turn(db, NOON, "one"), problem)
+    lines = printed(capsys, state, "status")
+    assert problem in " ".join(map(str.strip, lines))
+    assert max(map(len, lines)) <= 80
+
+
 def test_status_calls_it_running_while_its_lock_is_held(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live(store, "one", NOON, None)
     lock = state.with_name("heartbeatd.db.lock")
@@ -283,7 +295,9 @@ def test_status_says_who_holds_the_lane_of_an_agent(store: Store, state: Path, c
 
 
 def test_status_before_the_first_start_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, state, "status") == [f"daemon: has never run on {state}; `heartbeatd run` starts it"]
+    assert " ".join(map(str.strip, printed(capsys, state, "status"))) == (
+        f"daemon: has never run on {state}; `heartbeatd run` starts it"
+    )
     assert listed(capsys, state, "status")["daemon"] == {"running": False, "pid": None}
 
 

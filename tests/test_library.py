@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -188,6 +189,15 @@ def test_the_example_runs_as_a_bare_script() -> None:
         "10:00 alert: Say how full the disk is. It is 98 % full.",
         "23:00 skipped active_hours",
     ]
+
+
+def test_the_page_says_how_to_install_it_and_the_command_that_it_names_runs() -> None:
+    page = (HOME / "docs" / "library.md").read_text("utf-8")
+    assert "`pip install /path/to/heartbeatd`" in page
+    (named,) = set(re.findall(r"\.venv/bin/python (examples/\S+\.py)", page))
+    assert f".venv/bin/python {named}" in (HOME / named).read_text("utf-8").splitlines()[0]
+    done = subprocess.run([sys.executable, named], cwd=HOME, env={}, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_library_is_imported_when_it_is_first_used_and_needs_no_other_package() -> None:

@@ -74,6 +74,7 @@ def test_systemd_has_nothing_to_say_against_the_daemons_own_unit(tmp_path: Path)
     told = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=30, check=False)
     assert (told.returncode, [line for line in told.stderr.splitlines() if "heartbeatd" in line]) == (0, [])
     assert "WantedBy=" in unit
+    assert "KillMode=mixed" in unit  # else what runs is ended before limits.shutdown_grace is over
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import click
 from scheduler import locks
 from scheduler.cli import options, reach, twice
 from scheduler.cli.reach import Place
+from scheduler.cli.table import wrapped
 from scheduler.cli.times import local, utc_now, zone_name
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
@@ -52,7 +53,8 @@ def doctor(path: Path, state: Path | None, form: str) -> int:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            click.echo(f"{finding.level:<5} {finding.what:<9} {finding.text}")
+            for line in wrapped(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16):
+                click.echo(line)
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
@@ -81,8 +83,9 @@ def sqlite(found: tuple[int, ...]) -> Finding:
     mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
     if mended:
         return Finding("ok", "sqlite", _dotted(found))
-    advice = "open the database with no other writing program while the daemon runs, or upgrade to 3.51.3"
-    return Finding("warn", "sqlite", f"{_dotted(found)} may corrupt a file whose log two programs fold in at once; {advice}")
+    bug = f"{_dotted(found)} has a bug where two programs write to a file at once, mended in 3.51.3"
+    advice = "let no other program write to it while the daemon runs, and copy it only by `.backup` of sqlite3"
+    return Finding("warn", "sqlite", f"{bug}; the daemon alone writes to its database, so that normal use is safe: {advice}")
 
 
 def _config(path: Path) -> Iterator[Finding]:

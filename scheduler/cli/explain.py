@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ from scheduler.cli import arguments, names, options, reach
 from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
-from scheduler.cli.table import plain, table
+from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import between, rough, utc_now
 from scheduler.config.wording import written
 from scheduler.observe import explain as answers
@@ -25,7 +24,6 @@ from scheduler.observe.explain import Asked
 from scheduler.tables import duequeue, store
 from scheduler.work import lanes
 
-LINE = 80
 Told = dict[str, Any]
 
 
@@ -222,4 +220,4 @@ def _local(told: Told, instant: str) -> str:
 def _fact(word: str, value: str) -> Iterator[str]:
     """A fact after its word, over several lines where one does not hold it; nothing for none."""
     if value:
-        yield from textwrap.wrap(f"{word:<10} {plain(value)}", LINE, subsequent_indent=" " * 11)
+        yield from wrapped(f"{word:<10} {value}", 11)

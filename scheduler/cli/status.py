@@ -14,7 +14,7 @@ from scheduler.cli import options, reach
 from scheduler.cli.figures import why
 from scheduler.cli.names import called
 from scheduler.cli.reach import Place, Up
-from scheduler.cli.table import table
+from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import local, rough, short, utc_now, zone_name
 from scheduler.observe.status import snapshot
 
@@ -36,7 +36,10 @@ def status(path: Path, state: Path | None, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(_as_data(seen, up), indent=2))
         return
-    for line in (*_life(seen, up, now, where), *(_entries(seen, now) if seen else ())):
+    for fact in (*_life(seen, up, now, where), *(_facts(seen) if seen else ())):
+        for line in wrapped(fact, 2 + len(fact) - len(fact.lstrip())):
+            click.echo(line)
+    for line in _entries(seen, now) if seen else ():
         click.echo(line)
 
 
@@ -82,7 +85,8 @@ def _how(clean: bool) -> str:
     return "stopped in order" if clean else "ended unexpectedly"
 
 
-def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
+def _facts(seen: dict[str, Any]) -> Iterator[str]:
+    """What is not well, or under way, beside the daemon itself."""
     queue = seen["queue"]
     yield f"queue: {queue['due']} due, {queue['running']} running, {queue['retrying']} waiting for another attempt"
     for box in seen["outbox"]:
@@ -92,6 +96,9 @@ def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
     for tell in (_failing, _waking, _held):  # one kind of line after the other
         for entry in seen["entries"]:
             yield from tell(called(entry["kind"], entry["name"]), entry)
+
+
+def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
     if seen["entries"]:
         yield ""
         yield table(HEAD, [_row(entry, now) for entry in seen["entries"]])

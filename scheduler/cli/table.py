@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Sequence
+from textwrap import wrap
 
 GAP = "  "
+LINE = 80
 NARROWEST = 40
 
 
@@ -28,6 +30,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
 def line(text: str, width: int) -> str:
     """The beginning of a text in one line of printable characters."""
     return _cut(plain(text), width)
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """The lines of a text, those after the first indented; no word is broken, so that paths and commands can be copied."""
+    return wrap(plain(text), LINE, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def plain(text: str) -> str:

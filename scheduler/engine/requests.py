@@ -221,9 +221,8 @@ def _declared(turn: Turn, kind: Kind, name: str) -> Standing:
     standing = duequeue.find(turn.db, kind, name)
     if standing is None or (kind, name) not in turn.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
-        instead = (
-            suggest(name, [known for each, known in turn.plan.entries if each is kind]) or "; `heartbeatd status` lists them"
-        )
+        others = [other for each, other in turn.plan.entries if each is kind]
+        instead = suggest(name, others) or "; `heartbeatd status` lists them"
         raise Refused("not_found", f"no {what} {name!r} in {turn.plan.settings.path.name}{instead}")
     return standing
 
