@@ -375,6 +375,28 @@ def test_failures_that_no_last_can_be_told_are_told_elsewhere(world: World, sent
     assert [url for url, _ in sent] == ["https://boss.example.org/"]
 
 
+def test_a_channel_that_one_person_refuses_is_not_dead_for_the_others(world: World, sent: list[tuple[str, str]]) -> None:
+    boss = '  boss: {kind: webhook, url: "https://boss.example.org/"}\n'
+    failing(world, deliver="last", channels=boss)
+    takes = world.sends
+
+    def send(parcel: Parcel) -> Sent:
+        return Sent("dead", "blocked", None) if "to/7" in parcel.channel.url.reveal() else takes(parcel)
+
+    world.sends = send
+    spoke(world, "7")
+    world.run(minutes=31)
+    spoke(world, "8")
+    world.run(hours=6)
+    spoke(world, "7")
+    world.run(hours=6)
+    assert [(url, text.splitlines()[0][:48]) for url, text in sent] == [
+        ("https://boss.example.org/", "A message of ops was not delivered to 7 on the c"),
+        ("https://chat.example.org/to/8?x=1", "Agent ops still has the same fault; it failed 14"),
+        ("https://boss.example.org/", "Agent ops still has the same fault; it failed 26"),
+    ]
+
+
 def test_failures_of_a_job_without_an_agent_have_no_last_to_go_to(tmp_path: Path) -> None:
     loaded = read(tmp_path, config() + "cron: {tick: {every: 6h, command: x}}\n")
     assert loaded.settings.jobs["tick"].on_failure_deliver == ("log",)

@@ -70,6 +70,34 @@ def test_an_old_message_gets_one_attempt_more(play: Play) -> None:
     assert (1, "dead", 2, "503") in told(world)
 
 
+@pytest.mark.parametrize("window", ["1h", "6h"])
+def test_a_dead_message_that_arrives_later_is_no_news_for_a_window_from_then_on(play: Play, window: str) -> None:
+    yaml = CONFIG.replace("deliver: hook", f"deliver: hook, dedup: {{window: {window}}}")
+    world = play(yaml, scripts={"ops": lambda asked: "The disk is full." if len(world.asked) != 2 else "HEARTBEAT_OK"})
+    world.sends = Channel(REFUSED, FINE)
+    world.run(minutes=50)
+    world.ask(SendAgain(1))
+    world.until("2026-03-02 09:45")
+    assert [row["suppression"] for row in world.rows()] == [None, "heartbeat_ok", "duplicate", "duplicate"]
+    world.until("2026-03-02 16:00")
+    assert [f"{when:%H:%M}" for when, _, text in world.said if "disk" in text][:2] == {
+        "1h": ["08:50", "10:00"],
+        "6h": ["08:50", "15:00"],
+    }[window]
+
+
+def test_a_long_message_of_which_a_part_died_is_no_news_once_all_of_it_has_arrived(play: Play) -> None:
+    yaml = CONFIG.replace("interval: 30m", "interval: 4h").replace(
+        '{kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}', '"discord://42/abc"'
+    )
+    world = play(yaml, scripts={"ops": lambda asked: "x" * 5000})
+    world.sends = Channel(FINE, REFUSED, FINE)
+    world.run(minutes=10)
+    world.ask(SendAgain(2))
+    world.run(hours=5)
+    assert [row["suppression"] for row in world.rows()] == [None, "duplicate"]
+
+
 @pytest.mark.parametrize("first", [DOUBT, REFUSED, LATER])
 def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: Sent) -> None:
     channel = Channel(first, FINE)

@@ -44,12 +44,12 @@ def hear(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standi
 
 
 def hear_of_channels(turn: Turn) -> None:
-    """What became of messages in this turn: the first that a channel lets die is told elsewhere, until it has taken one."""
+    """What became of messages in this turn: the first that a channel lets die, of each whom it leads to, is told elsewhere."""
     for happened in tuple(turn.events):
         if not isinstance(happened, Told) or happened.channel == LOG:
             continue
         if happened.state is Delivery.DELIVERED:
-            incidents.drop(turn, CHANNEL, happened.channel)
+            incidents.drop_target(turn, happened.outbox_id)
         elif happened.state is Delivery.DEAD:
             _lost(turn, outbox.letter(turn.db, happened.outbox_id), happened.error)
 
@@ -126,28 +126,29 @@ def _story(turn: Turn, incident: Incident, count: int) -> Story:
 
 def _notify(turn: Turn, claim: Claim, notice: Notice, text: str) -> None:
     """Tell those who are to be told; where all of their channels are dead, somebody else."""
-    wished, dead = claim.entry.on_failure.deliver, incidents.dead_channels(turn.db)
-    living = tuple(target for target in targets.of(turn, wished, claim.entry.lane) if target.channel not in dead)
+    wished, dead = claim.entry.on_failure.deliver, incidents.dead_targets(turn.db)
+    living = tuple(target for target in targets.of(turn, wished, claim.entry.lane) if target not in dead)
     outbox.notify(turn, outbox.origin(claim), notice, text, living or (_elsewhere(turn, wished, dead),))
 
 
 def _lost(turn: Turn, letter: Letter, error: str) -> None:
-    """A message has been given up: told on another channel, once until the channel works again.
+    """A message has been given up: told on another channel, once until whoever was to get it has got another one.
 
     Of one that was told before, and has been given up again, there is nothing to tell; the next one is still news.
     """
-    if incidents.find(turn.db, CHANNEL, letter.channel) is not None:
+    lost, dead = Target(letter.channel, letter.whom), incidents.dead_targets(turn.db)
+    if lost in dead:
         return
     entry = turn.plan.entries.get((Kind(letter.kind), letter.name))
     wished = entry.on_failure.deliver if entry else ()
-    target = _elsewhere(turn, wished, incidents.dead_channels(turn.db) | {letter.channel})
+    target = _elsewhere(turn, wished, dead | {Target(letter.channel)})
     text = notices.undelivered(letter, error)
     if outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", text, (target,)):
-        incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now))
+        incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now), letter.whom)
 
 
-def _elsewhere(turn: Turn, wished: tuple[str, ...], dead: frozenset[str]) -> Target:
+def _elsewhere(turn: Turn, wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
     """A channel that works as far as we know: of those that are wished, else any that is declared, else the log."""
     declared = turn.plan.settings.channels
-    usable = (name for name in (*wished, *declared) if name in declared and name not in dead and declared[name].usable)
+    usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].usable)
     return Target(next((name for name in usable if name != LOG), LOG))

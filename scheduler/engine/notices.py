@@ -70,11 +70,15 @@ def better(claim: Claim, reason: str | None, story: Story) -> str:
 def undelivered(letter: Letter, error: str) -> str:
     """A message was given up; what it said is for its own people to read, and so not repeated here."""
     return (
-        f"A message of {letter.name} was not delivered to the channel {letter.channel}, and is given up.\n"
+        f"A message of {letter.name} was not delivered to {_place(letter)}, and is given up.\n"
         f"{_cut(error)}\n"
         f"Its text: heartbeatd show {letter.run_id}\n"
         f"Further ones that {letter.channel} does not take are not told here, until it has taken one: heartbeatd status"
     )
+
+
+def _place(letter: Letter) -> str:
+    return f"{letter.whom} on the channel {letter.channel}" if letter.whom else f"the channel {letter.channel}"
 
 
 def _called(claim: Claim) -> str:

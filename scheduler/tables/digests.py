@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from scheduler.outcome import Delivery, Kind
 from scheduler.tables.targets import Target
@@ -42,31 +42,38 @@ def note(turn: Turn, entry: Entry, target: Target, message: str, outbox_id: int)
     """A message is written for a target: within the entry's window, if it has one, its text is no news there."""
     if entry.dedup_window:
         turn.db.execute(
-            "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at) values (?, ?, ?, ?, ?, ?, ?)",
+            "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at, window)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 entry.kind, entry.name, target.channel, target.whom, entry.digest(message), outbox_id,
-                millis(turn.now + entry.dedup_window),
+                millis(turn.now + entry.dedup_window), entry.dedup_window // MILLISECOND,
             ),
         )  # fmt: skip
 
 
-def delivered(turn: Turn, outbox_id: int, waited: timedelta) -> None:
-    """The window of a text counts from its delivery, so it ends as much later as the message waited."""
-    turn.db.execute("update digest set until_at = until_at + ? where outbox_id = ?", (waited // MILLISECOND, outbox_id))
+def delivered(turn: Turn, channel: str, run_id: int, notice: str | None) -> None:
+    """The window of a text counts from the delivery of its last part, also where that had been given up before."""
+    turn.db.execute(
+        "update digest set until_at = ?1 + window where outbox_id in (select max(id) from outbox where channel = ?2"
+        " and run_id = ?3 and notice is ?4 having sum(state in ('dead', 'dropped')) = 0)",
+        (millis(turn.now), channel, run_id, notice),
+    )
 
 
 def unsay(turn: Turn, channel: str, run_id: int, notice: str | None) -> None:
     """The channel has not had this text, and may be told it anew."""
     turn.db.execute(
-        "delete from digest where outbox_id in (select id from outbox where channel = ? and run_id = ? and notice is ?)",
+        "update digest set until_at = 0 where outbox_id in"
+        " (select id from outbox where channel = ? and run_id = ? and notice is ?)",
         (channel, run_id, notice),
     )
 
 
 def forget(turn: Turn) -> None:
-    """Drop the digests whose window is over and whose message is no longer on its way."""
+    """Drop the digests whose window is over and whose message is neither on its way nor given up, and so may be sent again."""
     turn.db.execute(
         "delete from digest where until_at < ? and outbox_id not in"
-        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))",
+        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))"
+        " and not (until_at = 0 and exists (select 1 from outbox where id = outbox_id))",
         (millis(turn.now),),
     )

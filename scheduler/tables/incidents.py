@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from scheduler.tables.targets import Target
 from scheduler.tables.times import bound, millis, moment, optional
 from scheduler.turn import Turn
 
@@ -29,18 +30,18 @@ class Incident:
 
 
 def find(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
-    """The open incident of an entry or a channel."""
+    """The open incident of an entry."""
     row = db.execute("select * from incident where kind = ? and name = ?", (kind, name)).fetchone()
     if row is None:
         return None
     return Incident(moment(row["since"]), tuple(json.loads(row["faults"])), row["reason"], optional(row["told_at"]))
 
 
-def put(turn: Turn, kind: str, name: str, incident: Incident) -> None:
-    """Open an incident, or write how it goes on."""
+def put(turn: Turn, kind: str, name: str, incident: Incident, whom: str = "") -> None:
+    """Open an incident, or write how it goes on; `whom` is for a channel that leaves open whom it tells."""
     turn.db.execute(
-        "insert or replace into incident (kind, name, since, faults, reason, told_at) values (?, ?, ?, ?, ?, ?)",
-        (kind, name, millis(incident.since), json.dumps(incident.faults), incident.reason, bound(incident.told_at)),
+        "insert or replace into incident (kind, name, whom, since, faults, reason, told_at) values (?, ?, ?, ?, ?, ?, ?)",
+        (kind, name, whom, millis(incident.since), json.dumps(incident.faults), incident.reason, bound(incident.told_at)),
     )
 
 
@@ -54,9 +55,17 @@ def pull_near(turn: Turn) -> None:
     turn.db.execute("update incident set since = min(since, ?1), told_at = min(told_at, ?1)", (millis(turn.now),))
 
 
-def dead_channels(db: sqlite3.Connection) -> frozenset[str]:
-    """The channels that gave up a message and have taken none since."""
-    return frozenset(row["name"] for row in db.execute("select name from incident where kind = ?", (CHANNEL,)))
+def drop_target(turn: Turn, outbox_id: int) -> None:
+    """Close the incident of where this message went; there may be none."""
+    turn.db.execute(
+        "delete from incident where kind = ? and (name, whom) = (select channel, whom from outbox where id = ?)",
+        (CHANNEL, outbox_id),
+    )
+
+
+def dead_targets(db: sqlite3.Connection) -> frozenset[Target]:
+    """Where a message was given up and none has been taken since: a person who refuses us makes no channel dead for others."""
+    return frozenset(Target(*row) for row in db.execute("select name, whom from incident where kind = ?", (CHANNEL,)))
 
 
 def keep_channels(turn: Turn, declared: Iterable[str]) -> None:

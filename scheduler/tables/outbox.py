@@ -173,7 +173,7 @@ def untried(db: sqlite3.Connection) -> bool:
 def delivered(turn: Turn, letter: Letter) -> None:
     """The channel has taken it, and the window of its text counts from now."""
     _end(turn, letter, Delivery.DELIVERED, None)
-    digests.delivered(turn, letter.id, turn.now - letter.created_at)
+    digests.delivered(turn, letter.channel, letter.run_id, letter.notice)
 
 
 def ladder(attempts: int) -> timedelta:

@@ -156,17 +156,19 @@ create table digest (
   hash text not null,
   outbox_id integer not null,
   until_at integer not null,        -- until then the same text is no news
+  window integer not null,          -- how long that is from its delivery on, in milliseconds
   primary key (kind, name, channel, whom, hash)
 ) strict, without rowid;
 
 create table incident (
   kind text not null,               -- heartbeat, cron, channel
   name text not null,
+  whom text not null,               -- on a channel that leaves open whom it tells, else empty
   since integer not null,           -- when it first went wrong
   faults text not null,             -- how it went wrong so far, each by its hash, as JSON
   reason text,                      -- of the last failure, else of the last skip
   told_at integer,                  -- when it was told last; null: not yet
-  primary key (kind, name)
+  primary key (kind, name, whom)
 ) strict, without rowid;
 
 create table target (
