@@ -95,10 +95,10 @@ def read(text: str, zone: ZoneInfo, named: Callable[[str], ZoneInfo], *, user_co
     ends = text.split("\n")
     for number, line in enumerate(ends, 1):
         reader.take(number, line.removesuffix("\r"))
+        if line.endswith("\r"):
+            reader.hint(number, "a line end as on Windows; cron hands the extra character to the shell, here it is left out")
     if ends[-1]:
         reader.hint(len(ends), "the last line does not end; Debian's cron ignores the whole file for it")
-    if returns := sum(line.endswith("\r") for line in ends):
-        reader.hint(0, f"{returns} lines end as on Windows; cron hands the extra character to the shell, here it is left out")
     return Crontab(tuple(reader.lines), tuple(reader.faults), tuple(reader.hints))
 
 
@@ -242,7 +242,8 @@ def _refuse_setting(name: str, value: str) -> None:
 def _refuse_delay(line: Line) -> None:
     if line.when and line.delay > line.when.period():
         minutes = line.when.period() // timedelta(minutes=1)
-        raise ValueError(f"may fire every {minutes} minutes, and RANDOM_DELAY is longer; set one of at most {minutes} above it")
+        often = f"{minutes} minutes" if minutes > 1 else "minute"
+        raise ValueError(f"may fire every {often}, and RANDOM_DELAY is longer; set one of at most {minutes} above it")
 
 
 def _meaning(name: str, value: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 from scheduler.cli.main import main
 from scheduler.cli.table import harmless, table
 from scheduler.cli.times import between, host_zone_name, local, rough, short, zone_name
+from scheduler.config.wording import counted
 from scheduler.locks import Lock
 from scheduler.outcome import Kind
 from scheduler.tables import boots, duequeue
@@ -71,6 +72,11 @@ def listed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) -> 
 def printed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) -> list[str]:
     assert main([*arguments, "--state", str(state)]) == 0
     return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1234, "1,234 runs")])
+def test_one_of_a_kind_has_no_plural(number: int, told: str) -> None:
+    assert counted(number, "run") == told
 
 
 def test_runs_come_newest_first(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_
     text = RIGHT.replace(LIMITS, "limits: {}").replace(BUDGET, "retries: 1").replace("      retries: 2\n", "")
     line = "write defaults: {heartbeat: {budget: {usd_per_day: 1.00}}}, or budget: unlimited if you mean it"
     assert warnings(tmp_path, text) == [
-        f"config.yaml:6:1: agents: nothing bounds what is spent by one agent that asks a model; {line}"
+        f"config.yaml:6:1: agents: nothing bounds what is spent by 1 agent that asks a model; {line}"
     ]
     assert warnings(tmp_path, text.replace("retries: 1", "budget: unlimited")) == []
     assert warnings(tmp_path, text.replace("limits: {}", LIMITS)) == []
@@ -99,7 +99,7 @@ def test_agents_that_ask_a_model_without_any_budget_are_told_once_with_the_line_
 def test_jobs_that_ask_a_model_without_any_budget_are_told_the_line_that_bounds_them(tmp_path: Path) -> None:
     text = RIGHT.replace(LIMITS, "limits: {}") + 'cron:\n  ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}\n'
     line = "defaults: {cron: {budget: {usd_per_day: 1.00}}}"
-    told = f"nothing bounds what is spent by one job that asks a model; write {line}, or budget: unlimited if you mean it"
+    told = f"nothing bounds what is spent by 1 job that asks a model; write {line}, or budget: unlimited if you mean it"
     assert warnings(tmp_path, text) == [f"config.yaml:16:1: cron: {told}"]
     assert warnings(tmp_path, text.replace("defaults: {", "defaults: {cron: {budget: {usd_per_day: 1.00}}, ")) == []
 

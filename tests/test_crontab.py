@@ -186,10 +186,10 @@ def test_a_comment_may_hold_any_bytes() -> None:
     assert taken("# caf\udce9 \0\n0 3 * * * x\n").faults == ()
 
 
-def test_line_ends_of_windows_are_left_out_and_told_once() -> None:
+def test_line_ends_of_windows_are_left_out_and_told() -> None:
     found = taken("A=1\r\n0 3 * * * x\r\n0 4 * * * y\r\n")
     assert [(line.command, line.settings["A"]) for line in found.lines] == [("x", "1"), ("y", "1")]
-    assert [note.text[:34] for note in found.hints] == ["3 lines end as on Windows; cron ha"]
+    assert [(note.number, note.text[:26]) for note in found.hints] == [(line, "a line end as on Windows; ") for line in (1, 2, 3)]
 
 
 def test_a_last_line_without_an_end_is_taken_and_told() -> None:

@@ -129,7 +129,7 @@ def test_the_same_file_twice_adds_nothing_and_says_so(tmp_path: Path, capsys: py
     assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 3 jobs added"
     assert {"one", "one-2", "one-3"} <= jobs(tmp_path, into.read_bytes()).keys()
     once = into.read_bytes()
-    assert run(capsys, file, "--into", into)[:2] == (0, f"nothing to add: 3 jobs of this file are in {into} already\n")
+    assert run(capsys, file, "--into", into)[:2] == (0, f"nothing to add: {into} has 3 jobs of this file already\n")
     assert into.read_bytes() == once
     table(tmp_path, "0 5 * * * new\n0 3 * * * one\n0 3 * * * one\n0 4 * * * one\n")
     assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 1 job added, 3 there already"
@@ -341,7 +341,9 @@ def test_a_job_is_there_whatever_its_zone_is_called(
 ) -> None:
     into = config(tmp_path, f'timezone: {theirs}\ncron:\n  x:\n    schedule: "1 2 * * *"\n    command: date\n')
     assert main(["cron", "import", str(table(tmp_path, "1 2 * * * date\n")), "--timezone", host, "--into", str(into)]) == 0
-    assert capsys.readouterr().out.startswith(f"{into}: 1 job added" if added else "nothing to add: 1 job of this file is in")
+    assert capsys.readouterr().out.startswith(
+        f"{into}: 1 job added" if added else f"nothing to add: {into} has 1 job of this file"
+    )
 
 
 def test_what_is_left_to_do_is_true_of_the_file_that_was_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

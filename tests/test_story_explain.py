@@ -455,6 +455,23 @@ def test_what_a_wake_started_is_told_beside_the_slots(play: Play) -> None:
     assert (found["slots"], [(each["cause"], each["count"]) for each in found["beside"]]) == (4, [("ok", 1)])
 
 
+@pytest.mark.parametrize(
+    ("wakes", "interval", "slots", "beside"),
+    [(1, "24h", "1 slot", "1 run without a slot: 1 ran, quiet"), (2, "12h", "2 slots", "2 runs without a slot: 2 ran, quiet")],
+)
+def test_one_is_told_as_one_and_two_as_two(
+    wakes: int, interval: str, slots: str, beside: str, play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = play(agent(interval=interval), start="2026-03-02 00:00")
+    for _ in range(wakes):
+        world.run(hours=2)
+        world.wake("ops", "look")
+    world.run(hours=20)
+    lines = printed(capsys, world, "ops", "--on", DAY)
+    assert lines[1] == f"Mon 2026-03-02, {slots}"
+    assert {f"in all     {slots}: {slots[0]} ran, quiet", f"beside     {beside}"} <= set(lines)
+
+
 # --- one instant, and now ---------------------------------------------------------------------------------------------------
 
 

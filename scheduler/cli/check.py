@@ -17,6 +17,7 @@ from scheduler.config.complaint import ConfigError
 from scheduler.config.effective import effective
 from scheduler.config.load import Loaded
 from scheduler.config.today import Today
+from scheduler.config.wording import counted
 from scheduler.settings import Settings
 from scheduler.tables import once
 
@@ -75,8 +76,4 @@ def _refuse(error: ConfigError, form: str) -> int:
 
 
 def _counted(settings: Settings) -> str:
-    return f"{_many(len(settings.heartbeats), 'agent')}, {_many(len(settings.jobs), 'job')}"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{counted(len(settings.heartbeats), 'agent')}, {counted(len(settings.jobs), 'job')}"

@@ -26,6 +26,7 @@ from scheduler.config.imported import Account
 from scheduler.config.insert import Entry
 from scheduler.config.secrets import refers
 from scheduler.config.tree import Map
+from scheduler.config.wording import counted
 
 WEEK = timedelta(days=7)
 SHOWN = 5  # numbers of lines that are named before the rest is counted
@@ -164,7 +165,7 @@ def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) ->
     new = imported.missing(lines, map(crontab.identity, _jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
-        click.echo(f"nothing to add: {_many(there)} of this file {'is' if there == 1 else 'are'} in {path} already")
+        click.echo(f"nothing to add: {path} has {counted(there, 'job')} of this file already")
         return
     root = _root(path, before)
     entries = imported.entries(new, account, _part(root, "cron"))
@@ -179,7 +180,7 @@ def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) ->
         click.echo(f"warning: {warning}", err=True)
     if inherits := _part(root, "defaults", "cron"):
         click.echo(f"hint: what defaults.cron says holds for them too: {', '.join(inherits)}", err=True)
-    click.echo(f"{path}: {_many(len(new))} added" + (f", {there:,} there already" if there else ""))
+    click.echo(f"{path}: {counted(len(new), 'job')} added" + (f", {there:,} there already" if there else ""))
     click.echo(proof)
     click.echo(f"next: {next_step}")
 
@@ -243,7 +244,7 @@ def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, J
                 f"line {line.number} would not be the same as cron/{entry.name}, for what defaults.cron says; nothing was written"
             )
         runs += found.count if found else 0
-    return f"{_many(len(lines))}; the next 7 days: {runs:,} run{'' if runs == 1 else 's'}, at the same instants as the crontab's"
+    return f"{counted(len(lines), 'job')}; the next 7 days: {counted(runs, 'run')}, at the same instants as the crontab's"
 
 
 class _Week:
@@ -270,7 +271,3 @@ def _said(path: Path, jobs: Iterable[Job]) -> list[export.Said]:
         open_ = {name: value for name, value in env.items() if not refers(value)}
         found.append(export.Said(job, open_, tuple(name for name in env if name not in open_)))
     return found
-
-
-def _many(number: int) -> str:
-    return f"{number:,} job{'' if number == 1 else 's'}"

@@ -23,6 +23,7 @@ from scheduler.cli.times import local, utc_now, zone_name
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
 from scheduler.config.today import Today
+from scheduler.config.wording import counted
 from scheduler.tables import boots, once, outbox, store
 
 Level = Literal["ok", "warn", "bad"]
@@ -142,7 +143,7 @@ def _database(where: Place) -> Iterator[Finding]:
 def _letters(db: sqlite3.Connection) -> Iterator[Finding]:
     for channel in outbox.unfinished(db):
         if channel["dead"]:
-            text = f"{channel['dead']} messages for {channel['channel']} were given up; `heartbeatd runs` shows their texts"
+            text = f"given up for {channel['channel']}: {counted(channel['dead'], 'message')}; `heartbeatd outbox` lists them"
             yield Finding("warn", "outbox", text)
 
 

@@ -17,7 +17,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import between, rough, utc_now
-from scheduler.config.wording import written
+from scheduler.config.wording import counted, written
 from scheduler.observe import explain as answers
 from scheduler.observe.causes import Cause
 from scheduler.observe.explain import Asked
@@ -87,9 +87,9 @@ def _of_present(told: Told) -> Iterator[str]:
     yield _title(told)
     yield from _fact("last slot", _slot(told, told["last_slot"]))
     yield from _fact("last run", _run(told, told["last_run"]))
-    yield from _fact("since then", _counts(told["skipped_since"], "slots"))
+    yield from _fact("since then", _counts(told["skipped_since"], "slot"))
     yield from _fact("wakes", f"{told['wakes_waiting']} waiting" if told["wakes_waiting"] else "")
-    yield from _fact("told", f"{told['texts_told']} texts that would be no news" if told["texts_told"] else "")
+    yield from _fact("told", f"{counted(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
     yield from _fact("daemon", _life(told))
     yield from _fact("next", _next(told))
     yield from _fact("now", _now(told))
@@ -113,12 +113,12 @@ def _of_day(told: Told) -> Iterator[str]:
     hours = datetime.fromisoformat(told["until"]) - datetime.fromisoformat(told["from"])
     length = f"{hours / timedelta(hours=1):g} hours, " if hours != timedelta(days=1) else ""
     yield _title(told)
-    yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{told['slots']} slots"
+    yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{counted(told['slots'], 'slot')}"
     if told["stretches"]:
         clock = _clock_of(told)
         yield table(("FROM", "TO", "SLOTS", "WHY"), [_stretch(stretch, clock) for stretch in told["stretches"]])
-    yield from _fact("in all", _counts(told["totals"], "slots"))
-    yield from _fact("beside", _counts(told["beside"], "runs without a slot"))
+    yield from _fact("in all", _counts(told["totals"], "slot"))
+    yield from _fact("beside", _counts(told["beside"], "run", " without a slot"))
     for event in told["events"]:
         yield from _fact(f"{_local(told, event['at']):.19}"[11:], event["says"])
 
@@ -175,10 +175,11 @@ def _run(told: Told, run: Told | None) -> str:
     return f"{run['id']}, {_local(told, run['started_at'])}, {run['outcome'] or run['state']}{why}{took}{error}"
 
 
-def _counts(counts: list[Told], what: str) -> str:
+def _counts(counts: list[Told], what: str, sort: str = "") -> str:
     if not counts:
         return ""
-    return f"{sum(each['count'] for each in counts)} {what}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
+    total = counted(sum(each["count"] for each in counts), what)
+    return f"{total}{sort}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
 
 
 def _next(told: Told) -> str:

@@ -16,6 +16,7 @@ from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import harmless, plain, table
 from scheduler.cli.times import between, local, short, utc_now, zone_name
+from scheduler.config.wording import counted
 from scheduler.outcome import Outcome
 from scheduler.tables import duequeue, past
 from scheduler.work.entry import Key
@@ -158,7 +159,7 @@ def _tokens(tokens: dict[str, int]) -> str:
 
 def _charged(charged: dict[str, float]) -> str:
     """What the run counts for in its budgets."""
-    return f"{charged['usd']:.6f} USD, {charged['tokens']:,} tokens"
+    return f"{charged['usd']:.6f} USD, {counted(int(charged['tokens']), 'token')}"
 
 
 def _delivery(delivery: dict[str, Any]) -> str:

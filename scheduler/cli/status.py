@@ -16,10 +16,11 @@ from scheduler.cli.names import called
 from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import local, rough, short, utc_now, zone_name
+from scheduler.config.wording import counted
 from scheduler.observe.status import snapshot
 
 HEAD = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
-UNITS = (("usd_per_day", "USD"), ("tokens_per_day", "tokens"), ("runs_per_day", "runs"))
+UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # none for money
 DOWNS = 3  # that people are told of; programs get them all
 
 
@@ -128,9 +129,13 @@ def _budgets(seen: dict[str, Any]) -> Iterator[str]:
     found = [("all", seen["budget"]), *((called(entry["kind"], entry["name"]), entry["budget"]) for entry in seen["entries"])]
     for name, budget in found:
         bounds = [(budget[key], unit) for key, unit in UNITS if key in (budget or {})]
-        used = (f"{_some(bound['used'])} of {_some(bound['of'])} {unit}" for bound, unit in bounds)
+        used = (f"{_some(bound['used'])} of {_bound(bound['of'], unit)}" for bound, unit in bounds)
         if bounds:
             yield f"budget: {name}: {', '.join(used)} today"
+
+
+def _bound(amount: float, unit: str) -> str:
+    return counted(int(amount), unit) if unit else f"{_some(amount)} USD"
 
 
 def _some(amount: float) -> str:

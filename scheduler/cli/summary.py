@@ -11,6 +11,7 @@ from scheduler.cli.figures import amount, usd
 from scheduler.cli.names import called
 from scheduler.cli.table import table
 from scheduler.cli.times import local, rough, zone_name
+from scheduler.config.wording import counted
 
 WIDTH = 80
 MOST = 12  # entries in the table; what is left over is its last line
@@ -61,17 +62,17 @@ def _sentences(told: Data) -> Iterator[str]:
 def _happened(totals: Data) -> Iterator[str]:
     runs, said, failed = totals["runs"], totals["said"], totals["failed"]
     if runs:
-        yield f"{_counted(runs, 'run')}: {said:,} said something, {max(0, runs - said - failed):,} quiet, {failed:,} failed."
+        yield f"{counted(runs, 'run')}: {said:,} said something, {max(0, runs - said - failed):,} quiet, {failed:,} failed."
     if totals["skipped"]:
         missed = f", {totals['missed']:,} of them missed" if totals["missed"] else ""
-        yield f"{_counted(totals['skipped'], 'slot')} skipped{missed}."
+        yield f"{counted(totals['skipped'], 'slot')} skipped{missed}."
 
 
 def _spent(totals: Data) -> Iterator[str]:
     tokens, unpriced, untold = totals["tokens"], totals["runs_without_price"], totals["untold_usd"]
     if totals["cost_usd"] is None and not unpriced and not untold:
         return
-    missing = f"; {_counted(unpriced, 'run')} had no price" if unpriced else ""
+    missing = f"; {counted(unpriced, 'run')} had no price" if unpriced else ""
     missing += f"; up to {usd(untold)} more that nobody told" if untold else ""
     yield f"Cost {usd(totals['cost_usd'])} for {amount(tokens['input'])} tokens in and {amount(tokens['output'])} out{missing}."
 
@@ -94,10 +95,6 @@ def _stuck(deliveries: list[Data]) -> Iterator[str]:
         yield f"Messages not arrived: {told} (`heartbeatd outbox`)."
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
-
-
 def _called(entry: Data) -> str:
     return called(entry["kind"], entry["name"])
 
@@ -107,7 +104,7 @@ def _entries(entries: list[Data]) -> str:
     shown, others = _chosen(entries)
     rows = [[_called(each), *_numbers(each), _cost(each)] for each in shown]
     if others:
-        rows.append([f"{len(others)} others", *_numbers(_together(others)), _cost(_together(others))])
+        rows.append([counted(len(others), "other"), *_numbers(_together(others)), _cost(_together(others))])
     return table(("NAME", *(word.upper() for word in NUMBERS), "COST"), rows, numbers=range(1, len(NUMBERS) + 2))
 
 

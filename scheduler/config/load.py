@@ -26,6 +26,7 @@ from scheduler.config.secrets import Vault, read_env_file
 from scheduler.config.source import Source, map_at, read
 from scheduler.config.today import Today, faults
 from scheduler.config.tree import Map
+from scheduler.config.wording import counted
 from scheduler.outcome import Kind
 from scheduler.settings import LAST, Flood, History, Limits, Settings
 from scheduler.transports.address import SLOT
@@ -181,7 +182,7 @@ def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, allowe
             silent += agents.silent_by_default(agent, frame)
     if silent:
         place = root.marks["agents"][0]
-        frame.complaints.warn(place, "agents", f"no deliver: is given for {_many(silent)}; messages go to the log")
+        frame.complaints.warn(place, "agents", f"no deliver: is given for {counted(silent, 'agent')}; messages go to the log")
     return found
 
 
@@ -252,13 +253,9 @@ def _with_env_file(
 def _unbound(kind: Kind, number: int) -> tuple[str, str]:
     """The section of entries of one kind whose spending nothing bounds, and what is to be told of them."""
     section, what, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
-    who = f"{_many(number, what)} that {'asks' if number == 1 else 'ask'} a model"
+    who = f"{counted(number, what)} that {'asks' if number == 1 else 'ask'} a model"
     line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
     return section, f"nothing bounds what is spent by {who}; write {line}, or budget: unlimited if you mean it"
-
-
-def _many(number: int, what: str = "agent") -> str:
-    return f"one {what}" if number == 1 else f"{number:,} {what}s"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Wording: how a complaint shows a wrong value, offers the right words and writes a length of time."""
+"""Wording: how a sentence shows a wrong value, offers the right words, and writes how many and how long."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def undeclared(name: str, noun: str, declared: Collection[str]) -> str:
 def either(words: tuple[str, ...]) -> str:
     """The words as a choice: a, b or c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something: 1 run, 2 runs."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def written(span: timedelta) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+from scheduler.config.wording import counted
 from scheduler.outcome import Trigger
 from scheduler.wake import TEXT_LIMIT, Wake
 from scheduler.web.problem import bad
@@ -64,7 +65,7 @@ def _told(body: Mapping[str, Any], alerts: list[Mapping[str, Any]]) -> str:
             left_out += len(alerts) - number
             break
         told = part.encode(errors="replace")[:room].decode(errors="ignore")
-    return f"{told}\n\n{left_out} more alerts are left out here." if left_out else told
+    return f"{told}\n\nLeft out here: {counted(left_out, 'more alert')}." if left_out else told
 
 
 def _alert(alert: Mapping[str, Any]) -> str:
