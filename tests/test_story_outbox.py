@@ -63,7 +63,7 @@ def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Pla
 
 
 def test_an_old_message_gets_one_attempt_more(play: Play) -> None:
-    world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, LATER))
+    world = play(CONFIG, scripts={"ops": lambda asked: f"Alarm {asked.at:%d %H:%M}"}, sends=Channel(REFUSED, LATER))
     world.run(hours=25)
     world.ask(SendAgain(1))
     world.settle()
@@ -96,6 +96,42 @@ def test_a_long_message_of_which_a_part_died_is_no_news_once_all_of_it_has_arriv
     world.ask(SendAgain(2))
     world.run(hours=5)
     assert [row["suppression"] for row in world.rows()] == [None, "duplicate"]
+
+
+def test_a_text_that_its_channel_refuses_at_every_beat_lies_in_the_outbox_once(play: Play) -> None:
+    world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED))
+    world.run(minutes=70)
+    assert [each[1:] for each in told(world)] == [("dead", 1, "400")]
+    assert [row["delivery"]["state"] for row in world.rows()] == ["dropped", "dropped", "dead"]
+    with pytest.raises(Refused, match=r"message 1 has been dropped \(400; said again by run 2\)"):
+        world.ask(SendAgain(1))
+
+
+def test_a_text_that_died_again_and_again_arrives_once_its_channel_is_mended(play: Play) -> None:
+    world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, REFUSED, REFUSED, FINE))
+    world.run(hours=6)
+    assert told(world) == []
+    assert [f"{when:%H:%M}" for when, _, text in world.said if "disk" in text] == ["09:30"]
+    assert [row["suppression"] for row in world.rows()[:5]] == [None, None, None, None, "duplicate"]
+
+
+def test_a_text_that_died_again_and_again_and_is_sent_again_by_hand_is_no_news(play: Play) -> None:
+    world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, REFUSED, REFUSED, FINE))
+    world.run(minutes=50)
+    for each in told(world):
+        world.ask(SendAgain(each[0]))
+    world.run(hours=3)
+    assert [text for _, _, text in world.said if "disk" in text] == ["The disk is full."]
+
+
+def test_a_long_message_of_which_a_part_died_leaves_nothing_to_send_again_once_it_is_said_whole(play: Play) -> None:
+    yaml = CONFIG.replace(
+        '{kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}', '"discord://42/abc"'
+    )
+    world = play(yaml, scripts={"ops": lambda asked: "x" * 5000}, sends=Channel(FINE, REFUSED, FINE))
+    world.run(minutes=40)
+    assert told(world) == []
+    assert [row["delivery"]["state"] for row in world.rows()] == ["partial", "delivered"]
 
 
 @pytest.mark.parametrize("first", [DOUBT, REFUSED, LATER])

@@ -49,5 +49,6 @@ def _movable(turn: Turn, letter_id: int) -> Letter:
         raise Refused("not_found", f"no message {letter_id}; `heartbeatd outbox` lists them")
     letter, state = found
     if state in OVER:
-        raise Refused(state, f"message {letter_id} {OVER[state]}")
+        why = f" ({letter.error})" if state is Delivery.DROPPED and letter.error else ""
+        raise Refused(state, f"message {letter_id} {OVER[state]}{why}")
     return letter

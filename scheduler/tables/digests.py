@@ -32,6 +32,17 @@ def _heard(turn: Turn, entry: Entry, target: Target, digest: str) -> bool:
     return pending or moment(row["until_at"]) > turn.now
 
 
+def last_message(turn: Turn, entry: Entry, target: Target, message: str) -> int | None:
+    """The message, known by its last part, by which a target was last to be told this text; None where that is not known."""
+    if not entry.dedup_window:
+        return None
+    row = turn.db.execute(
+        "select outbox_id from digest where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
+        (entry.kind, entry.name, target.channel, target.whom, entry.digest(message)),
+    ).fetchone()
+    return row["outbox_id"] if row else None
+
+
 def told_texts(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> int:
     """How many texts of an entry would be no news now."""
     query = "select count(distinct hash) from digest where kind = ? and name = ? and until_at > ?"

@@ -82,12 +82,27 @@ class Letter:
 
 
 def put(turn: Turn, claim: Claim, message: str, told: tuple[Target, ...]) -> None:
-    """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is."""
+    """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is.
+
+    A text that is said again takes the place of what of its earlier message never arrived: one is left to be sent again.
+    """
     entry = claim.entry
     for target in told:
         row = _write(turn, origin(claim), target, message, None)
         if row:
+            for letter in _left_over(turn, digests.last_message(turn, entry, target, message)):
+                drop(turn, letter, f"said again by run {claim.run_id}")
             digests.note(turn, entry, target, message, row["id"])
+
+
+def _left_over(turn: Turn, outbox_id: int | None) -> list[Letter]:
+    """The parts of a message, known by any of them, that could still be sent again."""
+    query = (
+        "select letter.* from outbox as last join outbox as letter on letter.run_id = last.run_id"
+        " and letter.channel = last.channel and letter.notice is last.notice"
+        " where last.id = ? and letter.state in ('pending', 'uncertain', 'held', 'dead') order by letter.id"
+    )
+    return [_letter(row) for row in turn.db.execute(query, (outbox_id,))] if outbox_id else []
 
 
 def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...]) -> bool:
@@ -199,9 +214,9 @@ def dead(turn: Turn, letter: Letter, error: str) -> None:
     digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
 
 
-def drop(turn: Turn, letter: Letter) -> None:
-    """Give a message up because somebody says so; what kept it from its channel stays on record."""
-    _end(turn, letter, Delivery.DROPPED, letter.error)
+def drop(turn: Turn, letter: Letter, why: str | None = None) -> None:
+    """Give a message up because somebody says so, or says its text again; what kept it from its channel stays on record."""
+    _end(turn, letter, Delivery.DROPPED, "; ".join(each for each in (letter.error, why) if each) or None)
     digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
 
 
