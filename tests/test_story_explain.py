@@ -21,6 +21,7 @@ from world import QUIET, Takes, World, at
 from scheduler import plan
 from scheduler.cli.main import main
 from scheduler.config.load import load
+from scheduler.engine.requests import Hold
 from scheduler.observe import explain
 from scheduler.outcome import Kind
 from scheduler.paces import days
@@ -505,6 +506,40 @@ def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None
     assert (found["now"]["would_run"], found["now"]["reason"]) == (False, "checklist_missing")
     assert found["next"]["slot"] == "2026-03-02T09:30:00Z"
     assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
+
+
+def hold(world: World, holder: str, minutes: int) -> None:
+    world.ask(Hold("ops", holder, world.clock.now + timedelta(minutes=minutes)))
+
+
+def test_who_holds_a_lane_over_http_is_told_with_until_when(play: Play) -> None:
+    yaml = "timezone: Europe/Berlin\n" + agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n'
+    world = play(yaml, start="2026-03-02 08:00")
+    world.run(minutes=5)
+    hold(world, "chat", minutes=30)
+    told = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
+    for name in ("ops", "digest"):
+        now = explain.at_present(asked(world, name))["now"]
+        assert (now["reason"], now["detail"]) == ("busy", told)
+    hold(world, "mail", minutes=10)
+    assert explain.at_present(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
+
+
+def test_a_beat_that_waits_for_its_lane_says_so(play: Play) -> None:
+    world = play(agent(), start="2026-03-02 08:00")
+    world.run(minutes=29)
+    hold(world, "chat", minutes=30)
+    world.run(minutes=5)
+    last = explain.at_present(asked(world))["last_slot"]
+    assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
+
+
+def test_a_lane_that_is_held_is_told_in_the_present(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(), start=f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
+    world.run(minutes=1)
+    hold(world, "chat", minutes=30)
+    lines = " ".join(" ".join(printed(capsys, world, "ops")).split())
+    assert "now it would not run: busy: the agent's lane is taken: chat holds it over HTTP until 2" in lines
 
 
 def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play) -> None:

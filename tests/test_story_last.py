@@ -391,7 +391,7 @@ def test_a_channel_that_one_person_refuses_is_not_dead_for_the_others(world: Wor
     spoke(world, "7")
     world.run(hours=6)
     assert [(url, text.splitlines()[0][:48]) for url, text in sent] == [
-        ("https://boss.example.org/", "A message of ops was not delivered to 7 on the c"),
+        ("https://boss.example.org/", "A message of agent ops was not delivered to 7 on"),
         ("https://chat.example.org/to/8?x=1", "Agent ops still has the same fault; it failed 14"),
         ("https://boss.example.org/", "Agent ops still has the same fault; it failed 26"),
     ]

@@ -275,13 +275,21 @@ def answering(answers: dict[str, Sent], heard: list[tuple[str, str]]) -> Callabl
     return send
 
 
+def test_a_lost_message_of_a_job_says_that_it_is_a_jobs(play: Play) -> None:
+    world = play(HOOKS + "cron: {sick: {every: 1h, command: look, deliver: hook}}\n", scripts={"sick": lambda asked: 1})
+    heard: list[Any] = []
+    world.sends = answering({"hook": REFUSED}, heard)
+    world.run(hours=1, minutes=5)
+    assert heard[0] == ("other", "A message of cron job sick was not delivered to the channel hook, and is given up.")
+
+
 def test_a_dead_letter_is_told_elsewhere_once_until_the_channel_takes_one(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
     answers, heard = {"hook": REFUSED}, []
     world.sends = answering(answers, heard)
     world.until("2026-03-02 09:45")
-    lost = ("other", "A message of ops was not delivered to the channel hook, and is given up.")
+    lost = ("other", "A message of agent ops was not delivered to the channel hook, and is given up.")
     assert heard == [lost]
     del answers["hook"]
     world.until("2026-03-02 10:15")

@@ -195,7 +195,9 @@ def _now(told: Told) -> str:
     if told["done_at"]:
         return "done: it fires once, and that has been"
     reason = told["now"]["reason"]
-    found = "nothing stands in its way" if reason is None else f"it would not run: {Cause(reason, told['now']['detail']).said}"
+    found = (
+        "nothing stands in its way" if reason is None else f"it would not run: {Cause(reason, told['now']['detail']).said_of_now}"
+    )
     asked = "" if told["now"]["complete"] else " (only gates that the database knows were asked)"
     return found + asked + ("" if _goes_on(told["daemon"]) else "; no daemon is there to run it")
 

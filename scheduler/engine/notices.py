@@ -70,7 +70,7 @@ def better(claim: Claim, reason: str | None, story: Story) -> str:
 def undelivered(letter: Letter, error: str) -> str:
     """A message was given up; what it said is for its own people to read, and so not repeated here."""
     return (
-        f"A message of {letter.name} was not delivered to {_place(letter)}, and is given up.\n"
+        f"A message of {_who(letter.kind, letter.name)} was not delivered to {_place(letter)}, and is given up.\n"
         f"{_cut(error)}\n"
         f"Its text: heartbeatd show {letter.run_id}\n"
         f"Further ones that {letter.channel} does not take are not told here, until it has taken one: heartbeatd status"
@@ -82,7 +82,13 @@ def _place(letter: Letter) -> str:
 
 
 def _called(claim: Claim) -> str:
-    return f"{'Agent' if claim.entry.kind is Kind.HEARTBEAT else 'Cron job'} {claim.entry.name}"
+    """As a sentence begins with it."""
+    who = _who(claim.entry.kind, claim.entry.name)
+    return who[0].upper() + who[1:]
+
+
+def _who(kind: str, name: str) -> str:
+    return f"{'agent' if kind == Kind.HEARTBEAT else 'cron job'} {name}"
 
 
 def _verb(ending: Ending) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.outcome import Outcome, Skip, Suppression
@@ -38,8 +39,16 @@ class Cause:
         exact = EXACT.get((self.word, self.detail))
         if exact is not None:
             return exact
-        words = WORDS.get(self.word, self.word.replace("_", " "))
-        return f"{words}: {self.detail}" if self.detail else words
+        return self._with_detail(WORDS)
+
+    @property
+    def said_of_now(self) -> str:
+        """The same of a gate that stands in the way at present."""
+        return self._with_detail(WORDS | OF_NOW)
+
+    def _with_detail(self, words: Mapping[str, str]) -> str:
+        said = words.get(self.word, self.word.replace("_", " "))
+        return f"{said}: {self.detail}" if self.detail else said
 
 
 EXACT: dict[tuple[str, str | None], str] = {
@@ -49,6 +58,7 @@ EXACT: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.DECIDED_SKIP): "asked whether to run; decided not to",
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert again: told before",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
+    (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
 }
 
 WORDS: dict[str, str] = {
@@ -88,4 +98,10 @@ WORDS: dict[str, str] = {
     TO_COME: "to come",
     NOT_KEPT: "not on record any more (history.keep, history.runs)",
     NOT_DECLARED: "not known yet",
+}
+
+OF_NOW: dict[str, str] = {
+    Skip.ALREADY_RUNNING: "a run of it is still going",
+    Skip.BUSY: "busy: the agent's lane is taken",
+    Skip.NOTHING_DUE: "no item of the checklist is due",
 }

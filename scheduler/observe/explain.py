@@ -15,7 +15,6 @@ from scheduler.observe import chronicle, folding, gates, records
 from scheduler.observe.account import Fate, fates
 from scheduler.observe.causes import Cause
 from scheduler.observe.folding import Stretch
-from scheduler.outcome import Skip
 from scheduler.paces import days
 from scheduler.plan import Plan
 from scheduler.tables import digests, duequeue, past, wakes
@@ -216,7 +215,7 @@ def _gates(asked: Asked) -> dict[str, Any]:
     return {
         "would_run": first is None and _done_at(asked) is None,
         "reason": first,
-        "detail": found.over_budget if first is Skip.BUDGET else None,
+        "detail": found.details.get(first) if first else None,
         "complete": found.complete,
         "gates": [{"gate": gate.value, "stands_in_the_way": stands} for gate, stands in found.answers],
     }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 from scheduler import paces
+from scheduler.config.wording import counted
 from scheduler.engine import claims, planning
 from scheduler.outcome import Kind, Skip
 from scheduler.plan import Plan
@@ -23,13 +26,13 @@ Answer = tuple[Skip, bool | None]
 class Gates:
     """Each reason not to run, in the order in which they are asked: whether it stands in the way, None if only a run can say.
 
-    `complete` False: without the config, only what the database knows was asked. `over_budget` says which budget stands in the
-    way, and until when.
+    `complete` False: without the config, only what the database knows was asked. `details` say more of those of which more is
+    known: which budget, or who holds the lane, and until when.
     """
 
     answers: tuple[Answer, ...]
     complete: bool
-    over_budget: str | None = None
+    details: Mapping[Skip, str]
 
     @property
     def first(self) -> Skip | None:
@@ -41,12 +44,14 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
     """Every gate's answer; nothing is written, started or taken."""
     entry = plan.entries.get((standing.kind, standing.name)) if plan else None
     if plan is None or entry is None:
-        return Gates(_by_rows(db, standing, lanes, now, gone=plan is not None), complete=False)
+        held = _held(db, standing.name if standing.kind is Kind.HEARTBEAT else None, paces.zone(standing.pace_text), now)
+        return Gates(_by_rows(db, standing, lanes, now, gone=plan is not None), complete=False, details=held)
     turn = Turn(db, now, "", plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.imagined(turn, entry, standing)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
     answers = dict(entry.gates(replace(claim, busy=lane_taken)))
-    return Gates(_in_order(answers | _open_run(db, standing)), complete=True, over_budget=claim.over_budget)
+    details = _held(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
+    return Gates(_in_order(answers | _open_run(db, standing)), complete=True, details=details)
 
 
 def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime, *, gone: bool) -> tuple[Answer, ...]:
@@ -62,6 +67,17 @@ def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: date
         Skip.BUSY: held,
     }
     return _in_order(answers | _open_run(db, standing))
+
+
+def _held(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: datetime) -> dict[Skip, str]:
+    """Who holds a lane over HTTP, by the one that does so longest; of who has locked its file nothing is known."""
+    holders = holds.by_agent(db, now).get(lane, []) if lane else []
+    if not holders:
+        return {}
+    last, zone = holders[-1], zone or ZoneInfo("UTC")
+    until = datetime.fromisoformat(last["until"]).astimezone(zone)
+    more = f", and {counted(len(holders) - 1, 'other')} for a shorter time" if len(holders) > 1 else ""
+    return {Skip.BUSY: f"{last['id']} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"}
 
 
 def _in_order(answers: dict[Skip, bool | None]) -> tuple[Answer, ...]:
