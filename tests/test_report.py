@@ -313,6 +313,15 @@ def test_nothing_at_all_is_one_sentence(state: Path, store: Store, capsys: pytes
     assert capsys.readouterr().out.splitlines()[1:] == ["", "Nothing ran, and nothing was skipped."]
 
 
+@pytest.mark.parametrize("by", ["entry", "model"])
+def test_of_a_time_in_which_nothing_ran_a_line_says_so_and_no_table_is_a_head_alone(by: str, store: Store) -> None:
+    add_run(store, NOON - WEEK / 2, "skipped", reason="active_hours", slots=2)
+    text = summary.text(summed(store), by)
+    assert "Nothing ran. 2 slots skipped.\n" in text
+    assert not [table for table in text.split("\n\n") if table.isupper() and "\n" not in table]
+    assert ("MODEL" in text, "NAME" in text) == (False, by == "entry")
+
+
 def test_before_the_first_start_nothing_is_known(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--state", str(state)]) == 0
     assert capsys.readouterr().out == f"nothing is known yet: there is no database {state}\n"

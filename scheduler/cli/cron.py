@@ -62,6 +62,8 @@ def next(expression: str, timezone: str, after: str | None, count: int, form: st
         click.echo(f"warning: {warning}", err=True)
     if form == "json":
         click.echo(json.dumps([_utc(instant) for instant in found], indent=2))
+    elif not found:
+        click.echo(f"it does not fire again before the year {YEARS[-1]} is over")
     else:
         click.echo(table((f"LOCAL ({schedule.zone})", "UTC"), [(_local(instant, schedule), _utc(instant)) for instant in found]))
 

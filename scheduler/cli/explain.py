@@ -162,8 +162,8 @@ def _pace(pace: Told) -> str:
 def _slot(told: Told, slot: Told | None) -> str:
     if slot is None:
         return "none"
-    at = f"{_local(told, slot['slot'])}: " if slot["slot"] else ""
-    return f"{at}{slot['says']}" + (f" (run {slot['run']['id']})" if slot["run"] else "")
+    at = _local(told, slot["slot"]) if slot["slot"] else "none"
+    return f"{at}: {slot['says']}" + (f" (run {slot['run']['id']})" if slot["run"] else "")
 
 
 def _run(told: Told, run: Told | None) -> str:

@@ -36,8 +36,10 @@ def _parts(told: Data, by: str) -> Iterator[str]:
     """What a reader wants first, then the tables that have something in them."""
     yield f"{local(told['since'])[:16]} to {local(told['until'])[:16]}, {zone_name()} ({rough(_length(told))})"
     yield fill(" ".join(_sentences(told)), WIDTH)
-    if told["entries"]:
-        yield _models(told["models"]) if by == "model" else _entries(told["entries"])
+    if told["entries"] and by == "entry":
+        yield _entries(told["entries"])
+    if told["models"] and by == "model":
+        yield _models(told["models"])
     if told["skipped"] or told["suppressed"] or told["failed"]:
         yield _reasons(told)
     if told["deliveries"]:
@@ -63,6 +65,8 @@ def _happened(totals: Data) -> Iterator[str]:
     runs, said, failed = totals["runs"], totals["said"], totals["failed"]
     if runs:
         yield f"{counted(runs, 'run')}: {said:,} said something, {max(0, runs - said - failed):,} quiet, {failed:,} failed."
+    elif totals["skipped"]:
+        yield "Nothing ran."
     if totals["skipped"]:
         missed = f", {totals['missed']:,} of them missed" if totals["missed"] else ""
         yield f"{counted(totals['skipped'], 'slot')} skipped{missed}."

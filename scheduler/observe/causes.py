@@ -97,7 +97,7 @@ WORDS: dict[str, str] = {
     DUE: "due, about to start",
     TO_COME: "to come",
     NOT_KEPT: "not on record any more (history.keep, history.runs)",
-    NOT_DECLARED: "not known yet",
+    NOT_DECLARED: "not yet known to the daemon",
 }
 
 OF_NOW: dict[str, str] = {
