@@ -209,15 +209,15 @@ def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told
     if ending.outcome is Outcome.SKIPPED:
         return standing
     woken_at = turn.now if claim.trigger in WOKEN else standing.last_woken_at
-    noted = replace(standing, last_ended_at=turn.now, last_woken_at=woken_at)
+    noted = standing._replace(last_ended_at=turn.now, last_woken_at=woken_at)
     if ending.outcome is Outcome.ASYNC or ending.reason is Reason.CANCELLED:
         return noted  # whether it went well is for its result to say; what a person ends says nothing of the agent
     if ending.outcome not in SUCCESSES:
-        return replace(noted, failures=standing.failures + 1)
+        return noted._replace(failures=standing.failures + 1)
     if ending.outcome in ANSWERS and ending.precheck and ending.precheck.digest:
-        noted = replace(noted, precheck=ending.precheck.digest)
+        noted = noted._replace(precheck=ending.precheck.digest)
     alerting = int(ending.outcome is Outcome.ALERT)
-    return replace(noted, failures=0, last_success_at=turn.now, quiet=0 if told else standing.quiet + 1, alerting=alerting)
+    return noted._replace(failures=0, last_success_at=turn.now, quiet=0 if told else standing.quiet + 1, alerting=alerting)
 
 
 def _wake(turn: Turn, wake: Wake) -> None:

@@ -6,7 +6,6 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -75,4 +74,4 @@ def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:
         history.end_undeclared(turn, kind, name, run, ending)
     standing = duequeue.find(turn.db, kind, name)
     if standing is not None:
-        duequeue.save(turn, standing, replace(standing, due_at=turn.now + LATER))
+        duequeue.save(turn, standing, standing._replace(due_at=turn.now + LATER))

@@ -89,7 +89,7 @@ def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Stan
         _notify(turn, claim, notice, text)
         now = replace(now, told_at=turn.now)
     incidents.put(turn, entry.kind, entry.name, now)
-    return replace(standing, troubles=count)
+    return standing._replace(troubles=count)
 
 
 def _lasting(before: str | None, ending: Ending) -> str | None:
@@ -117,7 +117,7 @@ def _better(turn: Turn, claim: Claim, standing: Standing) -> Standing:
     if claim.entry.on_failure.after and was is not None and was.told_at is not None:
         text = notices.better(claim, was.reason, _story(turn, was, standing.troubles))
         _notify(turn, claim, Notice.RECOVERED, text)
-    return replace(standing, troubles=0)
+    return standing._replace(troubles=0)
 
 
 def _story(turn: Turn, incident: Incident, count: int) -> Story:

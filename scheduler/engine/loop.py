@@ -304,7 +304,7 @@ def _start(turn: Turn, standing: Standing) -> Claim | None:
     """Start one due entry."""
     entry = turn.plan.entries.get((standing.kind, standing.name))
     if entry is None:
-        duequeue.save(turn, standing, replace(standing, due_at=None))
+        duequeue.save(turn, standing, standing._replace(due_at=None))
         return None
     return guarded.step(turn, standing.kind, standing.name, lambda: opening.start(turn, entry, standing))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from scheduler.engine import budgets, claims, closing, planning
@@ -27,7 +26,7 @@ def start(turn: Turn, entry: Entry, before: Standing) -> Claim | None:
         duequeue.save(turn, before, planning.idle(turn, standing))
         return None
     last_slot = standing.last_slot if slot is None else slot
-    duequeue.save(turn, before, planning.busy_until(replace(standing, last_slot=last_slot), None))
+    duequeue.save(turn, before, planning.busy_until(standing._replace(last_slot=last_slot), None))
     return claim
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from heartbeat.timed import Several
@@ -97,7 +96,7 @@ def _write(turn: Turn, standing: Standing, reason: Skip, slots: Several | None) 
 
 
 def _settled(standing: Standing, horizon: datetime) -> Standing:
-    return replace(standing, settled_until=max(horizon, standing.settled_until))
+    return standing._replace(settled_until=max(horizon, standing.settled_until))
 
 
 def due_after(standing: Standing, slot: datetime) -> datetime | None:
@@ -109,7 +108,7 @@ def due_after(standing: Standing, slot: datetime) -> datetime | None:
 
 def busy_until(standing: Standing, due_at: datetime | None) -> Standing:
     """An entry whose run is open: it is looked at when the next attempt may start, or (None) not before the run ends."""
-    return replace(standing, slot=_next_slot(standing), due_at=due_at)
+    return standing._replace(slot=_next_slot(standing), due_at=due_at)
 
 
 def idle(turn: Turn, standing: Standing) -> Standing:
@@ -117,7 +116,7 @@ def idle(turn: Turn, standing: Standing) -> Standing:
     slot = _next_slot(standing)
     slot_due_at = slot and slot + standing.pace.offset
     wishes = (slot_due_at, standing.pause_ends, wakes.next_start(turn, standing.kind, standing.name))
-    return replace(standing, slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
+    return standing._replace(slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
 
 
 def replan(turn: Turn, before: Standing, after: Standing) -> None:
@@ -139,7 +138,7 @@ def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
         standing = account_pause(turn, standing, at)
     if standing.pace is paces.NEVER:
         wakes.remind(turn, standing.kind, standing.name)
-    return replace(standing, paused_until=None)
+    return standing._replace(paused_until=None)
 
 
 def resume_if_over(turn: Turn, standing: Standing) -> Standing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -82,7 +82,7 @@ class Pause:
         chosen = list(_chosen(turn, self.key))
         for standing in chosen:
             booked = standing if standing.paused else planning.book_passed(turn, standing, Skip.MISSED)
-            planning.replan(turn, standing, replace(booked, paused_until=self.until or duequeue.UNTIL_RESUMED))
+            planning.replan(turn, standing, booked._replace(paused_until=self.until or duequeue.UNTIL_RESUMED))
         return [_full_name(standing) for standing in chosen]
 
 
@@ -129,7 +129,7 @@ class Note:
             return standing
         queue = standing.queue if self.queue is None else self.queue
         approvals = standing.approvals if self.approvals is None else self.approvals
-        return replace(standing, queue=queue, approvals=approvals, active_at=turn.now)
+        return standing._replace(queue=queue, approvals=approvals, active_at=turn.now)
 
 
 @dataclass(frozen=True, slots=True)

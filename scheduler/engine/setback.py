@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from scheduler import paces
@@ -66,7 +65,7 @@ def _move(turn: Turn, standing: Standing, by: timedelta) -> None:
     anchor, settled = standing.anchor, min(standing.settled_until, turn.now)
     if _period(standing):
         anchor = _free_anchor(turn, standing, anchor - _whole_seconds(by), settled)
-    planning.replan(turn, standing, replace(standing, anchor=anchor, settled_until=settled))
+    planning.replan(turn, standing, standing._replace(anchor=anchor, settled_until=settled))
 
 
 def _period(standing: Standing) -> float:

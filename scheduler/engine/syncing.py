@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from heartbeat.cadence import first_anchor
@@ -59,7 +58,7 @@ def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
     standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
     by_hand = at_once and entry.enabled and paces.once(entry.pace_text) is None
     if by_hand and entry.kind is Kind.HEARTBEAT:
-        duequeue.save(turn, standing, replace(standing, slot=turn.now, due_at=turn.now))
+        duequeue.save(turn, standing, standing._replace(slot=turn.now, due_at=turn.now))
         return
     duequeue.save(turn, standing, planning.idle(turn, standing))
     if by_hand:
@@ -98,7 +97,7 @@ def _revive(turn: Turn, entry: Entry, standing: Standing) -> None:
     settled = max(turn.now, standing.settled_until)
     anchor = _anchor(entry, standing)
     planning.replan(
-        turn, standing, replace(standing, state="active", settled_until=settled, pace_text=entry.pace_text, anchor=anchor)
+        turn, standing, standing._replace(state="active", settled_until=settled, pace_text=entry.pace_text, anchor=anchor)
     )
 
 
@@ -107,8 +106,8 @@ def _move(turn: Turn, entry: Entry, standing: Standing) -> None:
     after = standing
     if not _same_slots(standing.pace_text, entry.pace_text):
         after = _booked_old(turn, standing)
-        after = replace(after, settled_until=max(turn.now, after.settled_until))
-    planning.replan(turn, standing, replace(after, pace_text=entry.pace_text, anchor=_anchor(entry, standing)))
+        after = after._replace(settled_until=max(turn.now, after.settled_until))
+    planning.replan(turn, standing, after._replace(pace_text=entry.pace_text, anchor=_anchor(entry, standing)))
 
 
 def _same_slots(old: str, new: str) -> bool:
@@ -137,7 +136,7 @@ def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, rea
     """No more slots. What was due is booked, what waited for another attempt ends, a run in progress ends by itself."""
     if standing.state == state:
         return
-    retired = replace(planning.book_passed(turn, standing, reason), state=state, paused_until=None)
+    retired = planning.book_passed(turn, standing, reason)._replace(state=state, paused_until=None)
     planning.replan(turn, standing, retired)
     run = duequeue.open_run(turn.db, standing.kind, standing.name)
     if run is not None and run.state == "waiting":
@@ -145,4 +144,4 @@ def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, rea
     wakes.drop(turn, standing.kind, standing.name)
     incidents.drop(turn, standing.kind, standing.name)
     gone = duequeue.get(turn, standing.kind, standing.name)
-    planning.replan(turn, gone, replace(gone, troubles=0))
+    planning.replan(turn, gone, gone._replace(troubles=0))

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from scheduler import paces
 from scheduler.outcome import Kind, Outcome, Reason, Trigger
@@ -19,11 +20,11 @@ FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that somebody must end
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """An entry's row. Every slot up to `settled_until` has its end; `slot` is the next one.
 
-    What becomes of an entry is worked out as a new value, and written once, by `save`.
+    What becomes of an entry is worked out as a new value, and written once, by `save`. A beat takes nine of these values: as
+    tuples they are made in a tenth of the time that dataclasses need.
     """
 
     id: int
@@ -121,37 +122,30 @@ class Open:
         return self.outcome in FAILED
 
 
+# Every column by its place: two dozen names looked up one by one would take three times as long.
+ENTRY = (
+    "select id, kind, name, state, pace, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,"
+    " last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at"
+    " from entry"
+)
+
+
 def _standing(row: sqlite3.Row) -> Standing:
+    (
+        number, kind, name, state, pace, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,
+        last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,
+    ) = row  # fmt: skip
     return Standing(
-        id=row["id"],
-        kind=Kind(row["kind"]),
-        name=row["name"],
-        state=row["state"],
-        pace_text=row["pace"],
-        first_seen_at=moment(row["first_seen_at"]),
-        anchor=moment(row["anchor"]),
-        settled_until=moment(row["settled_until"]),
-        slot=optional(row["slot"]),
-        due_at=optional(row["due_at"]),
-        paused_until=optional(row["paused_until"]),
-        last_slot=optional(row["last_slot"]),
-        last_ended_at=optional(row["last_ended_at"]),
-        last_woken_at=optional(row["last_woken_at"]),
-        last_success_at=optional(row["last_success_at"]),
-        failures=row["failures"],
-        quiet=row["quiet"],
-        alerting=row["alerting"],
-        troubles=row["troubles"],
-        precheck=row["precheck"],
-        queue=row["queue"],
-        approvals=row["approvals"],
-        active_at=optional(row["active_at"]),
-    )
+        number, Kind(kind), name, state, pace, moment(first_seen_at), moment(anchor), moment(settled_until),
+        optional(slot), optional(due_at), optional(paused_until), optional(last_slot), optional(last_ended_at),
+        optional(last_woken_at), optional(last_success_at), failures, quiet, alerting, troubles, precheck, queue, approvals,
+        optional(active_at),
+    )  # fmt: skip
 
 
 def due(db: sqlite3.Connection, now: datetime, limit: int) -> list[Standing]:
     """At most `limit` entries whose time has come, the longest waiting first."""
-    rows = db.execute("select * from entry where due_at <= ? order by due_at, id limit ?", (millis(now), limit))
+    rows = db.execute(f"{ENTRY} where due_at <= ? order by due_at, id limit ?", (millis(now), limit))
     return [_standing(row) for row in rows]
 
 
@@ -162,7 +156,7 @@ def next_due(db: sqlite3.Connection) -> datetime | None:
 
 def find(db: sqlite3.Connection, kind: Kind, name: str) -> Standing | None:
     """The standing row of one entry."""
-    row = db.execute("select * from entry where kind = ? and name = ?", (kind, name)).fetchone()
+    row = db.execute(f"{ENTRY} where kind = ? and name = ?", (kind, name)).fetchone()
     return _standing(row) if row else None
 
 
@@ -174,17 +168,17 @@ def texts(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple[str, str]]:
 
 def everything(db: sqlite3.Connection) -> list[Standing]:
     """Every standing row, by name."""
-    return [_standing(row) for row in db.execute("select * from entry order by kind, name")]
+    return [_standing(row) for row in db.execute(f"{ENTRY} order by kind, name")]
 
 
 def after(db: sqlite3.Connection, last_id: int, limit: int) -> list[Standing]:
     """The next entries in the order of their ids, for work that goes round."""
-    return [_standing(row) for row in db.execute("select * from entry where id > ? order by id limit ?", (last_id, limit))]
+    return [_standing(row) for row in db.execute(f"{ENTRY} where id > ? order by id limit ?", (last_id, limit))]
 
 
 def ahead_of(db: sqlite3.Connection, now: datetime) -> list[Standing]:
     """The entries whose slots were accounted for later than now: the clock has been set back."""
-    return [_standing(row) for row in db.execute("select * from entry where settled_until > ?", (millis(now),))]
+    return [_standing(row) for row in db.execute(f"{ENTRY} where settled_until > ?", (millis(now),))]
 
 
 def add(turn: Turn, kind: Kind, name: str, state: str, pace: str, anchor: datetime, settled_until: datetime) -> Standing:
@@ -196,14 +190,7 @@ def add(turn: Turn, kind: Kind, name: str, state: str, pace: str, anchor: dateti
     return get(turn, kind, name)
 
 
-COLUMNS = {
-    "state": "state", "pace_text": "pace", "anchor": "anchor", "settled_until": "settled_until", "slot": "slot",
-    "due_at": "due_at", "paused_until": "paused_until", "last_slot": "last_slot", "last_ended_at": "last_ended_at",
-    "last_woken_at": "last_woken_at", "last_success_at": "last_success_at", "failures": "failures", "quiet": "quiet",
-    "alerting": "alerting", "troubles": "troubles", "precheck": "precheck", "queue": "queue", "approvals": "approvals",
-    "active_at": "active_at",
-}  # fmt: skip
-
+COLUMNS = tuple("pace" if field == "pace_text" else field for field in Standing._fields)
 
 WHAT_DECIDES_SLOTS = {"state", "pace", "anchor"}
 
@@ -213,7 +200,7 @@ def save(turn: Turn, before: Standing, after: Standing) -> None:
 
     What decides its slots changes seldom, and how it was is kept.
     """
-    changed = {column: getattr(after, name) for name, column in COLUMNS.items() if getattr(after, name) != getattr(before, name)}
+    changed = {column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now != was}
     if changed.keys() & WHAT_DECIDES_SLOTS:
         former.note(turn, before.kind, before.name, before.state, before.pace_text, before.anchor)
     if changed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,7 +55,7 @@ def _look_again(turn: Turn, standing: Standing) -> None:
     at = next_start(turn, standing.kind, standing.name)
     sooner = at is not None and (standing.due_at is None or at < standing.due_at)
     if sooner and duequeue.open_run(turn.db, standing.kind, standing.name) is None:
-        duequeue.save(turn, standing, replace(standing, due_at=at))
+        duequeue.save(turn, standing, standing._replace(due_at=at))
 
 
 def _start_at(turn: Turn, standing: Standing, wake: Wake) -> datetime | None:
