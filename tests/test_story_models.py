@@ -165,6 +165,70 @@ def test_a_wake_of_an_agent_without_an_interval_is_heard_once_its_provider_answe
     ]
 
 
+def pair(url: str, **web: str) -> str:
+    """Two agents of one provider: ops, that beats when it is woken, and web."""
+    beat = ", ".join(f"{key}: {value}" for key, value in web.items())
+    more = f'  web: {{runner: {{kind: anthropic}}, heartbeat: {{stagger: 0s, checklist: "- look\\n", deliver: log, {beat}}}}}\n'
+    return config(url, interval="none") + more
+
+
+REFUSAL = refuses(401, "authentication_error", "invalid x-api-key")
+
+
+@pytest.mark.parametrize("took", [0, 20])
+def test_agents_without_an_interval_do_not_wait_on_once_another_has_found_that_their_provider_answers(
+    play: Play, took: int
+) -> None:
+    with model(REFUSAL, says("HEARTBEAT_OK")) as server:
+        world = play(pair(server.url, interval="none"), environ={"KEY": KEY}, takes={"ops": timedelta(seconds=took)})
+        world.wake("ops", "one")
+        world.run(minutes=5)
+        world.wake("web", "two")
+        world.run(minutes=26)
+    assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api ok heartbeat_ok"]
+    assert world.story("web") == [
+        "03-02 08:05 api skipped breaker_open",
+        "03-02 08:30 api skipped breaker_open",
+        "03-02 08:30 api ok heartbeat_ok",
+    ]
+
+
+def test_an_agent_without_an_interval_tries_a_provider_that_another_was_to_try_and_did_not_ask(play: Play) -> None:
+    with model(REFUSAL, says("HEARTBEAT_OK")) as server:
+        yaml = pair(server.url, interval="none").replace(
+            "interval: none", "interval: none, precheck: {command: look, on_error: skip}", 1
+        )
+        world = play(yaml, environ={"KEY": KEY}, prechecks={"ops": lambda asked: 0 if asked.at.minute == 0 else 1})
+        world.wake("ops", "one")
+        world.run(minutes=5)
+        world.wake("web", "two")
+        world.run(minutes=26)
+    assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api skipped precheck_failed"]
+    assert world.story("web")[1:] == ["03-02 08:30 api skipped breaker_open", "03-02 08:30 api ok heartbeat_ok"]
+
+
+def test_what_waits_for_a_provider_is_heard_once_a_reload_lets_that_be_tried(play: Play) -> None:
+    with model(REFUSAL, says("HEARTBEAT_OK")) as server:
+        world = play(pair(server.url, interval="none"), environ={"KEY": KEY})
+        world.wake("ops", "one")
+        world.run(minutes=5)
+        world.reload(pair(server.url, interval="none"))
+        world.run(minutes=5)
+    assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:05 api ok heartbeat_ok"]
+
+
+def test_what_waits_after_a_failure_of_its_own_is_not_begun_by_a_reload(play: Play) -> None:
+    broken = reply({"content": "?"})
+    with model(broken, broken, says("HEARTBEAT_OK")) as server:
+        yaml = config(server.url, interval="none", retries="0")
+        world = play(yaml, environ={"KEY": KEY})
+        world.wake("ops", "one")
+        world.run(minutes=3)
+        world.reload(yaml)
+        world.run(minutes=5)
+    assert [line.split()[1] for line in world.story("ops")] == ["08:00", "08:01", "08:06"]
+
+
 @pytest.mark.parametrize("status", [401, 402])
 def test_a_breaker_that_refuses_is_no_other_fault_than_the_one_that_opened_it(play: Play, status: int) -> None:
     with model(*[refuses(status, "authentication_error", "invalid x-api-key")] * 30) as server:

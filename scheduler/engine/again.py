@@ -6,11 +6,14 @@ from datetime import datetime
 
 from scheduler import paces
 from scheduler.engine import budgets
-from scheduler.outcome import Ending, Reason
-from scheduler.tables import breakers, outbox
+from scheduler.outcome import Ending, Reason, Skip
+from scheduler.tables import breakers, outbox, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.turn import Turn
-from scheduler.work.entry import Claim
+from scheduler.work.entry import Claim, Entry
+
+# How a run ends that a provider did not want, be it in the midst of its attempts.
+AFTER_PROVIDERS = (*breakers.OPENS_ONE, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
 
 
 def at(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> datetime | None:
@@ -24,13 +27,22 @@ def at(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> datetime
         return claim.entry.opens(turn.now)
     if standing.paused or ending.reason is Reason.CANCELLED:
         return None
-    return _refused_until(turn, claim) or turn.now + outbox.ladder(_tries(claim))
+    was_shut_off = ending.reason is Skip.BREAKER_OPEN  # and is not any more, if nothing refuses it now
+    return _refused_until(turn, claim.entry) or (turn.now if was_shut_off else turn.now + outbox.ladder(_tries(claim)))
 
 
-def _refused_until(turn: Turn, claim: Claim) -> datetime | None:
+def begin_anew(turn: Turn) -> None:
+    """What waits for a provider waits no longer than its trial is away now, which may be sooner than when it was refused."""
+    for standing in wakes.put_off(turn, AFTER_PROVIDERS):
+        entry = turn.plan.entries.get((standing.kind, standing.name))
+        if entry is not None and standing.pace is paces.NEVER and not standing.paused and entry.open_at(turn.now):
+            wakes.begin_by(turn, standing, _refused_until(turn, entry) or turn.now)
+
+
+def _refused_until(turn: Turn, entry: Entry) -> datetime | None:
     """Until when a provider or a budget would refuse the next run too; None where neither would."""
-    lacking = budgets.shortage(turn, claim.entry, first=True)
-    ends = (breakers.next_probe(turn, claim.entry.providers), lacking.ends if lacking else None)
+    lacking = budgets.shortage(turn, entry, first=True)
+    ends = (breakers.next_probe(turn, entry.providers), lacking.ends if lacking else None)
     return max((end for end in ends if end is not None), default=None)
 
 

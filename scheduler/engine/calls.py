@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine import budgets, money
+from scheduler.engine import again, budgets, money
 from scheduler.events import Mismatched, ProviderFailed
 from scheduler.outcome import Call, Ending, Failure
 from scheduler.tables import breakers, history
@@ -20,10 +20,13 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
     for call in ending.calls:
         money.book(turn, claim, call, ending.outcome)
         _tell_of(turn, claim, call)
-        if is_current:
-            breakers.hear(turn, call)
+        if is_current and breakers.hear(turn, call):
+            again.begin_anew(turn)
     asked = {call.provider for call in ending.calls}
-    breakers.give_back(turn, [provider for provider in claim.probes if provider not in asked])
+    untried = [provider for provider in claim.probes if provider not in asked]
+    if untried:
+        breakers.give_back(turn, untried)
+        again.begin_anew(turn)
 
 
 def _tell_of(turn: Turn, claim: Claim, call: Call) -> None:

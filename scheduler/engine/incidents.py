@@ -8,7 +8,7 @@ from heartbeat.verdict import digest
 from scheduler.engine import notices
 from scheduler.engine.notices import Notice, Story
 from scheduler.events import Told
-from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Failure, Kind, Outcome, Reason, Skip
+from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip
 from scheduler.settings import OnFailure
 from scheduler.tables import breakers, incidents, outbox, targets
 from scheduler.tables.duequeue import Standing
@@ -18,7 +18,6 @@ from scheduler.tables.targets import Target
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
-OPENS_A_BREAKER = (Failure.AUTH, Failure.PAYMENT, Reason.RATE_LIMITED)
 MOST_FAULTS = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
 
 LOG = "log"
@@ -99,7 +98,7 @@ def _lasting(before: str | None, ending: Ending) -> str | None:
 
 def _is_consequence(was: Incident, ending: Ending) -> bool:
     """A provider that is left alone is no new fault where its refusal has been told."""
-    return ending.reason is Skip.BREAKER_OPEN and was.reason in (*OPENS_A_BREAKER, Skip.BREAKER_OPEN)
+    return ending.reason is Skip.BREAKER_OPEN and was.reason in (*breakers.OPENS_ONE, Skip.BREAKER_OPEN)
 
 
 def _news(turn: Turn, was: Incident, now: Incident, count: int, rule: OnFailure) -> Notice | None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from scheduler.engine import (
+    again,
     budgets,
     calls,
     closing,
@@ -132,6 +133,7 @@ class Engine:
             incidents.hear_of_channels(turn)
             breakers.probe_all(turn)  # whoever started us may have brought a new key
             syncing.sync(turn, {}, at_once=at_once)
+            again.begin_anew(turn)
             recovery.start_at_boot(turn)
             if tzdata_changed:
                 _replan_all(turn)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.config.wording import suggest
-from scheduler.engine import budgets, planning, syncing
+from scheduler.engine import again, budgets, planning, syncing
 from scheduler.engine.inbox import Refused
 from scheduler.events import Adopted
 from scheduler.outcome import Kind, Skip, Trigger
@@ -186,6 +186,7 @@ class Adopt:
         budgets.follow(turn)
         boots.adopt(turn)
         breakers.probe_all(turn)
+        again.begin_anew(turn)
         turn.tell(Adopted(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 

@@ -6,7 +6,7 @@ import sqlite3
 from datetime import datetime, timedelta
 
 from scheduler.events import BreakerMoved
-from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Failure
+from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Failure, Reason
 from scheduler.tables.times import millis, moment
 from scheduler.turn import Turn
 
@@ -15,6 +15,7 @@ PROBE_EVERY = timedelta(minutes=30)
 RATE = "rate"  # the reason of a breaker that only gives a provider its rest
 
 REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT})
+OPENS_ONE = (*REFUSALS, Reason.RATE_LIMITED)  # how the run ends that opens a breaker
 
 
 def admit(turn: Turn, providers: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
@@ -46,16 +47,17 @@ def is_open(turn: Turn, providers: tuple[str, ...]) -> bool:
     return any(_probe_time(turn, provider) is not None for provider in providers)
 
 
-def hear(turn: Turn, call: Call) -> None:
-    """Open, keep or close a provider's breaker by how a call went."""
+def hear(turn: Turn, call: Call) -> bool:
+    """Open, keep or close a provider's breaker by how a call went; whether that has closed it."""
     if call.provider is None:
-        return
+        return False
     if call.failure in REFUSALS:
         _open(turn, call.provider, str(call.failure), turn.now + PROBE_EVERY)
     elif call.retry_after is not None and call.retry_after > LONGEST_RETRY_AFTER:
         _open(turn, call.provider, RATE, turn.now + LONGEST_RETRY_AFTER)
     elif call.failure is None:
-        _close(turn, call.provider)
+        return _close(turn, call.provider)
+    return False
 
 
 def give_back(turn: Turn, providers: list[str]) -> None:
@@ -90,9 +92,11 @@ def _open(turn: Turn, provider: str, reason: str, probe_at: datetime) -> None:
         turn.tell(BreakerMoved(provider, reason, is_open=True))
 
 
-def _close(turn: Turn, provider: str) -> None:
-    if turn.db.execute("delete from breaker where provider = ? returning provider", (provider,)).fetchone():
-        turn.tell(BreakerMoved(provider, "answered", is_open=False))
+def _close(turn: Turn, provider: str) -> bool:
+    if turn.db.execute("delete from breaker where provider = ? returning provider", (provider,)).fetchone() is None:
+        return False
+    turn.tell(BreakerMoved(provider, "answered", is_open=False))
+    return True
 
 
 def _probe_time(turn: Turn, provider: str) -> datetime | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -50,6 +52,25 @@ def remind(turn: Turn, kind: Kind, name: str) -> None:
         )
 
 
+def put_off(turn: Turn, reasons: Iterable[str]) -> list[Standing]:
+    """The entries whose wakes start a run only later, for the last one that was to tell them ended by one of these reasons."""
+    rows = turn.db.execute(
+        "select distinct wake.kind, wake.name from wake join run on run.id = wake.run_id where wake.state = 'waiting'"
+        " and wake.due_at > ? and run.reason in (select value from json_each(?)) order by wake.id",
+        (millis(turn.now), json.dumps(list(reasons))),
+    ).fetchall()
+    return [duequeue.get(turn, Kind(row["kind"]), row["name"]) for row in rows]
+
+
+def begin_by(turn: Turn, standing: Standing, at: datetime) -> None:
+    """Let the waiting wakes of an entry that are to start a run later start it by then, if the gap allows it."""
+    turn.db.execute(
+        "update wake set due_at = min(due_at, ?) where kind = ? and name = ? and state = 'waiting'",  # null stays null
+        (millis(_after_gap(turn, standing, at)), standing.kind, standing.name),
+    )
+    _look_again(turn, standing)
+
+
 def _look_again(turn: Turn, standing: Standing) -> None:
     """Look at the entry as soon as a wake may start a run of it, unless one is open."""
     at = next_start(turn, standing.kind, standing.name)
@@ -67,9 +88,11 @@ def _start_at(turn: Turn, standing: Standing, wake: Wake) -> datetime | None:
     flood = turn.limits.wake_flood
     if history.starts_by_wakes(turn.db, standing.kind, standing.name, turn.now - flood.within) >= flood.count:
         return turn.now + flood.within if standing.pace is paces.NEVER else None
-    if standing.last_woken_at is None:
-        return turn.now
-    return max(turn.now, standing.last_woken_at + turn.limits.wake_gap)
+    return _after_gap(turn, standing, turn.now)
+
+
+def _after_gap(turn: Turn, standing: Standing, at: datetime) -> datetime:
+    return at if standing.last_woken_at is None else max(at, standing.last_woken_at + turn.limits.wake_gap)
 
 
 def _merge(turn: Turn, standing: Standing, wake: Wake, due_at: datetime | None) -> int | None:
