@@ -58,6 +58,30 @@ def test_only_on_some_days_an_agent_beats(play: Play) -> None:
     assert world.story()[0] == "03-02 09:00 interval skipped calendar x6"
 
 
+def test_days_off_behind_which_no_day_is_left_have_their_rows_too(play: Play) -> None:
+    world = play(agent(interval="12h", only_on="launch"), start="2026-03-05 09:00")
+    while world.clock.now < at("2026-03-10 12:00"):
+        world.run(hours=1)  # the daemon never sleeps for longer than that
+    assert [line for line in world.story() if " ok " not in line] == [
+        f"03-{day} 09:00 interval skipped calendar x2" for day in ("07", "08", "09")
+    ]
+
+
+def test_a_moment_on_a_day_off_has_its_row(play: Play) -> None:
+    world = play(job(at='"2026-03-07T18:00"', skip_on="weekend"), start="2026-03-05 12:00")  # it was a Friday when it was written
+    world.until("2026-03-08 18:00")
+    assert world.story() == ["03-07 18:00 at skipped calendar"]
+
+
+def test_a_paused_agent_without_a_day_left_has_its_row_when_it_is_resumed(play: Play) -> None:
+    world = play(agent(interval="12h", only_on="launch"), start="2026-03-06 21:00")
+    world.run(minutes=1)
+    world.pause(None)
+    world.until("2026-03-10 12:00")
+    world.resume(None)
+    assert world.story()[1:] == ["03-07 09:00 interval skipped paused x7"]
+
+
 def test_the_day_is_that_of_the_agents_zone(play: Play) -> None:
     # In Tokyo, nine hours ahead, 4 March lasts from 15:00 on the 3rd to 15:00 on the 4th.
     world = play(agent(interval="1h", skip_on="holidays", timezone="Asia/Tokyo"), start="2026-03-03 14:00")

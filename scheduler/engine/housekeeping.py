@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
+from scheduler.engine import guarded, planning
 from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, stalls, wakes
 from scheduler.turn import Turn
 
@@ -40,6 +42,7 @@ def keep(turn: Turn, house: House) -> House:
     trimmed = house.trimmed
     some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)
     for standing in some:
+        guarded.step(turn, standing.kind, standing.name, partial(planning.book_unlooked, turn, standing))
         if room <= 0:
             return House(None, trimmed)
         room -= history.trim(turn, standing, kept.runs, room)

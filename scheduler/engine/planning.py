@@ -14,6 +14,7 @@ from scheduler.turn import Turn
 from scheduler.work.entry import Entry
 
 LANE_LOOK = timedelta(seconds=30)
+A_DAY = timedelta(days=1)
 
 
 def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
@@ -158,6 +159,14 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
     if run is not None:
         return account(turn, standing, turn.now, in_the_way(run))
     return account(turn, _account_backoff(turn, standing), turn.now, reason)
+
+
+def book_unlooked(turn: Turn, standing: Standing) -> None:
+    """Once a day, give slots their rows for which no look is planned, because calendars close all that are to come."""
+    is_looked_at = standing.due_at is not None or standing.slot is not None or standing.paused or standing.state != "active"
+    if is_looked_at or turn.now - standing.settled_until < A_DAY or paces.good_days(standing.pace_text) is None:
+        return
+    replan(turn, standing, book_passed(turn, standing, Skip.MISSED))
 
 
 def in_the_way(run: Open) -> Skip:
