@@ -204,7 +204,7 @@ def test_the_worst_day_is_told_for_each_entry_that_asks_and_for_all(config: Path
         "agent/ops 4 24 0.1200 1.20 budget",
         "agent/far 4 16 0.1200 1.92 runs",
         "all: at most 1.50 USD a day by limits.budget",
-        "by runs: holds while nobody sets the clock, stops the daemon or runs jobs by hand",
+        "by runs: unless somebody sets the clock, stops the daemon or runs jobs by hand",
     ]
     told = data(capsys, config, "--worst")
     assert (told["usd_per_day"], told["by"]) == (1.5, "limits.budget")

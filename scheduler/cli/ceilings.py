@@ -34,7 +34,7 @@ def _lines(found: Worst) -> Iterator[str]:
     total = UNKNOWN if found.usd is None else f"at most {_usd(found.usd)} USD a day"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
     if any(ceiling.by == "runs" and ceiling.usd for ceiling in found.entries):
-        yield "by runs: holds while nobody sets the clock, stops the daemon or runs jobs by hand"
+        yield "by runs: unless somebody sets the clock, stops the daemon or runs jobs by hand"
 
 
 def _row(ceiling: Ceiling) -> list[str]:

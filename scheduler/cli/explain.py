@@ -15,7 +15,7 @@ from scheduler.cli import arguments, names, options, reach
 from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
-from scheduler.cli.table import table, wrapped
+from scheduler.cli.table import fact, table, wrapped
 from scheduler.cli.times import between, rough, utc_now
 from scheduler.config.wording import counted, written
 from scheduler.observe import explain as answers
@@ -84,15 +84,15 @@ def _day(text: str, asked: Asked) -> date:
 
 
 def _of_present(told: Told) -> Iterator[str]:
-    yield _title(told)
-    yield from _fact("last slot", _slot(told, told["last_slot"]))
-    yield from _fact("last run", _run(told, told["last_run"]))
-    yield from _fact("since then", _counts(told["skipped_since"], "slot"))
-    yield from _fact("wakes", f"{told['wakes_waiting']} waiting" if told["wakes_waiting"] else "")
-    yield from _fact("told", f"{counted(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
-    yield from _fact("daemon", _life(told))
-    yield from _fact("next", _next(told))
-    yield from _fact("now", _now(told))
+    yield from wrapped(_title(told), 2)
+    yield from fact("last slot", _slot(told, told["last_slot"]))
+    yield from fact("last run", _run(told, told["last_run"]))
+    yield from fact("since then", _counts(told["skipped_since"], "slot"))
+    yield from fact("wakes", f"{told['wakes_waiting']} waiting" if told["wakes_waiting"] else "")
+    yield from fact("told", f"{counted(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
+    yield from fact("daemon", _life(told))
+    yield from fact("next", _next(told))
+    yield from fact("now", _now(told))
     yield ""
     yield table(("GATE", "IN THE WAY"), [(gate["gate"], GATES[gate["stands_in_the_way"]]) for gate in told["now"]["gates"]])
 
@@ -101,26 +101,26 @@ GATES = {True: "yes", False: "no", None: "only a run can say"}
 
 
 def _of_instant(told: Told) -> Iterator[str]:
-    yield _title(told)
-    yield from _fact("at", _local(told, told["at"]))
-    yield from _fact("slot", _slot(told, told["slot"]))
-    yield from _fact("run", _run(told, told["slot"]["run"] if told["slot"] else None))
-    yield from _fact("daemon", _life(told))
-    yield from _fact("following", _slot(told, told["following"]))
+    yield from wrapped(_title(told), 2)
+    yield from fact("at", _local(told, told["at"]))
+    yield from fact("slot", _slot(told, told["slot"]))
+    yield from fact("run", _run(told, told["slot"]["run"] if told["slot"] else None))
+    yield from fact("daemon", _life(told))
+    yield from fact("following", _slot(told, told["following"]))
 
 
 def _of_day(told: Told) -> Iterator[str]:
     hours = datetime.fromisoformat(told["until"]) - datetime.fromisoformat(told["from"])
     length = f"{hours / timedelta(hours=1):g} hours, " if hours != timedelta(days=1) else ""
-    yield _title(told)
+    yield from wrapped(_title(told), 2)
     yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{counted(told['slots'], 'slot')}"
     if told["stretches"]:
         clock = _clock_of(told)
         yield table(("FROM", "TO", "SLOTS", "WHY"), [_stretch(stretch, clock) for stretch in told["stretches"]])
-    yield from _fact("in all", _counts(told["totals"], "slot"))
-    yield from _fact("beside", _counts(told["beside"], "run", " without a slot"))
+    yield from fact("in all", _counts(told["totals"], "slot"))
+    yield from fact("beside", _counts(told["beside"], "run", " without a slot"))
     for event in told["events"]:
-        yield from _fact(f"{_local(told, event['at']):.19}"[11:], event["says"])
+        yield from fact(f"{_local(told, event['at']):.19}"[11:], event["says"])
 
 
 def _stretch(stretch: Told, clock: Callable[[str], str]) -> list[str]:
@@ -218,9 +218,3 @@ def _life(told: Told) -> str:
 
 def _local(told: Told, instant: str) -> str:
     return f"{datetime.fromisoformat(instant).astimezone(ZoneInfo(told['zone'])):%Y-%m-%d %H:%M:%S %Z}"
-
-
-def _fact(word: str, value: str) -> Iterator[str]:
-    """A fact after its word, over several lines where one does not hold it; nothing for none."""
-    if value:
-        yield from wrapped(f"{word:<10} {value}", 11)

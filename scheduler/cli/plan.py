@@ -17,14 +17,14 @@ from scheduler.cli.arguments import ZONE_RULE, Moment, Span
 from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
-from scheduler.cli.table import table
+from scheduler.cli.table import table, wrapped
 from scheduler.config.wording import written
 from scheduler.observe import forecast
 from scheduler.outcome import Kind
 
 HEAD = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
 DAY_COLUMNS = 5
-LINE = 68  # columns for names, before it is said how many more there are
+ROOM = 65  # columns of a line for names, before it is said how many more there are
 
 Row = tuple[str, list[str]]  # the instant by which it is sorted, and its cells
 
@@ -73,7 +73,9 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield _sums(told)
     else:
-        yield f"nothing fires from {times.local(told['from'])} to {times.local(told['until'])} {times.zone_name()}"
+        yield from wrapped(
+            f"nothing fires from {times.local(told['from'])} to {times.local(told['until'])} {times.zone_name()}", 2
+        )
     yield from _notes(told)
 
 
@@ -152,10 +154,10 @@ def _listed(words: str, entries: list[dict[str, Any]], then: str = ": ") -> Iter
     """The names of some entries after a word, as many as a line holds and at least one."""
     found = [called(entry["kind"], entry["name"]) for entry in entries]
     lengths = accumulate((len(name) + 2 for name in found), initial=len(words))
-    shown = found[: max(1, sum(length <= LINE for length in lengths) - 1)]
+    shown = found[: max(1, sum(length <= ROOM for length in lengths) - 1)]
     left = len(found) - len(shown)
     if found:
-        yield f"{words}{then}{', '.join(shown)}" + (f" and {left} more" if left else "")
+        yield from wrapped(f"{words}{then}{', '.join(shown)}" + (f" and {left} more" if left else ""), 2)
 
 
 def _local(instant: str, zone: ZoneInfo) -> datetime:

@@ -14,7 +14,7 @@ from scheduler.cli import names, options, reach
 from scheduler.cli.arguments import REASONS, ZONE_RULE, Moment, Number, Why
 from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
-from scheduler.cli.table import harmless, plain, table
+from scheduler.cli.table import fact, harmless, table
 from scheduler.cli.times import between, local, short, utc_now, zone_name
 from scheduler.config.wording import counted
 from scheduler.outcome import Outcome
@@ -100,13 +100,13 @@ def _row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
 
 
 def _told(run: dict[str, Any]) -> str:
-    lines = [f"{word:<10} {plain(value)}" for word, value in _facts(run) if value]
+    lines = [line for word, value in _facts(run) for line in fact(word, value)]
     texts = [text for text in (_precheck(run), f"for the log:\n{run['log']}" if run["log"] else "", run["text"]) if text]
     return "\n".join([*lines, *(part for text in texts for part in ("", harmless(text)))])
 
 
 def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
-    """One fact a line; those that are empty are left out."""
+    """Each fact after its word; those that are empty are left out."""
     return [
         ("run", str(run["id"])),
         ("entry", names.called(run["kind"], run["name"])),

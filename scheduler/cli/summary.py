@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from textwrap import fill
 from typing import Any
 
 from scheduler.cli.figures import amount, usd
 from scheduler.cli.names import called
-from scheduler.cli.table import table
+from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import local, rough, zone_name
 from scheduler.config.wording import counted
 
-WIDTH = 80
 MOST = 12  # entries in the table; what is left over is its last line
 EACH = 4  # of those the dearest, the noisiest and the worst
 DOWNS = 5  # the longest ones
@@ -35,7 +33,7 @@ def text(told: Data, by: str) -> str:
 def _parts(told: Data, by: str) -> Iterator[str]:
     """What a reader wants first, then the tables that have something in them."""
     yield f"{local(told['since'])[:16]} to {local(told['until'])[:16]}, {zone_name()} ({rough(_length(told))})"
-    yield fill(" ".join(_sentences(told)), WIDTH)
+    yield "\n".join(wrapped(" ".join(_sentences(told)), 0))
     if told["entries"] and by == "entry":
         yield _entries(told["entries"])
     if told["models"] and by == "model":
@@ -78,7 +76,8 @@ def _spent(totals: Data) -> Iterator[str]:
         return
     missing = f"; {counted(unpriced, 'run')} had no price" if unpriced else ""
     missing += f"; up to {usd(untold)} more that nobody told" if untold else ""
-    yield f"Cost {usd(totals['cost_usd'])} for {amount(tokens['input'])} tokens in and {amount(tokens['output'])} out{missing}."
+    cost = "not known" if totals["cost_usd"] is None else usd(totals["cost_usd"])
+    yield f"Cost {cost} for {amount(tokens['input'])} tokens in and {amount(tokens['output'])} out{missing}."
 
 
 def _outstanding(entries: list[Data], dearest_run: Data | None) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Tables for a terminal: columns aligned, nothing wrapped, nothing that could drive the terminal."""
+"""Tables and lines for a terminal: columns aligned, long lines wrapped, nothing that could drive the terminal."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Collection, Sequence
 from textwrap import wrap
@@ -9,6 +10,8 @@ from textwrap import wrap
 GAP = "  "
 LINE = 80
 NARROWEST = 40
+COMMAND = re.compile("`[^`]{1,60}`")
+NO_BREAK = "\N{NO-BREAK SPACE}"  # is no printable character, and so in no text that is wrapped
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, numbers: Collection[int] = ()) -> str:
@@ -33,8 +36,15 @@ def line(text: str, width: int) -> str:
 
 
 def wrapped(text: str, indent: int) -> list[str]:
-    """The lines of a text, those after the first indented; no word is broken, so that paths and commands can be copied."""
-    return wrap(plain(text), LINE, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    """The lines of a text, those after the first indented; no word or command is broken, so that it can be copied."""
+    bound = COMMAND.sub(lambda found: found[0].replace(" ", NO_BREAK), plain(text))
+    lines = wrap(bound, LINE, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
+
+
+def fact(word: str, value: str) -> list[str]:
+    """A fact after its word, over several lines where one does not hold it; none for none."""
+    return wrapped(f"{word:<10} {value}", 11) if value else []
 
 
 def plain(text: str) -> str:

@@ -1,0 +1,89 @@
+"""Whatever the command line prints for people stays within 80 columns, with names that are long and with many of them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from world import World
+
+from scheduler.cli.main import main
+from scheduler.cli.table import wrapped
+from scheduler.engine.requests import Hold
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+CHANNEL = "a-channel-whose-name-is-forty-characters"
+AGENTS = [f"agent-{number:02}-with-a-name-of-forty-character" for number in range(12)]
+JOBS = [f"job-{number:02}-with-a-name-of-forty-characters-" for number in range(12)]
+HEAD = f"""\
+timezone: America/Argentina/Buenos_Aires
+channels: {{{CHANNEL}: {{kind: webhook, url: "https://example.org/"}}}}
+defaults:
+  agent: {{runner: {{kind: command, argv: [ask]}}}}
+  heartbeat: {{interval: 30m, stagger: 0, checklist: "look\\n", deliver: {CHANNEL}}}
+  cron: {{every: 1h, command: look, deliver: {CHANNEL}}}
+agents:
+  {AGENTS[0]}: {{heartbeat: {{budget: {{usd_per_day: 1, runs_per_day: 60, usd_per_run: 0.01}}}}}}
+  {AGENTS[1]}: {{heartbeat: {{timezone: Asia/Ho_Chi_Minh}}}}
+"""
+
+
+def config() -> str:
+    """Each agent is woken by two jobs."""
+    agents = [f"  {name}: {{}}" for name in AGENTS[2:]]
+    woken = zip(JOBS, AGENTS, [*AGENTS[1:], AGENTS[0]], strict=True)
+    return HEAD + "\n".join([*agents, "cron:", *(f"  {name}: {{wake_heartbeat: [{a}, {b}]}}" for name, a, b in woken)]) + "\n"
+
+
+@pytest.fixture
+def world(play: Play, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Two hours up to now, in which an agent and a job fail, a channel takes nothing, and lanes are held."""
+    monkeypatch.setenv("COLUMNS", "80")
+    scripts = {AGENTS[0]: lambda asked: "ALERT lost", AGENTS[1]: lambda asked: 1, JOBS[0]: lambda asked: 1}
+    world = play(config(), start=f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%d %H:%M}", scripts=scripts)
+    world.sends = lambda parcel: Sent("retry", "the server said " + "that it is not well, " * 5, None)
+    world.run(minutes=29)
+    for name in AGENTS[2:4]:
+        world.ask(Hold(name, "a-gateway-whose-name-is-forty-characters", world.clock.now + timedelta(hours=20)))
+    world.run(hours=1, minutes=31)
+    return world
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["doctor"],
+        ["runs"],
+        ["runs", "--sort", "cost"],
+        ["show", "1"],
+        ["plan"],
+        ["plan", AGENTS[0]],
+        ["plan", "--for", "1s"],
+        ["plan", "--for", "30d"],
+        ["plan", "--worst"],
+        ["explain", AGENTS[0]],
+        ["explain", AGENTS[2]],
+        ["explain", JOBS[0], "--at", "1h"],
+        ["explain", AGENTS[2], "--on", "today"],
+        ["report"],
+        ["report", "--by", "model"],
+        ["outbox"],
+        ["check", "--effective", AGENTS[0]],
+    ],
+    ids=" ".join,
+)
+def test_long_names_leave_lines_within_eighty_columns(
+    command: list[str], world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*command, "-c", str(world.config)])
+    lines = capsys.readouterr().out.splitlines()
+    if "doctor" not in command:  # which names files, and no path is broken
+        assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert len(lines) > 1
+
+
+def test_a_command_is_never_parted() -> None:
+    lines = wrapped("x" * 70 + " and then `heartbeatd run` starts it", 2)
+    assert lines == ["x" * 70 + " and then", "  `heartbeatd run` starts it"]
