@@ -161,6 +161,18 @@ def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsy
     assert json.loads(capsys.readouterr().out)["entries"] == [ops]
 
 
+def test_without_a_config_it_says_that_nobody_knows_whom_jobs_wake(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent() + "cron: {look: {every: 1h, command: look, wake_heartbeat: ops}}\n")
+    world.run(minutes=5)
+    note = "beats by wakes of jobs are not known: the config alone says whom they wake"
+    assert note not in lines(capsys, world.config)
+    world.config.write_text("agents: [", "utf-8")
+    for arguments in ([], ["ops"]):
+        assert note in lines(capsys, world.config, *arguments)
+    assert note not in lines(capsys, world.config, "look")
+    assert data(capsys, world.config)["wakes_known"] is False
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -135,6 +135,8 @@ def _notes(told: dict[str, Any]) -> Iterator[str]:
     for woken in (entry for entry in entries if entry["wakes"]):
         words = f"{called(woken['kind'], woken['name'])}: and up to {woken['wakes']['at_most']:,} by wakes of"
         yield from _listed(words, [{"kind": Kind.CRON, "name": name} for name in woken["wakes"]["by"]], then=" ")
+    if not told["wakes_known"] and any(entry["kind"] == Kind.HEARTBEAT for entry in entries):
+        yield "beats by wakes of jobs are not known: the config alone says whom they wake"
     for source, words in SOURCES.items():
         yield from _listed(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
     for state, words in STATES.items():

@@ -99,6 +99,7 @@ def told(seen: Iterable[Foreseen], begin: datetime, end: datetime, *, each: bool
     """What fires in [begin, end) as plain data, by entry and local day; one by one where they are few, or with `each`.
 
     `clock_changes` are those of the zones in which something fires; `beats` are those of all agents, `runs` those of all jobs.
+    `wakes_known` False: without a config nobody knows whom jobs wake.
     """
     seen = tuple(seen)
     wakers = {job.name: job for foreseen in seen for job in foreseen.wakers}
@@ -110,6 +111,7 @@ def told(seen: Iterable[Foreseen], begin: datetime, end: datetime, *, each: bool
         "until": iso(end),
         "entries": entries,
         "days": _sums(entries),
+        "wakes_known": all(foreseen.limits is not None for foreseen in seen),
         "clock_changes": sorted(_changes(zones, begin, end), key=lambda change: (change["at"], change["zone"])),
     }
 
