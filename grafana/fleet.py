@@ -79,7 +79,7 @@ GLANCE = Row(
         stat(
             "How many entries are paused or disabled?",
             "Paused by hand, or disabled in the config. A pause that was forgotten shows here: `heartbeatd resume NAME`.",
-            f'sum by (state) (heartbeatd_entry_state{{{ENTRY},state!="active"}})',
+            f'sum by (state) (heartbeatd_entry_state{{{ENTRY},state=~"paused|disabled"}})',
             "{{state}}",
         ),
         stat(
@@ -150,8 +150,8 @@ NEXT = Row(
     (
         Panel(
             "What is next?",
-            "Every entry with its next due time, the soonest first. No time: it is paused or disabled, or only wakes start it. "
-            "A time in the past: its run still goes on, or it waits for room.",
+            "Every entry with its next due time, the soonest first. No time: it is paused, disabled or done, or only wakes start "
+            "it. A time in the past: its run still goes on, or it waits for room.",
             {
                 "Next due": column(f"{gauge('next_due_timestamp_seconds', ENTRY)} * 1000"),
                 "Interval": column(gauge("interval_seconds", ENTRY)),

@@ -211,15 +211,20 @@ def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play
         (seen,) = (
             each for each in forecast.foresee(world.store.connection, found.plan, world.clock.now) if each.course.name == "party"
         )
-        return [entry["state"], now["state"], seen.state, entry["done_at"]]
+        (metric,) = (
+            line.split('state="')[1].split('"')[0]
+            for line in next(gauges.of_entries(world.store.connection, [("cron", "party")])).lines()
+            if line.endswith(" 1\n")
+        )
+        return [entry["state"], now["state"], metric, seen.state, entry["done_at"]]
 
     world.run(hours=2)
-    assert states() == ["active", "active", "active", None]
+    assert states() == ["active", "active", "active", "active", None]
     world.scripts["party"] = lambda asked: Takes("done", timedelta(minutes=5))
     world.until("2026-03-02 17:02")
-    assert states() == ["active", "active", "done", None]  # no slot is to come; it still runs
+    assert states() == ["active", "active", "active", "done", None]  # no slot is to come; it still runs
     world.run(hours=1)
-    assert states() == ["done", "done", "done", "2026-03-02T17:00:00Z"]
+    assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]
     assert not explain.at_present(asked(world, "party"))["now"]["would_run"]
     assert "cron/party  done" in says("status")
     told = says("explain", "party")

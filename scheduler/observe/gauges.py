@@ -8,16 +8,18 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from scheduler import paces
 from scheduler.allowance import ALL, NOTHING, Budget, Scope
 from scheduler.observe.series import Family
 from scheduler.outcome import Kind
 from scheduler.settings import Settings
 from scheduler.tables import breakers, outbox, spend, wakes
-from scheduler.tables.times import millis
+from scheduler.tables.times import millis, optional
 
 Key = tuple[str, str]
 ENTRY = ("kind", "name")
 STATES = ("active", "paused", "disabled")
+DONE = "done"
 
 # Which column of an entry's row each gauge shows; those under TIMES are absent until known.
 NUMBERS = {
@@ -36,7 +38,9 @@ TIMES = {
 ROWS = """
 select entry.kind, entry.name, failures, quiet, alerting, first_seen_at, last_ended_at, last_success_at,
   case when paused_until is null and state = 'active' then coalesce(due_at, slot) end as next_due,
-  case when state = 'active' and paused_until is not null then 'paused' else state end as state
+  case when state = 'active' and paused_until is not null then 'paused' else state end as state, pace, slot,
+  slot is null and exists (
+    select 1 from run where kind = entry.kind and name = entry.name and state in ('running', 'waiting')) as goes_on
 from json_each(?) as wanted cross join entry on entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
 """
 
@@ -48,14 +52,25 @@ def of_entries(db: sqlite3.Connection, wanted: Collection[Key]) -> Iterator[Fami
     times = {column: Family("gauge", name, told, ENTRY) for name, (column, told) in TIMES.items()}
     for row in db.execute(ROWS, (json.dumps(list(wanted)),)):
         key = (row["kind"], row["name"])
-        for each in STATES:
-            state.put(int(row["state"] == each), *key, each)
+        now = _state(row)
+        for each in _states(row["pace"]):
+            state.put(int(now == each), *key, each)
         for column, family in numbers.items():
             family.put(row[column], *key)
         for column, family in times.items():
             if row[column] is not None:
                 family.put(row[column] / 1000, *key)
     return iter((state, *numbers.values(), *times.values()))
+
+
+def _state(row: sqlite3.Row) -> str:
+    is_done = row["state"] == "active" and not row["goes_on"] and paces.done(row["pace"], optional(row["slot"]))
+    return DONE if is_done else row["state"]
+
+
+def _states(pace: str) -> tuple[str, ...]:
+    """The states that an entry can be in: only one that fires once is ever done."""
+    return STATES if paces.once(pace) is None else (*STATES, DONE)
 
 
 def of_queue(db: sqlite3.Connection, now: datetime) -> Iterator[Family]:
