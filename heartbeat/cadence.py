@@ -45,10 +45,14 @@ class Cadence:
 
     def slots(self, after: datetime, until: datetime) -> Slots | None:
         """The slots in (after, until]; None when there are none."""
+        if self.hours.always:
+            return self._grid(after + _TICK, until + _TICK)
         return _together(self._inside(self.hours.openings(after, until), after, until))
 
     def closed(self, after: datetime, until: datetime) -> Slots | None:
         """The points of the grid in (after, until] at which it is closed; None when there are none."""
+        if self.hours.always:
+            return None
         gaps = (self._grid(opens, closes) for opens, closes in self._gaps(after, until))
         return _together(gap for gap in gaps if gap)
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from scheduler import paces
@@ -204,10 +205,15 @@ def save(turn: Turn, before: Standing, after: Standing) -> None:
     if changed.keys() & WHAT_DECIDES_SLOTS:
         former.note(turn, before.kind, before.name, before.state, before.pace_text, before.anchor)
     if changed:
-        # Column names come from the table above, never from a user: the values alone are data.
-        assignments = ", ".join(f"{column} = ?" for column in changed)
-        values = (millis(value) if isinstance(value, datetime) else value for value in changed.values())
-        turn.db.execute(f"update entry set {assignments} where id = ?", (*values, before.id))  # noqa: S608
+        values = [millis(value) if isinstance(value, datetime) else value for value in changed.values()]
+        turn.db.execute(_update(tuple(changed)), (*values, before.id))
+
+
+@lru_cache(maxsize=256)  # what changes together in a beat is nearly always the same
+def _update(columns: tuple[str, ...]) -> str:
+    """Column names come from the table above, never from a user: the values alone are data."""
+    assignments = ", ".join(f"{column} = ?" for column in columns)
+    return f"update entry set {assignments} where id = ?"  # noqa: S608
 
 
 def get(turn: Turn, kind: Kind, name: str) -> Standing:
