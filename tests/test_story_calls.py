@@ -90,6 +90,21 @@ def test_a_refusal_of_the_runners_provider_is_not_the_deciders(play):
     assert not any("breaker_open" in line for line in world.story("neighbour"))
 
 
+def test_a_turn_asks_once_for_all_its_beats_who_is_shut_off_and_a_success_writes_nothing_of_it(play):
+    with model(says("HEARTBEAT_OK")) as server:
+        second = (
+            '  second: {runner: {kind: anthropic}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- x\\n", deliver: log}}'
+        )
+        world = play(two(server.url, second), environ={"KEY": KEY})
+        asked: list[str] = []
+        world.store.connection.set_trace_callback(asked.append)
+        world.run(minutes=61)
+        assert [line.split(" ")[3] for line in world.story()] == ["ok"] * 6
+        turns = " ".join(asked).split("begin immediate")
+        assert max(turn.count("breaker") for turn in turns) == 1
+        assert "delete from breaker" not in " ".join(asked)
+
+
 def test_a_401_of_an_http_agent_does_not_shut_the_deciders_provider(play):
     with Server([decides("run", "do it")]) as good, Server([reply({"error": "no"}, 401)]) as agent:
         text = other_provider(good.url, good.url, f'{{kind: http, url: "{agent.url}"}}')

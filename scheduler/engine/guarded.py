@@ -60,7 +60,8 @@ def _undone(turn: Turn) -> Iterator[None]:
         turn.db.execute("rollback to step")
         turn.db.execute("release step")
         del turn.events[told:]
-        turn.plan, turn.held, turn.waited_for = plan, None, None
+        turn.plan = plan
+        turn.look_anew()
         raise
     turn.db.execute("release step")
 

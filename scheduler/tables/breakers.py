@@ -69,11 +69,13 @@ def give_back(turn: Turn, providers: list[str]) -> None:
 def probe_all(turn: Turn) -> None:
     """Let every provider that refuses us be tried at once: there may be a new key. One that wants rest gets its rest."""
     turn.db.execute("update breaker set probe_at = ? where reason <> ?", (millis(turn.now), RATE))
+    turn.probes = None
 
 
 def pull_near(turn: Turn) -> None:
     """The clock was set back: no provider is left alone for longer than it was to be."""
     turn.db.execute("update breaker set probe_at = min(probe_at, ?)", (millis(turn.now + PROBE_EVERY),))
+    turn.probes = None
 
 
 def open_ones(db: sqlite3.Connection) -> list[str]:
@@ -82,27 +84,33 @@ def open_ones(db: sqlite3.Connection) -> list[str]:
 
 
 def _open(turn: Turn, provider: str, reason: str, probe_at: datetime) -> None:
-    was_open = provider in open_ones(turn.db)
+    was_open = _probe_time(turn, provider) is not None
     turn.db.execute(
         "insert into breaker (provider, reason, opened_at, probe_at) values (?, ?, ?, ?)"
         " on conflict (provider) do update set reason = excluded.reason, probe_at = excluded.probe_at",
         (provider, reason, millis(turn.now), millis(probe_at)),
     )
+    turn.probes = None
     if not was_open:
         turn.tell(BreakerMoved(provider, reason, is_open=True))
 
 
 def _close(turn: Turn, provider: str) -> bool:
-    if turn.db.execute("delete from breaker where provider = ? returning provider", (provider,)).fetchone() is None:
+    if _probe_time(turn, provider) is None:
         return False
+    turn.db.execute("delete from breaker where provider = ?", (provider,))
+    turn.probes = None
     turn.tell(BreakerMoved(provider, "answered", is_open=False))
     return True
 
 
 def _probe_time(turn: Turn, provider: str) -> datetime | None:
-    row = turn.db.execute("select probe_at from breaker where provider = ?", (provider,)).fetchone()
-    return moment(row["probe_at"]) if row else None
+    """When an open breaker may be tried. One question a turn answers it for all: most providers refuse nobody."""
+    if turn.probes is None:
+        turn.probes = {row[0]: moment(row[1]) for row in turn.db.execute("select provider, probe_at from breaker")}
+    return turn.probes.get(provider)
 
 
 def _probe_at(turn: Turn, provider: str, at: datetime) -> None:
     turn.db.execute("update breaker set probe_at = ? where provider = ?", (millis(at), provider))
+    turn.probes = None
