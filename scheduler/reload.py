@@ -17,6 +17,7 @@ from scheduler.engine.requests import Adopt, Refuse
 from scheduler.logs import event
 from scheduler.plan import Diff, Plan
 from scheduler.settings import Settings
+from scheduler.watch import content
 
 ANSWER_WITHIN = 30.0  # seconds
 MANY = 4  # entries from which on a file that loses more than half of them is doubted
@@ -50,6 +51,7 @@ class Reloader:
         self._inbox = inbox
         self._clock = clock
         self._one_at_a_time = threading.Lock()
+        self._refused: tuple[str | None, str] | None = None  # what was refused last, and why
         self.standing = Standing(successful=True, succeeded_at=clock())
 
     def reload(self, *, dry: bool = False, doubt: bool = False) -> Reloaded:
@@ -77,7 +79,7 @@ class Reloader:
             return Reloaded(change, warnings)
         # Above this line everything may fail and nothing is touched; below it nothing fails but the database being away.
         adopted = self._adopt(new)
-        self.standing = Standing(successful=True, succeeded_at=self._clock())
+        self.standing, self._refused = Standing(successful=True, succeeded_at=self._clock()), None
         for line in adopted.lines():
             event(logging.INFO, "reload", change=line)
         for warning in warnings:
@@ -92,10 +94,12 @@ class Reloader:
         return adopted
 
     def _failed(self, error: ConfigError | Refused) -> None:
+        """A file may be taken up by hand, by a signal and by the watch, and is complained of once; `status` goes on saying it."""
+        before, self._refused = self._refused, (content(self._in_force().settings.path), str(error))
         self.standing = Standing(successful=False, succeeded_at=self.standing.succeeded_at, problem=str(error))
         self._inbox.ask(Refuse(str(error)))
         for line in str(error).splitlines():
-            event(logging.ERROR, "reload_refused", problem=line)
+            event(logging.DEBUG if before == self._refused else logging.ERROR, "reload_refused", problem=line)
 
 
 def _doubt(in_force: Plan, change: Diff) -> None:

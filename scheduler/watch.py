@@ -65,7 +65,7 @@ class Watch:
         self._stirred = threading.Event()
         self._stopping = False
         self._stat = _stat(self._path)
-        self._settled = Settled(_content(self._path))
+        self._settled = Settled(content(self._path))
         self._folders = _Folders(self._stirred)
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -91,7 +91,7 @@ class Watch:
     def _look(self) -> None:
         self._folders.watch(steps(self._path))
         self._stat = _stat(self._path)
-        if self._settled.read(time.monotonic(), _content(self._path)):
+        if self._settled.read(time.monotonic(), content(self._path)):
             self._changed()
 
 
@@ -180,7 +180,7 @@ def _target(step: Path) -> Path | None:
         return None
 
 
-def _content(path: Path) -> str | None:
+def content(path: Path) -> str | None:
     """The SHA-256 of the file, None if there is no regular file to be read."""
     try:
         if not path.is_file():

@@ -1,0 +1,79 @@
+"""Reloads: what is said of a config that is refused, however often it is looked at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from world import World
+
+from scheduler.config.complaint import ConfigError
+from scheduler.config.load import load
+from scheduler.engine.inbox import Request
+from scheduler.reload import Reloader
+
+Play = Callable[..., World]
+
+GOOD = 'agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, checklist: "- a\\n", deliver: log}}}\n'
+WRONG = GOOD.replace("30m", "soon")
+
+
+class Inbox:
+    """Answers at once."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def ask(self, request: Request) -> Future[Any]:
+        future = self.world.inbox.ask(request)
+        self.world.settle()
+        return future
+
+
+class Saving:
+    """Saves a config and has it reloaded; gives how many lines of the log say that it is refused."""
+
+    def __init__(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        self.world, self._caplog = world, caplog
+        self._reloader = Reloader(
+            lambda: load(world.config, world.environ), lambda: world.engine.plan, Inbox(world), lambda: world.clock.now
+        )  # type: ignore[arg-type]
+
+    def __call__(self, yaml: str, *, watched: bool = False) -> int:
+        self.world.config.write_text(yaml, "utf-8")
+        self._caplog.clear()
+        try:
+            self._reloader.reload(doubt=watched)
+        except ConfigError:
+            assert not self._reloader.standing.successful
+        return sum(record.message == "reload_refused" and record.levelno == logging.ERROR for record in self._caplog.records)
+
+
+@pytest.fixture
+def saved(play: Play, caplog: pytest.LogCaptureFixture) -> Saving:
+    caplog.set_level(logging.DEBUG)
+    return Saving(play(GOOD), caplog)
+
+
+def test_a_file_that_is_refused_is_logged_once_whoever_looks_at_it(saved: Saving) -> None:
+    assert saved(WRONG, watched=True) == 1
+    assert saved(WRONG) == 0
+    assert saved(WRONG, watched=True) == 0
+
+
+def test_a_file_that_is_still_wrong_after_another_edit_is_logged_again(saved: Saving) -> None:
+    assert [saved(WRONG), saved(WRONG + "# almost\n"), saved(WRONG)] == [1, 1, 1]
+
+
+def test_a_file_that_is_wrong_again_after_it_was_right_is_logged_again(saved: Saving) -> None:
+    assert [saved(WRONG), saved(GOOD), saved(WRONG)] == [1, 0, 1]
+
+
+def test_the_same_file_with_another_fault_is_logged_again(saved: Saving) -> None:
+    keyed = GOOD.replace("deliver: log", "deliver: phone") + 'channels: {phone: "${URL}"}\n'
+    assert saved(keyed) == 1  # URL is not set
+    saved.world.environ["URL"] = "nowhere"
+    assert [saved(keyed), saved(keyed)] == [1, 0]
