@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Any
 import click
 import pytest
 from config_file import write
+from world import Takes, World
 
 from scheduler.cli import door
 from scheduler.cli.main import main
 from scheduler.cli.reach import Place
+from scheduler.engine.runs import Cancel
 from scheduler.locks import Lock
 from scheduler.outcome import Kind
 from scheduler.tables import duequeue
@@ -449,3 +451,27 @@ def test_a_running_daemon_is_asked_to_cancel(config: Path, daemon: Daemon, capsy
     daemon.answers["/api/v1/runs/3/cancel"] = (409, {"error": {"code": "closed", "message": "run 3 has ended already: ok"}})
     assert call(config, "cancel", "3") == 1
     assert capsys.readouterr().err == "heartbeatd: run 3 has ended already: ok\n"
+
+
+@pytest.mark.parametrize(
+    ("interval", "told"),
+    [
+        ("none", "; none is planned, and\n  `heartbeatd wake ops` starts one\n"),
+        ("30m", ", 2026-03-02 08:01:59\n"),
+    ],
+)
+def test_who_cancels_a_run_is_told_when_what_woke_it_will_be_heard(
+    interval: str, told: str, config: Path, daemon: Daemon, play: Callable[..., World], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = play(CONFIG.replace("30m", interval, 1), scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=9))})
+    world.write("ops/HEARTBEAT.md", "- look\n")
+    world.wake("ops", "the disk is full")
+    world.run(seconds=1)
+    world.ask(Cancel(1))
+    world.run(seconds=1)
+    daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True})
+    capsys.readouterr()
+    assert call(config, "cancel", "1") == 0
+    assert capsys.readouterr().out == f"run 1 is cancelled\nwakes: 1 waits to be told to agent/ops by its next run{told}"
+    assert main(["status", "-c", str(config)]) == 0
+    assert f"\nwakes: 1 waits to be told to agent/ops by its next run{told}" in capsys.readouterr().out

@@ -10,6 +10,13 @@ from scheduler.cli import options, reach
 from scheduler.cli.arguments import Number
 from scheduler.cli.door import daemon
 from scheduler.cli.follow import is_closed_within
+from scheduler.cli.reach import Place
+from scheduler.cli.table import wrapped
+from scheduler.cli.times import utc_now
+from scheduler.cli.waiting import waiting
+from scheduler.observe.status import entries
+from scheduler.outcome import Kind
+from scheduler.tables import past
 
 PATIENCE = 15.0  # seconds: longer than an ended run may take to give its result
 
@@ -21,7 +28,7 @@ def cancel(run: int, path: Path) -> None:
     """End a run that is in progress, or would go on.
 
     RUN is its number, as `heartbeatd runs` lists it. It ends `abandoned` with the reason `cancelled` and is not tried again;
-    a run between its attempts, or with an answer that is still to come, can be cancelled too.
+    a run between its attempts, or with an answer that is still to come, can be cancelled too. The wakes that it held wait on.
     """
     where = reach.place(path)
     running = daemon(where)
@@ -29,5 +36,16 @@ def cancel(run: int, path: Path) -> None:
         raise click.ClickException("no daemon runs, so nothing is in progress; `heartbeatd pause` keeps it from being taken up")
     if running.cancel(run) or is_closed_within(PATIENCE, where, run):
         click.echo(f"run {run} is cancelled")
+        _tell_of_wakes(where, run)
     else:
         click.echo(f"run {run} is being ended; `heartbeatd show {run}` says when it is")
+
+
+def _tell_of_wakes(where: Place, run_id: int) -> None:
+    """What the run held has not been heard: who cancelled it may have to see to that."""
+    with reach.reading(where) as db:
+        run = past.one(db, run_id) if db else None
+        found = entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
+    for fact in (fact for entry in found for fact in waiting(entry)):
+        for line in wrapped(fact, 2):
+            click.echo(line)

@@ -16,6 +16,7 @@ from scheduler.cli.names import called
 from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import local, rough, short, utc_now, zone_name
+from scheduler.cli.waiting import waiting
 from scheduler.config.wording import counted
 from scheduler.observe.status import snapshot
 
@@ -94,9 +95,9 @@ def _facts(seen: dict[str, Any]) -> Iterator[str]:
         since = f" since {local(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} given up"
     yield from _budgets(seen)
-    for tell in (_failing, _waking, _held):  # one kind of line after the other
+    for tell in (_failing, waiting, _held):  # one kind of line after the other
         for entry in seen["entries"]:
-            yield from tell(called(entry["kind"], entry["name"]), entry)
+            yield from tell(entry)
 
 
 def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
@@ -106,22 +107,18 @@ def _entries(seen: dict[str, Any], now: datetime) -> Iterator[str]:
     yield f"times in {zone_name()}"
 
 
-def _failing(name: str, entry: dict[str, Any]) -> Iterator[str]:
+def _failing(entry: dict[str, Any]) -> Iterator[str]:
     if failing := entry["failing"]:
+        name = called(entry["kind"], entry["name"])
         told = f"told {local(failing['told_at'])}" if failing["told_at"] else "not told yet"
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield f"failing: {name} {often}{fault} since {local(failing['since'])}, {told}"
 
 
-def _waking(name: str, entry: dict[str, Any]) -> Iterator[str]:
-    if waiting := entry["wakes_waiting"]:
-        yield f"wakes: {waiting} {'waits' if waiting == 1 else 'wait'} to be told to {name} by its next run"
-
-
-def _held(name: str, entry: dict[str, Any]) -> Iterator[str]:
+def _held(entry: dict[str, Any]) -> Iterator[str]:
     for hold in entry["busy"]:
-        yield f"busy: {hold['id']} holds {name} until {local(hold['until'])}"
+        yield f"busy: {hold['id']} holds {called(entry['kind'], entry['name'])} until {local(hold['until'])}"
 
 
 def _budgets(seen: dict[str, Any]) -> Iterator[str]:
