@@ -51,7 +51,7 @@ def is_reboot(text: str) -> bool:
     return text.strip(" \t").lower() == REBOOT
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)  # each minute of the day, on five sorts of days
 def understand(text: str) -> Expression:
     """What the text means. Raises ScheduleError."""
     _refuse_odd_text(text)

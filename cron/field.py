@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 MONTHS = {
     "jan": 1, "feb": 2, "mar": 3, "apr": 4, "may": 5, "jun": 6, "jul": 7, "aug": 8, "sep": 9, "oct": 10, "nov": 11, "dec": 12,
@@ -28,7 +29,7 @@ class ScheduleError(ValueError):
     """A schedule that cannot be read; its text is one line: what is wrong and what to write instead."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """One of the five columns. `cycle` is how many different values it has: day-of-week 7 is 0 again."""
 
@@ -63,8 +64,9 @@ class Values:
         return tuple(sorted(self.numbers))
 
 
+@lru_cache(maxsize=1024)
 def read(column: Field, text: str) -> Values:
-    """The values that `text` names. Raises ScheduleError."""
+    """The values that `text` names. Raises ScheduleError. Kept, for many expressions are made of few fields."""
     numbers: set[int] = set()
     special: set[str] = set()
     warnings: list[str] = []

@@ -223,6 +223,21 @@ def test_what_the_jobs_inherit_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert "hint: what defaults.cron says holds for them too: deliver" in err
 
 
+@pytest.mark.parametrize(
+    ("inherited", "told"),
+    [
+        ("retries: 1", "14 runs, at the same instants as the crontab's"),
+        ("enabled: false", "0 of the crontab's 14 runs, for what defaults.cron says"),
+        ("only_on: workdays", "10 of the crontab's 14 runs, for what defaults.cron says"),
+        ("stagger: 10m", "14 of the crontab's 14 runs, up to 4m38s later, for what defaults.cron says"),
+    ],
+)
+def test_the_proof_counts_what_will_run(inherited: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    yaml = f"calendars: {{workdays: {{days: mon-fri}}}}\ndefaults: {{cron: {{{inherited}}}}}\n"
+    code, out, _ = run(capsys, table(tmp_path, "0 3 * * * one\n0 4 * * * two\n"), "--into", config(tmp_path, SMALL + yaml))
+    assert (code, out.splitlines()[1]) == (0, f"2 jobs; the next 7 days: {told}")
+
+
 def test_jobs_that_would_inherit_what_makes_them_others_are_not_put_in(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,7 +311,7 @@ NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
     ],
 )  # fmt: skip
 def test_new_jobs_stand_behind_the_others(before: str, after: str) -> None:
-    assert insert(before, ONE) == after
+    assert insert(before, ONE).text == after
 
 
 @pytest.mark.parametrize(
@@ -321,7 +336,7 @@ def test_where_lines_would_not_read_as_jobs_none_are_put_in(text: str) -> None:
     ["x", "yes", "null", "~", "1e3", "0x1f", "a: b", "a #b", "'", '"', "\\", "é", "\u2028", "\x7f", "a\nb\n", "{", "a:", " a", "-x", "@x", "1:30"],
 )  # fmt: skip
 def test_every_text_is_written_so_that_it_reads_the_same(value: str) -> None:
-    made = insert("", [Entry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})])
+    made = insert("", [Entry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})]).text
     found = read_tree(made, Complaints(""))["cron"]
     assert found == {f"n{value}": {"command": value, "stdin": value, "env": {"A": value}}}
 

@@ -17,16 +17,17 @@ from cron import crontab, export
 from cron.crontab import Crontab, Line, Note
 from cron.job import Job
 from cron.schedule import Schedule, Slots
+from scheduler import paces
 from scheduler.cli import options, times
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
 from scheduler.config import imported, inherit, insert, load, source, swap, zones
 from scheduler.config.complaint import Complaints, ConfigError
 from scheduler.config.imported import Account
-from scheduler.config.insert import Entry
+from scheduler.config.insert import Entry, Made
 from scheduler.config.secrets import refers
 from scheduler.config.tree import Map
-from scheduler.config.wording import counted
+from scheduler.config.wording import counted, written
 
 WEEK = timedelta(days=7)
 SHOWN = 5  # numbers of lines that are named before the rest is counted
@@ -38,6 +39,7 @@ SHOWN = 5  # numbers of lines that are named before the rest is counted
 @click.option("--user", help="Whose commands they are; of a file with users, only theirs are taken.  [default: you]")
 @click.option("--timezone", help="The IANA zone in which cron reads the file.  [default: this host's]")
 @click.option("--into", type=click.Path(path_type=Path), help="The config to put the jobs into; else they are printed.")
+@load.collecting_later()
 def import_(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
     """Take over the crontab FILE, or - for standard input.
 
@@ -169,8 +171,9 @@ def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) ->
         return
     root = _root(path, before)
     entries = imported.entries(new, account, _part(root, "cron"))
-    after = _with(path, before, entries)
-    loaded = load.load(path, os.environ, resolve=False, content=after)
+    made = _with(path, before, entries)
+    after = made.text.encode()
+    loaded = load.load(path, os.environ, resolve=False, content=after, root=made.root)
     proof = _proof(new, entries, loaded.settings.jobs)
     try:
         swap.swap(path, before, after)
@@ -223,19 +226,20 @@ def _part(root: object, *steps: str) -> Map:
     return root if isinstance(root, Map) else Map()
 
 
-def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> bytes:
+def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> Made:
     try:
-        return insert.insert(before.decode(), entries).encode()
+        return insert.insert(before.decode(), entries)
     except insert.NoRoom as error:
         load.load(path, os.environ, resolve=False, content=before)  # what is wrong with it already is to be told first
         raise Mistake(f"{path} {error}") from error
 
 
 def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, Job]) -> str:
-    """That the jobs, as the daemon reads them, are the lines and fire when these do, for a week. Raises Mistake."""
+    """That the jobs, as the daemon reads them, are the lines, and how a week of them is beside the crontab's. Raises Mistake."""
     now = times.utc_now()
     theirs, ours = _Week(now), _Week(now)
-    runs = 0
+    due = runs = 0
+    later = timedelta()
     for line, entry in zip(lines, entries, strict=True):
         job = jobs[entry.name]
         found = ours.slots(job.schedule)
@@ -243,8 +247,18 @@ def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, J
             raise Mistake(
                 f"line {line.number} would not be the same as cron/{entry.name}, for what defaults.cron says; nothing was written"
             )
-        runs += found.count if found else 0
-    return f"{counted(len(lines), 'job')}; the next 7 days: {counted(runs, 'run')}, at the same instants as the crontab's"
+        due += found.count if found else 0
+        runs += ours.runs(job)
+        later = max(later, timedelta() if line.delay else job.stagger)
+    return f"{counted(len(lines), 'job')}; the next 7 days: {_beside(due, runs, later)}"
+
+
+def _beside(due: int, runs: int, later: timedelta) -> str:
+    """How many of the crontab's runs there will be, and how much later; fewer and later only for what the jobs inherit."""
+    if runs == due and not later:
+        return f"{counted(runs, 'run')}, at the same instants as the crontab's"
+    put_off = f", up to {written(later)} later" if later else ""
+    return f"{runs:,} of the crontab's {counted(due, 'run')}{put_off}, for what defaults.cron says"
 
 
 class _Week:
@@ -261,6 +275,16 @@ class _Week:
         if key not in self._known:
             self._known[key] = schedule.slots(self._now, self._now + WEEK)
         return self._known[key]
+
+    def runs(self, job: Job) -> int:
+        """How many of its firings the daemon would run."""
+        if not job.enabled:
+            return 0
+        if job.calendars.always:
+            found = self.slots(job.schedule)
+            return found.count if found else 0
+        kept = paces.pace(paces.of_job(job), self._now).slots(self._now, self._now + WEEK)
+        return kept.count if kept else 0
 
 
 def _said(path: Path, jobs: Iterable[Job]) -> list[export.Said]:

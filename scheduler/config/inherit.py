@@ -41,7 +41,7 @@ def merge_agent(base: Map, over: Map) -> Map:
 
 
 def _without_rivals(base: Map, over: Map, either: tuple[str, ...]) -> Map:
-    if not any(key in over for key in either):
+    if not any(key in base for key in either) or not any(key in over for key in either):
         return base
     return Map({key: value for key, value in base.items() if key not in either}, base.marks)
 

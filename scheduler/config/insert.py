@@ -49,7 +49,15 @@ class _Place:
     header: bool = False
 
 
-def insert(text: str, entries: Sequence[Entry]) -> str:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A text with new jobs, and what it reads as."""
+
+    text: str
+    root: Map
+
+
+def insert(text: str, entries: Sequence[Entry]) -> Made:
     """The text with these jobs at the end of its `cron:`. Their names must be new.
 
     Raises tree.Unreadable for text that is no YAML, NoRoom where `cron:` does not stand in lines of its own.
@@ -61,8 +69,8 @@ def insert(text: str, entries: Sequence[Entry]) -> str:
         wanted = {**root, "cron": {**(jobs or {}), **{entry.name: entry.keys for entry in entries}}}
         for place in _places(text, root):
             made = _at(text, place, entries)
-            if _reads_as(made, wanted):
-                return made
+            if (found := _read(made)) == wanted:
+                return Made(made, found)
     raise NoRoom("has no lines to put jobs between; write `cron:` on a line of its own, with its jobs indented below it")
 
 
@@ -174,11 +182,11 @@ def _split(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def _reads_as(text: str, wanted: dict[str, Any]) -> bool:
+def _read(text: str) -> Any:
     complaints = Complaints("")
     try:
         found = tree.read(text, complaints)
         complaints.raise_if_any()
     except (tree.Unreadable, ConfigError):
-        return False
-    return bool(found == wanted)
+        return None
+    return found

@@ -52,16 +52,18 @@ def load(
     *,
     resolve: bool = True,
     content: bytes | None = None,
+    root: Map | None = None,
     today: Today | None = None,
 ) -> Loaded:
     """Read and check a config wholly. Raises ConfigError with all its faults.
 
     Without `resolve` no secret is looked up: all are empty, and neither the env_file nor a referenced file is read. `content` is
-    what to take for the file's own, to check it before it is there. Without `today` nothing is said of what has passed.
+    what to take for the file's own, to check it before it is there, and `root` what that holds, if it has been read already.
+    Without `today` nothing is said of what has passed.
     """
     complaints = Complaints(str(path))
-    with _collecting_later():
-        source = read(path, environ, complaints, content)
+    with collecting_later():
+        source = read(path, environ, complaints, content, root)
         settings = _settings(path, source, environ if resolve else None, complaints, today)
     complaints.raise_if_any()
     return Loaded(settings, complaints.warnings, tuple(overrides.named(environ)))
@@ -259,7 +261,7 @@ def _unbound(kind: Kind, number: int) -> tuple[str, str]:
 
 
 @contextmanager
-def _collecting_later() -> Iterator[None]:
+def collecting_later() -> Iterator[None]:
     """Reading makes hundreds of thousands of objects and no cycles; looking for those meanwhile would take half the time."""
     collecting = gc.isenabled()
     gc.disable()

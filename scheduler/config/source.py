@@ -27,10 +27,12 @@ class Source:
     hash: str
 
 
-def read(path: Path, environ: Mapping[str, str], complaints: Complaints, content: bytes | None = None) -> Source:
-    """The file with its overrides. Raises ConfigError when it cannot be read as YAML."""
+def read(
+    path: Path, environ: Mapping[str, str], complaints: Complaints, content: bytes | None = None, root: Map | None = None
+) -> Source:
+    """The file with its overrides; `root` is what `content` holds, where it has been read. Raises ConfigError for no YAML."""
     content = _content(path, complaints) if content is None else content
-    root = parse(content, complaints)
+    root = parse(content, complaints) if root is None else root
     if not isinstance(root, Map):
         complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
         complaints.raise_if_any()
