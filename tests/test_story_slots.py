@@ -341,6 +341,19 @@ def test_a_suspended_machine_beats_soon_after_it_wakes(play: Play) -> None:
     ]
 
 
+def test_all_that_is_due_in_a_turn_is_looked_up_for_open_runs_by_one_statement(play: Play) -> None:
+    beat = (
+        '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
+    )
+    world = play("agents:\n" + "".join(f"  {name}: {beat}\n" for name in ("ada", "bob", "cyd")))
+    asked: list[str] = []
+    world.store.connection.set_trace_callback(asked.append)
+    world.run(minutes=40)
+    turns = " ".join(asked).split("begin immediate")
+    assert len(world.rows()) == 6
+    assert max(turn.count("state in ('running', 'waiting')") for turn in turns) == 1
+
+
 def test_every_slot_has_exactly_one_end_whatever_happens(play: Play) -> None:
     """Twelve hours of everything at once: the rows account for every slot of the grid, none twice."""
     world = play(agent(interval="10m", active_hours='"09:00-17:00"'))

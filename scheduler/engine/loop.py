@@ -34,7 +34,7 @@ from scheduler.logs import event
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.plan import Plan
 from scheduler.tables import boots, breakers, duequeue, jumps, outbox, stalls, wakes
-from scheduler.tables.duequeue import Standing
+from scheduler.tables.duequeue import Open, Standing
 from scheduler.tables.store import Store, Unavailable
 from scheduler.transports import Sent
 from scheduler.turn import Turn
@@ -267,10 +267,11 @@ class Engine:
         looked = 0
         while room > len(claims) and looked < LOOKS_AT_ONCE:
             due = duequeue.due(turn.db, turn.now, min(room - len(claims), LOOKS_AT_ONCE - looked))
-            claims += [claim for standing in due if (claim := _start(turn, standing)) is not None]
-            looked += len(due)
             if not due:
                 break
+            runs = duequeue.open_among(turn.db, due)
+            claims += [claim for each in due if (claim := _start(turn, each, runs.get(each.id))) is not None]
+            looked += len(due)
         return claims
 
     def _next(self, turn: Turn) -> datetime:
@@ -302,13 +303,13 @@ class Engine:
         self.health.problem = None
 
 
-def _start(turn: Turn, standing: Standing) -> Claim | None:
-    """Start one due entry."""
+def _start(turn: Turn, standing: Standing, run: Open | None) -> Claim | None:
+    """Start one due entry, or go on with its open run."""
     entry = turn.plan.entries.get((standing.kind, standing.name))
     if entry is None:
         duequeue.save(turn, standing, standing._replace(due_at=None))
         return None
-    return guarded.step(turn, standing.kind, standing.name, lambda: opening.start(turn, entry, standing))
+    return guarded.step(turn, standing.kind, standing.name, lambda: opening.go_on(turn, entry, standing, run))
 
 
 def _may_come_back(turn: Turn, claim: Claim) -> bool:

@@ -17,9 +17,16 @@ from scheduler.work.entry import Claim, Entry
 
 def start(turn: Turn, entry: Entry, before: Standing) -> Claim | None:
     """Claim what is due of one entry; None, with the next look planned, when nothing is to run now."""
-    run = duequeue.open_run(turn.db, before.kind, before.name)
-    if run is not None:
-        return _start_again(turn, entry, before, run)
+    return go_on(turn, entry, before, duequeue.open_run(turn.db, before.kind, before.name))
+
+
+def go_on(turn: Turn, entry: Entry, before: Standing, run: Open | None) -> Claim | None:
+    """The same for one whose open run, or that it has none, is known already."""
+    return _start_anew(turn, entry, before) if run is None else _start_again(turn, entry, before, run)
+
+
+def _start_anew(turn: Turn, entry: Entry, before: Standing) -> Claim | None:
+    """Claim the slot that is to run now, else what a wake starts."""
     standing, slot = _slot_to_run(turn, entry, planning.resume_if_over(turn, before))
     claim = _claim(turn, entry, standing, slot)
     if claim is None:

@@ -245,6 +245,16 @@ def open_run(db: sqlite3.Connection, kind: Kind, name: str) -> Open | None:
     return _open(row) if row else None
 
 
+def open_among(db: sqlite3.Connection, standings: Sequence[Standing]) -> dict[int, Open]:
+    """The open runs of these entries, by the ids of their rows: one question for all that is due in a turn."""
+    rows = db.execute(
+        "select entry.id as entry_id, run.* from entry join run on run.kind = entry.kind and run.name = entry.name"
+        " where run.state in ('running', 'waiting') and entry.id in (select value from json_each(?))",
+        (json.dumps([standing.id for standing in standings]),),
+    )
+    return {row["entry_id"]: _open(row) for row in rows}
+
+
 def any_under_way(turn: Turn, kind: Kind, names: Sequence[str]) -> bool:
     """Whether one of these entries has an open run, or is due."""
     row = turn.db.execute(
