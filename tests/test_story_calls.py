@@ -158,6 +158,17 @@ def test_a_run_half_of_which_has_no_price_has_no_known_cost(play):
     assert world.rows()[0]["cost_usd"] is None
 
 
+def test_what_two_calls_of_an_attempt_took_is_read_once_and_written_once(play):
+    with model(decides("run", "do it"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
+        asked: list[str] = []
+        world.store.connection.set_trace_callback(asked.append)
+        world.run(minutes=1)
+    assert [event.tokens.total for event in names(world, "Paid")] == [159, 159]
+    assert world.rows()[0]["tokens"]["input"] == 240
+    assert [text.split(" ")[0] for text in asked if "tokens" in text and "cost_usd" in text] == ["select", "update"]
+
+
 def test_the_row_says_which_model_was_asked_for_after_a_reload_between_attempts(play):
     with model(refuses(429, "rate_limit_error", "x", retry_after="120"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url), environ={"KEY": KEY})

@@ -88,8 +88,7 @@ def settle(turn: Turn, claim: Claim, ending: Ending) -> None:
     difference = _taken(turn, claim.reserved.most, ending) - claim.reserved.most
     if difference == NOTHING:
         return
-    for account in claim.reserved.accounts:
-        spend.change(turn, account, difference)
+    spend.change(turn, claim.reserved.accounts, difference)
     spend.charge(turn, claim.run_id, difference)
 
 

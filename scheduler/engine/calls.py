@@ -12,13 +12,16 @@ from scheduler.work.entry import Claim
 
 def book(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
-    if not (ending.calls or claim.probes or claim.reserved) or not history.owns(turn, claim):
+    if not (ending.calls or claim.probes or claim.reserved):
+        return
+    before = history.taken(turn, claim)
+    if before is None:
         return
     budgets.settle(turn, claim, ending)
+    money.book(turn, claim, before, ending)
     # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
     is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
     for call in ending.calls:
-        money.book(turn, claim, call, ending.outcome)
         _tell_of(turn, claim, call)
         if is_current and breakers.hear(turn, call):
             again.begin_anew(turn)

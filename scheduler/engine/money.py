@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 
 from heartbeat.runners import Tokens, data
 from scheduler.events import Paid
-from scheduler.outcome import Call, Outcome
+from scheduler.outcome import Call, Ending
 from scheduler.settings import Price
+from scheduler.tables import history
+from scheduler.tables.history import Taken
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
 MILLION = 1_000_000
+KINDS = tuple(each.name for each in fields(Tokens))
 
 
 def cost(prices: Mapping[str, Price], call: Call) -> float | None:
@@ -33,22 +35,22 @@ def cost(prices: Mapping[str, Price], call: Call) -> float | None:
     return data.cost(sum(parts) / MILLION)
 
 
-def book(turn: Turn, claim: Claim, call: Call, outcome: Outcome) -> None:
-    """Add what a call took to its run's row, beside what earlier calls took; one that took nothing leaves no trace.
+def book(turn: Turn, claim: Claim, before: Taken, ending: Ending) -> None:
+    """Add what the calls of an attempt took to its run's row; one that took nothing leaves no trace.
 
     Once a call has no price, the run's cost is unknown for good: a part is not the whole.
     """
-    if call.tokens is None and call.cost_usd is None:
-        return
-    paid = cost(turn.plan.settings.prices, call)
-    _add(turn, claim.run_id, call.tokens or Tokens(), paid)
-    turn.tell(Paid(claim.entry.kind, claim.entry.name, call.model, call.tokens, paid, outcome))
+    after = before
+    for call in ending.calls:
+        if call.tokens is None and call.cost_usd is None:
+            continue
+        paid = cost(turn.plan.settings.prices, call)
+        after = _sum(after, call.tokens or Tokens(), paid)
+        turn.tell(Paid(claim.entry.kind, claim.entry.name, call.model, call.tokens, paid, ending.outcome))
+    if after is not before:
+        history.note_taken(turn, claim.run_id, after)
 
 
-def _add(turn: Turn, run_id: int, tokens: Tokens, paid: float | None) -> None:
-    row = turn.db.execute("select tokens, cost_usd from run where id = ?", (run_id,)).fetchone()
-    before = json.loads(row["tokens"]) if row["tokens"] else None
-    total = {kind: (before or {}).get(kind, 0) + count for kind, count in asdict(tokens).items()}
-    known = before is None or row["cost_usd"] is not None
-    sum_usd = (row["cost_usd"] or 0.0) + paid if known and paid is not None else None
-    turn.db.execute("update run set tokens = ?, cost_usd = ? where id = ?", (json.dumps(total), sum_usd, run_id))
+def _sum(before: Taken, tokens: Tokens, paid: float | None) -> Taken:
+    total = {kind: before.tokens.get(kind, 0) + getattr(tokens, kind) for kind in KINDS}
+    return Taken(total, before.cost_usd + paid if before.cost_usd is not None and paid is not None else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from cron.walltime import changes
@@ -21,6 +22,7 @@ class Day:
     ends: datetime
 
 
+@lru_cache(maxsize=1024)  # every beat with a budget asks when today is over
 def whole(day: date, zone: ZoneInfo) -> Day:
     """The day from its first midnight to the first of the next; empty if the zone left it out."""
     return Day(day, _midnight(day, zone), _midnight(day + A_DAY, zone))

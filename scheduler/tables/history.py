@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
 from scheduler.events import Closed
@@ -48,10 +49,26 @@ def mark_cancelled(turn: Turn, run_id: int) -> None:
     turn.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
 
 
-def owns(turn: Turn, claim: Claim) -> bool:
-    """Whether the run is still the claim's."""
-    query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
-    return turn.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the calls of a run have taken: tokens by kind, and USD; None is unknown. Empty before the first call."""
+
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    cost_usd: float | None = 0.0
+
+
+def taken(turn: Turn, claim: Claim) -> Taken | None:
+    """What a run has taken so far; None when it is no longer the claim's."""
+    query = "select tokens, cost_usd from run where id = ? and state = 'running' and owner = ? and fence = ?"
+    row = turn.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone()
+    if row is None:
+        return None
+    return Taken(json.loads(row["tokens"]), row["cost_usd"]) if row["tokens"] else Taken()
+
+
+def note_taken(turn: Turn, run_id: int, taken: Taken) -> None:
+    """Write what the calls of a run have taken by now."""
+    turn.db.execute("update run set tokens = ?, cost_usd = ? where id = ?", (json.dumps(taken.tokens), taken.cost_usd, run_id))
 
 
 def close(turn: Turn, claim: Claim, ending: Ending) -> bool:

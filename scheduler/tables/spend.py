@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -33,11 +34,11 @@ def reserve(turn: Turn, account: Account, budget: Budget, amount: Amount) -> Non
     )  # fmt: skip
 
 
-def change(turn: Turn, account: Account, by: Amount) -> None:
+def change(turn: Turn, accounts: Iterable[Account], by: Amount) -> None:
     """Put what was taken in the place of what was reserved."""
-    turn.db.execute(
+    turn.db.executemany(
         "update spend set nanos = nanos + ?, tokens = tokens + ?, runs = runs + ? where day = ? and kind = ? and name = ?",
-        (by.nanos, by.tokens, by.runs, *account.key),
+        [(by.nanos, by.tokens, by.runs, *account.key) for account in accounts],
     )
 
 
