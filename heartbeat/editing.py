@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from heartbeat.checklist import MAX_BYTES, Refusal, content, decoded, folder_of, open_in
+from heartbeat import checklist
+from heartbeat.checklist import MAX_BYTES, Refusal, content, folder_of, open_in
 
 MODE = 0o644  # of a new file, as far as the umask leaves it
 
@@ -21,10 +22,30 @@ _one_at_a_time = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A checklist as it stood: its text, and the hash of its bytes by which it is known."""
+    """A checklist as it stood: its text, which is its bytes and no others, and the hash of these by which it is known."""
 
     text: str
     hash: str
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything stands on it, a mark of byte order aside."""
+        return checklist.has_work(self.text.removeprefix("\ufeff"))
+
+
+@dataclass(frozen=True, slots=True)
+class Garbled:
+    """Not UTF-8: the first byte that is none, and where it stands, from 1. As a text it could not be written back."""
+
+    byte: int
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"the byte 0x{self.byte:02x} in line {self.line}, column {self.column} is not UTF-8; save the file as UTF-8"
+
+
+Found = Version | Garbled | Refusal
 
 
 class Changed(Exception):
@@ -35,8 +56,8 @@ class Unwritable(Exception):
     """The file cannot be written; the text says why."""
 
 
-def read(root: Path, name: str) -> Version | Refusal:
-    """The checklist `name` below `root`, by the rules of `checklist.read`."""
+def read(root: Path, name: str) -> Found:
+    """The checklist `name` below `root`, by the rules of `checklist.read`, though none of its bytes is replaced."""
     try:
         with folder_of(root, name) as (folder, last):
             return _read(folder, last)[0]
@@ -50,8 +71,8 @@ def write(root: Path, name: str, text: str, expected: str | None) -> Version:
     """Replace the checklist whose version is `expected`, or write it where there is none (None); as a whole or not at all.
 
     Its mode stays, and its owner as far as we may. Raises Changed when another one stands there, Unwritable for what is no
-    regular file, too large, or cannot be written. Calls wait for each other; an editor that saves in the same instant may win or
-    lose, but never mixes with us.
+    regular file, not UTF-8, too large, or cannot be written. Calls wait for each other; an editor that saves in the same
+    instant may win or lose, but never mixes with us.
     """
     data = text.encode()
     if len(data) > MAX_BYTES:
@@ -63,11 +84,13 @@ def write(root: Path, name: str, text: str, expected: str | None) -> Version:
         raise Unwritable("its folder is not there") from None
     except (OSError, ValueError) as error:
         raise Unwritable(str(getattr(error, "strerror", None) or "its name leads outside")) from None
-    return _version(data)
+    return Version(text, sha256(data).hexdigest())
 
 
 def _replace(folder: int, last: str, data: bytes, expected: str | None) -> None:
     found, status = _stand(folder, last)
+    if isinstance(found, Garbled):
+        raise Unwritable(str(found))
     if isinstance(found, Refusal) and found is not Refusal.MISSING:
         raise Unwritable(f"what stands there is {found.value.replace('_', ' ')}")
     if (found.hash if isinstance(found, Version) else None) != expected:
@@ -96,7 +119,7 @@ def _draft(folder: int, draft: str, data: bytes, status: os.stat_result | None) 
         os.fsync(file)
 
 
-def _stand(folder: int, last: str) -> tuple[Version | Refusal, os.stat_result | None]:
+def _stand(folder: int, last: str) -> tuple[Found, os.stat_result | None]:
     """What stands there now, with its mode and owner; None where nothing does."""
     try:
         return _read(folder, last)
@@ -104,7 +127,7 @@ def _stand(folder: int, last: str) -> tuple[Version | Refusal, os.stat_result | 
         return Refusal.MISSING, None
 
 
-def _read(folder: int, last: str) -> tuple[Version | Refusal, os.stat_result]:
+def _read(folder: int, last: str) -> tuple[Found, os.stat_result]:
     file = open_in(folder, last)
     try:
         held = content(file)
@@ -113,5 +136,9 @@ def _read(folder: int, last: str) -> tuple[Version | Refusal, os.stat_result]:
         os.close(file)
 
 
-def _version(data: bytes) -> Version:
-    return Version(decoded(data), sha256(data).hexdigest())
+def _version(data: bytes) -> Version | Garbled:
+    try:
+        return Version(data.decode(), sha256(data).hexdigest())
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode()
+        return Garbled(data[error.start], before.count("\n") + 1, len(before) - before.rfind("\n"))

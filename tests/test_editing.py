@@ -132,6 +132,30 @@ def test_what_is_no_small_regular_file_is_neither_read_nor_replaced(daemon: Livi
     assert secret.read_text() == "canary"
 
 
+def test_a_list_that_is_not_utf_8_is_neither_shown_as_what_it_is_not_nor_replaced(daemon: Living) -> None:
+    """In Latin-1, an editor would get its é as a mark that stands for any byte, and would write that back."""
+    file, data = daemon.world.folder / "agents" / "ops" / NAME, b"- look\n- caf\xe9 at noon\n"
+    file.write_bytes(data)
+    where = "the byte 0xe9 in line 2, column 6 is not UTF-8; save the file as UTF-8"
+    found = daemon.get(PATH, READER)
+    assert (found.status, found.code) == (409, "checklist_not_utf8")
+    assert found.data["error"]["message"] == f"HEARTBEAT.md of ops cannot be shown: {where}"
+    reply = put(daemon, {"text": "- look\n", "hash": sha256(data).hexdigest()})
+    assert (reply.status, reply.code) == (409, "unwritable")
+    assert reply.data["error"]["message"] == f"HEARTBEAT.md of ops cannot be written: {where}"
+    assert file.read_bytes() == data
+
+
+def test_what_is_read_and_written_back_is_the_same_byte_for_byte(daemon: Living) -> None:
+    """A mark of byte order, as editors on Windows write it, is no content of the list and stays all the same."""
+    file, data = daemon.world.folder / "agents" / "ops" / NAME, b"\xef\xbb\xbf# Title\r\n\r\n"
+    file.write_bytes(data)
+    found = daemon.get(PATH, READER).data
+    assert not found["has_work"]
+    assert put(daemon, {"text": found["text"], "hash": found["hash"]}).data["has_work"] is False
+    assert file.read_bytes() == data
+
+
 def test_mode_stays_and_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
     file = tmp_path / NAME
     file.write_text("a")

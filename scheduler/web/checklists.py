@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from heartbeat import editing
 from heartbeat.checklist import MAX_BYTES, Refusal, has_work
-from heartbeat.editing import Changed, Unwritable, Version
+from heartbeat.editing import Changed, Garbled, Unwritable, Version
 from heartbeat.spec import Heartbeat
 from scheduler.config.complaint import ConfigError
 from scheduler.config.effective import effective
@@ -30,6 +30,8 @@ def read(call: Call) -> dict[str, Any]:
     if _is_text(beat):
         return {"file": None, "text": beat.checklist, "hash": None, "has_work": has_work(beat.checklist)}
     found = editing.read(beat.workspace, beat.checklist)
+    if isinstance(found, Garbled):
+        raise Problem(409, "checklist_not_utf8", f"{beat.checklist} of {beat.name} cannot be shown: {found}")
     if isinstance(found, Refusal):
         raise _refused(beat, found)
     return _told(beat, found)
@@ -71,7 +73,7 @@ def _is_text(beat: Heartbeat) -> bool:
 
 
 def _told(beat: Heartbeat, found: Version) -> dict[str, Any]:
-    return {"file": beat.checklist, "text": found.text, "hash": found.hash, "has_work": has_work(found.text)}
+    return {"file": beat.checklist, "text": found.text, "hash": found.hash, "has_work": found.has_work}
 
 
 def _refused(beat: Heartbeat, refusal: Refusal) -> Problem:
