@@ -186,11 +186,7 @@ def test_agents_without_an_interval_do_not_wait_on_once_another_has_found_that_t
         world.wake("web", "two")
         world.run(minutes=26)
     assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api ok heartbeat_ok"]
-    assert world.story("web") == [
-        "03-02 08:05 api skipped breaker_open",
-        "03-02 08:30 api skipped breaker_open",
-        "03-02 08:30 api ok heartbeat_ok",
-    ]
+    assert world.story("web") == ["03-02 08:05 api skipped breaker_open", "03-02 08:30 api ok heartbeat_ok"]
 
 
 def test_an_agent_without_an_interval_tries_a_provider_that_another_was_to_try_and_did_not_ask(play: Play) -> None:
@@ -204,7 +200,48 @@ def test_an_agent_without_an_interval_tries_a_provider_that_another_was_to_try_a
         world.wake("web", "two")
         world.run(minutes=26)
     assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:30 api skipped precheck_failed"]
-    assert world.story("web")[1:] == ["03-02 08:30 api skipped breaker_open", "03-02 08:30 api ok heartbeat_ok"]
+    assert world.story("web")[1:] == ["03-02 08:30 api ok heartbeat_ok"]
+
+
+@pytest.mark.parametrize("took", [0, 20])
+def test_of_two_that_come_when_their_provider_may_be_tried_the_second_waits_for_what_becomes_of_it(play: Play, took: int) -> None:
+    with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
+        yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
+        world = play(yaml, environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.takes["ops"] = timedelta(seconds=took)
+        world.run(minutes=31)
+    rows = world.rows("web")
+    assert [row["outcome"] for row in rows] == ["failed", "ok"]
+    assert (rows[1]["slot"], rows[1]["attempt"]) == ("2026-03-02T08:30:00Z", 1)
+    assert rows[1]["finished_at"] == f"2026-03-02T08:30:{took:02}Z"
+
+
+def test_whoever_waits_for_a_trial_that_fails_is_refused(play: Play) -> None:
+    with model(REFUSAL) as server:
+        yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
+        world = play(yaml, environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.takes["ops"] = timedelta(seconds=20)
+        world.run(minutes=31)
+        assert len(server.requests) == 3
+    assert world.story("web")[1:] == ["03-02 08:30 interval skipped breaker_open"]
+
+
+def test_whoever_waits_for_a_trial_longer_than_its_slot_lasts_is_refused(play: Play) -> None:
+    with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
+        yaml = pair(server.url, interval="5m").replace("interval: none", "interval: 30m, timeout: 20m")
+        world = play(yaml, environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.takes["ops"] = timedelta(minutes=12)
+        world.run(minutes=50)
+    assert [line[6:] for line in world.story("web")][6:] == [
+        "08:30 interval skipped breaker_open",
+        "08:35 interval skipped breaker_open",
+        "08:40 interval ok heartbeat_ok",
+        "08:45 interval ok heartbeat_ok",
+        "08:50 interval ok heartbeat_ok",
+    ]
 
 
 def test_what_waits_for_a_provider_is_heard_once_a_reload_lets_that_be_tried(play: Play) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from scheduler import paces
-from scheduler.engine import budgets
+from scheduler.engine import budgets, planning
 from scheduler.outcome import Ending, Reason, Skip
-from scheduler.tables import breakers, outbox, wakes
+from scheduler.tables import breakers, duequeue, outbox, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim, Entry
@@ -27,12 +27,14 @@ def at(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> datetime
         return claim.entry.opens(turn.now)
     if standing.paused or ending.reason is Reason.CANCELLED:
         return None
-    was_shut_off = ending.reason is Skip.BREAKER_OPEN  # and is not any more, if nothing refuses it now
-    return _refused_until(turn, claim.entry) or (turn.now if was_shut_off else turn.now + outbox.ladder(_tries(claim)))
+    return _refused_until(turn, claim.entry) or turn.now + outbox.ladder(_tries(claim))
 
 
 def begin_anew(turn: Turn) -> None:
     """What waits for a provider waits no longer than its trial is away now, which may be sooner than when it was refused."""
+    for kind, name, run in duequeue.open_runs(turn.db):
+        if run.reason == Skip.BREAKER_OPEN:
+            planning.look_now(turn, duequeue.get(turn, kind, name), Skip.BREAKER_OPEN)
     for standing in wakes.put_off(turn, AFTER_PROVIDERS):
         entry = turn.plan.entries.get((standing.kind, standing.name))
         if entry is not None and standing.pace is paces.NEVER and not standing.paused and entry.open_at(turn.now):

@@ -28,7 +28,7 @@ def first(
 def admitted(turn: Turn, claim: Claim, *, first: bool) -> Claim:
     """The claim with what it may spend and whom it may ask: whether a provider is shut off, and which one it is to try again."""
     claim = budgets.admit(turn, claim, first=first)
-    breaker_open, probes = breakers.admit(turn, claim.entry.providers)
+    breaker_open, probes = breakers.admit(turn, claim.entry.providers, claim.run_id)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
 

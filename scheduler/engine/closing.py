@@ -35,8 +35,8 @@ def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
     before = duequeue.get(turn, claim.entry.kind, claim.entry.name)
     calls.book(turn, claim, ending)
-    if ending.reason is Skip.BUSY:
-        _wait_for_lane(turn, before, claim)
+    if isinstance(ending.reason, Skip) and _is_only_for_now(turn, claim, ending.reason):
+        _wait_to_begin(turn, before, claim, ending.reason)
         return
     ending, again_at = _next_attempt(turn, before, claim, ending)
     if again_at is not None:
@@ -76,12 +76,12 @@ def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | No
 
 
 def give_up(turn: Turn, entry: Entry | None, standing: Standing, run: Open, *, spent: bool = False) -> None:
-    """Close a run that waits for an attempt that it will not get, with what its last one said; `busy` if it never had one.
+    """Close a run that waits for an attempt that it will not get, with what its last one said, else with what was in its way.
 
     `spent`: it is its budget that leaves no other attempt, and not the time; the reason is then that of its last one.
     """
     if run.has_not_begun:
-        end(turn, entry, standing, run, Ending(Outcome.SKIPPED, Skip.BUSY))
+        end(turn, entry, standing, run, Ending(Outcome.SKIPPED, run.in_its_way))
         return
     failed = run.has_failed  # else it was cut short, and never came to an end of its own
     error = _said(run, spent=spent)
@@ -140,20 +140,27 @@ def _wait(turn: Turn, standing: Standing, claim: Claim, ending: Ending, again_at
     turn.tell(Retried(claim.run_id, entry.kind, entry.name, claim.attempt, ending.reason, again_at, ending.error))
 
 
-def _wait_for_lane(turn: Turn, standing: Standing, claim: Claim) -> None:
-    """Somebody else speaks to the agent: the slot is kept and tried again, and ends as `busy` when its time is over."""
+def _is_only_for_now(turn: Turn, claim: Claim, why: Skip) -> bool:
+    """Whether a run need not be refused, for its agent's lane will be free, or another run is about to find its provider well."""
+    return why is Skip.BUSY or (why is Skip.BREAKER_OPEN and breakers.may_answer_soon(turn, claim.entry.providers))
+
+
+def _wait_to_begin(turn: Turn, standing: Standing, claim: Claim, why: Skip) -> None:
+    """Somebody else speaks to the agent, or tries its provider: the slot is kept, and ends as that when its time is over."""
     entry = claim.entry
     before = duequeue.open_run(turn.db, entry.kind, entry.name)
-    again_at = planning.lane_look(turn, entry, standing, claim.slot)
-    if before is None or not history.defer(turn, claim, again_at):
+    is_free = why is Skip.BREAKER_OPEN and not breakers.refuse(turn, entry.providers)
+    again_at = turn.now if is_free else planning.next_look(turn, entry, standing, claim.slot)
+    if before is None or not history.defer(turn, claim, why, again_at):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
         return
-    if before.reason != Skip.BUSY:
+    if why is Skip.BUSY and before.reason != why:
         turn.tell(LaneTaken(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger))
     if standing.state == "active" and planning.still_in_time(turn, entry, standing, claim.slot):
         duequeue.save(turn, standing, planning.busy_until(standing, again_at))
     else:
-        give_up(turn, entry, standing, replace(before, outcome=before.outcome or Outcome.SKIPPED))
+        has_begun = before.outcome and not before.has_not_begun
+        give_up(turn, entry, standing, before if has_begun else replace(before, outcome=Outcome.SKIPPED, reason=why))
 
 
 def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Standing | None:

@@ -13,7 +13,7 @@ from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
 from scheduler.work.entry import Entry
 
-LANE_LOOK = timedelta(seconds=30)
+NEXT_LOOK = timedelta(seconds=30)
 A_DAY = timedelta(days=1)
 
 
@@ -171,12 +171,18 @@ def book_unlooked(turn: Turn, standing: Standing) -> None:
 
 def in_the_way(run: Open) -> Skip:
     """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
-    return Skip.BUSY if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
+    return run.in_its_way if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
 
 
-def lane_look(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> datetime:
-    """When to see again whether a taken lane is free: soon, and no later than the slot's time is over."""
-    ends = (turn.now + LANE_LOOK, due_after(standing, slot), entry.closes(turn.now))
+def look_now(turn: Turn, standing: Standing, reason: Skip) -> None:
+    """Have a run that waits to begin tried at once, if it is this that was in its way."""
+    if duequeue.look_now(turn, standing, reason):
+        replan(turn, standing, standing)
+
+
+def next_look(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> datetime:
+    """When to see again whether a run may begin: soon, and no later than the slot's time is over."""
+    ends = (turn.now + NEXT_LOOK, due_after(standing, slot), entry.closes(turn.now))
     return min(end for end in ends if end is not None)
 
 

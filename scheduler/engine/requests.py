@@ -165,12 +165,7 @@ class LetGo:
         for kind, name, _ in duequeue.open_runs(turn.db):
             entry = turn.plan.entries.get((kind, name))
             if entry is not None and entry.lane == self.name:
-                _look_now(turn, duequeue.get(turn, kind, name))
-
-
-def _look_now(turn: Turn, standing: Standing) -> None:
-    if duequeue.look_now(turn, standing):
-        planning.replan(turn, standing, standing)
+                planning.look_now(turn, duequeue.get(turn, kind, name), Skip.BUSY)
 
 
 @dataclass(frozen=True, slots=True)

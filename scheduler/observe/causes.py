@@ -59,6 +59,7 @@ EXACT: dict[tuple[str, str | None], str] = {
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert again: told before",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
+    (WAITING, Skip.BREAKER_OPEN): "waiting until another run has tried its provider",
 }
 
 WORDS: dict[str, str] = {

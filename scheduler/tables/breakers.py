@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from datetime import datetime, timedelta
 
@@ -18,8 +19,8 @@ REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT})
 OPENS_ONE = (*REFUSALS, Reason.RATE_LIMITED)  # how the run ends that opens a breaker
 
 
-def admit(turn: Turn, providers: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
-    """Whether one of these providers must not be asked now, and which of them this attempt is to try again.
+def admit(turn: Turn, providers: tuple[str, ...], run_id: int) -> tuple[bool, tuple[str, ...]]:
+    """Whether one of these providers must not be asked now, and which of them this attempt of a run is to try again.
 
     When it is time to try a provider again, whoever comes first may; the others wait for what becomes of it.
     """
@@ -27,13 +28,22 @@ def admit(turn: Turn, providers: tuple[str, ...]) -> tuple[bool, tuple[str, ...]
         return True, ()
     probes = tuple(provider for provider in providers if _probe_time(turn, provider) is not None)
     for provider in probes:
-        _probe_at(turn, provider, turn.now + PROBE_EVERY)
+        _probe_at(turn, provider, turn.now + PROBE_EVERY, run_id)
     return False, probes
 
 
 def refuse(turn: Turn, providers: tuple[str, ...]) -> bool:
     """Whether one of these providers must not be asked now; only a question, unlike `admit`."""
     return next_probe(turn, providers) is not None
+
+
+def may_answer_soon(turn: Turn, providers: tuple[str, ...]) -> bool:
+    """Whether a run is just trying one of these providers, or all of them may be asked by now."""
+    query = (
+        "select 1 from breaker join run on run.id = tried_by and run.state = 'running'"
+        " where provider in (select value from json_each(?))"
+    )
+    return not refuse(turn, providers) or turn.db.execute(query, (json.dumps(providers),)).fetchone() is not None
 
 
 def next_probe(turn: Turn, providers: tuple[str, ...]) -> datetime | None:
@@ -87,7 +97,7 @@ def _open(turn: Turn, provider: str, reason: str, probe_at: datetime) -> None:
     was_open = _probe_time(turn, provider) is not None
     turn.db.execute(
         "insert into breaker (provider, reason, opened_at, probe_at) values (?, ?, ?, ?)"
-        " on conflict (provider) do update set reason = excluded.reason, probe_at = excluded.probe_at",
+        " on conflict (provider) do update set reason = excluded.reason, probe_at = excluded.probe_at, tried_by = null",
         (provider, reason, millis(turn.now), millis(probe_at)),
     )
     turn.probes = None
@@ -111,6 +121,6 @@ def _probe_time(turn: Turn, provider: str) -> datetime | None:
     return turn.probes.get(provider)
 
 
-def _probe_at(turn: Turn, provider: str, at: datetime) -> None:
-    turn.db.execute("update breaker set probe_at = ? where provider = ?", (millis(at), provider))
+def _probe_at(turn: Turn, provider: str, at: datetime, run_id: int | None = None) -> None:
+    turn.db.execute("update breaker set probe_at = ?, tried_by = ? where provider = ?", (millis(at), run_id, provider))
     turn.probes = None

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from scheduler import paces
-from scheduler.outcome import Kind, Outcome, Reason, Trigger
+from scheduler.outcome import Kind, Outcome, Reason, Skip, Trigger
 from scheduler.paces import Pace
 from scheduler.tables import former
 from scheduler.tables.times import millis, moment, optional
@@ -86,7 +86,7 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The open run of an entry: running, or waiting for its next attempt or its agent's lane.
+    """The open run of an entry: running, or waiting for its next attempt, its agent's lane or a provider that another run tries.
 
     `outcome` is what its last attempt came to: `abandoned` if that was cut short, `skipped` if none has begun; None while the
     first one runs.
@@ -109,8 +109,13 @@ class Open:
 
     @property
     def has_not_begun(self) -> bool:
-        """Whether it has only ever waited for its agent's lane."""
+        """Whether it has only ever waited for its agent's lane or its provider."""
         return self.outcome == Outcome.SKIPPED
+
+    @property
+    def in_its_way(self) -> Skip:
+        """What a run that has not begun waits for."""
+        return Skip(self.reason or Skip.BUSY)
 
     @property
     def is_cancelled(self) -> bool:
@@ -319,11 +324,11 @@ def begin_again(turn: Turn, run: Open, model: str | None) -> Open | None:
     return replace(_open(row), started_at=turn.now) if row else None
 
 
-def look_now(turn: Turn, standing: Standing) -> bool:
-    """Have a run that waits for its agent's lane tried at once; False when none does."""
+def look_now(turn: Turn, standing: Standing, reason: Skip) -> bool:
+    """Have a run that waits for its agent's lane, or for its provider, tried at once; False when none does."""
     row = turn.db.execute(
-        "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = 'busy' returning id",
-        (millis(turn.now), standing.kind, standing.name),
+        "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = ? returning id",
+        (millis(turn.now), standing.kind, standing.name, reason),
     ).fetchone()
     return row is not None
 

@@ -118,15 +118,15 @@ def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool
     return waiting is not None
 
 
-def defer(turn: Turn, claim: Claim, not_before: datetime) -> bool:
-    """Let the run wait for its agent's lane, as if this attempt had not been; False when it is no longer the claim's.
+def defer(turn: Turn, claim: Claim, reason: Skip, not_before: datetime) -> bool:
+    """Let the run wait for what is in its way, as if this attempt had not been; False when it is no longer the claim's.
 
     What an earlier attempt came to is kept; a run that has had none has come to `skipped` so far.
     """
     waiting = turn.db.execute(
         "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
         " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (millis(not_before), Skip.BUSY, claim.run_id, claim.owner, claim.fence),
+        (millis(not_before), reason, claim.run_id, claim.owner, claim.fence),
     ).fetchone()
     return waiting is not None
 

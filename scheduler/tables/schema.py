@@ -211,7 +211,8 @@ create table breaker (
   provider text primary key,
   reason text not null,
   opened_at integer not null,
-  probe_at integer not null         -- from then on one run may try it
+  probe_at integer not null,        -- from then on one run may try it
+  tried_by integer                  -- the run that does so; null: none, or it has come to its end
 ) strict;
 
 create table hold (
