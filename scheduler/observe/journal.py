@@ -29,9 +29,12 @@ from scheduler.outcome import FAILURES, Delivery, Outcome, WakeResult
 class Journal:
     """Hears events and logs them. Each slot has its one line; the steps on the way are for DEBUG."""
 
+    def __init__(self) -> None:
+        self._logs = self._log  # a dispatching method makes a function anew each time it is looked up
+
     def hear(self, happened: Event) -> None:
         """Log one event."""
-        self._log(happened)
+        self._logs(happened)
 
     @singledispatchmethod
     def _log(self, happened: Event) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import singledispatchmethod
 from itertools import chain, islice, product
@@ -103,6 +103,7 @@ class Metrics:
         )
         self._build.put(1, version, tzdata)
         self._settings = settings
+        self._counts = self._count  # a dispatching method makes a function anew each time it is looked up
         self._shown: frozenset[Key] = frozenset()
         for kind in Kind:
             self._duration.labels(kind.value)
@@ -112,7 +113,7 @@ class Metrics:
 
     def hear(self, happened: Event) -> None:
         """Count one event; called after its commit, by one thread."""
-        self._count(happened)
+        self._counts(happened)
 
     def render(self, db: sqlite3.Connection | None, now: Now) -> bytes:
         """The metrics page. `db` is a connection that only reads; without it what it knows is left out. Raises sqlite3.Error."""
@@ -215,7 +216,7 @@ class Metrics:
     @_count.register
     def _(self, paid: Paid) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
-        tokens = asdict(paid.tokens) if paid.tokens else {}
+        tokens = {kind: getattr(paid.tokens, kind) for kind in TOKENS} if paid.tokens else {}
         if key in self._shown:
             for kind, count in tokens.items():
                 self._tokens.grow(*key, model, kind, by=count)
