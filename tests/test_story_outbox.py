@@ -48,6 +48,15 @@ def delivery(world: World) -> str:
     return str(world.rows()[0]["delivery"]["state"])
 
 
+def test_a_turn_without_a_message_to_send_writes_nothing_to_the_outbox(play: Play) -> None:
+    world = play(CONFIG)
+    asked: list[str] = []
+    world.store.connection.set_trace_callback(asked.append)
+    world.run(minutes=31)
+    assert len(world.rows()) == 2
+    assert [statement for statement in asked if "update outbox" in statement] == []
+
+
 @pytest.mark.parametrize(("first", "stood"), [(DOUBT, "held"), (REFUSED, "dead"), (LATER, "pending")])
 def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Play, first: Sent, stood: str) -> None:
     channel = Channel(first, FINE)

@@ -160,6 +160,8 @@ def take(turn: Turn, at_once: int, share: int, busy: Counter[str]) -> list[Lette
         if busy.total() < at_once and busy[row["channel"]] < share:
             busy[row["channel"]] += 1
             chosen.append(row["id"])
+    if not chosen:
+        return []
     rows = turn.db.execute(
         "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1"
         " where id in (select value from json_each(?)) returning *",
