@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from world import World
+
+settings.register_profile("steady", deadline=None)  # how long an example takes says how busy the machine is
+settings.load_profile("steady")
 
 
 @pytest.fixture
