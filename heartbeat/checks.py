@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 
 from heartbeat import checklist, items
 from heartbeat.checklist import Refusal
@@ -40,7 +41,7 @@ class Skip(StrEnum):
     SUPERSEDED = "superseded"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """All that the chain looks at.
 
@@ -65,7 +66,7 @@ class Situation:
     precheck: Checked | None = None
     tokens: int | None = None
 
-    @property
+    @cached_property
     def selection(self) -> Selection:
         """What of the checklist is asked about; a wake asks about all of it."""
         if isinstance(self.checklist, Skip):

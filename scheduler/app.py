@@ -18,10 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
-from heartbeat import desk
 from heartbeat.runners import ask as runners
 from heartbeat.spec import Runner
-from scheduler import __version__, plan
+from scheduler import __version__, descriptors, plan
 from scheduler.bell import Bell
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
@@ -56,6 +55,7 @@ from scheduler.work.process import Children
 
 LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
 A_MOMENT = 0.3  # seconds
+BREATH = 0.02  # seconds from one turn to the next at least: what comes in within it is booked together, which is cheaper
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
 
 
@@ -83,6 +83,7 @@ class Daemon:
         self.settings = loaded.settings
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
+        _allow_files(self.settings.limits.concurrency)
         self._bell = Bell()
         self._stops = 0
         self._reload_wanted = False
@@ -169,11 +170,13 @@ class Daemon:
         """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""
         while not over():
             self._bell.silence()
+            begun = time.monotonic()
             again_at = self.engine.tick(now())
             ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
             self._start_reload()
             if not over():
                 self._sleep(again_at, until, ping_in)
+                time.sleep(max(begun + BREATH - time.monotonic(), 0.0))
 
     def _sleep(self, again_at: datetime, until: float | None, ping_in: float | None) -> None:
         """Sleep until the next turn or ping is due, or something stirs."""
@@ -226,12 +229,12 @@ class Daemon:
         except (ConfigError, Refused):
             return  # told in the log, in /metrics and in status
 
-    def _carry(self, claim: Claim, children: Children) -> Ending:
-        """One attempt, in a worker's thread, with its agent's lane taken as long as it lasts; its children inherit the lane."""
+    async def _carry(self, claim: Claim, children: Children) -> Ending:
+        """One attempt, with its agent's lane taken as long as it lasts; its children inherit the lane."""
         begun = time.monotonic()
-        with desk.sitting(), lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
+        with lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
-            return claim.entry.carry(claim_in_lane, start, lambda: timedelta(seconds=time.monotonic() - begun))
+            return await claim.entry.carry(claim_in_lane, start, lambda: timedelta(seconds=time.monotonic() - begun))
 
     def _mark_of_letter(self, parcel: Parcel) -> str:
         return f"{self.instance}/outbox/{parcel.letter.id}"
@@ -255,11 +258,11 @@ def _mark(claim: Claim) -> str:
     return claim.mark
 
 
-def _send(parcel: Parcel, children: Children) -> Sent:
+async def _send(parcel: Parcel, children: Children) -> Sent:
     return delivery.send(parcel, children.start)
 
 
-def _ping(ping: Ping, children: Children) -> Sent:  # noqa: ARG001 (pinging starts no children)
+async def _ping(ping: Ping, children: Children) -> Sent:  # noqa: ARG001 (pinging starts no children)
     return deadman.send(ping)
 
 
@@ -284,6 +287,14 @@ def _take_lock(settings: Settings, instance: str) -> Lock:
     except Taken:
         time.sleep(A_MOMENT)  # a command that writes for an absent daemon holds it for a moment too
         return Lock.take(lock, started_at=utc_now(), instance=instance)
+
+
+def _allow_files(concurrency: int) -> None:
+    needed, allowed = descriptors.needed(concurrency), descriptors.allow(descriptors.needed(descriptors.MOST_RUNS))
+    if allowed < needed:
+        problem = f"concurrency: {concurrency} runs at a time may need {needed} open files, and {allowed} are allowed"
+        remedy = "write a smaller number, or allow more (ulimit -n, LimitNOFILE= of systemd)"
+        event(logging.WARNING, "limits", problem=f"{problem}; {remedy}")
 
 
 def _open_store(path: Path) -> Store:

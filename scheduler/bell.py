@@ -14,6 +14,10 @@ class Bell:
     def __init__(self) -> None:
         self._heard, self._rung = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
+    def fileno(self) -> int:
+        """What can be read once it has rung, for who waits for other things as well."""
+        return self._heard
+
     def ring(self) -> None:
         """End the sleep in progress, or the next one."""
         try:

@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from calendar import timegm
 from collections import Counter
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import gateway
+from servers.scripted import Server, silent_until_closed
 
 pytestmark = pytest.mark.process
 
@@ -31,6 +34,15 @@ agents:
     heartbeat: {{interval: {interval}, stagger: 0s, checklist: "- look\\n", deliver: log}}
 """
 JOB = "cron:\n  tick: {{every: 1s, command: {command}}}\n"
+
+GATEWAY = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+agents:
+  ops:
+    runner: {{kind: http, url: "{url}"}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
 
 
 def config(script: str = "cat >/dev/null; echo HEARTBEAT_OK", interval: str = "1h", job: str | None = None) -> str:
@@ -328,6 +340,19 @@ def test_a_run_that_burns_is_cancelled_with_its_processes(daemon: Begin) -> None
     again = it.do("cancel", str(run["id"]))
     assert (again.returncode, again.stderr) == (1, f"heartbeatd: run {run['id']} has ended already: abandoned\n")
     assert it.do("cancel", "9999").returncode == 2
+
+
+def test_a_call_that_is_cancelled_ends_at_once_and_frees_its_lane(daemon: Begin) -> None:
+    closed = threading.Event()
+    with Server([silent_until_closed(closed), gateway.says("HEARTBEAT_OK")]) as server:
+        it = daemon(GATEWAY.format(url=server.url))
+        (run,) = it.until(lambda: it.runs("ops", "--outcome", "running"))
+        assert it.do("cancel", str(run["id"])).returncode == 0
+        assert closed.wait(20)
+        (row,) = it.until(lambda: it.runs("ops", "--reason", "cancelled"))
+        assert (row["outcome"], row["error"]) == ("abandoned", "was cancelled")
+        it.do("wake", "ops")
+        assert it.until(lambda: it.runs("ops", "--outcome", "ok"))
 
 
 def test_a_report_is_delivered_by_a_job(daemon: Begin) -> None:

@@ -1,118 +1,166 @@
-"""The desk: workers think one at a time, and nobody keeps the seat while he waits for somebody else."""
+"""The desk: one thinks at a time, and nobody keeps the seat while he waits for somebody else."""
 
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import pytest
+from waited import waited
 
-from heartbeat import desk
-from heartbeat.runners import Run
-from heartbeat.runners.line import Names
-from heartbeat.runners.python import ask
-from heartbeat.runners.trouble import Trouble
-from heartbeat.runners.wire import post
+from heartbeat import waiting
+from heartbeat.runners import Run, python
 from heartbeat.spec import PythonRunner
+from scheduler.work.desk import Desk
 from scheduler.work.process import Children
 
-
-@pytest.fixture
-def other() -> Iterator[ThreadPoolExecutor]:
-    """A second worker's thread."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
+AT_MOST = 20.0  # seconds
+FOREVER = 3600.0
 
 
-def finds_a_seat(patience: float = 0) -> bool:
-    with desk.sitting(patience) as seated:
-        return seated
+class Diary:
+    """What happened at a desk."""
+
+    def __init__(self, patience: float = FOREVER) -> None:
+        self.desk = Desk("test", patience)
+        self.lines: list[str] = []
+        self.threads: set[int] = set()
+        self._written = threading.Condition()
+
+    def write(self, line: str) -> None:
+        with self._written:
+            self.lines.append(line)
+            self.threads.add(threading.get_ident())
+            self._written.notify_all()
+
+    def wait_for(self, count: int) -> list[str]:
+        with self._written:
+            assert self._written.wait_for(lambda: len(self.lines) >= count, AT_MOST)
+            return list(self.lines)
 
 
-def finds_a_seat_later() -> bool:
-    return finds_a_seat(patience=20)
+def test_a_thousand_pieces_of_work_are_done_in_their_order_by_few() -> None:
+    diary, go = Diary(), threading.Event()
+    diary.desk.bring(lambda: diary.write(f"begun {go.wait(AT_MOST)}"))
+    for number in range(1000):
+        diary.desk.bring(lambda number=number: diary.write(str(number)))  # type: ignore[misc]
+    go.set()
+    assert diary.wait_for(1001) == ["begun True", *(str(number) for number in range(1000))]
+    assert len(diary.threads) <= 2
 
 
-def found_a_seat(*_: object) -> str:
-    """A callable of the daemon's own process, as an agent."""
-    return str(finds_a_seat())
+def test_nobody_else_works_while_one_does() -> None:
+    diary, go = Diary(), threading.Event()
+    begun = threading.Event()
+
+    def thinks() -> None:
+        begun.set()
+        diary.write(f"thought {go.wait(AT_MOST)}")
+
+    diary.desk.bring(thinks)
+    diary.desk.bring(lambda: diary.write("next"))
+    assert begun.wait(AT_MOST)
+    assert diary.lines == []
+    go.set()
+    assert diary.wait_for(2) == ["thought True", "next"]
 
 
-def test_the_desk_has_one_seat(other: ThreadPoolExecutor) -> None:
-    with desk.sitting() as seated:
-        assert seated
-        assert not other.submit(finds_a_seat).result()
-    assert other.submit(finds_a_seat).result()
+def test_who_waits_lets_the_next_one_work() -> None:
+    diary, go = Diary(), threading.Event()
+
+    def waits() -> None:
+        waiting.blocks()
+        diary.write(f"waited {go.wait(AT_MOST)}")
+
+    for _ in range(5):
+        diary.desk.bring(waits)
+    diary.desk.bring(lambda: diary.write("next"))
+    assert diary.wait_for(1) == ["next"]
+    go.set()
+    assert diary.wait_for(6) == ["next", *["waited True"] * 5]
 
 
-def test_who_finds_no_seat_waits_for_it(other: ThreadPoolExecutor) -> None:
-    with desk.sitting():
-        waiting = other.submit(finds_a_seat_later)
-        desk.leave()
-        assert waiting.result()
+def test_who_has_waited_takes_the_seat_again_only_when_it_is_free() -> None:
+    diary, heard, go = Diary(), threading.Event(), threading.Event()
+    begun = threading.Event()
+
+    def waits() -> None:
+        waiting.blocks()
+        heard.wait(AT_MOST)
+        diary.write("heard")
+
+    def thinks() -> None:
+        begun.set()
+        go.wait(AT_MOST)
+        diary.write("thought")
+
+    diary.desk.bring(waits)
+    diary.desk.bring(thinks)
+    diary.desk.bring(lambda: diary.write("next"))
+    assert begun.wait(AT_MOST)
+    heard.set()  # whoever waited is free now, and must not take the next piece while one thinks
+    assert diary.wait_for(1) == ["heard"]
+    go.set()
+    assert diary.wait_for(3) == ["heard", "thought", "next"]
 
 
-def test_who_works_without_a_seat_does_not_free_that_of_another(other: ThreadPoolExecutor) -> None:
-    with desk.sitting():
-        other.submit(finds_a_seat).result()
-        other.submit(desk.leave).result()
-        assert not other.submit(finds_a_seat).result()
+def test_work_that_hangs_delays_the_others_for_a_moment_only() -> None:
+    diary, go = Diary(patience=0.02), threading.Event()
+    for _ in range(3):
+        diary.desk.bring(lambda: diary.write(f"hung {go.wait(AT_MOST)}"))
+    diary.desk.bring(lambda: diary.write("next"))
+    assert diary.wait_for(1) == ["next"]
+    go.set()
+    assert diary.wait_for(4) == ["next", *["hung True"] * 3]
+    diary.desk.bring(lambda: diary.write("after"))
+    assert diary.wait_for(5)[-1] == "after"
 
 
-def test_work_that_breaks_leaves_the_seat_free(other: ThreadPoolExecutor) -> None:
-    with pytest.raises(KeyError), desk.sitting():
-        raise KeyError
-    assert other.submit(finds_a_seat).result()
+def test_threads_that_were_needed_once_are_used_again() -> None:
+    diary, go = Diary(), threading.Event()
+
+    def waits() -> None:
+        waiting.blocks()
+        diary.write(f"waited {go.wait(AT_MOST)}")
+
+    go.set()
+    for number in range(1, 30):
+        diary.desk.bring(waits)
+        diary.wait_for(number)
+    assert len(diary.threads) <= 2
 
 
-def test_who_waits_for_a_name_does_not_sit_meanwhile() -> None:
-    seen = []
-
-    def resolver(*_: object, **__: object) -> list[tuple[Any, ...]]:
-        seen.append(finds_a_seat())
-        return []
-
-    with desk.sitting(), pytest.raises(Trouble):
-        post("http://nobody.example/", {}, b"{}", 5.0, names=Names(resolver))
-    assert seen == [True]
-
-
-def test_who_waits_for_an_answer_does_not_sit_meanwhile(other: ThreadPoolExecutor) -> None:
-    def answers_from_the_desk(listener: socket.socket) -> bool:
-        connection, _ = listener.accept()
-        with connection, desk.sitting(patience=20) as seated:
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
-        return seated
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, desk.sitting():
-        answering = other.submit(answers_from_the_desk, listener)
-        reply = post(f"http://127.0.0.1:{listener.getsockname()[1]}/", {}, b"{}", 10.0)
-        assert (reply.body, answering.result()) == (b"ok", True)
-
-
-def test_who_waits_for_a_child_does_not_sit_meanwhile(tmp_path: Path, other: ThreadPoolExecutor) -> None:
+def test_who_waits_for_a_child_has_left_the_desk(tmp_path: Path) -> None:
+    diary = Diary()
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-
-    def told_by_who_sits() -> bool:
-        with desk.sitting(patience=20) as seated:
-            pipe.write_text("go on")
-        return seated
-
-    with desk.sitting():
-        telling = other.submit(told_by_who_sits)
-        ended = Children("life/1").start(["cat", str(pipe)], stdin=b"", env={}, cwd=tmp_path)
-    assert (ended.output, telling.result()) == (b"go on", True)
+    children = Children("life/1")
+    diary.desk.bring(lambda: diary.write(children.start(["cat", "pipe"], stdin=b"", env={}, cwd=tmp_path).output.decode()))
+    diary.desk.bring(lambda: diary.write(str(pipe.write_text("go on"))))
+    assert sorted(diary.wait_for(2)) == ["5", "go on"]
 
 
-def test_a_callable_in_our_own_process_does_not_sit_there(tmp_path: Path) -> None:
+GO = threading.Event()
+
+
+def waits_in_process(run: dict[str, object]) -> str:
+    """A callable of the daemon's own process, as an agent."""
+    return f"went on: {GO.wait(AT_MOST)}"
+
+
+def test_a_callable_in_our_own_process_has_left_the_desk(tmp_path: Path) -> None:
+    diary = Diary()
     run = Run("ops", "prompt", None, tmp_path, timedelta(seconds=5), {})
-    with desk.sitting():
-        answer = ask(run, PythonRunner(f"{__name__}:found_a_seat", in_process=True), Children("life/1").start)
-    assert answer.text == "True"
+    runner = PythonRunner(f"{__name__}:waits_in_process", in_process=True)
+    diary.desk.bring(lambda: diary.write(python.ask(run, runner, Children("life/1").start).text))
+    diary.desk.bring(GO.set)
+    assert diary.wait_for(1) == ["went on: True"]
+
+
+def test_who_waits_in_a_thread_for_what_could_be_put_aside_has_left_the_desk() -> None:
+    diary = Diary()
+    read, write = os.pipe()
+    diary.desk.bring(lambda: diary.write(str(waited(waiting.readable)(read, AT_MOST))))
+    diary.desk.bring(lambda: diary.write(str(os.write(write, b"!"))))
+    assert sorted(diary.wait_for(2)) == ["1", "True"]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
+from heartbeat import waiting
 from scheduler.work.executor import Done, LocalExecutor
 from scheduler.work.process import Children
 
@@ -20,8 +24,9 @@ class Bench:
         self.told = threading.Semaphore(0)
         self.executor: LocalExecutor[str, str] = LocalExecutor(self._carry, str, self.told.release, "test")
 
-    def _carry(self, task: str, children: Children) -> str:
+    async def _carry(self, task: str, children: Children) -> str:
         if task in self.gates:
+            waiting.blocks()
             assert self.gates[task].wait(PATIENCE)
         if task == "breaks":
             raise SystemExit("out of here")
@@ -85,7 +90,7 @@ def test_ending_a_task_reaches_its_children() -> None:
     ended: list[bool] = []
     ready, told = threading.Event(), threading.Event()
 
-    def carry(task: str, children: Children) -> str:
+    async def carry(task: str, children: Children) -> str:
         ready.set()
         result = children.start(["sleep", "60"], stdin=b"", env={}, cwd=HERE)
         ended.append(result.ended_by == "cancelled")
@@ -97,3 +102,64 @@ def test_ending_a_task_reaches_its_children() -> None:
     executor.cancel(1, "cancelled")
     assert told.wait(PATIENCE)
     assert ended == [True]
+
+
+def waits_for_ever(told: list[str]) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
+    """How a call is carried that is never answered."""
+
+    async def carry(task: str, children: Children) -> str:
+        try:
+            await waiting.done(Future(), 3600)
+        except waiting.Cut:
+            told.append("cut")
+        return task
+
+    return carry
+
+
+def test_a_call_that_waits_keeps_no_thread_and_ends_when_it_is_told_to() -> None:
+    told: list[str] = []
+    ended = threading.Semaphore(0)
+    before = threading.active_count()
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told), str, ended.release, "test")
+    for number in range(100):
+        executor.submit(number, "a")
+    for number in range(100):
+        executor.cancel(number, "cancelled")
+    for _ in range(100):
+        assert ended.acquire(timeout=PATIENCE)
+    assert told == ["cut"] * 100
+    assert threading.active_count() - before <= 3
+    assert (len(executor.results()), executor.inflight()) == (100, {})
+
+
+def test_work_that_cannot_be_put_aside_ends_as_a_surprise_and_lets_go_of_what_it_holds() -> None:
+    told: list[str] = []
+    ended = threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        try:
+            await waiting.readable(10**6, 3600)  # no descriptor that anybody has
+        finally:
+            told.append("let go")
+        return task
+
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, ended.set, "test")
+    executor.submit(1, "a")
+    assert ended.wait(PATIENCE)
+    assert [type(done.surprise) for _, done in executor.results()] == [OSError]
+    assert told == ["let go"]
+
+
+def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
+    told: list[str] = []
+    ended = threading.Semaphore(0)
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told), str, ended.release, "test")
+    executor.submit(1, "a")
+    executor.submit(2, "b")
+    executor.cancel(1, "timeout")
+    executor.cancel(2, "cancelled")
+    assert ended.acquire(timeout=PATIENCE)
+    assert (executor.inflight(), told) == ({1: "a"}, ["cut"])
+    executor.cancel(1, "cancelled")
+    assert ended.acquire(timeout=PATIENCE)

@@ -11,6 +11,7 @@ import pytest
 from config_file import read
 from world import at
 
+from heartbeat.waiting import here
 from scheduler import plan
 from scheduler.outcome import Ending, Kind, Trigger
 from scheduler.work.entry import Claim
@@ -27,7 +28,7 @@ def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, afte
     if after is not None:
         alarm = threading.Timer(after, children.end, ("timeout",))
         alarm.start()
-    return entry.carry(claim, children.start, timedelta)
+    return here(entry.carry(claim, children.start, timedelta))
 
 
 def test_text_is_a_line_for_the_shell_and_a_list_is_not(tmp_path: Path) -> None:

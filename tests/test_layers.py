@@ -33,6 +33,9 @@ CLOCKS = {
     "scheduler/work/orphans.py",
     "scheduler/watch.py",
     "scheduler/logs.py",
+    "scheduler/work/desk.py",
+    "scheduler/work/waitingroom.py",
+    "heartbeat/waiting.py",
     "heartbeat/runners/line.py",
 }
 

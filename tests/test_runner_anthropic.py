@@ -13,14 +13,19 @@ import pytest
 from servers import messages
 from servers.messages import message, refuses, says, text, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, raw, reply, reset, silence
+from waited import waited
 
 from heartbeat.decision import Action, Decision
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
-from heartbeat.runners.anthropic import ask, decide, warm
+from heartbeat.runners import anthropic as runner
+from heartbeat.runners.anthropic import warm
 from heartbeat.spec import ModelRunner, Provider
+
+ask, decide = waited(runner.ask), waited(runner.decide)
 
 KEY = "sk-ant-canary-0123456789"
 RUN = Run("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), {"run": 7})
+OURS = {"content-length", "accept-encoding", "connection"}  # headers that the wire decides about
 TOKENS = Tokens(input=120, output=30, cache_read=7, cache_write=2)
 LINE = "provider 'anthropic': it has no key; write providers: {anthropic: {api_key: \"${ANTHROPIC_API_KEY}\"}}"
 
@@ -65,6 +70,27 @@ def test_one_turn_is_asked_without_tools_and_with_a_bound() -> None:
         "messages": [{"role": "user", "content": "How is it?\n"}],
     }
     assert KEY in request.headers.get("authorization", "") + request.headers.get("x-api-key", "")
+
+
+def test_a_kept_form_is_what_the_sdk_would_send_for_each_call() -> None:
+    turns = [
+        {"role": "user", "content": "Zürich?"},
+        {"role": "assistant", "content": "Calm."},
+        {"role": "user", "content": RUN.prompt},
+    ]
+    with Server([says("fine")]) as server:
+        said = replace(RUN, messages=(("user", "Zürich?"), ("assistant", "Calm.")))
+        for run in (RUN, said, RUN, said):
+            assert ask(run, at(server.url)).text == "fine"
+        client = runner._client(KEY, server.url)
+        made = client.messages.with_raw_response.create(
+            model=RUN.model, max_tokens=2000, messages=turns, timeout=5.0
+        ).http_request
+    last = server.requests[-1]
+    assert last.json == json.loads(made.read())
+    sent, meant = ({name: value for name, value in each.headers.items() if name not in OURS} for each in (last, made))
+    assert sent == meant
+    assert [len(request.json["messages"]) for request in server.requests] == [1, 3, 1, 3]
 
 
 def test_kept_messages_come_before_the_prompt() -> None:

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from servers import completions, gateway, messages
 from servers.scripted import Act, Server, reply
+from waited import waited
 
 from heartbeat.decision import Action, Decision
 from heartbeat.runners import Run
-from heartbeat.runners.ask import ask, decide, warm
+from heartbeat.runners import ask as runners
+from heartbeat.runners.ask import warm
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
 from scheduler.work.process import Children
+
+ask, decide = waited(runners.ask), waited(runners.decide)
 
 HOME = Path(__file__).parent.parent
 

@@ -10,12 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply
+from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, silent_until_closed
+from waited import waited
 
-from heartbeat.runners import Failure
+from heartbeat import waiting
+from heartbeat.runners import Failure, wire
 from heartbeat.runners.line import Names
 from heartbeat.runners.trouble import Reply, Trouble
-from heartbeat.runners.wire import post
+
+post = waited(wire.post)
 
 
 class Resolver:
@@ -58,12 +61,39 @@ def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
     resolver = Resolver(["127.0.0.1"], gate)
     names = Names(resolver)
     with ThreadPoolExecutor(8) as pool:
-        found = [pool.submit(names.find, "api.example", 443, 5.0) for _ in range(8)]
+        found = [pool.submit(waited(names.find), "api.example", 443, 5.0) for _ in range(8)]
         threading.Timer(0.1, gate.set).start()
         assert len({str(each.result()) for each in found}) == 1
     assert resolver.asked == 1
-    names.find("api.example", 443, 5.0)
+    waited(names.find)("api.example", 443, 5.0)
     assert resolver.asked == 2, "an answer is shared, not kept"
+
+
+def test_who_is_cut_short_while_he_waits_for_a_name_has_not_been_heard() -> None:
+    gate = threading.Event()
+    call = wire.post("http://nobody.example/", {}, b"{}", 5.0, names=Names(Resolver([], gate)))
+    call.send(None)
+    with pytest.raises(Trouble) as caught:
+        call.throw(waiting.Cut())
+    gate.set()
+    assert (caught.value.answer.failure, caught.value.answer.unheard) == (Failure.EXIT, True)
+
+
+def test_who_is_cut_short_while_he_waits_for_an_answer_closes_the_connection_and_may_have_been_heard() -> None:
+    closed = threading.Event()
+    with Server([silent_until_closed(closed)]) as server:
+        call = wire.post(server.url, {}, b"{}", 5.0)
+        call.send(None)
+        with pytest.raises(Trouble) as caught:
+            call.throw(waiting.Cut())
+        assert closed.wait(10)
+    answer = caught.value.answer
+    assert (answer.failure, answer.unheard, answer.transient, answer.error) == (
+        Failure.EXIT,
+        False,
+        False,
+        "the call was cut short",
+    )
 
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:

@@ -19,6 +19,7 @@ from scheduler.transports import Sent
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 from scheduler.work.executor import LocalExecutor
+from scheduler.work.process import Children
 
 HOUR = timedelta(hours=1)
 ALARM = "ALERT: the disk is full"
@@ -502,7 +503,10 @@ def test_a_disabled_job_cut_by_a_stop_does_not_run_again(play) -> None:
 
 
 def test_a_task_for_which_no_thread_can_be_had_ends_as_a_surprise() -> None:
-    executor: LocalExecutor[str, str] = LocalExecutor(lambda task, children: task, lambda task: task, lambda: None, "test")
+    async def carry(task: str, children: Children) -> str:
+        return task
+
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, lambda task: task, lambda: None, "test")
     usual = threading.stack_size(1 << 46)  # more memory than there is: no thread can start
     try:
         executor.submit(7, "task")

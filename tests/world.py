@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from heartbeat.waiting import here
 from scheduler import plan
 from scheduler.config.load import load
 from scheduler.config.today import Today
@@ -270,7 +271,7 @@ class World:
 
         try:
             with lanes.taken(lanes.beside(self.state), claim) as (claim_in_lane, _):
-                return claim.entry.carry(claim_in_lane, start, lambda: timedelta()), took
+                return here(claim.entry.carry(claim_in_lane, start, lambda: timedelta())), took
         except Exception as surprise:  # noqa: BLE001 (as an executor does)
             return surprise, took
 

@@ -61,6 +61,10 @@ class Tokens:
     def total(self) -> int:
         return self.input + self.output + self.cache_read + self.cache_write
 
+    def by_kind(self) -> dict[str, int]:
+        """Each kind with its count."""
+        return {"input": self.input, "output": self.output, "cache_read": self.cache_read, "cache_write": self.cache_write}
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:

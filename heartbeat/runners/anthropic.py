@@ -6,7 +6,10 @@ variables or profile files is given or taken away here. Its import takes about a
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 from heartbeat import decision
 from heartbeat.decision import Decision
 from heartbeat.runners import Answer, Failure, Run, Tokens, data, model
-from heartbeat.runners.trouble import Reply, Trouble, json_object, refusal
+from heartbeat.runners.trouble import Trouble, json_object, refusal
 from heartbeat.runners.veil import Veil, parts_of, reveal
 from heartbeat.runners.wire import MALFORMED, post
 from heartbeat.spec import ModelRunner
@@ -28,31 +31,31 @@ FORCED = {
 }
 
 
-def ask(run: Run, runner: ModelRunner) -> Answer:
+async def ask(run: Run, runner: ModelRunner) -> Answer:
     """One turn: what was said before, then the prompt; the text blocks of what comes back are the answer.
 
-    Makes exactly one request, or none if it cannot succeed: without a key or a model. Blocks for `run.timeout` at most.
+    Makes exactly one request, or none if it cannot succeed: without a key or a model. Takes `run.timeout` at most.
     """
     try:
-        return _read(_call(run, runner, {}))
+        return _read(await _call(run, runner, {}))
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
-def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
+async def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
     """The forced decision about `run.prompt`; an Answer is always a failure."""
     try:
-        return _decided(_call(run, runner, FORCED))
+        return _decided(await _call(run, runner, FORCED))
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
 def warm() -> None:
     """Import the SDK ahead of the first beat; takes about a second of CPU once, nothing after that."""
-    _client("none", BASE_URL).messages  # noqa: B018 - the resource is imported when it is first looked at
+    _form("none", BASE_URL, "none", 1, 1.0)
 
 
-def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]:
+async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any]) -> dict[str, Any]:
     provider = runner.provider
     key, url = model.key_of(provider), reveal(provider.base_url or BASE_URL)
     if key is None:
@@ -60,25 +63,36 @@ def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]
         raise Trouble(Failure.AUTH, f"it has no key; write {line}")
     if run.model is None:
         raise Trouble(Failure.BAD_REQUEST, f"no model is named; write a model: for the agent {run.agent}")
-    reply = _sent(_client(key, url), run, runner.max_output_tokens, more)
+    seconds = run.timeout.total_seconds()
+    form = _form(key, url, run.model, runner.max_output_tokens, seconds)
+    body = {**form.body, **more, "messages": data.turns(run)}
+    reply = await post(form.url, form.headers, json.dumps(body).encode(), seconds)
     if reply.status != 200:
         raise refusal(reply, Veil([key, *parts_of(url, all_of_it=True)]))
     return json_object(reply)
 
 
-def _sent(client: Any, run: Run, bound: int, more: dict[str, Any]) -> Reply:
-    turns, seconds = data.turns(run), run.timeout.total_seconds()
-    try:
-        raw = client.messages.with_raw_response.create(model=run.model, max_tokens=bound, messages=turns, timeout=seconds, **more)
-    except _sdk().APIConnectionError as error:
-        raise (error.__cause__ if isinstance(error.__cause__, Trouble) else error) from None
-    reply: Reply = raw.http_response.extensions["reply"]
-    return reply
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A request as the SDK makes it, to be filled with what is said."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+@lru_cache(maxsize=256)
+def _form(key: str, url: str, name: str, bound: int, seconds: float) -> Form:
+    """The SDK's request for a call like this; kept, for the SDK takes as long to make one as all the rest of a beat takes."""
+    raw = _client(key, url).messages.with_raw_response.create(model=name, max_tokens=bound, messages=[], timeout=seconds)
+    request = raw.http_request
+    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers.raw}
+    return Form(str(request.url), headers, json.loads(request.read()))
 
 
 @lru_cache(maxsize=32)
 def _client(key: str, url: str) -> Any:
-    """The client for one key and address: it holds no connection and nothing else that one call could take from another.
+    """The client for one key and address. It sends nothing itself.
 
     A given key, address, signing key and tracing keep the SDK from looking for its own. Its one variable that cannot be
     outbid adds headers to every request, so those are dropped.
@@ -92,7 +106,7 @@ def _client(key: str, url: str) -> Any:
             webhook_key="",
             max_retries=0,
             open_telemetry=False,
-            http_client=_wire(),
+            http_client=_drafts(),
         )
     except httpx2.InvalidURL:
         raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
@@ -109,21 +123,16 @@ def _sdk() -> ModuleType:
     return anthropic
 
 
-def _wire() -> Any:
+def _drafts() -> Any:
     import httpx2
 
-    class Wire(httpx2.Client):
-        """Sends the SDK's requests our way, and keeps what came back from it: it trusts a body more than we do.
-
-        The whole of `send` and no transport below it, since redirects, logins and cookies, which it would see to, we never have.
-        """
+    class Drafts(httpx2.Client):
+        """Sends nothing: requests go our own way, which keeps a deadline, asks no proxy and trusts no body."""
 
         def send(self, request: httpx2.Request, **_: object) -> httpx2.Response:
-            headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers.raw}
-            reply = post(str(request.url), headers, request.read(), request.extensions["timeout"]["read"])
-            return httpx2.Response(200, headers=_JSON, content=b"{}", request=request, extensions={"reply": reply})
+            return httpx2.Response(200, headers=_JSON, content=b"{}", request=request)
 
-    return Wire(trust_env=False)
+    return Drafts(trust_env=False, transport=httpx2.BaseTransport())  # its own would load all certificates for each client
 
 
 def _read(message: dict[str, Any]) -> Answer:

@@ -13,7 +13,7 @@ from heartbeat.runners.command import Start
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner
 
 
-def ask(run: Run, runner: Runner, start: Start) -> Answer:
+async def ask(run: Run, runner: Runner, start: Start) -> Answer:
     """Ask and wait for the answer; `start` runs the child processes of those runners that need one."""
     match runner:
         case CommandRunner():
@@ -27,20 +27,20 @@ def ask(run: Run, runner: Runner, start: Start) -> Answer:
         case HttpRunner():
             from heartbeat.runners import http
 
-            return http.ask(run, runner)
+            return await http.ask(run, runner)
         case ModelRunner():
-            return _ask_model(run, runner)
+            return await _ask_model(run, runner)
 
 
-def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
+async def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
     """Have a model decide about `run.prompt`, which is the text of `decision.question`; an Answer is always a failure."""
     if runner.provider.kind == "openai":
         from heartbeat.runners import openai
 
-        return openai.decide(run, runner)
+        return await openai.decide(run, runner)
     from heartbeat.runners import anthropic
 
-    return anthropic.decide(run, runner)
+    return await anthropic.decide(run, runner)
 
 
 def warm(runners: Iterable[Runner]) -> None:
@@ -56,14 +56,14 @@ def warm(runners: Iterable[Runner]) -> None:
             wire.warm()
 
 
-def _ask_model(run: Run, runner: ModelRunner) -> Answer:
+async def _ask_model(run: Run, runner: ModelRunner) -> Answer:
     if runner.provider.kind == "openai":
         from heartbeat.runners import openai
 
-        return openai.ask(run, runner)
+        return await openai.ask(run, runner)
     from heartbeat.runners import anthropic
 
-    return anthropic.ask(run, runner)
+    return await anthropic.ask(run, runner)
 
 
 def _slow(runner: Runner) -> str | None:

@@ -11,23 +11,23 @@ from heartbeat.runners.wire import post
 from heartbeat.spec import HttpRunner
 
 
-def ask(run: Run, runner: HttpRunner) -> Answer:
+async def ask(run: Run, runner: HttpRunner) -> Answer:
     """Post the run and read what comes back within `run.timeout`.
 
     200 with JSON (`text`, or `error`; beside them `model`, `tokens`, `cost_usd`) or with plain text is the answer. 202 means
     that it comes later: the run's number, `run` in the request, says where it belongs. Anything else is a failure.
     """
     try:
-        return _asked(run, runner)
+        return await _asked(run, runner)
     except Trouble as trouble:
         return trouble.answer
 
 
-def _asked(run: Run, runner: HttpRunner) -> Answer:
+async def _asked(run: Run, runner: HttpRunner) -> Answer:
     url = reveal(runner.url)
     headers = {"accept": "application/json, text/plain"} | {name: reveal(value) for name, value in runner.headers.items()}
     body = json.dumps(data.of(run)).encode()
-    return _read(post(url, headers, body, run.timeout.total_seconds()), _veil(runner, url))
+    return _read(await post(url, headers, body, run.timeout.total_seconds()), _veil(runner, url))
 
 
 def _veil(runner: HttpRunner, url: str) -> Veil:

@@ -9,14 +9,17 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
-from heartbeat import desk
+from heartbeat import waiting
 from heartbeat.runners import Failure
 from heartbeat.runners.trouble import Trouble
+
+T = TypeVar("T")
 
 Resolve = Callable[..., Iterable[tuple[Any, ...]]]
 Addresses = list[tuple[Any, ...]]
@@ -34,12 +37,14 @@ class Names:
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, int], Future[Addresses]] = {}
 
-    def find(self, host: str, port: int, seconds: float) -> Addresses:
+    async def find(self, host: str, port: int, seconds: float) -> Addresses:
         """The addresses of a host; TimeoutError, OSError or UnicodeError. The resolver knows no timeout: a thread waits."""
         if _is_address(host):
             return list(self._resolve(host, port, type=socket.SOCK_STREAM))
-        desk.leave()
-        return self._question(host, port).result(timeout=seconds)
+        question = self._question(host, port)
+        if not await waiting.done(question, seconds):
+            raise TimeoutError
+        return question.result()
 
     def _question(self, host: str, port: int) -> Future[Addresses]:
         with self._lock:
@@ -76,19 +81,19 @@ class Line:
         self._sent = False
         self.ended = False
 
-    @contextmanager
-    def connected(self, host: str, port: int, trust: ssl.SSLContext | None) -> Generator[Stream]:
-        """A stream to the host, by TLS if there is somebody to `trust`; closed behind the context."""
-        addresses = self._addresses(host, port)
+    async def connect(self, host: str, port: int, trust: ssl.SSLContext | None) -> Stream:
+        """A stream to the host, by TLS if there is somebody to `trust`; to be closed by whoever gets it."""
+        addresses = await self._addresses(host, port)
         if self._check:
             self._check(host, addresses)
-        stream = Stream(self, self._connect(addresses))
+        stream = await self._stream(addresses)
         try:
             if trust:
-                stream.start_tls(trust, host)
-            yield stream
-        finally:
+                await stream.start_tls(trust, host)
+        except BaseException:
             stream.close()
+            raise
+        return stream
 
     @property
     def sent(self) -> bool:
@@ -111,9 +116,9 @@ class Line:
             return Trouble(Failure.CONNECT, f"no connection within {CONNECT:g} s", transient=True, unheard=True)
         return Trouble(Failure.TIMEOUT, f"no answer within {self._seconds:g} s", transient=True)
 
-    def _addresses(self, host: str, port: int) -> Addresses:
+    async def _addresses(self, host: str, port: int) -> Addresses:
         try:
-            found = self._names.find(host, port, self.left())
+            found = await self._names.find(host, port, self.left())
         except TimeoutError:
             raise Trouble(Failure.DNS, "its name was not resolved in time", transient=True) from None
         except (OSError, UnicodeError):
@@ -122,12 +127,12 @@ class Line:
             raise Trouble(Failure.DNS, "its name cannot be resolved", transient=True)
         return found
 
-    def _connect(self, addresses: Addresses) -> socket.socket:
+    async def _stream(self, addresses: Addresses) -> Stream:
         """The first that answers; each gets an equal share of the time that is left."""
         failure = OSError("no address")
         for position, (family, kind, protocol, _, address) in enumerate(addresses):
             try:
-                return _dial(family, kind, protocol, address, self.left() / (len(addresses) - position))
+                return Stream(self, await _dial(family, kind, protocol, address, self.left() / (len(addresses) - position)))
             except OSError as error:
                 failure = error
         if isinstance(failure, TimeoutError):
@@ -142,48 +147,51 @@ class Stream:
         self._line = line
         self._socket = connection
 
-    def start_tls(self, trust: ssl.SSLContext, host: str) -> None:
+    async def start_tls(self, trust: ssl.SSLContext, host: str) -> None:
         """Speak TLS from now on, with a host that can prove its name."""
-        desk.leave()
-        with self._in_time():
-            self._socket = trust.wrap_socket(self._socket, server_hostname=host)
+        try:
+            tls = trust.wrap_socket(self._socket, server_hostname=host, do_handshake_on_connect=False)
+            self._socket = tls
+            await self._in_time(tls.do_handshake)
+        except OSError as error:
+            raise _broken(error) from None
 
-    def read(self) -> bytes:
+    async def read(self) -> bytes:
         """What has arrived, once something has; nothing where the other side has closed the connection."""
-        desk.leave()
-        with self._in_time():
-            data = self._socket.recv(CHUNK)
+        try:
+            data = await self._in_time(partial(self._socket.recv, CHUNK))
+        except OSError as error:
+            raise _broken(error) from None
         self._line.ended = self._line.ended or not data
         return data
 
-    def write(self, data: bytes) -> None:
-        """Send all of `data`, as far as the other side takes it."""
+    async def write(self, data: bytes) -> None:
+        """Send all of `data`, as far as the other side takes it: it may have answered all the same."""
         self._line.sending()
         unsent = memoryview(data)
-        with suppress(_NotHeardOut):  # it may have answered all the same
+        with suppress(OSError):
             while unsent:
-                with self._in_time(_NotHeardOut):
-                    unsent = unsent[self._socket.send(unsent) :]
-                if unsent:
-                    desk.leave()
+                sent = await self._in_time(partial(self._socket.send, unsent), waiting.writable)
+                unsent = unsent[sent:]
 
     def close(self) -> None:
         """Let go of the socket."""
         self._socket.close()
 
-    @contextmanager
-    def _in_time(self, broken: type[Exception] | None = None) -> Generator[None]:
-        self._socket.settimeout(self._line.left())
-        try:
-            yield
-        except TimeoutError:
-            raise self._line.late() from None
-        except OSError as error:
-            raise (broken() if broken else _broken(error)) from None
-
-
-class _NotHeardOut(Exception):
-    """The other side closed the connection before it had the whole request."""
+    async def _in_time(self, act: Callable[[], T], wait: Callable[[int, float], Awaitable[bool]] = waiting.readable) -> T:
+        """What the socket does, once it can; TLS may want to read for what it writes, and the other way round."""
+        while True:
+            left = self._line.left()
+            try:
+                return act()
+            except BlockingIOError:
+                came = await wait(self._socket.fileno(), left)
+            except ssl.SSLWantReadError:
+                came = await waiting.readable(self._socket.fileno(), left)
+            except ssl.SSLWantWriteError:
+                came = await waiting.writable(self._socket.fileno(), left)
+            if not came:
+                raise self._line.late()
 
 
 def _broken(error: OSError) -> Trouble:
@@ -202,28 +210,30 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _dial(family: int, kind: int, protocol: int, address: Any, timeout: float) -> socket.socket:
+async def _dial(family: int, kind: int, protocol: int, address: Any, timeout: float) -> socket.socket:
     connection = socket.socket(family, kind, protocol)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         error = connection.connect_ex(address)
         if error == errno.EINPROGRESS:
-            error = _outcome(connection, timeout)
+            error = await _outcome(connection, timeout)
         if error:
             raise OSError(error, os.strerror(error))
-    except OSError:
+    except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _outcome(connection: socket.socket, timeout: float) -> int:
-    """Wait for what becomes of a connection: 0, or its error. On this machine that is known at once, and nobody need get up."""
-    waiting = select.poll()
-    waiting.register(connection, select.POLLOUT)
-    if not waiting.poll(0):
-        desk.leave()
-        if not waiting.poll(timeout * 1000):
-            raise TimeoutError
+async def _outcome(connection: socket.socket, timeout: float) -> int:
+    """Wait for what becomes of a connection: 0, or its error. On this machine that is known at once."""
+    if not _is_known(connection) and not await waiting.writable(connection.fileno(), timeout):
+        raise TimeoutError
     return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def _is_known(connection: socket.socket) -> bool:
+    now = select.poll()
+    now.register(connection, select.POLLOUT)
+    return bool(now.poll(0))

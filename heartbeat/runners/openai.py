@@ -26,31 +26,31 @@ FORCED = {
 }
 
 
-def ask(run: Run, runner: ModelRunner) -> Answer:
+async def ask(run: Run, runner: ModelRunner) -> Answer:
     """One turn: what was said before, then the prompt; the content of the first choice is the answer.
 
-    Makes exactly one request. The key is optional, and so is the model where the server has but one. Blocks for
+    Makes exactly one request. The key is optional, and so is the model where the server has but one. Takes
     `run.timeout` at most.
     """
     try:
-        return _read(_call(run, runner, {}))
+        return _read(await _call(run, runner, {}))
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
-def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
+async def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
     """The forced decision about `run.prompt`; an Answer is always a failure."""
     try:
-        return _decided(_call(run, runner, FORCED))
+        return _decided(await _call(run, runner, FORCED))
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
-def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]:
+async def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]:
     key, url = model.key_of(runner.provider), reveal(runner.provider.base_url or BASE_URL)
     body = json.dumps({**_question(run, runner), **more}).encode()
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    reply = post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
+    reply = await post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
     if reply.status != 200:
         raise _refused(reply, _veil(key, url))
     completion = json_object(reply)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from heartbeat import desk
+from heartbeat import waiting
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, child, data
 from heartbeat.runners.command import MAX_ERROR, Ended, Start
 from heartbeat.runners.trouble import Reply, Trouble, json_object, one_line
@@ -78,7 +78,7 @@ def _told(what: str, ended: Ended) -> str:
 
 
 def _called(run: Run, runner: PythonRunner) -> Answer:
-    desk.leave()
+    waiting.blocks()
     try:
         function = child.load(runner.call)
     except (ImportError, AttributeError, TypeError) as error:

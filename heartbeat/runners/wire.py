@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from ipaddress import IPv6Address
 from ssl import SSLContext, create_default_context
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import h11
 
+from heartbeat import waiting
 from heartbeat.runners import Failure
 from heartbeat.runners.line import Line, Names, Stream
 from heartbeat.runners.trouble import Reply, Trouble
@@ -50,14 +52,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """An answer whose head has arrived; the names of its `headers` are in lower case, its body comes in `chunks`."""
+    """An answer whose head has arrived; header names in lower case. `more` gives its body bit by bit, then nothing."""
 
     status: int
     headers: Mapping[str, str]
-    chunks: Iterator[bytes]
+    more: Callable[[], Awaitable[bytes]]
 
 
-def post(
+async def post(
     url: str,
     headers: Mapping[str, str],
     body: bytes,
@@ -67,15 +69,15 @@ def post(
     tls: SSLContext | None = None,
 ) -> Reply:
     """Post `body` within `seconds`, as `send` does, and read the answer, whatever its status."""
-    return send(take_apart(url), headers, body, Line(seconds, names), whole, tls)
+    return await send(take_apart(url), headers, body, Line(seconds, names), whole, tls)
 
 
-def send(
+async def send(
     target: Target,
     headers: Mapping[str, str],
     body: bytes,
     line: Line,
-    read: Callable[[Coming], bytes],
+    read: Callable[[Coming], Awaitable[bytes]],
     tls: SSLContext | None = None,
 ) -> Reply:
     """Post `body`, as JSON unless `headers` say otherwise; `read`, which is `whole` or `beginning`, reads that of the answer.
@@ -87,10 +89,12 @@ def send(
     request = _written(exchange, target, _headers(target, headers, body), body)
     trust = (tls or _trust()) if target.scheme == "https" else None
     try:
-        with line.connected(target.host, target.port or PORTS[target.scheme], trust) as stream:
-            stream.write(request)
-            answer = _coming(exchange, stream)
-            return Reply(answer.status, answer.headers, read(answer))
+        with closing(await line.connect(target.host, target.port or PORTS[target.scheme], trust)) as stream:
+            await stream.write(request)
+            answer = await _coming(exchange, stream)
+            return Reply(answer.status, answer.headers, await read(answer))
+    except waiting.Cut:
+        raise Trouble(Failure.EXIT, "the call was cut short", unheard=not line.sent) from None
     except h11.RemoteProtocolError:
         if line.ended:
             raise Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True) from None
@@ -143,45 +147,46 @@ def _written(exchange: h11.Connection, target: Target, headers: list[tuple[str, 
     return b"".join(exchange.send(part) or b"" for part in parts)
 
 
-def _coming(exchange: h11.Connection, stream: Stream) -> Coming:
-    events = _events(exchange, stream)
-    head = next(event for event in events if isinstance(event, h11.Response))  # after whatever only informs of it
-    return Coming(head.status_code, _legible(head.headers), (bytes(each.data) for each in events if isinstance(each, h11.Data)))
-
-
-def _events(exchange: h11.Connection, stream: Stream) -> Iterator[h11.Event]:
-    """What an answer consists of, to its end."""
+async def _coming(exchange: h11.Connection, stream: Stream) -> Coming:
     while True:
-        event = exchange.next_event()
-        if event is h11.NEED_DATA:
-            exchange.receive_data(stream.read())
-        elif not isinstance(event, (h11.InformationalResponse, h11.Response, h11.Data, h11.EndOfMessage)):
-            raise h11.RemoteProtocolError("it closed the connection, or wants to speak another protocol")
-        else:
-            yield event
-            if isinstance(event, h11.EndOfMessage):
-                return
+        event = await _next(exchange, stream)
+        if isinstance(event, h11.Response):  # after whatever only informs of it
+            return Coming(event.status_code, _legible(event.headers), partial(_more, exchange, stream))
 
 
-def whole(response: Coming) -> bytes:
+async def _more(exchange: h11.Connection, stream: Stream) -> bytes:
+    event = await _next(exchange, stream)
+    return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+
+async def _next(exchange: h11.Connection, stream: Stream) -> h11.Event:
+    """The next part of an answer."""
+    while (event := exchange.next_event()) is h11.NEED_DATA:
+        exchange.receive_data(await stream.read())
+    if not isinstance(event, (h11.InformationalResponse, h11.Response, h11.Data, h11.EndOfMessage)):
+        raise h11.RemoteProtocolError("it closed the connection, or wants to speak another protocol")
+    return event
+
+
+async def whole(response: Coming) -> bytes:
     """The body of a success to its end, which is Trouble if it is too large; of a refusal the beginning."""
     if not 200 <= response.status < 300:
-        return beginning(response)
+        return await beginning(response)
     if response.headers.get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
         raise Trouble(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
     body = bytearray()
-    for chunk in response.chunks:
+    while chunk := await response.more():
         body += chunk
         if len(body) > MAX_BODY:
             raise Trouble(Failure.BAD_ANSWER, f"its answer is larger than {MAX_BODY // 1024} KiB")
     return bytes(body)
 
 
-def beginning(response: Coming) -> bytes:
+async def beginning(response: Coming) -> bytes:
     """The first 64 KiB of a body whose status has said all, so that where it breaks off nothing changes."""
     body = bytearray()
     try:
-        for chunk in response.chunks:
+        while chunk := await response.more():
             body += chunk
             if len(body) >= MAX_BEGINNING:
                 break

@@ -25,7 +25,7 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
         _tell_of(turn, claim, call)
         if is_current and breakers.hear(turn, call):
             again.begin_anew(turn)
-    asked = {call.provider for call in ending.calls}
+    asked = {call.provider for call in ending.calls if not _is_cut_short(call)}
     untried = [provider for provider in claim.probes if provider not in asked]
     if untried:
         breakers.give_back(turn, untried)
@@ -34,12 +34,17 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
 
 def _tell_of(turn: Turn, claim: Claim, call: Call) -> None:
     entry = claim.entry
-    if call.provider is not None and call.failure is not None:
+    if call.provider is not None and call.failure is not None and not _is_cut_short(call):
         turn.tell(ProviderFailed(call.provider, call.failure))
     if call.provider is not None and call.tools_ignored:
         turn.tell(ProviderFailed(call.provider, Failure.TOOL_USE))
     if call.model and call.model_used and not _is_model(call.model, call.model_used):
         turn.tell(Mismatched(entry.kind, entry.name, call.model, call.model_used))
+
+
+def _is_cut_short(call: Call) -> bool:
+    """Whether we ended it ourselves, which says nothing of the provider. Otherwise only processes fail by `exit`."""
+    return call.failure is Failure.EXIT
 
 
 def _is_model(requested: str, used: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 from heartbeat.runners import Tokens, data
 from scheduler.events import Paid
@@ -15,7 +14,6 @@ from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
 MILLION = 1_000_000
-KINDS = tuple(each.name for each in fields(Tokens))
 
 
 def cost(prices: Mapping[str, Price], call: Call) -> float | None:
@@ -52,5 +50,5 @@ def book(turn: Turn, claim: Claim, before: Taken, ending: Ending) -> None:
 
 
 def _sum(before: Taken, tokens: Tokens, paid: float | None) -> Taken:
-    total = {kind: before.tokens.get(kind, 0) + getattr(tokens, kind) for kind in KINDS}
+    total = {kind: before.tokens.get(kind, 0) + count for kind, count in tokens.by_kind().items()}
     return Taken(total, before.cost_usd + paid if before.cost_usd is not None and paid is not None else None)

@@ -216,7 +216,7 @@ class Metrics:
     @_count.register
     def _(self, paid: Paid) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
-        tokens = {kind: getattr(paid.tokens, kind) for kind in TOKENS} if paid.tokens else {}
+        tokens = paid.tokens.by_kind() if paid.tokens else {}
         if key in self._shown:
             for kind, count in tokens.items():
                 self._tokens.grow(*key, model, kind, by=count)

@@ -16,6 +16,7 @@ from heartbeat.runners import wire as http
 from heartbeat.runners.line import Line, Names, Resolve
 from heartbeat.runners.trouble import LONGEST_WAIT, Trouble, phrase, retry_after
 from heartbeat.runners.veil import Veil
+from heartbeat.waiting import here
 from scheduler.transports import Sent
 from scheduler.transports.guard import Refused, check
 
@@ -67,7 +68,7 @@ def post(url: str, content: Mapping[str, Any], wire: Wire, headers: Mapping[str,
     line = Line(wire.total, Names(wire.resolve), check=None if wire.allow_private else check)
     sent = {"user-agent": f"heartbeatd/{_version()}"} | dict(headers or {})
     try:
-        reply = http.send(target, sent, json.dumps(content).encode(), line, http.beginning, wire.tls)
+        reply = here(http.send(target, sent, json.dumps(content).encode(), line, http.beginning, wire.tls))
     except Refused as refusal:
         return Sent("dead", str(refusal), None)
     except Trouble as trouble:  # before the first byte it is surely not there, after it nobody knows

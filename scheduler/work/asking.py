@@ -18,9 +18,9 @@ Judge = Callable[[str], Ending]
 """How a run ends that was answered with this text."""
 
 
-def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Judge) -> Ending:
+async def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Judge) -> Ending:
     """Ask and wait; `prompt` is what `run` asks, in parts. What it took is in the end's calls, however it went."""
-    answer = runners.ask(run, runner, start)
+    answer = await runners.ask(run, runner, start)
     call = call_of(runner, run.model, answer)
     if answer.failure is not None:
         return failed(answer, prompt, call)

@@ -82,10 +82,10 @@ class JobEntry(Entry):
     def judge(self, text: str) -> Ending:
         return Ending(Outcome.OK, text=text, message=text.strip() or None)
 
-    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+    async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
         if self.agent is None:
             return run(self.spec, start)
-        return _with_message(self.spec, prompts.ask(self.spec, self.agent, claim, start, self.judge))
+        return _with_message(self.spec, await prompts.ask(self.spec, self.agent, claim, start, self.judge))
 
     @property
     def may_wake(self) -> tuple[str, ...]:

@@ -198,8 +198,8 @@ class Entry(ABC):
         """How a run ends that was answered with this text."""
 
     @abstractmethod
-    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
-        """Carry one attempt through, in a worker thread; waits for whatever it asks."""
+    async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+        """Carry one attempt through, in a worker's thread; is put aside while it waits for an answer."""
 
     @property
     @abstractmethod

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
+from heartbeat.waiting import Cut
+from scheduler.work.desk import Desk
 from scheduler.work.process import Children, Why
+from scheduler.work.waitingroom import WaitingRoom
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,38 +57,47 @@ class Executor(Protocol[T, R]):
         ...
 
 
+@dataclass(eq=False, slots=True)
+class _Job(Generic[T, R]):
+    """A task under its number; `work` once it has begun, `cut` once somebody wants its end."""
+
+    number: int
+    task: T
+    scope: Children
+    work: Coroutine[Any, Any, R] | None = None
+    cut: bool = False
+
+
 class LocalExecutor(Generic[T, R]):
-    """Threads of this process, as many as there are tasks at one time, kept for the next ones.
+    """Threads of this process: one thinks at a time, more wait where one must, and work that is put aside needs none.
 
     `carry` gets the task and the scope in which it may start children. `notify` is called whenever a result is there.
     """
 
     def __init__(
-        self, carry: Callable[[T, Children], R], mark: Callable[[T], str], notify: Callable[[], None], name: str
+        self,
+        carry: Callable[[T, Children], Coroutine[Any, Any, R]],
+        mark: Callable[[T], str],
+        notify: Callable[[], None],
+        name: str,
     ) -> None:
         self._carry = carry
         self._mark = mark
         self._notify = notify
-        self._name = name
         self._lock = threading.Lock()
-        self._tasks: dict[int, tuple[T, Children]] = {}
+        self._jobs: dict[int, _Job[T, R]] = {}
         self._results: dict[int, Done[T, R]] = {}
-        self._queue: SimpleQueue[tuple[int, T, Children]] = SimpleQueue()
-        self._idle = 0
+        self._desk = Desk(name)
+        self._room: WaitingRoom[_Job[T, R]] = WaitingRoom(self._take_up, name)
 
     def submit(self, number: int, task: T) -> None:
-        scope = Children(self._mark(task))
+        job: _Job[T, R] = _Job(number, task, Children(self._mark(task)))
         with self._lock:
-            self._tasks[number] = (task, scope)
-            fresh = self._idle == 0
-            self._idle -= 0 if fresh else 1
+            self._jobs[number] = job
         try:
-            if fresh:
-                threading.Thread(target=self._work, name=f"heartbeatd-{self._name}", daemon=True).start()
+            self._desk.bring(partial(self._begin, job))
         except RuntimeError as error:  # the machine has no thread left: this task fails, the others go on
-            self._keep(number, scope, Done(task, None, error))
-            return
-        self._queue.put((number, task, scope))
+            self._keep(job, Done(task, None, error))
 
     def results(self) -> list[tuple[int, Done[T, R]]]:
         with self._lock:
@@ -98,39 +110,48 @@ class LocalExecutor(Generic[T, R]):
 
     def inflight(self) -> dict[int, T]:
         with self._lock:
-            return {number: task for number, (task, _) in self._tasks.items()}
+            return {number: job.task for number, job in self._jobs.items()}
 
     def cancel(self, number: int, why: Why) -> None:
         with self._lock:
-            found = self._tasks.get(number)
-        if found:
-            found[1].end(why)
+            job = self._jobs.get(number)
+        if job is None:
+            return
+        job.scope.end(why)
+        if why != "timeout":  # what waits for an answer keeps its own time, and says better what it was late for
+            job.cut = True
+            self._room.hurry(job)
 
     def give_up(self, number: int, done: Done[T, R]) -> None:
         with self._lock:
-            if self._tasks.pop(number, None) is not None:
+            if self._jobs.pop(number, None) is not None:
                 self._results[number] = done
 
-    def _work(self) -> None:
-        while True:
-            number, task, scope = self._queue.get()
-            done = self._carried(task, scope)
-            with self._lock:
-                self._idle += 1
-            self._keep(number, scope, done)
+    def _begin(self, job: _Job[T, R]) -> None:
+        job.work = self._carry(job.task, job.scope)
+        self._go_on(job, None)
 
-    def _keep(self, number: int, scope: Children, done: Done[T, R]) -> None:
-        """Keep a result, unless its task was given up; the number may be another attempt's by now, the scope is not."""
-        with self._lock:
-            _, current = self._tasks.get(number, (None, None))
-            if current is scope:
-                del self._tasks[number]
-                self._results[number] = done
-        self._notify()
+    def _take_up(self, job: _Job[T, R], came: bool) -> None:
+        self._desk.bring(partial(self._go_on, job, came))
 
-    def _carried(self, task: T, scope: Children) -> Done[T, R]:
+    def _go_on(self, job: _Job[T, R], came: bool | None) -> None:
+        """Work on until the end, or until there is something to wait for."""
+        assert job.work is not None
         # The one broad handler: whatever a runner raises, SystemExit too, becomes a failed run and not a dead worker.
         try:
-            return Done(task, self._carry(task, scope))
+            self._room.admit(job, job.work.throw(Cut()) if job.cut and came is False else job.work.send(came))
+            if job.cut:
+                self._room.hurry(job)
+        except StopIteration as end:
+            self._keep(job, Done(job.task, end.value))
         except BaseException as surprise:  # noqa: BLE001
-            return Done(task, None, surprise)
+            job.work.close()
+            self._keep(job, Done(job.task, None, surprise))
+
+    def _keep(self, job: _Job[T, R], done: Done[T, R]) -> None:
+        """Keep a result, unless its task was given up; the number may be another attempt's by now, the job is not."""
+        with self._lock:
+            if self._jobs.get(job.number) is job:
+                del self._jobs[job.number]
+                self._results[job.number] = done
+        self._notify()

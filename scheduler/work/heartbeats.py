@@ -88,15 +88,15 @@ class HeartbeatEntry(Entry):
     def judge(self, text: str) -> Ending:
         return _judged(self.spec, text)
 
-    def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
-        return beat(self.spec, claim, start, elapsed)
+    async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+        return await beat(self.spec, claim, start, elapsed)
 
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
         """A heartbeat wakes nobody."""
         return ()
 
 
-def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+async def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
     """One attempt of a heartbeat: nothing is asked before every gate has been passed."""
     situation = look(spec, claim)
     obstacle = first_obstacle(situation)
@@ -106,12 +106,12 @@ def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Endin
     with suppress(OSError):  # where it cannot be made, the runner says so better
         spec.workspace.mkdir(parents=True, exist_ok=True)
     if spec.precheck is None:
-        return _go_on(spec, claim, situation, start, elapsed)
+        return await _go_on(spec, claim, situation, start, elapsed)
     checked = precheck.look(spec, spec.precheck, claim.last_precheck, start)
-    return replace(_checked(spec, claim, replace(situation, precheck=checked), start, elapsed), precheck=checked)
+    return replace(await _checked(spec, claim, replace(situation, precheck=checked), start, elapsed), precheck=checked)
 
 
-def _checked(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
+async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
     """A beat whose precheck has been made."""
     checked = situation.precheck
     assert checked is not None
@@ -120,28 +120,28 @@ def _checked(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, 
     obstacle = late_obstacle(situation)
     if obstacle is not None:
         return Ending(Outcome.SKIPPED, obstacle, error=checked.error or None)
-    return _go_on(spec, claim, situation, start, elapsed)
+    return await _go_on(spec, claim, situation, start, elapsed)
 
 
-def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
+async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
     """What is to be asked is put together, measured and asked."""
     selection = situation.selection
     facts = _facts(spec, claim, situation, selection)
     prompt = compose(facts, spec)
     if late_obstacle(replace(situation, tokens=asking.length(claim, prompt))) is not None:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    return replace(_answered(spec, claim, facts, prompt, start, elapsed), selection=selection)
+    return replace(await _answered(spec, claim, facts, prompt, start, elapsed), selection=selection)
 
 
-def _answered(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, elapsed: Elapsed) -> Ending:
+async def _answered(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, elapsed: Elapsed) -> Ending:
     """The agent's answer, or where a decision comes first and is to skip, that."""
     if spec.decide is None:
-        return _asked(spec, claim, facts, prompt, start, _time_left(spec, elapsed) if spec.precheck else spec.timeout)
-    decided = _decided(spec, spec.decide, claim, facts)
+        return await _asked(spec, claim, facts, prompt, start, _time_left(spec, elapsed) if spec.precheck else spec.timeout)
+    decided = await _decided(spec, spec.decide, claim, facts)
     if isinstance(decided, Ending):
         return decided
     told = replace(facts, tasks=decided.tasks)
-    ending = _asked(spec, claim, told, compose(told, spec), start, _time_left(spec, elapsed))
+    ending = await _asked(spec, claim, told, compose(told, spec), start, _time_left(spec, elapsed))
     return replace(ending, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *ending.calls))
 
 
@@ -149,12 +149,12 @@ def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
     return max(spec.timeout - elapsed(), A_MOMENT)
 
 
-def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> Ending | Decision:
+async def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> Ending | Decision:
     """What a model decides; the end of the run if that is to skip, or no decision at all."""
     prompt = question(facts, spec)
     if asking.outgrows(claim, prompt):
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    answer = runners.decide(_run(spec, claim, facts, prompt, decide.model), decide.runner)
+    answer = await runners.decide(_run(spec, claim, facts, prompt, decide.model), decide.runner)
     if isinstance(answer, Answer):
         return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
     if answer.action is Action.RUN:
@@ -172,12 +172,12 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
     return Call(decide.runner.provider.name, decide.model, model_used, tokens)
 
 
-def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, timeout: timedelta) -> Ending:
+async def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, timeout: timedelta) -> Ending:
     if facts.tasks is not None and asking.outgrows(claim, prompt):
         error = "the tasks that were decided on make the prompt larger than its budget allows"
         return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.sizes))
     run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
-    return asking.ask(run, prompt, spec.runner, start, lambda text: _judged(spec, text))
+    return await asking.ask(run, prompt, spec.runner, start, lambda text: _judged(spec, text))
 
 
 def _run(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, model: str | None) -> Run:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from heartbeat import desk
+from heartbeat import waiting
 from scheduler.secret import Secret
 from scheduler.work.pipes import CHUNK, Kept, Leader, Pipes
 
@@ -77,7 +77,7 @@ class Children:
         """
         if self._why:
             return _never_started(problem=None, why=self._why)
-        desk.leave()
+        waiting.blocks()
         try:
             child = _Child(_popen(argv, environment(env, self.mark), cwd, inherited), Kept(keep, tail=keep_tail))
         except (OSError, ValueError) as error:

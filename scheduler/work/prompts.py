@@ -14,7 +14,7 @@ from scheduler.work import asking
 from scheduler.work.entry import Claim, Start
 
 
-def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge) -> Ending:
+async def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge) -> Ending:
     """One attempt: the same gates as before a beat, as far as they are about the agent and not about its heartbeat."""
     obstacle = _obstacle(claim)
     if obstacle is not None:
@@ -26,7 +26,7 @@ def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge)
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
     about = {**task.meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
     run = Run(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, about)
-    return asking.ask(run, prompt, agent.runner, start, judge)
+    return await asking.ask(run, prompt, agent.runner, start, judge)
 
 
 def gates(claim: Claim) -> list[tuple[Skip, bool]]:

@@ -83,6 +83,17 @@ def silence() -> Act:
     return act
 
 
+def silent_until_closed(closed: threading.Event) -> Act:
+    """Nothing; `closed` is set once the other side has closed the connection."""
+
+    def act(connection: socket.socket, over: threading.Event) -> None:
+        connection.settimeout(30)
+        if connection.recv(1) == b"":
+            closed.set()
+
+    return act
+
+
 def drip(status: int = 200) -> Act:
     """A byte of an answer every hundredth of a second, without an end."""
 

@@ -1,0 +1,112 @@
+"""The desk: one worker thinks at a time, and threads come only where somebody must wait in one.
+
+Python runs one thread at a time anyway; a thousand beats in threads of their own would push each other aside at every system
+call, and spend a good third of their time on it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from heartbeat import waiting
+
+PATIENCE = 1.0  # seconds; then another sits down as well, so that work which hangs at the desk delays nobody for longer
+
+Step = Callable[[], None]
+"""A piece of work that ends, or is put aside, by itself. It raises nothing."""
+
+
+class Desk:
+    """A pile of work and the threads that see to it: one has the seat, one stands behind it while anything lies on the pile."""
+
+    def __init__(self, name: str, patience: float = PATIENCE) -> None:
+        self._name = name
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._behind = threading.Condition(self._lock)
+        self._rest = threading.Condition(self._lock)
+        self._pile: deque[Step] = deque()
+        self._seat: int | None = None  # the thread that has it
+        self._since = 0.0
+        self._coming = False  # somebody has been called who is not here yet
+        self._watched = False  # somebody stands behind the seat
+        self._resting = 0
+        self._threads = 0
+
+    def bring(self, step: Step) -> None:
+        """Put work on the pile; returns at once. RuntimeError if there is nobody, and the machine has no thread left."""
+        with self._lock:
+            self._pile.append(step)
+            self._see_to_it()
+
+    def leave(self) -> None:
+        """Get up from the seat, to wait for something; nothing happens to a thread that does not have it."""
+        with self._lock:
+            self._get_up()
+            self._see_to_it()
+
+    def _work(self) -> None:
+        waiting.tell_of_blocks(self.leave)
+        with self._lock:
+            self._coming = False
+        while True:
+            self._next()()
+
+    def _next(self) -> Step:
+        with self._lock:
+            self._get_up()
+            while not self._may_sit():
+                self._stand_by()
+            self._seat, self._since = threading.get_ident(), time.monotonic()
+            step = self._pile.popleft()
+            self._see_to_it()
+            return step
+
+    def _get_up(self) -> None:
+        if self._seat == threading.get_ident():
+            self._seat = None
+
+    def _may_sit(self) -> bool:
+        return bool(self._pile) and self._seat_is_free()
+
+    def _seat_is_free(self) -> bool:
+        return self._seat is None or time.monotonic() - self._since >= self._patience
+
+    def _stand_by(self) -> None:
+        """Stand behind the seat while there is work and nobody else does so; else rest until called."""
+        if self._pile and not self._watched:
+            self._watched = True
+            self._behind.wait(self._since + self._patience - time.monotonic())
+            self._watched = False
+        else:
+            self._resting += 1
+            self._rest.wait()
+            self._coming = False
+
+    def _see_to_it(self) -> None:
+        """See that somebody comes to the pile, and only one."""
+        if not self._pile or self._coming:
+            return
+        if self._watched:
+            if self._seat_is_free():
+                self._behind.notify()
+        elif self._resting:
+            self._resting -= 1
+            self._coming = True
+            self._rest.notify()
+        else:
+            self._hire()
+
+    def _hire(self) -> None:
+        try:
+            threading.Thread(target=self._work, name=f"heartbeatd-{self._name}", daemon=True).start()
+        except RuntimeError:  # the machine has no thread left: those who are here will come to it
+            if not self._threads:
+                self._pile.clear()
+                raise
+            return
+        self._coming = True
+        self._threads += 1
