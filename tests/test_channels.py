@@ -152,7 +152,7 @@ def test_what_telegram_refuses_for_good_is_dead_and_may_be_said_again(play: Play
     phone.script = [refusal(403, "Forbidden: bot was kicked")]
     world = begin(play, config(phone))
     world.run(days=1, minutes=1)
-    assert outbox(world) == [(1, 2, "dead"), (2, 2, "delivered"), (1, 2, "delivered"), (2, 2, "delivered")]
+    assert outbox(world) == [(1, 2, "dropped"), (2, 2, "delivered"), (1, 2, "delivered"), (2, 2, "delivered")]
 
 
 @pytest.mark.parametrize(

@@ -251,8 +251,10 @@ def test_a_message_nobody_takes_is_dead_after_a_day_and_may_be_said_again(play: 
     world.sends = lambda parcel: Sent("retry", "down", None)
     world.run(hours=49)
     states = [row["delivery"]["state"] for row in world.rows()]
-    assert states == ["dead", "none", "dead", "none", "pending"]
-    assert world.rows()[0]["delivery"]["targets"] == [{"channel": "hook", "state": "dead", "error": "down"}]
+    assert states == ["dropped", "none", "dropped", "none", "pending"]
+    assert world.rows()[0]["delivery"]["targets"] == [
+        {"channel": "hook", "state": "dropped", "error": "down; said again by run 3"}
+    ]
 
 
 def test_a_crash_after_the_answer_does_not_ask_again_and_the_message_still_goes_out(play: Play) -> None:
