@@ -9,6 +9,8 @@ import pytest
 from world import World, at
 
 from scheduler.config.complaint import ConfigError
+from scheduler.observe import status
+from scheduler.outcome import Kind
 
 Play = Callable[..., World]
 
@@ -69,8 +71,14 @@ def test_days_off_behind_which_no_day_is_left_have_their_rows_too(play: Play) ->
 
 def test_a_moment_on_a_day_off_has_its_row(play: Play) -> None:
     world = play(job(at='"2026-03-07T18:00"', skip_on="weekend"), start="2026-03-05 12:00")  # it was a Friday when it was written
+
+    def state() -> str:
+        return status.entries(world.store.connection, world.clock.now, Kind.CRON, "measure")[0]["state"]
+
+    world.run(minutes=1)
+    assert (world.story(), state()) == ([], "active")
     world.until("2026-03-08 18:00")
-    assert world.story() == ["03-07 18:00 at skipped calendar"]
+    assert (world.story(), state()) == (["03-07 18:00 at skipped calendar"], "done")
 
 
 def test_a_paused_agent_without_a_day_left_has_its_row_when_it_is_resumed(play: Play) -> None:

@@ -160,7 +160,7 @@ def _done_at(asked: Asked) -> datetime | None:
     standing = asked.standing
     if standing.state != "active" or standing.paused or duequeue.open_run(asked.db, *asked.key):
         return None
-    return paces.done(standing.pace_text, standing.slot)
+    return paces.done(standing.pace_text, standing.settled_until)
 
 
 def _covering(asked: Asked, instant: datetime) -> Fate | None:

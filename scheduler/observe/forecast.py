@@ -67,7 +67,7 @@ def _as_planned(entry: Entry, standing: Standing | None, now: datetime) -> Fores
     same = standing is not None and (standing.state, standing.pace_text) == ("active", entry.pace_text)
     paused = entry.enabled and standing is not None and standing.paused
     course = Course(entry.kind, entry.name, paces.pace(entry.pace_text, anchor), entry.zone, _after(settled, standing))
-    over = paces.done(entry.pace_text, course.pace.next(settled))
+    over = paces.done(entry.pace_text, settled)
     state = "disabled" if not entry.enabled else "paused" if paused else "done" if over else "active"
     source: Source = "fresh start" if standing is None else "database" if same or not entry.enabled else "reload"
     return Foreseen(course, state, standing.pause_ends if standing and paused else None, source)
@@ -82,7 +82,7 @@ def _with_wakers(foreseen: Foreseen, planned: Mapping[Key, Foreseen], plan: Plan
 def _as_it_stands(standing: Standing) -> Foreseen:
     zone = paces.zone(standing.pace_text) or ZoneInfo("UTC")
     course = Course(standing.kind, standing.name, standing.pace, zone, _after(standing.settled_until, standing))
-    over = standing.state == "active" and paces.done(standing.pace_text, standing.slot)
+    over = standing.state == "active" and paces.done(standing.pace_text, standing.settled_until)
     state = "paused" if standing.state == "active" and standing.paused else "done" if over else standing.state
     return Foreseen(course, state, standing.pause_ends, "database")
 

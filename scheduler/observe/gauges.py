@@ -14,7 +14,7 @@ from scheduler.observe.series import Family
 from scheduler.outcome import Kind
 from scheduler.settings import Settings
 from scheduler.tables import breakers, outbox, spend, wakes
-from scheduler.tables.times import millis, optional
+from scheduler.tables.times import millis, moment
 
 Key = tuple[str, str]
 ENTRY = ("kind", "name")
@@ -38,7 +38,7 @@ TIMES = {
 ROWS = """
 select entry.kind, entry.name, failures, quiet, alerting, first_seen_at, last_ended_at, last_success_at,
   case when paused_until is null and state = 'active' then coalesce(due_at, slot) end as next_due,
-  case when state = 'active' and paused_until is not null then 'paused' else state end as state, pace, slot,
+  case when state = 'active' and paused_until is not null then 'paused' else state end as state, pace, settled_until,
   slot is null and exists (
     select 1 from run where kind = entry.kind and name = entry.name and state in ('running', 'waiting')) as goes_on
 from json_each(?) as wanted cross join entry on entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
@@ -64,7 +64,7 @@ def of_entries(db: sqlite3.Connection, wanted: Collection[Key]) -> Iterator[Fami
 
 
 def _state(row: sqlite3.Row) -> str:
-    is_done = row["state"] == "active" and not row["goes_on"] and paces.done(row["pace"], optional(row["slot"]))
+    is_done = row["state"] == "active" and not row["goes_on"] and paces.done(row["pace"], moment(row["settled_until"]))
     return DONE if is_done else row["state"]
 
 

@@ -13,7 +13,7 @@ from scheduler.allowance import ALL
 from scheduler.outcome import Kind
 from scheduler.tables import boots, breakers, holds, outbox, past, spend
 from scheduler.tables.duequeue import UNTIL_RESUMED
-from scheduler.tables.times import iso, millis, optional
+from scheduler.tables.times import iso, millis, moment, optional
 
 # Each entry with its newest row, found by index, what is wrong with it, and the number of its waiting wakes. A kind or name of
 # null means any.
@@ -116,7 +116,7 @@ def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[s
 def _done_at(row: sqlite3.Row) -> datetime | None:
     """When the one slot of a job was that fires once, and neither waits nor runs any more."""
     going_on = row["last_state"] in ("running", "waiting")
-    return None if going_on else paces.done(row["pace"], optional(row["slot"]))
+    return None if going_on else paces.done(row["pace"], moment(row["settled_until"]))
 
 
 def _failing(row: sqlite3.Row) -> dict[str, Any] | None:

@@ -86,9 +86,10 @@ def once(text: str) -> datetime | None:
     return _once(text).instant if "at" in _parts(text) else None
 
 
-def done(text: str, slot: datetime | None) -> datetime | None:
-    """When it was, for a pace with one slot that is not to come any more: none is planned. None for every other."""
-    return once(text) if slot is None else None
+def done(text: str, settled_until: datetime) -> datetime | None:
+    """When it was, for a pace with one slot that has its end, as all slots up to `settled_until` have. None for every other."""
+    moment = once(text)
+    return moment if moment and moment <= settled_until else None
 
 
 def _text(**parts: Any) -> str:
