@@ -1,4 +1,4 @@
-"""How many durable no-op beats the engine books, beside what the same SQLite does in bare batches."""
+"""How many durable beats the engine books that take no time, beside what the same SQLite does in bare batches."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import random
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from heartbeat.runners import Tokens
 from scheduler import plan
 from scheduler.config.load import load
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import Engine, Reading
-from scheduler.outcome import Ending, Outcome, Suppression
+from scheduler.outcome import Call, Ending, Outcome, Suppression
 from scheduler.tables.boots import Boot
 from scheduler.tables.store import Store
 from scheduler.work.executor import Done
@@ -22,14 +24,42 @@ NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 BATCH = 500
 
 
+@dataclass(frozen=True)
+class Beat:
+    """What each agent is, by its words and those of `limits`, and how each of its beats ends."""
+
+    limits: str
+    agent: str
+    heartbeat: str
+    ending: Ending
+
+
+QUIET = Ending(Outcome.OK, suppression=Suppression.HEARTBEAT_OK, text="HEARTBEAT_OK")
+CALL = Call("anthropic", "small", "small", Tokens(input=900, output=5))
+BEATS = {
+    "that ask nobody": Beat("", "runner: {kind: command, argv: [x]}", "", QUIET),
+    "that ask a model within a budget": Beat(
+        ", budget: {usd_per_day: 1000000}",
+        "runner: {kind: anthropic}, model: small",
+        ", budget: {usd_per_day: 5}",
+        replace(QUIET, model_used="small", prompt_parts={"contract": 1200, "time": 80, "checklist": 400}, calls=(CALL,)),
+    ),
+}
+MODELS = """
+providers: {anthropic: {api_key: none}}
+prices: {small: {input: 1.0, output: 5.0}}
+"""
+
+
 class NoWork:
     """An executor whose tasks are done as soon as they are taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
         self._done: dict[int, Done] = {}
 
     def submit(self, number, task) -> None:
-        self._done[number] = Done(task, Ending(Outcome.OK, suppression=Suppression.HEARTBEAT_OK, text="HEARTBEAT_OK"))
+        self._done[number] = Done(task, self._ending)
 
     def results(self):
         return list(self._done.items())
@@ -46,24 +76,26 @@ class NoWork:
     def give_up(self, number, done) -> None: ...
 
 
-def engine(folder: Path, agents: int) -> Engine:
-    beat = '{runner: {kind: command, argv: [x]}, heartbeat: {interval: 1d, stagger: 0s, checklist: "- x\\n", deliver: log}}'
-    names = "".join(f"  a{number}: {beat}\n" for number in range(agents))
-    (folder / "config.yaml").write_text("limits: {concurrency: 1000}\nagents:\n" + names)
+def engine(folder: Path, agents: int, beat: Beat) -> Engine:
+    each = f'{{{beat.agent}, heartbeat: {{interval: 1d, stagger: 0s, checklist: "- x\\n", deliver: log{beat.heartbeat}}}}}'
+    names = "".join(f"  a{number}: {each}\n" for number in range(agents))
+    limits = f"limits: {{concurrency: 1000{beat.limits}}}\n"
+    (folder / "config.yaml").write_text(f"{limits}{MODELS}agents:\n{names}")
     settings = load(folder / "config.yaml", {}).settings
     settings.state.parent.mkdir()
     store = Store.open(settings.state)
-    made = Engine(store, plan.make(settings), NoWork(), NoWork(), Inbox(lambda: None), [], "bench", random.Random(1))
+    runs, letters = NoWork(beat.ending), NoWork(beat.ending)
+    made = Engine(store, plan.make(settings), runs, letters, Inbox(lambda: None), [], "bench", random.Random(1))
     made.begin(Reading(NOW, 0.0), Boot("bench", 1, "0", "0"), {})
     return made
 
 
-def ours(folder: Path, agents: int) -> float:
+def ours(folder: Path, agents: int, beat: Beat) -> float:
     """Seconds until every agent's beat is claimed and booked."""
-    it = engine(folder, agents)
+    it = engine(folder, agents, beat)
     begun = time.perf_counter()
     steady = 0.0
-    while it.store.connection.execute("select count(*) from run where state = 'closed'").fetchone()[0] < agents:
+    while it.store.connection.execute("select count(*) from run where outcome = 'ok'").fetchone()[0] < agents:
         for _ in range(20):
             steady += 0.001
             it.tick(Reading(NOW + timedelta(seconds=steady), steady))
@@ -74,7 +106,7 @@ def ours(folder: Path, agents: int) -> float:
 
 def bare(folder: Path, agents: int) -> float:
     """Seconds for the same rows by the barest statements: insert, update, move the entry on; in batches, as durable."""
-    it = engine(folder, agents)
+    it = engine(folder, agents, BEATS["that ask nobody"])
     db = it.store.connection
     begun = time.perf_counter()
     for first in range(1, agents + 1, BATCH):
@@ -104,9 +136,13 @@ def bare(folder: Path, agents: int) -> float:
 
 
 def main(agents: int) -> None:
-    with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
-        mine, plain = ours(Path(a), agents), bare(Path(b), agents)
-    print(f"{agents} agents: {agents / mine:,.0f} beats/s, bare SQLite {agents / plain:,.0f}/s, ratio {plain / mine:.2f}")
+    with tempfile.TemporaryDirectory() as folder:
+        plain = bare(Path(folder), agents)
+    print(f"{agents} agents: bare SQLite {agents / plain:,.0f}/s")
+    for words, beat in BEATS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            mine = ours(Path(folder), agents, beat)
+        print(f"beats {words}: {agents / mine:,.0f}/s, {plain / mine:.2f} of that")
 
 
 if __name__ == "__main__":
