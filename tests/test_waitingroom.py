@@ -12,12 +12,14 @@ from selectors import EVENT_READ
 from typing import Any
 
 import pytest
+from threadless import no_thread_left
 
 from heartbeat.waiting import Until
 from scheduler.work.waitingroom import WaitingRoom
 
 PATIENCE = 20.0
 LONG = 3600.0
+MORE_THAN_POLL_KNOWS = 60 * 86400.0  # it counts milliseconds in 31 bits, which is 24 days
 
 
 class Room:
@@ -108,3 +110,21 @@ def test_the_same_pipe_can_be_waited_for_again(room: Room, pipes: list[tuple[int
     for _ in range(3):
         room.admit("a", pipes[0][0], LONG)
         assert room.next() == ("a", True)
+
+
+def test_who_may_wait_for_months_is_called_like_all_others(room: Room, pipes: list[tuple[int, int]]) -> None:
+    room.admit("patient", pipes[0][0], MORE_THAN_POLL_KNOWS)
+    room.admit("hasty", pipes[1][0], 0.01)
+    assert room.next() == ("hasty", False)  # from here on the thread waits for nobody but the patient one
+    os.write(pipes[0][1], b"!")
+    assert room.next() == ("patient", True)
+
+
+def test_a_machine_that_had_no_thread_left_for_a_moment_has_one_for_the_next_guest(
+    room: Room, pipes: list[tuple[int, int]]
+) -> None:
+    with no_thread_left(), pytest.raises(RuntimeError):
+        room.admit("a", pipes[0][0], LONG)
+    os.write(pipes[0][1], b"!")
+    room.admit("a", pipes[0][0], LONG)
+    assert room.next() == ("a", True)

@@ -15,6 +15,8 @@ from scheduler.bell import Bell
 
 G = TypeVar("G")
 
+LONGEST_SLEEP = 3600.0  # seconds; a selector counts milliseconds in 31 bits, and fails beyond 24 days
+
 
 class WaitingRoom(Generic[G]):
     """One thread waits for all. `call(guest, came)` is called once for each that leaves; `came` is False if its time is over."""
@@ -26,6 +28,7 @@ class WaitingRoom(Generic[G]):
         self._guests: dict[G, Until] = {}
         self._ready = selectors.DefaultSelector()
         self._bell = Bell()
+        self._ready.register(self._bell, selectors.EVENT_READ)
         self._looks_at = math.inf  # when the thread looks who is late, by the monotonic clock; never later than somebody is
         self._is_open = False
 
@@ -52,14 +55,13 @@ class WaitingRoom(Generic[G]):
 
     def _open(self) -> None:
         if not self._is_open:
-            self._ready.register(self._bell, selectors.EVENT_READ)
             threading.Thread(target=self._attend, name=f"heartbeatd-{self._name}-waiting", daemon=True).start()
             self._is_open = True
 
     def _attend(self) -> None:
         while True:
             seconds = self._looks_at - time.monotonic()
-            for key, _ in self._ready.select(None if seconds == math.inf else max(seconds, 0.0)):
+            for key, _ in self._ready.select(min(max(seconds, 0.0), LONGEST_SLEEP)):
                 if key.data is None:
                     self._bell.silence()
                 else:
