@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, silent_until_closed
+from threadless import no_thread_left
 from waited import waited
 
 from heartbeat import waiting
@@ -69,6 +71,15 @@ def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
     assert resolver.asked == 2, "an answer is shared, not kept"
 
 
+def test_a_name_that_nobody_could_be_sent_to_ask_for_is_asked_for_the_next_time() -> None:
+    resolver = Resolver(["127.0.0.1"])
+    names = Names(resolver)
+    with no_thread_left(), pytest.raises(RuntimeError):
+        waited(names.find)("api.example", 443, 5.0)
+    assert waited(names.find)("api.example", 443, 5.0)
+    assert resolver.asked == 1
+
+
 def test_who_is_cut_short_while_he_waits_for_a_name_has_not_been_heard() -> None:
     gate = threading.Event()
     call = wire.post("http://nobody.example/", {}, b"{}", 5.0, names=Names(Resolver([], gate)))
@@ -94,6 +105,27 @@ def test_who_is_cut_short_while_he_waits_for_an_answer_closes_the_connection_and
         False,
         "the call was cut short",
     )
+
+
+def test_who_is_called_too_soon_waits_on_for_his_connection(crowded: str) -> None:
+    """A descriptor's number may be another connection's by the time that the room hears of it."""
+    call = wire.post(crowded, {}, b"{}", 20.0)
+    call.send(None)
+    call.send(True)
+    with pytest.raises(Trouble) as caught:
+        call.send(False)
+    assert (caught.value.answer.error, caught.value.answer.unheard) == ("no connection within 10 s", True)
+
+
+@pytest.fixture
+def crowded() -> Iterator[str]:
+    """The address of a listener whose queue is full, so that a connection to it is neither made nor refused."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as queue:
+        for _ in range(3):
+            queued = queue.enter_context(closing(socket.socket()))
+            queued.setblocking(False)
+            queued.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:

@@ -50,8 +50,9 @@ class Names:
         with self._lock:
             question = self._asked.get((host, port))
             if question is None:
-                question = self._asked[host, port] = Future()
+                question = Future()
                 threading.Thread(target=self._ask, args=(host, port, question), name="resolve", daemon=True).start()
+                self._asked[host, port] = question
             return question
 
     def _ask(self, host: str, port: int, question: Future[Addresses]) -> None:
@@ -227,9 +228,14 @@ async def _dial(family: int, kind: int, protocol: int, address: Any, timeout: fl
 
 
 async def _outcome(connection: socket.socket, timeout: float) -> int:
-    """Wait for what becomes of a connection: 0, or its error. On this machine that is known at once."""
-    if not _is_known(connection) and not await waiting.writable(connection.fileno(), timeout):
-        raise TimeoutError
+    """Wait for what becomes of a connection: 0, or its error. On this machine that is known at once.
+
+    Nothing has failed yet looks the same as connected; so whoever is called looks for himself, for the call may be late and
+    have been meant for a former owner of the descriptor's number.
+    """
+    while not _is_known(connection):
+        if not await waiting.writable(connection.fileno(), timeout):
+            raise TimeoutError
     return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
