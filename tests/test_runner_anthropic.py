@@ -93,6 +93,23 @@ def test_a_kept_form_is_what_the_sdk_would_send_for_each_call() -> None:
     assert [len(request.json["messages"]) for request in server.requests] == [1, 3, 1, 3]
 
 
+def test_beats_that_have_some_of_their_time_left_share_a_form() -> None:
+    """After a precheck or a decision no two have the same, and a form for each would push out those of all other agents."""
+    with Server([says("fine")]) as server:
+        ask(replace(RUN, timeout=timedelta(seconds=4.9)), at(server.url))
+        made = runner._form.cache_info().misses
+        for seconds in (4.1, 4.1234, 5.0):
+            ask(replace(RUN, timeout=timedelta(seconds=seconds)), at(server.url))
+        assert runner._form.cache_info().misses == made
+    assert {request.headers["x-stainless-timeout"] for request in server.requests} == {"5.0"}
+
+
+def test_a_kept_form_does_not_show_its_key() -> None:
+    form = runner._form(KEY, "http://127.0.0.1:9", "claude-haiku-5-5", 2000, 5.0)
+    assert KEY in str(form.headers)
+    assert KEY not in repr(form)
+
+
 def test_kept_messages_come_before_the_prompt() -> None:
     with Server([says("fine")]) as server:
         ask(replace(RUN, messages=(("user", "Before?"), ("assistant", "Calm."))), at(server.url))

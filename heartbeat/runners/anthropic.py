@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import ceil
 from types import ModuleType
 from typing import Any
 
@@ -64,7 +65,7 @@ async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any]) -> dict[
     if run.model is None:
         raise Trouble(Failure.BAD_REQUEST, f"no model is named; write a model: for the agent {run.agent}")
     seconds = run.timeout.total_seconds()
-    form = _form(key, url, run.model, runner.max_output_tokens, seconds)
+    form = _form(key, url, run.model, runner.max_output_tokens, float(ceil(seconds)))
     body = {**form.body, **more, "messages": data.turns(run)}
     reply = await post(form.url, form.headers, json.dumps(body).encode(), seconds)
     if reply.status != 200:
@@ -72,9 +73,9 @@ async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any]) -> dict[
     return json_object(reply)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Form:
-    """A request as the SDK makes it, to be filled with what is said."""
+    """A request as the SDK makes it, to be filled with what is said. It shows itself to nobody: its headers hold the key."""
 
     url: str
     headers: Mapping[str, str]
@@ -83,7 +84,10 @@ class Form:
 
 @lru_cache(maxsize=256)
 def _form(key: str, url: str, name: str, bound: int, seconds: float) -> Form:
-    """The SDK's request for a call like this; kept, for the SDK takes as long to make one as all the rest of a beat takes."""
+    """The SDK's request for a call like this; kept, for the SDK takes as long to make one as all the rest of a beat takes.
+
+    The seconds are whole ones, which it only tells the other side: what a precheck leaves of its time differs at each beat.
+    """
     raw = _client(key, url).messages.with_raw_response.create(model=name, max_tokens=bound, messages=[], timeout=seconds)
     request = raw.http_request
     headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers.raw}
