@@ -9,6 +9,7 @@ import pytest
 from config_file import read
 
 import heartbeat
+from scheduler.config.complaint import ConfigError
 from scheduler.config.load import schema
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -57,3 +58,12 @@ def test_a_page_s_configs_are_accepted_as_they_are_shown(tmp_path: Path, page: s
     assert shown
     for text in shown:
         assert read(tmp_path, text, {}).settings.jobs
+
+
+def test_the_mistake_of_the_readme_is_told_as_it_says(tmp_path: Path) -> None:
+    """With the interval of the shipped config misspelt, as whoever follows the README may do."""
+    shipped, page = ((DOCS.parent / name).read_text("utf-8") for name in ("config.yaml", "README.md"))
+    (told,) = re.findall(r"^`(config\.yaml:.*)`$", page, re.MULTILINE)
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, shipped.replace("interval: 5m ", "interval: soon ", 1), {})
+    assert str(refused.value).removeprefix(f"{tmp_path}/") == told
