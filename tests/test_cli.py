@@ -37,7 +37,8 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nap"], "heartbeatd: No such command 'nap'; see `heartbeatd --help`"),
+        (["nap"], "heartbeatd: no such command as 'nap'; see `heartbeatd --help`"),
+        (["stat"], "heartbeatd: no such command as 'stat'; did you mean status?; see `heartbeatd --help`"),
         (["runs", "--format", "xml"], "'xml' is not one of 'text', 'json'"),
         (
             ["runs", "--since", "soon"],

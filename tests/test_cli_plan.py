@@ -115,7 +115,7 @@ def test_a_grid_that_the_database_knows_is_the_one_that_is_planned(play: Play, c
 def test_without_a_database_it_is_what_a_start_now_would_do(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = data(capsys, config, "--for", "24h")
     assert {each["source"] for each in told["entries"] if each["total"]} == {"fresh start"}
-    assert lines(capsys, config)[-4] == "grid of a first start now: agent/hanoi, agent/ops, cron/nightly and 1 more"
+    assert lines(capsys, config)[-4] == "grid of a first start now: agent/hanoi, agent/ops, cron/nightly, cron/often"
 
 
 def test_a_changed_interval_is_planned_as_a_reload_would(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,8 +275,8 @@ def test_a_plan_says_how_many_beats_the_wakes_of_jobs_may_add(config: Path, caps
     assert entry(told, "off")["wakes"] is entry(told, "measure")["wakes"] is None
     assert entry(told, "ops")["total"] == 288
     shown = lines(capsys, config, "--from", "2027-03-27T12:00")
-    assert "agent/ops: and up to 1,464 by wakes of cron/hourly, cron/measure" in shown
-    assert "agent/quiet: and up to 24 by wakes of cron/hourly" in lines(capsys, config, "quiet", "--from", "2027-03-27T12:00")
+    assert "agent/ops: up to 1,464 more by wakes of cron/hourly, cron/measure" in shown
+    assert "agent/quiet: up to 24 more by wakes of cron/hourly" in lines(capsys, config, "quiet", "--from", "2027-03-27T12:00")
 
 
 @pytest.mark.parametrize(("limits", "at_most"), [("wake_flood: 5 per 10m", 725), ("wake_flood: 20 per 10m, wake_gap: 1h", 25)])

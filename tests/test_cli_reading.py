@@ -168,6 +168,18 @@ def test_a_database_that_is_not_there_is_an_empty_history(state: Path, capsys: p
     assert not state.exists()
 
 
+@pytest.mark.parametrize("command", [["status"], ["runs"], ["report"], ["outbox"], ["show", "1"], ["cancel", "1"], ["reload"]])
+def test_where_there_is_neither_a_config_nor_a_database_that_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    main([*command, "-c", str(config)])
+    assert capsys.readouterr().err.startswith(f"heartbeatd: {config} is not there, and no database; go to its folder or name it")
+    config.write_text("cron: {look: {every: 1h, command: look}}\n")
+    main([*command, "-c", str(config)])
+    assert "is not there" not in capsys.readouterr().err
+
+
 def test_a_foreign_database_is_named_and_exit_code_1(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state.write_bytes(b"something else" * 100)
     assert main(["runs", "--state", str(state)]) == 1

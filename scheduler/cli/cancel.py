@@ -30,7 +30,7 @@ def cancel(run: int, path: Path) -> None:
     RUN is its number, as `heartbeatd runs` lists it. It ends `abandoned` with the reason `cancelled` and is not tried again;
     a run between its attempts, or with an answer that is still to come, can be cancelled too. The wakes that it held wait on.
     """
-    where = reach.place(path)
+    where = reach.looked_at(path)
     running = daemon(where)
     if running is None:
         raise click.ClickException("no daemon runs, so nothing is in progress; `heartbeatd pause` keeps it from being taken up")

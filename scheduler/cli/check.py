@@ -23,7 +23,7 @@ from scheduler.tables import once
 
 
 @click.command()
-@click.option("--effective", "name", help="Show each value in force for this agent or job, and where it came from.")
+@click.option("--effective", "name", metavar="NAME", help="Show each value in force for this agent or job, and where it is from.")
 @options.config
 @options.form
 def check(name: str | None, path: Path, form: str) -> int:

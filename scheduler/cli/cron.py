@@ -50,8 +50,8 @@ def run(name: str, wait: bool, path: Path) -> int:
 
 @cron.command()
 @click.argument("expression")
-@click.option("--timezone", default="UTC", show_default=True, help="The IANA zone in which it is read.")
-@click.option("--after", help="Only what comes after this time, read in that zone unless it says its own; else now.")
+@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="The IANA zone in which it is read.")
+@click.option("--after", metavar="TIME", help="Only what comes after this time, in that zone unless it says its own; else now.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many.")
 @options.form
 def next(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:  # noqa: A001 (the command's word)

@@ -36,8 +36,10 @@ SHOWN = 5  # numbers of lines that are named before the rest is counted
 @click.command(name="import")
 @click.argument("file")
 @click.option("--user-column", is_flag=True, help="The sixth field names a user, as in /etc/crontab and /etc/cron.d.")
-@click.option("--user", help="Whose commands they are; of a file with users, only theirs are taken.  [default: you]")
-@click.option("--timezone", help="The IANA zone in which cron reads the file.  [default: this host's]")
+@click.option(
+    "--user", metavar="NAME", help="Whose commands they are; of a file with users, theirs alone are taken.  [default: you]"
+)
+@click.option("--timezone", metavar="ZONE", help="The IANA zone in which cron reads the file.  [default: this host's]")
 @click.option("--into", type=click.Path(path_type=Path), help="The config to put the jobs into; else they are printed.")
 @load.collecting_later()
 def import_(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
@@ -60,8 +62,8 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
 
 
 @click.command(name="export")
-@click.option("--user", help="Whose crontab it will be.  [default: yours]")
-@click.option("--timezone", help="The IANA zone of the host that will read it.  [default: this one's]")
+@click.option("--user", metavar="NAME", help="Whose crontab it will be.  [default: yours]")
+@click.option("--timezone", metavar="ZONE", help="The IANA zone of the host that will read it.  [default: this one's]")
 @options.config
 def export_(user: str | None, timezone: str | None, path: Path) -> None:
     """Print the config's jobs as a crontab of one user.

@@ -30,6 +30,13 @@ class Contents(click.Group):
         command: click.Command = getattr(import_module(f"scheduler.cli.{module}"), attribute)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.contents and not args[0].startswith("-"):
+            from scheduler.config.wording import suggest  # for those who need it
+
+            ctx.fail(f"no such command as {args[0]!r}{suggest(args[0], self.contents)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self.contents.items()])
@@ -58,7 +65,11 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "Look for whatever could go wrong, and say what to do."),
 }
 
-commands = Contents("heartbeatd", COMMANDS, help="The daemon that wakes LLM agents.")
+BEGIN = """The daemon that wakes LLM agents.
+
+Begin with `heartbeatd init DIR`, and `heartbeatd run` in that folder; `heartbeatd COMMAND --help` says more of each."""
+
+commands = Contents("heartbeatd", COMMANDS, help=BEGIN)
 commands.params.append(
     click.Option(
         ["-c", "--config"],

@@ -55,7 +55,7 @@ def _moving(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--all", "everything", is_flag=True, help="Every message that waits, is held or was given up.")(command)
 
 
-@outbox.command()
+@outbox.command(short_help="Send messages again now.")
 @_moving
 @options.config
 def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
@@ -66,7 +66,7 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     return _move(_chosen(ids, everything, path), path, lambda door, letter_id: door.send_again(letter_id), "will be sent again")
 
 
-@outbox.command()
+@outbox.command(short_help="Give messages up for good.")
 @_moving
 @options.config
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
@@ -75,7 +75,7 @@ def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 
 
 def _listed(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
-    with reach.reading(reach.place(path, state)) as db:
+    with reach.reading(reach.looked_at(path, state)) as db:
         return list(listed(db)) if db else []
 
 

@@ -17,7 +17,7 @@ from scheduler.cli.arguments import ZONE_RULE, Moment, Span
 from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
-from scheduler.cli.table import table, wrapped
+from scheduler.cli.table import LINE, table, wrapped
 from scheduler.config.wording import written
 from scheduler.observe import forecast
 from scheduler.outcome import Kind
@@ -133,7 +133,7 @@ def _sums(told: dict[str, Any]) -> str:
 def _notes(told: dict[str, Any]) -> Iterator[str]:
     entries = told["entries"]
     for woken in (entry for entry in entries if entry["wakes"]):
-        words = f"{called(woken['kind'], woken['name'])}: and up to {woken['wakes']['at_most']:,} by wakes of"
+        words = f"{called(woken['kind'], woken['name'])}: up to {woken['wakes']['at_most']:,} more by wakes of"
         yield from _listed(words, [{"kind": Kind.CRON, "name": name} for name in woken["wakes"]["by"]], then=" ")
     if not told["wakes_known"] and any(entry["kind"] == Kind.HEARTBEAT for entry in entries):
         yield "beats by wakes of jobs are not known: the config alone says whom they wake"
@@ -155,11 +155,14 @@ STATES = {"active": "nothing in this time", "paused": "paused", "done": "done", 
 def _listed(words: str, entries: list[dict[str, Any]], then: str = ": ") -> Iterator[str]:
     """The names of some entries after a word, as many as a line holds and at least one."""
     found = [called(entry["kind"], entry["name"]) for entry in entries]
+    whole = f"{words}{then}{', '.join(found)}"
+    if len(whole) <= LINE:
+        yield from [whole] if found else []
+        return
     lengths = accumulate((len(name) + 2 for name in found), initial=len(words))
     shown = found[: max(1, sum(length <= ROOM for length in lengths) - 1)]
     left = len(found) - len(shown)
-    if found:
-        yield from wrapped(f"{words}{then}{', '.join(shown)}" + (f" and {left} more" if left else ""), 2)
+    yield from wrapped(f"{words}{then}{', '.join(shown)}" + (f" and {left} more" if left else ""), 2)
 
 
 def _local(instant: str, zone: ZoneInfo) -> datetime:

@@ -54,6 +54,18 @@ def place(path: Path, state: Path | None = None) -> Place:
     return Place(peek_state(path, os.environ))
 
 
+def looked_at(path: Path, state: Path | None = None) -> Place:
+    """As `place`, for commands that do without a config: where there is neither that nor a database, stderr says so."""
+    found = place(path, state)
+    if state is None and not path.exists() and not found.database.exists():
+        click.echo(
+            f"heartbeatd: {path} is not there, and no database; go to its folder or name it with -c"
+            " (`heartbeatd init DIR` writes one)",
+            err=True,
+        )
+    return found
+
+
 def running(where: Place) -> Up | None:
     """Who holds the database's lock right now; None if nobody does. The lock is tried, and let go at once."""
     try:

@@ -20,7 +20,7 @@ def reload(dry: bool, path: Path) -> int:
 
     A config with faults is refused whole, and the old one stays in force: exit code 2.
     """
-    running = daemon(reach.place(path))
+    running = daemon(reach.looked_at(path))
     if running is None:
         raise click.ClickException("no daemon runs; it reads the config when it starts (`heartbeatd check` looks at it now)")
     taken, answer = running.reload(dry=dry)

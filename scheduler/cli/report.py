@@ -26,7 +26,7 @@ def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) 
 
     As the command of a cron job with `deliver:` it comes by itself.
     """
-    where, until = reach.place(path, state), utc_now()
+    where, until = reach.looked_at(path, state), utc_now()
     with reach.reading(where) as db:
         told = summed(db, until - span, until, running=reach.running(where) is not None) if db else None
     if form == "json":

@@ -23,7 +23,12 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option("--for", "duration", type=Span(), help="Stop in order after this time, as in 60s.")
 @click.option("--once", is_flag=True, help="Do what is due now, a new entry counting as due, then exit: 1 if a run failed.")
 @click.option(
-    "--log-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of the log on stderr."
+    "--log-format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the log is written.",
 )
 @click.option(
     "--log-level",
@@ -31,7 +36,7 @@ LEVELS = ("debug", "info", "warning", "error")
     type=click.Choice(LEVELS, case_sensitive=False),
     default="info",
     show_default=True,
-    help="From which on.",
+    help="What is logged: this, and what is worse.",
 )
 @options.config
 def run(duration: timedelta | None, once: bool, form: logs.Form, level: str, path: Path) -> int:

@@ -48,7 +48,7 @@ def runs(
 
     WHY is the reason or the suppression, and where the messages stand if there are any.
     """
-    with reach.reading(reach.place(path, state)) as db:
+    with reach.reading(reach.looked_at(path, state)) as db:
         kind, wanted = _key(db, name) if db and name else (None, None)
         found = past.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
     if form == "json":
@@ -70,7 +70,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
 
     RUN is its number, as `heartbeatd runs` lists it.
     """
-    with reach.reading(reach.place(path, state)) as db:
+    with reach.reading(reach.looked_at(path, state)) as db:
         found = past.one(db, run) if db else None
     if found is None:
         raise Mistake(f"no run {run}; `heartbeatd runs` lists them")
@@ -102,7 +102,7 @@ def _row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
 def _told(run: dict[str, Any]) -> str:
     lines = [line for word, value in _facts(run) for line in fact(word, value)]
     texts = [text for text in (_precheck(run), f"for the log:\n{run['log']}" if run["log"] else "", run["text"]) if text]
-    return "\n".join([*lines, *(part for text in texts for part in ("", harmless(text)))])
+    return "\n".join([*lines, *(part for text in texts for part in ("", harmless(text).rstrip()))])
 
 
 def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:

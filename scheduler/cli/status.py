@@ -31,7 +31,7 @@ DOWNS = 3  # that people are told of; programs get them all
 @options.form
 def status(path: Path, state: Path | None, form: str) -> None:
     """Say what is due, what runs, and whether the daemon is up."""
-    where = reach.place(path, state)
+    where = reach.looked_at(path, state)
     up, now = reach.running(where), utc_now()
     with reach.reading(where) as db:
         seen = snapshot(db, now) if db else None
