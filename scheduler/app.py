@@ -55,7 +55,7 @@ from scheduler.work.process import Children
 
 LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
 A_MOMENT = 0.3  # seconds
-BREATH = 0.02  # seconds from one turn to the next at least: what comes in within it is booked together, which is cheaper
+BREATH = 0.02  # seconds between turns that nothing due asks for: what comes in within it is booked together, which is cheaper
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
 
 
@@ -175,16 +175,17 @@ class Daemon:
             ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
             self._start_reload()
             if not over():
-                self._sleep(again_at, until, ping_in)
-                time.sleep(max(begun + BREATH - time.monotonic(), 0.0))
+                self._sleep(begun, again_at, until, ping_in)
 
-    def _sleep(self, again_at: datetime, until: float | None, ping_in: float | None) -> None:
-        """Sleep until the next turn or ping is due, or something stirs."""
+    def _sleep(self, begun: float, again_at: datetime, until: float | None, ping_in: float | None) -> None:
+        """Sleep until the next turn or ping is due, or something stirs and what stirs within the same breath comes along."""
         wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP if ping_in is None else min(ping_in, LONGEST_SLEEP))
         if until is not None:
             wait = min(wait, until - time.monotonic())
         if wait > 0:
+            over = time.monotonic() + wait
             self._bell.sleep(wait)
+            time.sleep(max(min(begun + BREATH, over) - time.monotonic(), 0.0))
 
     def _stop(self) -> None:
         """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
