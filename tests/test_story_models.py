@@ -11,7 +11,7 @@ import pytest
 from servers import gateway
 from servers.messages import message, refuses, says, text, tool
 from servers.scripted import Act, Server, hang_up, page, reply
-from world import World
+from world import Takes, World
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.runs import Report
@@ -408,6 +408,15 @@ def test_a_decision_to_run_hands_its_tasks_to_the_agents_own_runner(play: Play) 
         assert "restart the mail queue" in json.dumps(asked(server)[1])
     assert world.rows()[0]["tokens"]["input"] == 240
     assert [said for _, _, said in world.said] == ["Done, it runs again."]
+
+
+def test_a_decision_has_the_time_that_the_precheck_left(play: Play) -> None:
+    keys = {"precheck": "{command: ./new-mail.sh, timeout: 4m}", "timeout": "5m", **DECIDE}
+    with model(decides("skip")) as server:
+        took = Takes("3 letters", timedelta(minutes=3))
+        world = play(config(server.url, **keys), environ={"KEY": KEY}, prechecks={"ops": lambda _: took})
+        world.run(minutes=1)
+        assert [request.headers["x-stainless-timeout"] for request in server.requests] == ["120.0"]
 
 
 @pytest.mark.parametrize("unpriced", ["claude-haiku-5-5", "claude-sonnet-5"])

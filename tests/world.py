@@ -252,16 +252,20 @@ class World:
 
     def _carry(self, claim: Claim) -> tuple[Any, timedelta]:
         took = self.takes.get(claim.entry.name, timedelta())
+        elapsed = timedelta()
 
         def start(
             argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False,
             timeout: timedelta | None = None,
         ) -> Ended:  # fmt: skip
-            nonlocal took
+            nonlocal took, elapsed
             asked = Asked(self.clock.now, claim.entry.name, stdin.decode(), env)
             if timeout:  # only a precheck has a time of its own
                 self.prechecked.append(asked)
-                return _ended(self.prechecks[asked.name](asked))
+                printed = self.prechecks[asked.name](asked)
+                if isinstance(printed, Takes):
+                    elapsed, printed = printed.time, printed.answer
+                return _ended(printed)
             self.asked.append(asked)
             script = self.scripts.get(claim.entry.name)
             answer = script(asked) if script else (QUIET if claim.entry.kind == "heartbeat" else "")
@@ -271,7 +275,7 @@ class World:
 
         try:
             with lanes.taken(lanes.beside(self.state), claim) as (claim_in_lane, _):
-                return here(claim.entry.carry(claim_in_lane, start, lambda: timedelta())), took
+                return here(claim.entry.carry(claim_in_lane, start, lambda: elapsed)), took
         except Exception as surprise:  # noqa: BLE001 (as an executor does)
             return surprise, took
 

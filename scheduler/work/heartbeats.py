@@ -135,9 +135,10 @@ async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Sta
 
 async def _answered(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, elapsed: Elapsed) -> Ending:
     """The agent's answer, or where a decision comes first and is to skip, that."""
+    left = _time_left(spec, elapsed) if spec.precheck else spec.timeout
     if spec.decide is None:
-        return await _asked(spec, claim, facts, prompt, start, _time_left(spec, elapsed) if spec.precheck else spec.timeout)
-    decided = await _decided(spec, spec.decide, claim, facts)
+        return await _asked(spec, claim, facts, prompt, start, left)
+    decided = await _decided(spec, spec.decide, claim, facts, left)
     if isinstance(decided, Ending):
         return decided
     told = replace(facts, tasks=decided.tasks)
@@ -149,12 +150,13 @@ def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
     return max(spec.timeout - elapsed(), A_MOMENT)
 
 
-async def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts) -> Ending | Decision:
+async def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts, timeout: timedelta) -> Ending | Decision:
     """What a model decides; the end of the run if that is to skip, or no decision at all."""
     prompt = question(facts, spec)
     if asking.outgrows(claim, prompt):
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    answer = await runners.decide(_run(spec, claim, facts, prompt, decide.model), decide.runner)
+    run = replace(_run(spec, claim, facts, prompt, decide.model), timeout=timeout)
+    answer = await runners.decide(run, decide.runner)
     if isinstance(answer, Answer):
         return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
     if answer.action is Action.RUN:
