@@ -22,9 +22,11 @@ class Bench:
     def __init__(self, *names: str) -> None:
         self.gates = {name: threading.Event() for name in names}
         self.told = threading.Semaphore(0)
+        self.begun = threading.Semaphore(0)
         self.executor: LocalExecutor[str, str] = LocalExecutor(self._carry, str, self.told.release, "test")
 
     async def _carry(self, task: str, children: Children) -> str:
+        self.begun.release()
         if task in self.gates:
             waiting.blocks()
             assert self.gates[task].wait(PATIENCE)
@@ -77,6 +79,7 @@ def test_a_task_that_breaks_its_worker_is_told_and_the_worker_lives() -> None:
 def test_a_late_result_of_a_given_up_attempt_does_not_swallow_that_of_the_next() -> None:
     bench = Bench("first", "second")
     bench.executor.submit(7, "first")
+    assert bench.begun.acquire(timeout=PATIENCE)
     bench.executor.give_up(7, Done("first", "STUCK"))
     bench.executor.ack([7])
     bench.executor.submit(7, "second")  # the retry of the same run
@@ -84,6 +87,25 @@ def test_a_late_result_of_a_given_up_attempt_does_not_swallow_that_of_the_next()
     assert (bench.executor.inflight(), bench.results()) == ({7: "second"}, [])
     bench.open("second")
     assert bench.results() == ["SECOND"]
+
+
+def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
+    begun: list[str] = []
+    told = threading.Semaphore(0)
+
+    async def carry(task: str, children: Children) -> str:
+        begun.append(task)
+        if task == "first":  # it has the desk, and nobody else begins
+            executor.submit(2, "second")
+            executor.give_up(2, Done("second", "STUCK"))
+        return task
+
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, "test")
+    executor.submit(1, "first")
+    assert told.acquire(timeout=PATIENCE)
+    executor.submit(3, "third")
+    assert told.acquire(timeout=PATIENCE)
+    assert begun == ["first", "third"]
 
 
 def test_ending_a_task_reaches_its_children() -> None:
@@ -104,10 +126,12 @@ def test_ending_a_task_reaches_its_children() -> None:
     assert ended == [True]
 
 
-def waits_for_ever(told: list[str]) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
+def waits_for_ever(told: list[str], begun: threading.Event | None = None) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
     """How a call is carried that is never answered."""
 
     async def carry(task: str, children: Children) -> str:
+        if begun:
+            begun.set()
         try:
             await waiting.done(Future(), 3600)
         except waiting.Cut:
@@ -163,3 +187,15 @@ def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
     assert (executor.inflight(), told) == ({1: "a"}, ["cut"])
     executor.cancel(1, "cancelled")
     assert ended.acquire(timeout=PATIENCE)
+
+
+def test_a_call_that_is_given_up_lets_go_of_what_it_holds() -> None:
+    told: list[str] = []
+    begun, ended = threading.Event(), threading.Semaphore(0)
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test")
+    executor.submit(1, "a")
+    assert begun.wait(PATIENCE)
+    executor.cancel(1, "timeout")
+    executor.give_up(1, Done("a", "STUCK"))
+    assert ended.acquire(timeout=PATIENCE)
+    assert (told, [done.result for _, done in executor.results()]) == (["cut"], ["STUCK"])

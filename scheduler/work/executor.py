@@ -119,17 +119,24 @@ class LocalExecutor(Generic[T, R]):
             return
         job.scope.end(why)
         if why != "timeout":  # what waits for an answer keeps its own time, and says better what it was late for
-            job.cut = True
-            self._room.hurry(job)
+            self._cut(job)
 
     def give_up(self, number: int, done: Done[T, R]) -> None:
         with self._lock:
-            if self._jobs.pop(number, None) is not None:
-                self._results[number] = done
+            job = self._jobs.pop(number, None)
+            if job is None:
+                return
+            self._results[number] = done
+        self._cut(job)
+
+    def _cut(self, job: _Job[T, R]) -> None:
+        job.cut = True
+        self._room.hurry(job)
 
     def _begin(self, job: _Job[T, R]) -> None:
-        job.work = self._carry(job.task, job.scope)
-        self._go_on(job, None)
+        if self._is_wanted(job):  # else it was given up while it lay on the pile, and another attempt may be under way
+            job.work = self._carry(job.task, job.scope)
+            self._go_on(job, None)
 
     def _take_up(self, job: _Job[T, R], came: bool) -> None:
         self._desk.bring(partial(self._go_on, job, came))
@@ -151,7 +158,10 @@ class LocalExecutor(Generic[T, R]):
     def _keep(self, job: _Job[T, R], done: Done[T, R]) -> None:
         """Keep a result, unless its task was given up; the number may be another attempt's by now, the job is not."""
         with self._lock:
-            if self._jobs.get(job.number) is job:
+            if self._is_wanted(job):
                 del self._jobs[job.number]
                 self._results[job.number] = done
         self._notify()
+
+    def _is_wanted(self, job: _Job[T, R]) -> bool:
+        return self._jobs.get(job.number) is job
