@@ -127,7 +127,16 @@ class Hours:
         return "always" if self.always else "; ".join(sorted(window.key() for window in self.windows))
 
     def _spans_from(self, after: datetime, until: datetime) -> Iterator[Span]:
-        """Merged spans from the one that is open at `after` (or an earlier one) on, looking back as far as that one reaches."""
+        """Merged spans from the one that is open at `after`, or the first later one, on."""
+        reached = int(after.timestamp())
+        for span in _near(self.windows, reached // _DAY):
+            if span[1] > reached:
+                yield span
+                reached = span[1]
+        yield from (span for span in self._spans_looked_up(after, until) if span[1] > reached)
+
+    def _spans_looked_up(self, after: datetime, until: datetime) -> Iterator[Span]:
+        """The same, each worked out anew, looking back as far as the first one reaches."""
         instant = int(after.timestamp())
         last = int(until.timestamp()) // _DAY + TWO_YEARS.days + 3
         for back in (3, 10, 60, TWO_YEARS.days):
@@ -245,6 +254,19 @@ def merged(spans: Iterator[Span]) -> Iterator[Span]:
             opens, closes = begin, end
         closes = max(closes, end)
     yield opens, closes
+
+
+@lru_cache(maxsize=4096)  # a beat asks six times, and many agents have the same hours
+def _near(windows: tuple[Window, ...], day: int) -> tuple[Span, ...]:
+    """The merged spans that end within the week from the beginning of `day` in UTC on; none where the first may begin earlier.
+
+    What starts more than three local days before is over a day and a half before `day`, and what starts on the eighth after it
+    does not open within that week: so nothing that is not looked at touches them.
+    """
+    spans = [span for span in merged(in_order(windows, range(day - 3, day + 8))) if span[1] > day * _DAY]
+    if spans and spans[0][0] <= (day - 1) * _DAY:
+        return ()
+    return tuple(span for span in spans if span[1] < (day + 7) * _DAY)
 
 
 @lru_cache(maxsize=8192)

@@ -115,6 +115,11 @@ def test_a_window_far_west_may_belong_to_the_day_before_yesterday() -> None:
     assert pago.closes(at("2026-11-20T07:00")) == at("2026-11-20T08:00")
 
 
+def test_a_night_far_west_that_began_the_day_before_yesterday_is_still_open() -> None:
+    west = hours("22:00-21:00", zone=ZoneInfo("Etc/GMT+12"))
+    assert spans(west, "2026-11-20T08:00", "2026-11-20T09:30") == [("19 10:00", "20 09:00")]
+
+
 def test_windows_that_touch_or_overlap_make_one_span() -> None:
     both = Hours((*hours("08:00-12:00").windows, *hours("12:00-14:00").windows, *hours("13:00-15:00").windows))
     assert spans(both, "2026-11-20T09:00", "2026-11-20T23:00") == [("20 08:00", "20 15:00")]
@@ -178,6 +183,19 @@ def test_ten_years_of_openings_take_a_moment() -> None:
     opened = sum(1 for _ in hours("08:00-22:00", zone=BERLIN).openings(at("2030-01-01"), at("2040-01-01")))
     assert opened == 3652
     assert time.process_time() - begun < 0.3
+
+
+def test_a_day_that_was_asked_about_is_known_when_it_is_asked_about_again() -> None:
+    open_hours = hours("07:03-21:04", zone=BERLIN)
+
+    def asking() -> float:
+        begun = time.process_time()
+        for day in range(500):
+            list(open_hours.openings(at("2033-01-01") + timedelta(days=day), at("2033-01-02") + timedelta(days=day)))
+        return time.process_time() - begun
+
+    first = asking()
+    assert asking() < first / 2
 
 
 minutes = st.integers(0, 1439)
