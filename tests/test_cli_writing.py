@@ -123,6 +123,18 @@ def test_all_are_paused_until_all_are_resumed(config: Path, place: Place) -> Non
     assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 0}]
 
 
+def test_what_was_resumed_is_named_and_what_was_not_paused_too(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def resume(who: str) -> list[str]:
+        assert call(config, "resume", who) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert (resume("ops"), resume("--all")) == (["agent/ops was not paused"], ["nothing was paused"])
+    for name in ("ops", "tick"):
+        assert call(config, "pause", name) == 0
+    capsys.readouterr()
+    assert (resume("ops"), resume("--all")) == (["agent/ops resumed"], ["cron/tick resumed"])
+
+
 def test_a_name_of_two_must_say_which(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "pause", "both") == 2
     assert "write agent/both or cron/both" in capsys.readouterr().err
@@ -284,10 +296,18 @@ def daemon(config: Path, place: Place) -> Iterator[Daemon]:
     ],
 )
 def test_a_running_daemon_is_asked_to_pause_and_resume(
-    arguments: list[str], path: str, body: dict[str, Any], config: Path, daemon: Daemon
+    arguments: list[str],
+    path: str,
+    body: dict[str, Any],
+    config: Path,
+    daemon: Daemon,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    daemon.answers[path] = (200, {"resumed": ["cron/both"]})
+    capsys.readouterr()
     assert call(config, *arguments) == 0
     assert daemon.asked == [(path, body)]
+    assert arguments[0] == "pause" or capsys.readouterr().out == "cron/both resumed\n"
 
 
 def test_a_running_daemon_is_asked_to_wake(

@@ -43,8 +43,8 @@ class Door(Protocol):
         """Pause one entry, or all (`key` None), for a time or until resumed."""
         ...
 
-    def resume(self, key: Key | None) -> None:
-        """Resume one entry or all."""
+    def resume(self, key: Key | None) -> list[str]:
+        """Resume one entry or all; the names of those that were paused."""
         ...
 
     def send_again(self, letter_id: int) -> None:

@@ -48,8 +48,8 @@ class Offline:
     def pause(self, key: Key | None, span: timedelta | None) -> None:
         self._apply(Pause(key, None if span is None else utc_now() + span))
 
-    def resume(self, key: Key | None) -> None:
-        self._apply(Resume(key))
+    def resume(self, key: Key | None) -> list[str]:
+        return list(self._apply(Resume(key)))
 
     def send_again(self, letter_id: int) -> None:
         self._apply(SendAgain(letter_id))

@@ -67,8 +67,8 @@ class Online:
     def pause(self, key: Key | None, span: timedelta | None) -> None:
         self._post(_path(key, "pause"), {"for": written(span)} if span else {})
 
-    def resume(self, key: Key | None) -> None:
-        self._post(_path(key, "resume"), {})
+    def resume(self, key: Key | None) -> list[str]:
+        return list(self._post(_path(key, "resume"), {})["resumed"])
 
     def send_again(self, letter_id: int) -> None:
         self._post(f"/api/v1/outbox/{letter_id}/retry", {})

@@ -28,7 +28,7 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
     key, door = _open(name, everything, path)
     door.pause(key, span)
     until = f"until {local(utc_now() + span)} {zone_name()}" if span else "until resumed"
-    click.echo(f"{_called(key)} paused {until}")
+    click.echo(f"{names.called(*key) if key else 'all agents and jobs'} paused {until}")
 
 
 @click.command()
@@ -38,8 +38,11 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
 def resume(name: str | None, everything: bool, path: Path) -> None:
     """Resume what was paused."""
     key, door = _open(name, everything, path)
-    door.resume(key)
-    click.echo(f"{_called(key)} resumed")
+    resumed = door.resume(key)
+    for each in sorted(resumed):
+        click.echo(f"{each} resumed")
+    if not resumed:
+        click.echo(f"{names.called(*key)} was not paused" if key else "nothing was paused")
 
 
 def _open(name: str | None, everything: bool, path: Path) -> tuple[Key | None, Door]:
@@ -47,7 +50,3 @@ def _open(name: str | None, everything: bool, path: Path) -> tuple[Key | None, D
         raise Mistake("name an agent or a job, or say --all")
     door = open_door(path)
     return (names.choose(name, door.knows, door.entries) if name else None), door
-
-
-def _called(key: Key | None) -> str:
-    return names.called(*key) if key else "all agents and jobs"
