@@ -1,0 +1,159 @@
+"""Power cuts: what a daemon writes is watched call by call, and each cut keeps of it what a disk may keep.
+
+A disk keeps what was synced. Of what was written since, each 512 bytes may be there or not, in any order, as after a cut in the
+middle of it (the model of SQLite's own crash tests, sqlite.org/testing.html, section 3.2).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SECTOR = 512  # bytes
+TOLD = "told"
+CALL = re.compile(r"^(?:\d+ +)?(pwrite64|write|ftruncate|fsync|fdatasync)\((\d+)<([^>]*)>(?:, (.*))?\) += (\d+)")
+WRITTEN = re.compile(r'"((?:\\x[0-9a-f]{2})*)", \d+(?:, (\d+))?')
+STRACE = ("strace", "-y", "-xx", "-s", "1000000", "-e", "trace=pwrite64,write,ftruncate,fsync,fdatasync")
+
+YAML = """
+agents:
+""" + "".join(
+    f'  a{number}: {{runner: {{kind: command, argv: [x]}}, heartbeat: {{interval: 5m, checklist: "- look\\n", deliver: log}}}}\n'
+    for number in range(12)
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call: a write or a truncation (`data` None) of a file, its sync (`at` None), or what the daemon told as done."""
+
+    file: str
+    at: int | None = None
+    data: bytes | None = None
+
+
+@dataclass
+class Disk:
+    """What a disk surely holds of each file, and what was done to it since its last sync."""
+
+    synced: dict[str, bytearray] = field(default_factory=dict)
+    since: dict[str, list[Step]] = field(default_factory=dict)
+
+    def take(self, step: Step) -> None:
+        if step.at is not None:
+            self.since.setdefault(step.file, []).append(step)
+            return
+        for earlier in self.since.pop(step.file, []):
+            _apply(self.synced.setdefault(step.file, bytearray()), earlier, lambda: True)
+
+    def settle(self) -> None:
+        """All is synced, and the journals of a file in the making are gone."""
+        for file in list(self.since):
+            self.take(Step(file))
+        self.synced = {name: content for name, content in self.synced.items() if not name.endswith("-journal")}
+
+    def after_a_cut(self, chance: random.Random) -> dict[str, bytes]:
+        """The files as they may be found: of each unsynced call all, nothing, or some of its sectors."""
+        found = {name: bytearray(content) for name, content in self.synced.items()}
+        for name, steps in self.since.items():
+            for step in steps:
+                fate = chance.choice(("kept", "lost", "torn"))
+                keeps = {"kept": lambda: True, "lost": lambda: False, "torn": lambda: chance.random() < 0.5}[fate]
+                _apply(found.setdefault(name, bytearray()), step, keeps)
+        return {name: bytes(content) for name, content in found.items()}
+
+
+def watched(folder: Path, synchronous: str) -> list[Step]:
+    """All that a daemon writes in some hours, in order, from its first moment on."""
+    trace = folder / "trace"
+    command = [*STRACE, "-o", str(trace), sys.executable, __file__, str(folder), synchronous]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL, env=environ)
+    with trace.open(encoding="ascii", errors="replace") as lines:
+        return [step for line in lines for step in _steps(line)]
+
+
+def cuts(steps: list[Step], number: int, chance: random.Random) -> Iterator[tuple[dict[str, bytes], set[int]]]:
+    """The files as so many cuts leave them, each with the runs that the daemon had told of as done by then."""
+    disk, told = Disk(), set[int]()
+    begun = next(place for place, step in enumerate(steps) if step.file == TOLD)
+    ended = max(place for place, step in enumerate(steps) if step.file == TOLD)
+    wanted = set(chance.sample(range(begun + 1, ended), number))
+    for place, step in enumerate(steps[:ended]):
+        if step.file == TOLD:
+            told |= {int(word) for word in (step.data or b"").split()}
+        else:
+            disk.take(step)
+        if place == begun:
+            disk.settle()
+        if place in wanted:
+            yield disk.after_a_cut(chance), set(told)
+
+
+def _steps(line: str) -> Iterator[Step]:
+    call = CALL.match(line)
+    if call is None:
+        return
+    name, descriptor, file, given, _ = call.groups()
+    if descriptor == "1":
+        written = WRITTEN.match(given)
+        assert written
+        yield Step(TOLD, 0, _plain(written[1]))
+        return
+    path = Path(_plain(file).decode())
+    if path.name.startswith("heartbeatd.db") and not path.name.endswith("-shm"):  # that one is made anew at each start
+        yield from _of_file(name, path.name.replace(".new", ""), given)  # it is made beside its place
+
+
+def _of_file(name: str, file: str, given: str | None) -> Iterator[Step]:
+    if name == "pwrite64":
+        written = WRITTEN.match(given or "")
+        assert written, given
+        yield Step(file, int(written[2]), _plain(written[1]))
+    elif name == "ftruncate":
+        yield Step(file, int(given or 0), None)
+    else:
+        yield Step(file)
+
+
+def _plain(text: str) -> bytes:
+    return bytes.fromhex(text.replace("\\x", ""))
+
+
+def _apply(content: bytearray, step: Step, keeps) -> None:
+    assert step.at is not None
+    if step.data is None:
+        if keeps():
+            del content[step.at :]
+            content.extend(bytes(step.at - len(content)))
+        return
+    for offset in range(0, len(step.data), SECTOR):
+        if keeps():
+            begin, piece = step.at + offset, step.data[offset : offset + SECTOR]
+            content.extend(bytes(max(begin + len(piece) - len(content), 0)))
+            content[begin : begin + len(piece)] = piece
+
+
+def _write(folder: Path, synchronous: str) -> None:
+    """A daemon's hours; after each turn it tells which runs it has booked."""
+    from world import World
+
+    world = World(folder, YAML, scripts={"a1": lambda asked: f"ALERT at {asked.at}"})
+    world.store.connection.execute(f"pragma synchronous = {synchronous}")
+    told: set[int] = set()
+    for _ in range(120):
+        world.run(minutes=1)
+        rows = world.store.connection.execute("select id from run where state = 'closed' order by id").fetchall()
+        fresh = [row[0] for row in rows if row[0] not in told]
+        told.update(fresh)
+        os.write(1, (" ".join(map(str, fresh)) + "\n").encode())
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]), sys.argv[2])
