@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, silent_until_closed
+from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
 from threadless import no_thread_left
 from waited import waited
 
@@ -169,7 +169,25 @@ def greet(listener: socket.socket) -> None:
 def test_a_listener_that_never_accepts_tls_is_left_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/", 0.3).answer
-    assert (answer.failure, answer.transient) == (Failure.TIMEOUT, True)
+    assert (answer.failure, answer.transient, answer.unheard) == (Failure.TIMEOUT, True, True)
+
+
+def test_who_hangs_up_before_tls_is_spoken_has_heard_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=hang_up_on, args=(listener,)).start()
+        answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
+    assert (answer.failure, answer.error, answer.unheard) == (Failure.CONNECT, "it broke the connection", True)
+
+
+def test_who_hangs_up_after_the_request_may_have_heard_it() -> None:
+    with Server([reset()]) as server:
+        answer = trouble(server.url).answer
+    assert (answer.failure, answer.error, answer.unheard) == (Failure.CONNECT, "it broke the connection", False)
+
+
+def hang_up_on(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    connection.close()
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ class Line:
     def late(self) -> Trouble:
         if not self._sent and self._seconds > CONNECT:
             return Trouble(Failure.CONNECT, f"no connection within {CONNECT:g} s", transient=True, unheard=True)
-        return Trouble(Failure.TIMEOUT, f"no answer within {self._seconds:g} s", transient=True)
+        return Trouble(Failure.TIMEOUT, f"no answer within {self._seconds:g} s", transient=True, unheard=not self._sent)
 
     async def _addresses(self, host: str, port: int) -> Addresses:
         try:
@@ -155,14 +155,14 @@ class Stream:
             self._socket = tls
             await self._in_time(tls.do_handshake)
         except OSError as error:
-            raise _broken(error) from None
+            raise _broken(error, unheard=not self._line.sent) from None
 
     async def read(self) -> bytes:
         """What has arrived, once something has; nothing where the other side has closed the connection."""
         try:
             data = await self._in_time(partial(self._socket.recv, CHUNK))
         except OSError as error:
-            raise _broken(error) from None
+            raise _broken(error, unheard=not self._line.sent) from None
         self._line.ended = self._line.ended or not data
         return data
 
@@ -195,11 +195,11 @@ class Stream:
                 raise self._line.late()
 
 
-def _broken(error: OSError) -> Trouble:
+def _broken(error: OSError, *, unheard: bool) -> Trouble:
     if isinstance(error, ssl.SSLCertVerificationError):
         return Trouble(Failure.TLS, f"its certificate is not trusted ({error.verify_message})")
     if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
-        return Trouble(Failure.CONNECT, "it broke the connection", transient=True)
+        return Trouble(Failure.CONNECT, "it broke the connection", transient=True, unheard=unheard)
     return Trouble(Failure.TLS, f"no TLS with it ({error.reason or 'handshake failed'})")
 
 
