@@ -142,7 +142,7 @@ def _headers(target: Target, given: Mapping[str, str], body: bytes) -> list[tupl
 
 
 def _written(exchange: h11.Connection, target: Target, headers: list[tuple[str, str]], body: bytes) -> bytes:
-    """The request as it is sent: head and body leave together, for a thousand threads feel every system call."""
+    """The request as it is sent: head and body leave together, for a thousand calls feel every system call."""
     parts = h11.Request(method="POST", target=target.path, headers=headers), h11.Data(data=body), h11.EndOfMessage()
     return b"".join(exchange.send(part) or b"" for part in parts)
 
