@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from datetime import timedelta
 from pathlib import Path
 
+from servers.scripted import Act, Server, reply
+from test_telegram import MESSAGE
 from waited import waited
 
 from heartbeat import waiting
 from heartbeat.runners import Run, python
 from heartbeat.spec import PythonRunner
+from scheduler.transports import apprise
 from scheduler.work.desk import Desk
 from scheduler.work.process import Children
 
@@ -164,3 +168,22 @@ def test_who_waits_in_a_thread_for_what_could_be_put_aside_has_left_the_desk() -
     diary.desk.bring(lambda: diary.write(str(waited(waiting.readable)(read, AT_MOST))))
     diary.desk.bring(lambda: diary.write(str(os.write(write, b"!"))))
     assert sorted(diary.wait_for(2)) == ["1", "True"]
+
+
+def test_who_waits_for_a_service_of_apprise_has_left_the_desk() -> None:
+    diary, go = Diary(), threading.Event()
+    with Server([once(go, reply())]) as server:
+        url = f"json://127.0.0.1:{server.port}/"
+        diary.desk.bring(lambda: diary.write(apprise.send(url, MESSAGE, total=AT_MOST).state))
+        diary.desk.bring(go.set)
+        assert diary.wait_for(1) == ["delivered"]
+
+
+def once(go: threading.Event, act: Act) -> Act:
+    """An answer that is only given once something else has been done."""
+
+    def late(connection: socket.socket, over: threading.Event) -> None:
+        if go.wait(AT_MOST / 4):
+            act(connection, over)
+
+    return late

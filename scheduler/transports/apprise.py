@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 
 from apprise import Apprise, AppriseAsset, NotifyBase, NotifyFormat, NotifyType, PersistentStoreMode
 
+from heartbeat import waiting
 from scheduler.transports import Message, Sent
 
 TOTAL = 30.0  # seconds, whatever the service needs to do
@@ -44,6 +45,7 @@ def send(url: str, message: Message, *, total: float = TOTAL) -> Sent:
         return Sent("retry", f"{HANGING} earlier messages to services of Apprise still hang", None)
     answers: SimpleQueue[bool] = SimpleQueue()
     threading.Thread(target=_ask, args=(service, message, answers), name="apprise", daemon=True).start()
+    waiting.blocks()
     try:
         yes = answers.get(timeout=total)
     except Empty:
