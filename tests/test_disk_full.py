@@ -1,0 +1,135 @@
+"""A disk that is full: nothing is executed that could not be written down first, and what was missed has its row."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from calendar import timegm
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, strptime
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from test_daemon import Daemon
+
+pytestmark = pytest.mark.process
+
+CONFIG = """\
+state: state/h.db
+server: {listen: "127.0.0.1:0"}
+agents:
+  ops:
+    runner: {kind: command, argv: [sh, -c, "cat >/dev/null; echo $HEARTBEATD_RUN >> ../../did.txt; echo HEARTBEAT_OK"]}
+    heartbeat: {interval: 2s, stagger: 0s, checklist: "- look\\n", deliver: log}
+cron:
+  tick: {every: 1s, command: "echo $HEARTBEATD_RUN >> did.txt"}
+"""
+
+Mount = Callable[[Path, str], "Disk"]
+
+
+class Disk:
+    """A file system of its own, which can be filled to the last byte."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        with self._ballast.open("ab", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+
+    def clear(self) -> None:
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def mount() -> Iterator[Mount]:
+    """`mount(folder, size)`: a file system in memory, at a folder that it makes."""
+    mounted: list[Path] = []
+
+    def begin(folder: Path, size: str) -> Disk:
+        folder.mkdir(mode=0o700)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "heartbeatd-test", str(folder)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        except FileNotFoundError:
+            pytest.skip("needs `mount`, to have a disk that can be filled")
+        if done.returncode:
+            pytest.skip(f"may not mount a disk that can be filled: {done.stderr.strip()}")
+        mounted.append(folder)
+        return Disk(folder)
+
+    yield begin
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=False)
+
+
+@pytest.fixture
+def daemon(mount: Mount, tmp_path: Path) -> Iterator[Callable[[str], tuple[Daemon, Disk]]]:
+    """`daemon(size)`: a daemon whose database lies on a disk of that size, and what its agents work on elsewhere."""
+    begun: list[Daemon] = []
+
+    def begin(size: str) -> tuple[Daemon, Disk]:
+        disk = mount(tmp_path / "state", size)
+        begun.append(Daemon(tmp_path, CONFIG))
+        return begun[-1], disk
+
+    yield begin
+    for each in begun:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def readiness(it: Daemon) -> tuple[int, str]:
+    """What /readyz answers."""
+    url = json.loads((it.folder / "state" / "daemon.json").read_text())["url"]
+    try:
+        with urlopen(f"{url}/readyz", timeout=10) as page:
+            return page.status, page.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def did(it: Daemon) -> list[str]:
+    """The marks of all runs that did anything, however often."""
+    return (it.folder / "did.txt").read_text().split()
+
+
+def failed_turns(it: Daemon) -> float:
+    return next(float(line.split()[1]) for line in it.metrics().splitlines() if line.startswith("heartbeatd_db_busy_total "))
+
+
+def slots_without_a_row(rows: list[dict[str, Any]], every: int) -> int:
+    seconds = [timegm(strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
+    return (max(seconds) - min(seconds)) // every + 1 - sum(row["slots"] for row in rows)
+
+
+def test_on_a_full_disk_nothing_runs_and_when_there_is_room_again_every_slot_has_its_row(
+    daemon: Callable[[str], tuple[Daemon, Disk]],
+) -> None:
+    it, disk = daemon("3m")
+    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1 and it.runs("ops", "--outcome", "ok"))
+    disk.fill()
+    it.until(lambda: readiness(it)[0] == 503)
+    assert "full" in readiness(it)[1]
+    it.until(lambda: failed_turns(it) >= 2)  # what was claimed before has ended by now
+    before, turns, begun = did(it), failed_turns(it), monotonic()
+    it.until(lambda: failed_turns(it) >= turns + 4)
+    assert monotonic() - begun > 2  # it tries again once a second, and no oftener
+    assert did(it) == before
+    disk.clear()
+    it.until(lambda: readiness(it)[0] == 200)
+    it.until(lambda: len(did(it)) > len(before) + 2)
+    assert it.stop() == 0
+    assert sum(" database_unavailable " in line for line in it.log) == 1
+    assert sum(" database_available" in line for line in it.log) == 1
+    assert max(Counter(did(it)).values()) == 1
+    assert it.runs("tick", "--reason", "missed")
+    assert slots_without_a_row(it.runs("tick"), every=1) == 0
+    assert slots_without_a_row(it.runs("ops"), every=2) == 0
