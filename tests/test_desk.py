@@ -16,7 +16,7 @@ from heartbeat import waiting
 from heartbeat.runners import Run, python
 from heartbeat.spec import PythonRunner
 from scheduler.transports import apprise
-from scheduler.work.desk import Desk
+from scheduler.work.desk import IN_A_ROW, Desk
 from scheduler.work.process import Children
 
 AT_MOST = 20.0  # seconds
@@ -52,6 +52,34 @@ def test_a_thousand_pieces_of_work_are_done_in_their_order_by_few() -> None:
     go.set()
     assert diary.wait_for(1001) == ["begun True", *(str(number) for number in range(1000))]
     assert len(diary.threads) <= 2
+
+
+def test_who_has_begun_goes_on_before_others_begin() -> None:
+    """A connection is to be made within 10 s, and a thousand beats that begin meanwhile may take longer than that."""
+    diary = Diary()
+
+    def first() -> None:
+        for name in ("new", "newer"):
+            diary.desk.bring(lambda name=name: diary.write(name))  # type: ignore[misc]
+        for name in ("answered", "answered later"):
+            diary.desk.bring_back(lambda name=name: diary.write(name))  # type: ignore[misc]
+
+    diary.desk.bring(first)
+    assert diary.wait_for(4) == ["answered", "answered later", "new", "newer"]
+
+
+def test_who_is_answered_in_a_thousand_pieces_does_not_keep_others_from_beginning() -> None:
+    diary = Diary()
+
+    def first() -> None:
+        for _ in range(1000):
+            diary.desk.bring_back(lambda: diary.write("piece"))
+        for _ in range(2):
+            diary.desk.bring(lambda: diary.write("new"))
+
+    diary.desk.bring(first)
+    lines = diary.wait_for(1002)
+    assert [place for place, line in enumerate(lines) if line == "new"] == [IN_A_ROW, 2 * IN_A_ROW + 1]
 
 
 def test_nobody_else_works_while_one_does() -> None:

@@ -139,7 +139,7 @@ class LocalExecutor(Generic[T, R]):
             self._go_on(job, None)
 
     def _take_up(self, job: _Job[T, R], came: bool) -> None:
-        self._desk.bring(partial(self._go_on, job, came))
+        self._desk.bring_back(partial(self._go_on, job, came))
 
     def _go_on(self, job: _Job[T, R], came: bool | None) -> None:
         """Work on until the end, or until there is something to wait for."""
