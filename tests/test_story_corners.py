@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from test_story_slots import OPS, agent, job
+from threadless import no_thread_left
 from world import QUIET, Takes, World, at
 
 from scheduler.engine.inbox import Refused
@@ -507,11 +507,8 @@ def test_a_task_for_which_no_thread_can_be_had_ends_as_a_surprise() -> None:
         return task
 
     executor: LocalExecutor[str, str] = LocalExecutor(carry, lambda task: task, lambda: None, "test")
-    usual = threading.stack_size(1 << 46)  # more memory than there is: no thread can start
-    try:
+    with no_thread_left():
         executor.submit(7, "task")
-    finally:
-        threading.stack_size(usual)
     assert executor.inflight() == {}
     assert [number for number, done in executor.results() if done.surprise is not None] == [7]
 
