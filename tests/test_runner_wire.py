@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -49,13 +50,14 @@ def trouble(url: str, seconds: float = 5.0, **more: Any) -> Trouble:
 def test_a_name_that_is_not_known_is_a_failure_of_its_own() -> None:
     answer = trouble("http://nobody.example/", names=Names(Resolver([]))).answer
     assert (answer.failure, answer.transient, answer.error) == (Failure.DNS, True, "its name cannot be resolved")
+    assert answer.unheard
 
 
 def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
     gate = threading.Event()
     answer = trouble("http://nobody.example/", 0.2, names=Names(Resolver(["127.0.0.1"], gate))).answer
     gate.set()
-    assert (answer.failure, answer.error) == (Failure.DNS, "its name was not resolved in time")
+    assert (answer.failure, answer.error, answer.unheard) == (Failure.DNS, "its name was not resolved in time", True)
 
 
 def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
@@ -147,7 +149,7 @@ def test_a_trusted_certificate_of_another_name_is_refused() -> None:
             names=Names(Resolver(["127.0.0.1"])),
             tls=ssl.create_default_context(cafile=CERTIFICATE),
         ).answer
-    assert (answer.failure, server.requests) == (Failure.TLS, [])
+    assert (answer.failure, answer.unheard, server.requests) == (Failure.TLS, True, [])
     assert "certificate is not trusted (Hostname mismatch" in answer.error
 
 
@@ -155,8 +157,18 @@ def test_a_server_without_tls_is_told_from_a_broken_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=greet, args=(listener,)).start()
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
-    assert (answer.failure, answer.transient) == (Failure.TLS, False)
+    assert (answer.failure, answer.transient, answer.unheard) == (Failure.TLS, False, True)
     assert answer.error.startswith("no TLS with it (")
+
+
+def test_tls_that_is_spoilt_after_the_request_is_no_proof_that_nobody_has_heard_it() -> None:
+    with Server([spoil], tls=True) as server:
+        answer = trouble(server.url, tls=ssl.create_default_context(cafile=CERTIFICATE)).answer
+    assert (answer.failure, answer.unheard, len(server.requests)) == (Failure.TLS, False, 1)
+
+
+def spoil(connection: socket.socket, over: threading.Event) -> None:
+    os.write(connection.fileno(), b"what is no TLS any more")
 
 
 def greet(listener: socket.socket) -> None:

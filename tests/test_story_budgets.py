@@ -180,6 +180,13 @@ def test_a_provider_that_cannot_be_reached_takes_nothing(play: Play) -> None:
     assert (world.rows()[0]["reason"], world.rows()[0]["charged"]["usd"]) == ("connect", 0.0)
 
 
+def test_a_provider_that_is_not_trusted_takes_nothing(play: Play) -> None:
+    with Server([], tls=True) as server:
+        world = play(model(server.url, "{usd_per_day: 1}", retries="0"))
+        world.run(minutes=1)
+    assert (world.rows()[0]["reason"], world.rows()[0]["charged"]["usd"]) == ("tls", 0.0)
+
+
 def test_a_decision_is_reserved_for_too(play: Play) -> None:
     said = completions.completion(None, calls=[completions.tool("decide", {"action": "skip", "tasks": ""})], usage=None)
     with Server([reply(said)]) as server:

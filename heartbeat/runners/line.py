@@ -114,18 +114,22 @@ class Line:
 
     def late(self) -> Trouble:
         if not self._sent and self._seconds > CONNECT:
-            return Trouble(Failure.CONNECT, f"no connection within {CONNECT:g} s", transient=True, unheard=True)
-        return Trouble(Failure.TIMEOUT, f"no answer within {self._seconds:g} s", transient=True, unheard=not self._sent)
+            return self.trouble(Failure.CONNECT, f"no connection within {CONNECT:g} s")
+        return self.trouble(Failure.TIMEOUT, f"no answer within {self._seconds:g} s")
+
+    def trouble(self, failure: Failure, error: str, *, transient: bool = True) -> Trouble:
+        """Why there is no answer; nobody has heard a question that had not left."""
+        return Trouble(failure, error, transient=transient, unheard=not self._sent)
 
     async def _addresses(self, host: str, port: int) -> Addresses:
         try:
             found = await self._names.find(host, port, self.left())
         except TimeoutError:
-            raise Trouble(Failure.DNS, "its name was not resolved in time", transient=True) from None
+            raise self.trouble(Failure.DNS, "its name was not resolved in time") from None
         except (OSError, UnicodeError):
             found = []
         if not found:
-            raise Trouble(Failure.DNS, "its name cannot be resolved", transient=True)
+            raise self.trouble(Failure.DNS, "its name cannot be resolved")
         return found
 
     async def _stream(self, addresses: Addresses) -> Stream:
@@ -138,7 +142,7 @@ class Line:
                 failure = error
         if isinstance(failure, TimeoutError):
             raise self.late()
-        raise Trouble(Failure.CONNECT, f"no connection: {failure.strerror or 'failed'}", transient=True, unheard=True)
+        raise self.trouble(Failure.CONNECT, f"no connection: {failure.strerror or 'failed'}")
 
 
 class Stream:
@@ -155,14 +159,14 @@ class Stream:
             self._socket = tls
             await self._in_time(tls.do_handshake)
         except OSError as error:
-            raise _broken(error, unheard=not self._line.sent) from None
+            raise self._broken(error) from None
 
     async def read(self) -> bytes:
         """What has arrived, once something has; nothing where the other side has closed the connection."""
         try:
             data = await self._in_time(partial(self._socket.recv, CHUNK))
         except OSError as error:
-            raise _broken(error, unheard=not self._line.sent) from None
+            raise self._broken(error) from None
         self._line.ended = self._line.ended or not data
         return data
 
@@ -194,13 +198,12 @@ class Stream:
             if not came:
                 raise self._line.late()
 
-
-def _broken(error: OSError, *, unheard: bool) -> Trouble:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return Trouble(Failure.TLS, f"its certificate is not trusted ({error.verify_message})")
-    if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
-        return Trouble(Failure.CONNECT, "it broke the connection", transient=True, unheard=unheard)
-    return Trouble(Failure.TLS, f"no TLS with it ({error.reason or 'handshake failed'})")
+    def _broken(self, error: OSError) -> Trouble:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return self._line.trouble(Failure.TLS, f"its certificate is not trusted ({error.verify_message})", transient=False)
+        if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+            return self._line.trouble(Failure.CONNECT, "it broke the connection")
+        return self._line.trouble(Failure.TLS, f"no TLS with it ({error.reason or 'handshake failed'})", transient=False)
 
 
 def _is_address(host: str) -> bool:

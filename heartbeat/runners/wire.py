@@ -94,7 +94,7 @@ async def send(
             answer = await _coming(exchange, stream)
             return Reply(answer.status, answer.headers, await read(answer))
     except waiting.Cut:
-        raise Trouble(Failure.EXIT, "the call was cut short", unheard=not line.sent) from None
+        raise line.trouble(Failure.EXIT, "the call was cut short", transient=False) from None
     except h11.RemoteProtocolError:
         if line.ended:
             raise Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True) from None

@@ -22,8 +22,6 @@ REFUSED = frozenset(
         Failure.TOO_LARGE,
         Failure.RATE,
         Failure.OVERLOADED,
-        Failure.DNS,
-        Failure.TLS,
     }
 )
 
