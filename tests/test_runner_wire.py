@@ -251,3 +251,10 @@ def test_what_only_informs_of_an_answer_is_passed_over() -> None:
     said = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
     with Server([raw(said)]) as server:
         assert post(server.url, {}, b"{}", 5.0).body == b"ok"
+
+
+def test_hints_without_an_answer_are_no_answer() -> None:
+    """They need never end, and whoever reads them thinks all the while."""
+    with Server([raw(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")]) as server:
+        answer = trouble(server.url).answer
+    assert (answer.failure, answer.error) == (Failure.BAD_ANSWER, "it ended without a proper HTTP answer")

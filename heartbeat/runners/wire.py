@@ -25,6 +25,7 @@ from heartbeat.runners.line import Line, Names, Stream
 from heartbeat.runners.trouble import Reply, Trouble
 
 MAX_HEAD = 100 * 1024  # bytes
+MOST_HINTS = 10  # answers that only inform of the one to come
 MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
 MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status
 
@@ -148,10 +149,11 @@ def _written(exchange: h11.Connection, target: Target, headers: list[tuple[str, 
 
 
 async def _coming(exchange: h11.Connection, stream: Stream) -> Coming:
-    while True:
+    for _ in range(MOST_HINTS + 1):
         event = await _next(exchange, stream)
-        if isinstance(event, h11.Response):  # after whatever only informs of it
+        if isinstance(event, h11.Response):
             return Coming(event.status_code, _legible(event.headers), partial(_more, exchange, stream))
+    raise h11.RemoteProtocolError("it only informs of an answer")
 
 
 async def _more(exchange: h11.Connection, stream: Stream) -> bytes:
