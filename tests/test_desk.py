@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from servers.scripted import Act, Server, reply
 from test_telegram import MESSAGE
 from waited import waited
@@ -161,6 +164,26 @@ def test_threads_that_were_needed_once_are_used_again() -> None:
         diary.desk.bring(waits)
         diary.wait_for(number)
     assert len(diary.threads) <= 2
+
+
+def test_one_thinks_and_one_stands_by_and_no_third_is_called(hurried: None) -> None:
+    done = threading.Semaphore(0)
+    for number in range(40):
+        desk = Desk(f"few-{number}", FOREVER)
+        for _ in range(60):
+            desk.bring(done.release)
+        for _ in range(60):
+            assert done.acquire(timeout=AT_MOST)
+        assert sum(thread.name == f"heartbeatd-few-{number}" for thread in threading.enumerate()) <= 2
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Threads take turns so often that each meets the others everywhere."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
 
 
 def test_who_waits_for_a_child_has_left_the_desk(tmp_path: Path) -> None:

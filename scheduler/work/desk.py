@@ -62,13 +62,15 @@ class Desk:
 
     def _work(self) -> None:
         waiting.tell_of_blocks(self.leave)
-        with self._lock:
-            self._coming = False
+        step = self._next(has_come=True)
         while True:
-            self._next()()
+            step()
+            step = self._next()
 
-    def _next(self) -> Step:
+    def _next(self, *, has_come: bool = False) -> Step:
         with self._lock:
+            if has_come:
+                self._coming = False
             self._get_up()
             while not self._may_sit():
                 self._stand_by()
