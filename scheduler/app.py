@@ -158,7 +158,9 @@ class Daemon:
         self._warm()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.begin(now(), boot, survivors, at_once=at_once)
-        event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=len(self.engine.plan.entries))
+        listens = self._server.url if self._server else None
+        entries = len(self.engine.plan.entries)
+        event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
 
     def _warm(self) -> None:
         """Import ahead what models are asked with: it takes a second, and no beat should wait for it."""
