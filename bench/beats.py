@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scheduler.app import Daemon, now, warmed
+from scheduler.app import Daemon, now
 from scheduler.tables import boots
 
 ANSWER = 2.0  # seconds that the server takes
@@ -65,7 +65,7 @@ def one_round(daemon: Daemon) -> float:
 
 
 def main(beats: int, waves: int) -> None:
-    """Two rounds: the first also makes the threads, workspaces and lanes that a daemon has which has run for a while."""
+    """Two rounds: in the first everything is done for the first time."""
     told: multiprocessing.Queue[int] = multiprocessing.Queue()
     server = multiprocessing.Process(target=serve, args=(told,), daemon=True)
     server.start()
@@ -73,7 +73,7 @@ def main(beats: int, waves: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = config(Path(folder), told.get(), beats, beats // waves, interval=5 * ideal)
         daemon = Daemon(path, dict(os.environ), listen=False)
-        warmed([beat.runner for beat in daemon.settings.heartbeats.values()])
+        daemon.warm_up()
         daemon.engine.begin(now(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
         for name in ("first", "second"):
             took = one_round(daemon)

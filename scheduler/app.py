@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
@@ -19,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 
 from heartbeat.runners import ask as runners
-from heartbeat.spec import Runner
 from scheduler import __version__, descriptors, plan
 from scheduler.bell import Bell
 from scheduler.config import load
@@ -155,18 +154,21 @@ class Daemon:
         for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
             signal.signal(number, handler)
         survivors = _end_orphans(self.store)
-        self._warm()
+        threading.Thread(target=self.warm_up, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.begin(now(), boot, survivors, at_once=at_once)
         listens = self._server.url if self._server else None
         entries = len(self.engine.plan.entries)
         event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
 
-    def _warm(self) -> None:
-        """Import ahead what models are asked with: it takes a second, and no beat should wait for it."""
+    def warm_up(self) -> None:
+        """Import what models are asked with and make the files of the lanes: a second or two that no beat should wait for."""
         beats = [beat.runner for beat in self.settings.heartbeats.values() if beat.enabled]
         others = [agent.runner for agent in self.settings.asked.values()]
-        threading.Thread(target=warmed, args=([*beats, *others],), name="warm", daemon=True).start()
+        runners.warm([*beats, *others])
+        gc.collect()
+        gc.freeze()  # what is there by now stays, so a burst of beats need not have its garbage collected through all of that
+        self._lanes.prepare([*self.settings.heartbeats, *self.settings.asked])
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
         """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""
@@ -244,13 +246,6 @@ class Daemon:
 
     def _hear(self, happened: Event) -> None:
         self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES
-
-
-def warmed(asked: Iterable[Runner]) -> None:
-    """Import what these runners need; it stays, so a burst of beats need not have its garbage collected through all of that."""
-    runners.warm(asked)
-    gc.collect()
-    gc.freeze()
 
 
 def _load(path: Path, environ: Mapping[str, str]) -> Loaded:

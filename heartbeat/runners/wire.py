@@ -37,6 +37,8 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _NAMES = Names(lambda *question, **more: socket.getaddrinfo(*question, **more))
 
 
+_A_POST = h11.Request(method="POST", target="/", headers=[("host", "x")])
+
 PORTS = {"http": 80, "https": 443}
 
 
@@ -143,9 +145,15 @@ def _headers(target: Target, given: Mapping[str, str], body: bytes) -> list[tupl
 
 
 def _written(exchange: h11.Connection, target: Target, headers: list[tuple[str, str]], body: bytes) -> bytes:
-    """The request as it is sent: head and body leave together, for a thousand calls feel every system call."""
-    parts = h11.Request(method="POST", target=target.path, headers=headers), h11.Data(data=body), h11.EndOfMessage()
-    return b"".join(exchange.send(part) or b"" for part in parts)
+    """The request as it is sent: head and body leave together, for a thousand calls feel every system call.
+
+    The library, which is to read the answer, is only told that there was a POST: writing twenty headers, and looking through
+    them once more, it would take a fifth of a beat's time.
+    """
+    exchange.send(_A_POST)
+    exchange.send(h11.EndOfMessage())
+    head = (f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "", "")
+    return "\r\n".join(head).encode("ascii") + body
 
 
 async def _coming(exchange: h11.Connection, stream: Stream) -> Coming:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from heartbeat import checklist
 from heartbeat.prompt import Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Run
 from heartbeat.runners import ask as runners
-from heartbeat.spec import ModelRunner, Runner
+from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
 from scheduler.outcome import Call, Ending, Failure, Outcome, Skip
 from scheduler.work.entry import Claim, Start
 
@@ -101,6 +102,13 @@ def about(claim: Claim) -> dict[str, object]:
 def providers(*asked: Runner | None) -> tuple[str, ...]:
     """The names of the providers at which models are asked, each once."""
     return tuple(dict.fromkeys(runner.provider.name for runner in asked if isinstance(runner, ModelRunner)))
+
+
+def make_room(workspace: Path, program: object) -> None:
+    """Make the folder that a program is to run in; where it cannot be made, whoever starts that says so better."""
+    if isinstance(program, CommandRunner | PythonRunner | Precheck):
+        with suppress(OSError):
+            workspace.mkdir(parents=True, exist_ok=True)
 
 
 def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -103,8 +102,7 @@ async def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) ->
     if obstacle is not None:
         _create_if_wished(spec, obstacle)
         return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
-    with suppress(OSError):  # where it cannot be made, the runner says so better
-        spec.workspace.mkdir(parents=True, exist_ok=True)
+    asking.make_room(spec.workspace, spec.precheck or spec.runner)
     if spec.precheck is None:
         return await _go_on(spec, claim, situation, start, elapsed)
     checked = precheck.look(spec, spec.precheck, claim.last_precheck, start)

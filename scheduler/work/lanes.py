@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,18 +55,24 @@ class Lanes:
         except OSError:
             return False
 
-    def prepare(self) -> None:
-        """Make the folder, so that whoever locks a lane before its first beat finds where to put the file."""
+    def prepare(self, names: Iterable[str] = ()) -> None:
+        """Make the folder and the files of these lanes, so that whoever locks one before its first beat finds it.
+
+        A thousand new files take half a second; on a full disk some may be left to the first beat.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError):
+            there = {path.name for path in self.folder.iterdir()}
+            for path in (self.path(name) for name in names):
+                if path.name not in there:
+                    os.close(_made(path))
 
     def _open(self, name: str) -> int:
         try:
             return os.open(self.path(name), HOW)
         except FileNotFoundError:
             self.prepare()
-        fd = os.open(self.path(name), HOW | os.O_CREAT, 0o600)
-        os.fchmod(fd, 0o600)  # whatever the umask
-        return fd
+        return _made(self.path(name))
 
 
 def beside(state: Path) -> Lanes:
@@ -86,6 +92,12 @@ def taken(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]
         return
     with lanes.if_free(lane) as fd:
         yield (replace(claim, busy=True), ()) if fd is None else (claim, (fd,))
+
+
+def _made(path: Path) -> int:
+    fd = os.open(path, HOW | os.O_CREAT, 0o600)
+    os.fchmod(fd, 0o600)  # whatever the umask
+    return fd
 
 
 def _lock(fd: int, how: int = 0) -> bool:

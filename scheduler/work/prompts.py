@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from cron.job import Job
 from heartbeat import task
 from heartbeat.prompt import estimate
@@ -19,8 +17,7 @@ async def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.
     obstacle = _obstacle(claim)
     if obstacle is not None:
         return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
-    with suppress(OSError):  # where it cannot be made, the runner says so better
-        agent.workspace.mkdir(parents=True, exist_ok=True)
+    asking.make_room(agent.workspace, agent.runner)
     prompt = task.compose(job.prompt or "", agent, claim.started_at, asking.files(agent.workspace, agent.context))
     if asking.outgrows(claim, prompt) or estimate(prompt.text) > agent.max_input_tokens:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
