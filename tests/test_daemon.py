@@ -23,7 +23,7 @@ from servers.scripted import Server, silent_until_closed
 
 pytestmark = pytest.mark.process
 
-PATIENCE = 20.0  # seconds before a test says that what it waits for does not come
+PATIENCE = 60.0  # seconds before a test says that what it waits for does not come
 
 AGENT = """\
 state: state/h.db

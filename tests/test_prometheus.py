@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(not (shutil.which("prometheus") and shutil.which("promtool")), reason="prometheus is not installed"),
 ]
 
-PATIENCE = 25.0  # seconds before a test says that what it waits for does not come
+PATIENCE = 60.0  # seconds before a test says that what it waits for does not come
 LABELS = 'instance="127.0.0.1:7857",job="heartbeatd"'
 
 
