@@ -96,6 +96,7 @@ def tasks(text: str) -> str:
     return "\n".join(line for line, _ in open_lines(text)).strip("\n")
 
 
+@lru_cache(maxsize=16)
 def has_work(text: str) -> bool:
     """Whether anything is left to ask about.
 

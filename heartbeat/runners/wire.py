@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from ipaddress import IPv6Address
 from ssl import SSLContext, create_default_context
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -109,6 +109,7 @@ def warm() -> None:
     _trust()
 
 
+@lru_cache(maxsize=64)
 def take_apart(url: str) -> Target:
     """The parts of an http(s) URL; Trouble that shows none of them if it is not one that can be posted to."""
     try:

@@ -46,7 +46,7 @@ LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
-LOOKS_AT_ONCE = 500  # entries; bounds a transaction
+LOOKS_AT_ONCE = 200  # entries; bounds a transaction, and how long the first of many waits for the last
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
@@ -208,11 +208,13 @@ class Engine:
 
     def at_rest(self, now: datetime) -> bool:
         """Whether all that is due is done: no attempt is left, no wake wants to start one, no message waits to be tried."""
+        if self.busy():
+            return False
         db = self.store.connection
         next_at = duequeue.next_due(db)
         due = next_at is not None and next_at <= now
         woken = wakes.impatient(db, now + self.plan.settings.limits.wake_gap)
-        return not (due or self.busy() or duequeue.open_runs(db) or woken or outbox.untried(db))
+        return not (due or duequeue.open_runs(db) or woken or outbox.untried(db))
 
     def finish(self, reading: Reading) -> None:
         """End this life cleanly. Raises Unavailable."""
