@@ -396,7 +396,7 @@ def test_one_turn_never_looks_at_every_entry_of_a_large_house(tmp_path: Path) ->
     world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
     world.clock.forward(timedelta(hours=5, minutes=15))  # all missed, beyond their grace
     world.engine.tick(world.clock.read())
-    assert len(world.rows()) == 200
+    assert len(world.rows()) == 500
     world.settle()
     assert len(world.rows()) == count
     world.store.close()

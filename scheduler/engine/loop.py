@@ -46,7 +46,7 @@ LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
-LOOKS_AT_ONCE = 200  # entries; bounds a transaction, and how long the first of many waits for the last
+LOOKS_AT_ONCE = 500  # entries; bounds a transaction
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
