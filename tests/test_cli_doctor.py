@@ -70,7 +70,7 @@ def test_a_fresh_folder_is_well(config: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_sound_database_is_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_database(config)
-    assert {("database", "ok"), ("state", "ok")} <= found(config, capsys)
+    assert {("database", "ok"), ("state", "ok"), ("disk", "ok")} <= found(config, capsys)
 
 
 def test_a_damaged_database_is_bad(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

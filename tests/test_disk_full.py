@@ -16,6 +16,9 @@ from urllib.request import urlopen
 
 import pytest
 from test_daemon import Daemon
+from world import World
+
+from scheduler.tables.reserve import MIB
 
 pytestmark = pytest.mark.process
 
@@ -27,7 +30,14 @@ agents:
     runner: {kind: command, argv: [sh, -c, "cat >/dev/null; echo $HEARTBEATD_RUN >> ../../did.txt; echo HEARTBEAT_OK"]}
     heartbeat: {interval: 2s, stagger: 0s, checklist: "- look\\n", deliver: log}
 cron:
-  tick: {every: 1s, command: "echo $HEARTBEATD_RUN >> did.txt"}
+  tick: {every: 1s, command: "echo $HEARTBEATD_RUN >> did.txt; seq 3000"}
+"""
+
+STORY = """\
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {interval: 1m, stagger: 0s, checklist: "- look\\n", deliver: log}
 """
 
 Mount = Callable[[Path, str], "Disk"]
@@ -54,7 +64,7 @@ def mount() -> Iterator[Mount]:
     mounted: list[Path] = []
 
     def begin(folder: Path, size: str) -> Disk:
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "heartbeatd-test", str(folder)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -129,7 +139,75 @@ def test_on_a_full_disk_nothing_runs_and_when_there_is_room_again_every_slot_has
     assert it.stop() == 0
     assert sum(" database_unavailable " in line for line in it.log) == 1
     assert sum(" database_available" in line for line in it.log) == 1
+    assert sum(" reserve_missing " in line for line in it.log) == 1  # the disk is too small for one
     assert max(Counter(did(it)).values()) == 1
-    assert it.runs("tick", "--reason", "missed")
+    assert it.runs("tick", "--outcome", "skipped")
     assert slots_without_a_row(it.runs("tick"), every=1) == 0
     assert slots_without_a_row(it.runs("ops"), every=2) == 0
+
+
+def test_a_disk_that_fills_up_is_told_once_and_the_reserve_lets_beats_go_on(
+    daemon: Callable[[str], tuple[Daemon, Disk]],
+) -> None:
+    it, disk = daemon("24m")
+    reserve = it.folder / "state" / "h.db.reserve"
+    it.until(lambda: reserve.exists() and it.runs("tick", "--outcome", "ok"))
+    assert f"heartbeatd_reserve_bytes {MIB}\n" in it.metrics()
+    disk.fill()
+    it.until(lambda: not reserve.exists())
+    before = len(did(it))
+    it.until(lambda: len(did(it)) > before + 2)
+    assert readiness(it)[0] == 200
+    assert "heartbeatd_reserve_bytes 0\n" in it.metrics()
+    assert it.json("status")["reserve_bytes"] == 0
+    assert "free and no reserve; make room in" in it.do("status").stdout
+    assert [found["level"] for found in it.json("doctor") if found["what"] == "disk"] == ["warn"]
+    assert it.stop() == 0
+    assert sum(" reserve_" in line for line in it.log) == 1
+    assert not [line for line in it.log if "database_unavailable" in line]
+    assert slots_without_a_row(it.runs("tick"), every=1) == 0
+
+
+def test_the_room_of_the_reserve_goes_to_rows_and_it_is_made_again_when_there_is_plenty(
+    mount: Mount, tmp_path: Path, play: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = mount(tmp_path / "state", "24m")
+    world = play(STORY, reserve=MIB)
+    world.run(minutes=30)
+    reserve = world.state.with_name("heartbeatd.db.reserve")
+    assert reserve.stat().st_blocks * 512 == MIB
+    disk.fill()
+    world.run(hours=4)  # without folding the log sooner it is ten minutes
+    assert not reserve.exists()
+    assert world.engine.health.problem is None
+    assert len(world.rows("ops")) == 4 * 60 + 30 + 1
+    assert [record.message for record in caplog.records if "reserve" in record.message] == ["reserve_given_up"]
+    disk.clear()
+    world.run(minutes=2)
+    assert reserve.stat().st_blocks * 512 == MIB
+    assert world.store.connection.execute("pragma wal_autocheckpoint").fetchone()[0] == 1000
+
+
+def test_where_as_much_goes_as_comes_the_reserve_lets_beats_go_on_without_an_end(
+    mount: Mount, tmp_path: Path, play: Callable[..., World]
+) -> None:
+    disk = mount(tmp_path / "state", "24m")
+    world = play("history: {keep: 1h}\n" + STORY, reserve=MIB)
+    world.run(hours=1, minutes=30)
+    disk.fill()
+    world.run(hours=12)
+    assert world.engine.health.problem is None
+    assert 60 <= len(world.rows("ops")) <= 62
+
+
+def test_a_killed_daemon_starts_on_a_full_disk_by_its_reserve(daemon: Callable[[str], tuple[Daemon, Disk]]) -> None:
+    it, disk = daemon("24m")
+    it.until(lambda: (it.folder / "state" / "h.db.reserve").exists() and it.runs("tick", "--outcome", "ok"))
+    it.kill()
+    disk.fill()
+    it.start()
+    before = len(did(it))
+    it.until(lambda: len(did(it)) > before)
+    assert readiness(it)[0] == 200
+    assert it.stop() == 0
+    assert sum(" reserve_" in line for line in it.log) == 1

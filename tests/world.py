@@ -135,6 +135,7 @@ class World:
     prechecks: dict[str, Script] = field(default_factory=dict)
     sends: Callable[[Parcel], Sent] = lambda parcel: Sent("delivered", "", None)
     environ: dict[str, str] = field(default_factory=dict)
+    reserve: int = 4096  # bytes; hardly any story needs it whole
     takes: dict[str, timedelta] = field(default_factory=dict)  # how long each attempt of an entry takes, whoever is asked
 
     def __post_init__(self) -> None:
@@ -155,6 +156,7 @@ class World:
         self.lives += 1
         self.store = Store.open(self.state)
         self.store.connection.execute("pragma synchronous = off")  # no story loses power, and most of its time would go into this
+        self.store.reserve.size = self.reserve
         self.inbox = Inbox(lambda: None)
         self.runs = Inline(self.clock, self._carry)
         self.letters = Inline(self.clock, self._send)

@@ -24,7 +24,7 @@ from scheduler.config import load
 from scheduler.config.complaint import ConfigError
 from scheduler.config.today import Today
 from scheduler.config.wording import counted
-from scheduler.tables import boots, once, outbox, store
+from scheduler.tables import boots, once, outbox, reserve, store
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -137,7 +137,18 @@ def _database(where: Place) -> Iterator[Finding]:
                 yield from _lives(db)
     except (store.StoreError, click.ClickException) as error:
         yield Finding("bad", "database", str(error))
+    if where.database.exists():
+        yield _disk(where)
     yield _daemon(where)
+
+
+def _disk(where: Place) -> Finding:
+    shortage = reserve.shortage(where.database)
+    if shortage:
+        return Finding("warn", "disk", shortage)
+    held = reserve.held(where.database)
+    kept = f"{reserve.mib(held)} in reserve for when it is full" if held else "`heartbeatd run` makes a reserve"
+    return Finding("ok", "disk", f"{reserve.mib(reserve.free(where.database))} free, {kept}")
 
 
 def _letters(db: sqlite3.Connection) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from scheduler.cli.times import local, rough, short, utc_now, zone_name
 from scheduler.cli.waiting import waiting
 from scheduler.config.wording import counted
 from scheduler.observe.status import snapshot
+from scheduler.tables import reserve
 
 HEAD = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
 UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # none for money
@@ -36,7 +37,7 @@ def status(path: Path, state: Path | None, form: str) -> None:
     with reach.reading(where) as db:
         seen = snapshot(db, now) if db else None
     if form == "json":
-        click.echo(json.dumps(_as_data(seen, up), indent=2))
+        click.echo(json.dumps(_as_data(seen, up) | {"reserve_bytes": reserve.held(where.database)}, indent=2))
         return
     for fact in (*_life(seen, up, now, where), *(_facts(seen) if seen else ())):
         for line in wrapped(fact, 2 + len(fact) - len(fact.lstrip())):
@@ -76,6 +77,8 @@ def _life(seen: dict[str, Any] | None, up: Up | None, now: datetime, where: Plac
         since = life["ended_at"] or life["last_tick_at"]
         span = rough(now - datetime.fromisoformat(since))
         yield f"daemon: down since {local(since)} ({span}), {_how(life['ended_at'] is not None)}"
+    if up is not None and (shortage := reserve.shortage(where.database)):
+        yield f"disk: {shortage}"
     if seen:
         yield from _worries(seen)
     for down in (seen["downs"] if seen else [])[:DOWNS]:

@@ -35,7 +35,7 @@ from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.plan import Plan
 from scheduler.tables import boots, breakers, duequeue, jumps, outbox, stalls, wakes
 from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.store import Store, Unavailable
+from scheduler.tables.store import Full, Store, Unavailable
 from scheduler.transports import Sent
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
@@ -159,8 +159,7 @@ class Engine:
                 incidents.hear_of_channels(turn)
                 again_at = self._next(turn)
         except Unavailable as error:
-            self._complain(reading.now, str(error))
-            return min(reading.now + RETRY_STORE, self._enforce_deadlines(reading))
+            return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
         self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), turn.plan
         self._committed(turn, *results)
         for claim in claims:
@@ -171,6 +170,8 @@ class Engine:
         for parcel in parcels:
             self._letters.submit(parcel.letter.id, parcel)
         self.health.ticked_at = reading.now
+        if house.kept_at == reading.now:
+            self.store.keep_reserve()
         return min(again_at, self._enforce_deadlines(reading))
 
     def _take(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
@@ -291,6 +292,13 @@ class Engine:
         for happened in turn.events:
             for listener in self._listeners:
                 listener(happened)
+
+    def _put_off(self, now: datetime, error: Unavailable) -> timedelta:
+        """How long a turn that could not be written down has to wait: not at all where the reserve gives it room."""
+        if isinstance(error, Full) and self.store.make_room():
+            return timedelta()
+        self._complain(now, str(error))
+        return RETRY_STORE
 
     def _complain(self, now: datetime, problem: str) -> None:
         """One line when the database becomes unusable, not one a second."""

@@ -13,7 +13,7 @@ from scheduler.allowance import ALL, NOTHING, Budget, Scope
 from scheduler.observe.series import Family
 from scheduler.outcome import Kind
 from scheduler.settings import Settings
-from scheduler.tables import breakers, outbox, spend, wakes
+from scheduler.tables import breakers, outbox, reserve, spend, wakes
 from scheduler.tables.times import millis, moment
 
 Key = tuple[str, str]
@@ -149,7 +149,7 @@ def of_outbox(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[Famil
 
 
 def of_files(state: Path) -> Iterator[Family]:
-    """How large the database is on disk."""
+    """How large the database is on disk, and what is in reserve for it."""
     family = Family("gauge", "heartbeatd_db_bytes", "Size of the database (db) and of its write-ahead log (wal).", ("file",))
     for label, path in (("db", state), ("wal", state.with_name(state.name + "-wal"))):
         try:
@@ -157,6 +157,8 @@ def of_files(state: Path) -> Iterator[Family]:
         except FileNotFoundError:
             family.put(0, label)
     yield family
+    told = "Room that is kept for a full disk; 0 while it is given up or cannot be made."
+    yield one("heartbeatd_reserve_bytes", told, reserve.held(state))
 
 
 def of_settings(settings: Settings, wanted: Collection[Key]) -> Iterator[Family]:

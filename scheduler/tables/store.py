@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from sqlite_utils import Database
 
+from scheduler.tables.reserve import Reserve
 from scheduler.tables.schema import migrations
 
 APPLICATION_ID = 0x48425444  # "HBTD": tells our file from anyone else's
@@ -18,7 +19,9 @@ PASSING = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
 })  # fmt: skip
+NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})  # the latter: for the index of the log
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+FOLDED_AT, FOLDED_AT_IF_SHORT = 1000, 32  # pages of the log, which takes the room that rows would have
 MOST_DIGITS = 18  # of a row's number
 
 
@@ -28,6 +31,10 @@ class StoreError(Exception):
 
 class Unavailable(Exception):
     """The database could not be written just now (locked, disk full); nothing was changed, and trying later is right."""
+
+
+class Full(Unavailable):
+    """It could not be written for want of room on its disk."""
 
 
 def row_number(text: str) -> int | None:
@@ -41,9 +48,10 @@ class Store:
     WAL with `synchronous=FULL`, for an acknowledged commit must survive a power loss. Every write goes through `transaction`.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, reserve: Reserve) -> None:
         self.path = path
         self.connection = connection
+        self.reserve = reserve
         self._inode = path.stat().st_ino
 
     @classmethod
@@ -53,6 +61,8 @@ class Store:
         The file is 0600 whatever the umask. Raises StoreError and touches nothing where the file is damaged, not ours, or of
         a newer heartbeatd.
         """
+        reserve = Reserve(path)
+        reserve.give_up_if_short()
         inspect(path, thorough=check)
         try:
             if not path.exists() or path.stat().st_size == 0:
@@ -62,7 +72,20 @@ class Store:
             _migrate(path, connection)
         except sqlite3.DatabaseError as error:
             raise _unusable(path, error) from error
-        return cls(path, connection)
+        return cls(path, connection, reserve)
+
+    def keep_reserve(self) -> None:
+        """Hold some room in reserve, if there is any; where there is none, let the log take little."""
+        self._fold_log_at(FOLDED_AT if self.reserve.keep() else FOLDED_AT_IF_SHORT)
+
+    def make_room(self) -> bool:
+        """On a full disk: give up the reserve, and leave its room to rows; False where there was none to give up."""
+        if not self.reserve.give_up():
+            return False
+        self._fold_log_at(FOLDED_AT_IF_SHORT)
+        with suppress(sqlite3.OperationalError):  # it is tried again by every commit
+            self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        return True
 
     def close(self) -> None:
         """Close; the last connection to close folds the write-ahead log into the file."""
@@ -72,7 +95,8 @@ class Store:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """One `begin immediate` transaction: committed whole, or rolled back whole on any exception.
 
-        Raises Unavailable where SQLite could not begin or commit within the busy timeout, or the file was replaced.
+        Raises Unavailable where SQLite could not begin or commit within the busy timeout, or the file was replaced, and
+        Full where its disk has no room.
         """
         self._same_file()
         try:
@@ -86,8 +110,13 @@ class Store:
             self._roll_back()
             raise
 
+    def _fold_log_at(self, pages: int) -> None:
+        self.connection.execute(f"pragma wal_autocheckpoint = {pages}").fetchall()
+
     def _named(self, error: sqlite3.DatabaseError) -> Exception:
         """What an error of SQLite means for us; one that means that we are wrong stays itself."""
+        if _no_room(error):
+            return Full(str(error))
         if _code(error) in PASSING:
             return Unavailable(str(error))
         return StoreError(_damaged(self.path, str(error))) if _code(error) in DAMAGE else error
@@ -218,8 +247,14 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def _no_room(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) in NO_ROOM
+
+
 def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
     """Only what SQLite calls damage is damage: a file that is locked or may not be read is sound as far as we know."""
+    if _no_room(error):
+        return StoreError(f"cannot use {path} just now: its disk is full; make room there")
     return StoreError(_damaged(path, str(error)) if _code(error) in DAMAGE else f"cannot use {path} just now: {error}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduler.observe import status
 from scheduler.outcome import Kind
-from scheduler.tables import mailbox, past, targets
+from scheduler.tables import mailbox, past, reserve, targets
 from scheduler.tables.store import reader, row_number
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad, not_found
@@ -36,6 +36,7 @@ def overview(call: Call) -> dict[str, Any]:
     call.only()
     with reading(call.reach) as db:
         told = status.snapshot(db, call.reach.clock())
+    told["reserve_bytes"] = reserve.held(call.reach.state)
     told["config_hash"] = call.reach.settings().hash
     told["entries"] = _reached(call, told["entries"])
     return told
