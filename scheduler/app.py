@@ -42,6 +42,7 @@ from scheduler.reload import Reloader
 from scheduler.settings import Settings
 from scheduler.tables import boots, once
 from scheduler.tables.boots import Boot
+from scheduler.tables.reserve import Reserve
 from scheduler.tables.store import Store, Unavailable, reader
 from scheduler.transports import Sent
 from scheduler.watch import Watch
@@ -297,6 +298,8 @@ def _allow_files(concurrency: int) -> None:
 
 def _open_store(path: Path) -> Store:
     """Open the database; its every page is checked first unless the last life ended in order."""
+    reserve = Reserve(path)
+    reserve.give_up_if_short()  # reading needs room too, where the last life has put the log away
     clean = True
     if path.exists() and path.stat().st_size:
         connection = reader(path)
@@ -304,7 +307,7 @@ def _open_store(path: Path) -> Store:
             clean = boots.ended_cleanly(connection)
         finally:
             connection.close()
-    return Store.open(path, check=not clean)
+    return Store.open(path, check=not clean, reserve=reserve)
 
 
 def _end_orphans(store: Store) -> Survivors:

@@ -200,10 +200,13 @@ def test_where_as_much_goes_as_comes_the_reserve_lets_beats_go_on_without_an_end
     assert 60 <= len(world.rows("ops")) <= 62
 
 
-def test_a_killed_daemon_starts_on_a_full_disk_by_its_reserve(daemon: Callable[[str], tuple[Daemon, Disk]]) -> None:
+@pytest.mark.parametrize("end", [Daemon.kill, Daemon.stop], ids=["killed", "stopped"])
+def test_a_daemon_starts_on_a_full_disk_by_its_reserve(
+    daemon: Callable[[str], tuple[Daemon, Disk]], end: Callable[[Daemon], Any]
+) -> None:
     it, disk = daemon("24m")
     it.until(lambda: (it.folder / "state" / "h.db.reserve").exists() and it.runs("tick", "--outcome", "ok"))
-    it.kill()
+    end(it)
     disk.fill()
     it.start()
     before = len(did(it))

@@ -55,13 +55,13 @@ class Store:
         self._inode = path.stat().st_ino
 
     @classmethod
-    def open(cls, path: Path, *, check: bool = False) -> Store:
+    def open(cls, path: Path, *, check: bool = False, reserve: Reserve | None = None) -> Store:
         """Open or create the file at `path` and bring its schema up to date; `check` reads every page first.
 
-        The file is 0600 whatever the umask. Raises StoreError and touches nothing where the file is damaged, not ours, or of
-        a newer heartbeatd.
+        `reserve` is its reserve, where that has been made use of already. The file is 0600 whatever the umask. Raises StoreError
+        and touches nothing where the file is damaged, not ours, or of a newer heartbeatd.
         """
-        reserve = Reserve(path)
+        reserve = reserve or Reserve(path)
         reserve.give_up_if_short()
         inspect(path, thorough=check)
         try:
