@@ -53,6 +53,13 @@ def test_a_name_that_is_not_known_is_a_failure_of_its_own() -> None:
     assert answer.unheard
 
 
+@pytest.mark.parametrize("host", ["nobody\0.example", "no body.example", "nobody\x7f.example"])
+def test_a_host_that_no_head_of_a_request_can_hold_is_asked_of_nobody(host: str) -> None:
+    resolver = Resolver(["127.0.0.1"])
+    answer = trouble(f"http://{host}/", names=Names(resolver)).answer
+    assert (answer.failure, answer.error, resolver.asked) == (Failure.BAD_REQUEST, wire.MALFORMED, 0)
+
+
 def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
     gate = threading.Event()
     answer = trouble("http://nobody.example/", 0.2, names=Names(Resolver(["127.0.0.1"], gate))).answer

@@ -33,6 +33,7 @@ PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
 MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HOST = re.compile(r"[!-~]+")  # it goes into the head as it is
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _NAMES = Names(lambda *question, **more: socket.getaddrinfo(*question, **more))
 
@@ -117,7 +118,7 @@ def take_apart(url: str) -> Target:
         host, port = _host(parts), parts.port
     except ValueError:
         raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
-    if parts.scheme not in ("http", "https") or not host:
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host):
         raise Trouble(Failure.BAD_REQUEST, MALFORMED)
     path = quote(parts.path or "/", safe=PATH_SAFE) + (f"?{quote(parts.query, safe=PATH_SAFE)}" if parts.query else "")
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else None
