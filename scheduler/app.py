@@ -83,7 +83,7 @@ class Daemon:
         self.settings = loaded.settings
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
-        _allow_files(self.settings.limits.concurrency)
+        descriptors.see_to(self.settings.limits.concurrency)
         self._bell = Bell()
         self._stops = 0
         self._reload_wanted = False
@@ -286,14 +286,6 @@ def _take_lock(settings: Settings, instance: str) -> Lock:
     except Taken:
         time.sleep(A_MOMENT)  # a command that writes for an absent daemon holds it for a moment too
         return Lock.take(lock, started_at=utc_now(), instance=instance)
-
-
-def _allow_files(concurrency: int) -> None:
-    needed, allowed = descriptors.needed(concurrency), descriptors.allow(descriptors.needed(descriptors.MOST_RUNS))
-    if allowed < needed:
-        problem = f"concurrency: {concurrency} runs at a time may need {needed} open files, and {allowed} are allowed"
-        remedy = "write a smaller number, or allow more (ulimit -n, LimitNOFILE= of systemd)"
-        event(logging.WARNING, "limits", problem=f"{problem}; {remedy}")
 
 
 def _open_store(path: Path) -> Store:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import resource
+
+from scheduler.logs import event
 
 MOST_RUNS = 1000  # that limits.concurrency allows, which a reload may change
 OF_A_RUN = 8  # its lane, and a socket, or the pipes of a child and what watches them
 OF_ITS_OWN = 200  # the database, the interface, deliveries
 
 _ANY = 1 << 30
+
+
+def see_to(concurrency: int) -> None:
+    """Ask for what the most runs need that a config may allow, and warn where that is too little for this one's `concurrency`."""
+    wanted, allowed = needed(concurrency), allow(needed(MOST_RUNS))
+    if allowed < wanted:
+        problem = f"concurrency: {concurrency} runs at a time may need {wanted} open files, and {allowed} are allowed"
+        remedy = "write a smaller number, or allow more (ulimit -n, LimitNOFILE= of systemd)"
+        event(logging.WARNING, "limits", problem=f"{problem}; {remedy}")
 
 
 def needed(runs: int) -> int:

@@ -195,3 +195,32 @@ def test_a_beat_that_takes_its_own_lane_does_not_wait_for_itself(daemon: Begin, 
     own = f"{sys.executable} -m scheduler -c {tmp_path}/config.yaml busy ops -- echo HEARTBEAT_OK"
     it = daemon(BEAT.format(interval="1h", script=f"cat > /dev/null; cd {REPOSITORY}; {own}"))
     assert "outcome=ok" in it.expect("run id=")
+
+
+def test_the_files_of_lanes_are_made_ahead_for_their_owner_alone_and_those_that_are_there_stay(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path / "lanes")
+    lanes.prepare(["a"])
+    before = lanes.path("a").stat().st_ino
+    usual = os.umask(0)
+    try:
+        lanes.prepare(["a", "b"])
+    finally:
+        os.umask(usual)
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in lanes.folder.iterdir()} == {
+        "a.lock": "0o600",
+        "b.lock": "0o600",
+    }
+    assert lanes.path("a").stat().st_ino == before
+
+
+def test_a_daemon_makes_them_before_the_first_beat(daemon: Begin) -> None:
+    it = daemon(CONFIG_AHEAD)
+    assert it.until(lambda: (it.folder / "state" / "lanes" / "later.lock").exists())
+    assert it.runs("later") == []
+
+
+CONFIG_AHEAD = """\
+state: state/h.db
+agents:
+  later: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: log}}
+"""
