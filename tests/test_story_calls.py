@@ -11,10 +11,20 @@ from servers.scripted import Server, reply
 from test_story_models import KEY, config, decides, model
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.runs import Report
+from scheduler.engine.runs import Cancel, Report
 from scheduler.observe.metrics import Metrics
+from scheduler.outcome import Call, Ending, Failure, Outcome
 from scheduler.tables.times import millis
 from scheduler.transports import Sent
+from scheduler.work.executor import Done
+
+# What a runner gives back whose call was cut short.
+CUT_SHORT = Ending(
+    Outcome.FAILED,
+    Failure.EXIT,
+    error="the call was cut short",
+    calls=(Call("anthropic", "claude-haiku-5-5", None, None, failure=Failure.EXIT),),
+)
 
 PRICES = "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}, claude-sonnet-5: {input: 3.0, output: 15.0}}"
 
@@ -409,3 +419,19 @@ def test_one_hanging_channel_does_not_hold_up_another(play):
     for _ in range(4):
         world.engine.tick(world.clock.read())
     assert any(name == "a8" for _, name, _ in world.said)
+
+
+def test_a_trial_that_somebody_cut_short_says_nothing_of_the_provider_and_is_made_by_the_next_beat(play):
+    with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
+        world.run(minutes=29)
+        told = len(names(world, "ProviderFailed"))
+        world.takes["ops"] = timedelta(minutes=5)
+        world.run(minutes=2)
+        trial = world.rows()[-1]
+        assert (trial["state"], len(server.requests)) == ("running", 2)
+        world.runs.cancel = lambda number, why: world.runs.give_up(number, Done(world.runs.inflight()[number], CUT_SHORT))
+        world.ask(Cancel(trial["id"]))
+        world.run(minutes=18)
+    assert [line[6:] for line in world.story()[-2:]] == ["08:30 interval abandoned cancelled", "08:40 interval ok heartbeat_ok"]
+    assert len(names(world, "ProviderFailed")) == told
