@@ -220,7 +220,7 @@ def test_two_hundred_slow_clients_keep_nobody_waiting(tmp_path: Path) -> None:
 
 
 def test_too_many_connections_are_told_to_come_back(tmp_path: Path) -> None:
-    with Living(tmp_path, patience=SHORT) as daemon:
+    with Living(tmp_path) as daemon:
         with ExitStack() as stack:
             for _ in range(256):
                 stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
