@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from zoneinfo import ZoneInfo
 
@@ -88,13 +89,13 @@ class Part:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prompt:
     """The parts in their order."""
 
     parts: tuple[Part, ...]
 
-    @property
+    @cached_property
     def text(self) -> str:
         return "\n\n".join(part.text for part in self.parts) + "\n"
 
@@ -152,8 +153,9 @@ def meta(facts: Facts, heartbeat: Heartbeat) -> dict[str, object]:
     }
 
 
+@lru_cache(maxsize=16)
 def time_part(now: datetime, zone: ZoneInfo) -> Part:
-    """What an agent is told of the time."""
+    """What an agent is told of the time. Kept, for what is due together begins at one instant."""
     local = now.astimezone(zone)
     said = f"{_WEEKDAYS[local.weekday()]} {local:%Y-%m-%d %H:%M} ({zone.key}, UTC{local:%z})"
     return Part("time", f"Local time: {said}.")

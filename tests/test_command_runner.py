@@ -14,7 +14,7 @@ from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run
 from heartbeat.runners.command import MAX_ERROR, ask
 from heartbeat.spec import CommandRunner
 
-RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(minutes=5), {"failures": 2, "zone": "Zürich"})
+RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(minutes=5), lambda: {"failures": 2, "zone": "Zürich"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def test_no_model_asked_for_means_no_variable() -> None:
 
 def test_text_that_utf_8_cannot_say_is_replaced_on_the_way_in() -> None:
     program = Program(Ended())
-    ask(replace(RUN, prompt="a\ud800b", meta={"x": "\ud800"}), CommandRunner(("agent",), {}), program)
+    ask(replace(RUN, prompt="a\ud800b", meta=lambda: {"x": "\ud800"}), CommandRunner(("agent",), {}), program)
     assert program.stdin == b"a?b"
     assert program.env["HEARTBEATD_META"] == '{"x": "?"}'
 

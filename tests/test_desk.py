@@ -206,7 +206,7 @@ def waits_in_process(run: dict[str, object]) -> str:
 
 def test_a_callable_in_our_own_process_has_left_the_desk(tmp_path: Path) -> None:
     diary = Diary()
-    run = Run("ops", "prompt", None, tmp_path, timedelta(seconds=5), {})
+    run = Run("ops", "prompt", None, tmp_path, timedelta(seconds=5), dict)
     runner = PythonRunner(f"{__name__}:waits_in_process", in_process=True)
     diary.desk.bring(lambda: diary.write(python.ask(run, runner, Children("life/1").start).text))
     diary.desk.bring(GO.set)

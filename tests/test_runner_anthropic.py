@@ -24,7 +24,7 @@ from heartbeat.spec import ModelRunner, Provider
 ask, decide = waited(runner.ask), waited(runner.decide)
 
 KEY = "sk-ant-canary-0123456789"
-RUN = Run("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), {"run": 7})
+RUN = Run("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
 OURS = {"content-length", "accept-encoding", "connection"}  # headers that the wire decides about
 TOKENS = Tokens(input=120, output=30, cache_read=7, cache_write=2)
 LINE = "provider 'anthropic': it has no key; write providers: {anthropic: {api_key: \"${ANTHROPIC_API_KEY}\"}}"

@@ -25,7 +25,7 @@ HOME = Path(__file__).parent.parent
 
 
 def run_in(folder: Path) -> Run:
-    return Run("ops", "How is it?", "small", folder, timedelta(seconds=10), {"run": 7})
+    return Run("ops", "How is it?", "small", folder, timedelta(seconds=10), lambda: {"run": 7})
 
 
 def model_at(kind: str, url: str) -> ModelRunner:

@@ -17,7 +17,7 @@ from heartbeat.spec import HttpRunner
 ask = waited(http.ask)
 
 META = {"run": 7, "failures": 2, "zone": "Zürich"}
-RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(seconds=5), META)
+RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(seconds=5), lambda: META)
 
 
 class Opaque:

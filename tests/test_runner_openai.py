@@ -18,7 +18,7 @@ from heartbeat.spec import ModelRunner, Provider
 ask, decide = waited(openai.ask), waited(openai.decide)
 
 KEY = "sk-canary-0123456789"
-RUN = Run("ops", "How is it?\n", "llama-9", Path("agents/ops"), timedelta(seconds=5), {"run": 7})
+RUN = Run("ops", "How is it?\n", "llama-9", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
 TOKENS = Tokens(input=120, output=30, cache_read=7)
 
 

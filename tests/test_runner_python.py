@@ -57,7 +57,7 @@ PLACE = {True: "in the daemon", False: "in a child"}
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     (tmp_path / "house_agent.py").write_text(textwrap.dedent(MODULE))
-    return Run("ops", "How is it?", "small", tmp_path, timedelta(seconds=30), {"run": 7})
+    return Run("ops", "How is it?", "small", tmp_path, timedelta(seconds=30), lambda: {"run": 7})
 
 
 @pytest.fixture(params=[True, False], ids=PLACE.get)
@@ -185,7 +185,7 @@ def test_a_child_that_takes_too_long_is_ended(run: Run) -> None:
 
 
 def test_a_workspace_that_is_not_there_is_a_failure(run: Run, tmp_path: Path) -> None:
-    gone = Run("ops", "?", None, tmp_path / "gone", timedelta(seconds=30), {})
+    gone = Run("ops", "?", None, tmp_path / "gone", timedelta(seconds=30), dict)
     answer = call(gone, "told")
     assert answer.failure is Failure.EXIT
     assert answer.error.startswith("could not start: ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -35,8 +35,8 @@ class Failure(StrEnum):
 class Run:
     """One question to one agent.
 
-    `model` None leaves the choice to the agent; `meta` is plain data, fit for JSON. `messages` is what was said before the
-    prompt, oldest first, as (role, text) with the roles `user` and `assistant`.
+    `model` None leaves the choice to the agent; `meta` gives plain data about the run, fit for JSON, to those ways that hand
+    it on. `messages` is what was said before the prompt, oldest first, as (role, text) with the roles `user` and `assistant`.
     """
 
     agent: str
@@ -44,7 +44,7 @@ class Run:
     model: str | None
     workspace: Path
     timeout: timedelta
-    meta: Mapping[str, object]
+    meta: Callable[[], Mapping[str, object]]
     messages: tuple[tuple[str, str], ...] = ()
 
 

@@ -65,7 +65,7 @@ def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    meta = json.dumps(run.meta, ensure_ascii=False).encode(errors="replace").decode()
+    meta = json.dumps(run.meta(), ensure_ascii=False).encode(errors="replace").decode()
     facts = {"HEARTBEATD_AGENT": run.agent, "HEARTBEATD_META": meta}
     return {**facts, "HEARTBEATD_MODEL": run.model} if run.model else facts
 

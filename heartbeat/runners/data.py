@@ -18,13 +18,14 @@ MAX_LOG = 16 * 1024  # characters for the log, of which the first are kept
 
 def of(run: Run) -> dict[str, object]:
     """The run as JSON knows it: `timeout` in seconds, `run` the number of the run, `messages` if there were any."""
+    meta = dict(run.meta())
     data: dict[str, object] = {
         "agent": run.agent,
         "prompt": clean(run.prompt),
         "model": run.model,
         "timeout": run.timeout.total_seconds(),
-        "meta": dict(run.meta),
-        "run": run.meta.get("run"),
+        "meta": meta,
+        "run": meta.get("run"),
     }
     if run.messages:
         data["messages"] = turns(run)[:-1]

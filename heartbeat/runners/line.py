@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from heartbeat import waiting
@@ -36,11 +36,12 @@ class Names:
         self._resolve = resolve
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, int], Future[Addresses]] = {}
+        self._written = lru_cache(maxsize=64)(self._find)
 
     async def find(self, host: str, port: int, seconds: float) -> Addresses:
         """The addresses of a host; TimeoutError, OSError or UnicodeError. The resolver knows no timeout: a thread waits."""
         if _is_address(host):
-            return list(self._resolve(host, port, type=socket.SOCK_STREAM))
+            return self._written(host, port)
         question = self._question(host, port)
         if not await waiting.done(question, seconds):
             raise TimeoutError
@@ -55,9 +56,12 @@ class Names:
                 self._asked[host, port] = question
             return question
 
+    def _find(self, host: str, port: int) -> Addresses:
+        return list(self._resolve(host, port, type=socket.SOCK_STREAM))
+
     def _ask(self, host: str, port: int, question: Future[Addresses]) -> None:
         try:
-            question.set_result(list(self._resolve(host, port, type=socket.SOCK_STREAM)))
+            question.set_result(self._find(host, port))
         except (OSError, UnicodeError) as error:
             question.set_exception(error)
         finally:

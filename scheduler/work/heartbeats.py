@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from heartbeat import checklist, precheck, verdict
 from heartbeat.checks import Situation, answers, checklist_of, first_obstacle, late_obstacle
@@ -153,7 +154,7 @@ async def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts, 
     prompt = question(facts, spec)
     if asking.outgrows(claim, prompt):
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    run = replace(_run(spec, claim, facts, prompt, decide.model), timeout=timeout)
+    run = _run(spec, claim, facts, prompt, decide.model, timeout)
     answer = await runners.decide(run, decide.runner)
     if isinstance(answer, Answer):
         return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
@@ -176,13 +177,25 @@ async def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, st
     if facts.tasks is not None and asking.outgrows(claim, prompt):
         error = "the tasks that were decided on make the prompt larger than its budget allows"
         return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.sizes))
-    run = replace(_run(spec, claim, facts, prompt, spec.model), messages=claim.messages, timeout=timeout)
+    run = _run(spec, claim, facts, prompt, spec.model, timeout, claim.messages)
     return await asking.ask(run, prompt, spec.runner, start, lambda text: _judged(spec, text))
 
 
-def _run(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, model: str | None) -> Run:
-    about = {**meta(facts, spec), **asking.about(claim)}
-    return Run(spec.name, prompt.text, model, spec.workspace, spec.timeout, about)
+def _run(
+    spec: Heartbeat,
+    claim: Claim,
+    facts: Facts,
+    prompt: Prompt,
+    model: str | None,
+    timeout: timedelta,
+    messages: tuple[tuple[str, str], ...] = (),
+) -> Run:
+    about = partial(_about, spec, claim, facts)
+    return Run(spec.name, prompt.text, model, spec.workspace, timeout, about, messages)
+
+
+def _about(spec: Heartbeat, claim: Claim, facts: Facts) -> dict[str, object]:
+    return {**meta(facts, spec), **asking.about(claim)}
 
 
 def look(spec: Heartbeat, claim: Claim) -> Situation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from cron.job import Job
 from heartbeat import task
 from heartbeat.prompt import estimate
@@ -21,14 +23,17 @@ async def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.
     prompt = task.compose(job.prompt or "", agent, claim.started_at, asking.files(agent.workspace, agent.context))
     if asking.outgrows(claim, prompt) or estimate(prompt.text) > agent.max_input_tokens:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    about = {**task.meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
-    run = Run(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, about)
+    run = Run(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, partial(_about, job, agent, claim))
     return await asking.ask(run, prompt, agent.runner, start, judge)
 
 
 def gates(claim: Claim) -> list[tuple[Skip, bool]]:
     """Each reason not to ask the agent that is known beforehand, with whether it stands in the way."""
     return [(Skip.BUSY, claim.busy), (Skip.BUDGET, claim.over_budget is not None), (Skip.BREAKER_OPEN, claim.breaker_open)]
+
+
+def _about(job: Job, agent: Agent, claim: Claim) -> dict[str, object]:
+    return {**task.meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
 
 
 def _obstacle(claim: Claim) -> Skip | None:
