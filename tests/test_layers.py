@@ -16,7 +16,7 @@ DOORS = {
     "_ruamel_yaml": {"scheduler/config/tree.py"},
     "sqlite_utils": {"scheduler/tables/store.py", "scheduler/tables/schema.py"},
     "prometheus_client": {"scheduler/observe/metrics.py", "scheduler/observe/gauges.py"},
-    "h11": {"heartbeat/runners/wire.py"},
+    "httptools": {"heartbeat/runners/arriving.py"},
     "anthropic": {"heartbeat/runners/anthropic.py"},
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/transports/apprise.py"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -17,15 +17,12 @@ from ipaddress import IPv6Address
 from ssl import SSLContext, create_default_context
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-import h11
-
 from heartbeat import waiting
 from heartbeat.runners import Failure
+from heartbeat.runners.arriving import Arriving, Malformed
 from heartbeat.runners.line import Line, Names, Stream
 from heartbeat.runners.trouble import Reply, Trouble
 
-MAX_HEAD = 100 * 1024  # bytes
-MOST_HINTS = 10  # answers that only inform of the one to come
 MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
 MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status
 
@@ -37,8 +34,6 @@ _HOST = re.compile(r"[!-~]+")  # it goes into the head as it is
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _NAMES = Names(lambda *question, **more: socket.getaddrinfo(*question, **more))
 
-
-_A_POST = h11.Request(method="POST", target="/", headers=[("host", "x")])
 
 PORTS = {"http": 80, "https": 443}
 
@@ -89,19 +84,16 @@ async def send(
     A login in the URL becomes a header. `tls` replaces the system's trust in certificates. Raises Trouble, in words of
     ours alone, that name neither the address nor a header's value.
     """
-    exchange = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
-    exchange.send(_A_POST)
-    exchange.send(h11.EndOfMessage())
     request = _head(target, tuple(headers.items())) + b"content-length: %d\r\n\r\n" % len(body) + body
     trust = (tls or _trust()) if target.scheme == "https" else None
     try:
         with closing(await line.connect(target.host, target.port or PORTS[target.scheme], trust)) as stream:
             await stream.write(request)
-            answer = await _coming(exchange, stream)
+            answer = await _coming(stream)
             return Reply(answer.status, answer.headers, await read(answer))
     except waiting.Cut:
         raise line.trouble(Failure.EXIT, "the call was cut short", transient=False) from None
-    except h11.RemoteProtocolError:
+    except Malformed:
         if line.ended:
             raise Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True) from None
         raise Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer") from None
@@ -135,11 +127,7 @@ def _host(parts: SplitResult) -> str:
 
 @lru_cache(maxsize=256)
 def _head(target: Target, given: tuple[tuple[str, str], ...]) -> bytes:
-    """The head of a request, but for the length of its body, with which it ends. Kept, for an agent's is always the same.
-
-    The library, which is to read the answer, is only told that there was a POST: writing twenty headers, and looking through
-    them once more, it would take a fifth of a beat's time.
-    """
+    """The head of a request, but for the length of its body, with which it ends. Kept, for an agent's is always the same."""
     ours = {"user-agent": "heartbeatd", "content-type": "application/json"}
     headers = ours | {name.lower(): value for name, value in given}
     if target.login is not None and "authorization" in headers:
@@ -155,26 +143,17 @@ def _head(target: Target, given: tuple[tuple[str, str], ...]) -> bytes:
     return "\r\n".join(head).encode("ascii")
 
 
-async def _coming(exchange: h11.Connection, stream: Stream) -> Coming:
-    for _ in range(MOST_HINTS + 1):
-        event = await _next(exchange, stream)
-        if isinstance(event, h11.Response):
-            return Coming(event.status_code, _legible(event.headers), partial(_more, exchange, stream))
-    raise h11.RemoteProtocolError("it only informs of an answer")
+async def _coming(stream: Stream) -> Coming:
+    arriving = Arriving()
+    while arriving.status is None:
+        arriving.feed(await stream.read())
+    return Coming(arriving.status, arriving.headers, partial(_more, arriving, stream))
 
 
-async def _more(exchange: h11.Connection, stream: Stream) -> bytes:
-    event = await _next(exchange, stream)
-    return bytes(event.data) if isinstance(event, h11.Data) else b""
-
-
-async def _next(exchange: h11.Connection, stream: Stream) -> h11.Event:
-    """The next part of an answer."""
-    while (event := exchange.next_event()) is h11.NEED_DATA:
-        exchange.receive_data(await stream.read())
-    if not isinstance(event, (h11.InformationalResponse, h11.Response, h11.Data, h11.EndOfMessage)):
-        raise h11.RemoteProtocolError("it closed the connection, or wants to speak another protocol")
-    return event
+async def _more(arriving: Arriving, stream: Stream) -> bytes:
+    while (part := arriving.take()) == b"":
+        arriving.feed(await stream.read())
+    return part or b""
 
 
 async def whole(response: Coming) -> bytes:
@@ -199,13 +178,9 @@ async def beginning(response: Coming) -> bytes:
             body += chunk
             if len(body) >= MAX_BEGINNING:
                 break
-    except (Trouble, h11.RemoteProtocolError):
+    except (Trouble, Malformed):
         return bytes(body)
     return bytes(body[:MAX_BEGINNING])
-
-
-def _legible(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
 
 
 @cache
