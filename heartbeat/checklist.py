@@ -145,6 +145,7 @@ class Progress:
     done: int
 
 
+@lru_cache(maxsize=16)
 def progress(*texts: str) -> Progress:
     """The boxes of these texts: those done anywhere, those open outside `Completed`."""
     opened = sum(_has_box(line, "[ ]") for text in texts for line, code in open_lines(text) if not code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from hashlib import sha256
 
 from heartbeat import marks
@@ -60,10 +61,12 @@ class _Section:
     level: int
     heading: tuple[str, ...]
     blocks: list[_Block] = field(default_factory=list)
+    items: list[_Block] = field(default_factory=list)
 
-    @property
-    def items(self) -> list[_Block]:
-        return [block for block in self.blocks if block.is_item]
+    def add(self, block: _Block) -> None:
+        self.blocks.append(block)
+        if block.is_item:
+            self.items.append(block)
 
 
 def select(text: str, slot: datetime, asked: Mapping[str, datetime], *, everything: bool = False) -> Selection:
@@ -73,7 +76,7 @@ def select(text: str, slot: datetime, asked: Mapping[str, datetime], *, everythi
     section the due items stand by their priority. Other text belongs to the items of its section, and is asked about with
     them; in a section without items, at every beat. Sections in which nothing is due are left out.
     """
-    sections = list(_sections(text))
+    sections = _sections(text)
     told = [_told(section, [item for item in section.items if _is_due(item, slot, asked, everything)]) for section in sections]
     return Selection(
         "\n".join(_written(sections, told)).strip("\n"),
@@ -109,7 +112,7 @@ def _told(section: _Section, due: list[_Block]) -> list[_Block]:
     ]
 
 
-def _written(sections: list[_Section], told: list[list[_Block]]) -> Iterator[str]:
+def _written(sections: tuple[_Section, ...], told: list[list[_Block]]) -> Iterator[str]:
     """The lines of what is asked about; a heading stands where something below it does."""
     for index, section in enumerate(sections):
         if any(block.work for place in _below(sections, index) for block in told[place]):
@@ -118,7 +121,7 @@ def _written(sections: list[_Section], told: list[list[_Block]]) -> Iterator[str
                 yield from _shown(block)
 
 
-def _below(sections: list[_Section], index: int) -> Iterator[int]:
+def _below(sections: tuple[_Section, ...], index: int) -> Iterator[int]:
     """A section and those that belong to it, by their places."""
     yield index
     for place in range(index + 1, len(sections)):
@@ -139,7 +142,13 @@ def _shown(block: _Block) -> Iterator[str]:
     yield from others
 
 
-def _sections(text: str) -> Iterator[_Section]:
+@lru_cache(maxsize=16)
+def _sections(text: str) -> tuple[_Section, ...]:
+    """The sections of a text, kept as its lines are; nobody changes them."""
+    return tuple(_taken_apart(text))
+
+
+def _taken_apart(text: str) -> Iterator[_Section]:
     section = _Section(0, ())
     for lines in _grouped(open_lines(text)):
         line, code = lines[0]
@@ -150,7 +159,7 @@ def _sections(text: str) -> Iterator[_Section]:
             lines = lines[1:]
         if lines:
             marked = None if code or heading else marks.read(line)
-            section.blocks.append(_Block(marked, lines, any(is_content(each, fenced) for each, fenced in lines)))
+            section.add(_Block(marked, lines, any(is_content(each, fenced) for each, fenced in lines)))
     yield section
 
 

@@ -27,7 +27,11 @@ class Family:
 
     def grow(self, *labels: str, by: float = 1) -> None:
         """Add to a series, which is made if it is not there."""
-        self.put(self._values.get(labels, 0) + by, *labels)
+        value = self._values.get(labels)
+        if value is None:
+            self.put(by, *labels)
+        else:
+            self._values[labels] = value + by
 
     def put(self, value: float, *labels: str) -> None:
         """Set a series, which is made if it is not there."""
