@@ -14,6 +14,7 @@ from world import QUIET, Takes, World, at
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import RunJob, WakeAgent
+from scheduler.engine.runs import Cancel
 from scheduler.tables import wakes
 from scheduler.transports import Sent
 from scheduler.turn import Turn
@@ -277,6 +278,26 @@ def test_an_attempt_that_could_not_be_ended_is_not_tried_again_beside_itself(pla
     world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]  # it does not listen
     world.run(minutes=10)
     assert len(world.asked) == 1
+
+
+def test_the_attempt_after_one_that_was_ended_has_its_own_time(play) -> None:
+    world = play(agent(timeout="1m", retries="1"))
+    answers = iter([Takes("never", timedelta(days=1)), Takes(QUIET, timedelta(seconds=30))])
+    world.scripts["ops"] = lambda asked: next(answers)
+    world.run(minutes=5)
+    assert (len(world.asked), world.story()) == (2, ["03-02 08:00 interval ok heartbeat_ok"])
+
+
+def test_a_cancelled_run_that_does_not_listen_is_given_up_in_seconds(play) -> None:
+    world = play(agent(timeout="1h"))
+    world.scripts["ops"] = lambda asked: Takes("never", timedelta(days=1))
+    world.run(minutes=1)
+    world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]
+    world.ask(Cancel(world.rows()[0]["id"]))
+    world.run(seconds=9)
+    assert world.rows()[0]["state"] == "running"
+    world.run(seconds=3)
+    assert world.story() == ["03-02 08:00 interval abandoned cancelled"]
 
 
 def test_a_run_is_ended_at_its_timeout_though_the_database_is_locked(play) -> None:

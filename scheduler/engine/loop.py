@@ -193,6 +193,7 @@ class Engine:
     def _committed(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
         """Let go of what is written down, and tell of it."""
         self._recovered()
+        self._deadlines.forget(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
         self._letters.ack([number for number, _ in letters])
         self._tell(turn)
