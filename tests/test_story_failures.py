@@ -85,6 +85,17 @@ def test_a_hung_run_is_ended_at_its_timeout_and_told(play: Play) -> None:
     assert "did not end within its timeout" in world.said[0][2]
 
 
+def test_each_of_several_hung_runs_is_ended_at_its_own_timeout(play: Play) -> None:
+    world = play(agent(timeout="5m", retries="0") + job(every="30m", timeout="10m"))
+    world.scripts["ops"] = world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
+    world.run(minutes=32)
+    assert [row["name"] for row in world.rows() if row["state"] == "running"] == ["ops", "measure"]
+    world.run(minutes=4)
+    assert [row["name"] for row in world.rows() if row["state"] == "running"] == ["measure"]
+    world.run(minutes=5)
+    assert not [row for row in world.rows() if row["state"] == "running"]
+
+
 def test_a_runner_that_raises_is_a_failed_run_and_the_daemon_lives(play: Play) -> None:
     world = play(agent() + job(every="10m"))
     world.scripts["ops"] = lambda asked: SystemError("out of cheese")
