@@ -168,7 +168,7 @@ def test_a_run_half_of_which_has_no_price_has_no_known_cost(play):
     assert world.rows()[0]["cost_usd"] is None
 
 
-def test_what_two_calls_of_an_attempt_took_is_read_once_and_written_once(play):
+def test_what_two_calls_of_an_attempt_took_is_added_in_one_statement(play):
     with model(decides("run", "do it"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
         asked: list[str] = []
@@ -176,7 +176,7 @@ def test_what_two_calls_of_an_attempt_took_is_read_once_and_written_once(play):
         world.run(minutes=1)
     assert [event.tokens.total for event in names(world, "Paid")] == [159, 159]
     assert world.rows()[0]["tokens"]["input"] == 240
-    assert [text.split(" ")[0] for text in asked if "tokens" in text and "cost_usd" in text] == ["select", "update"]
+    assert [text.split(" ")[0] for text in asked if "tokens" in text and "cost_usd" in text] == ["update"]
 
 
 def test_the_row_says_which_model_was_asked_for_after_a_reload_between_attempts(play):

@@ -61,6 +61,14 @@ class Tokens:
     def total(self) -> int:
         return self.input + self.output + self.cache_read + self.cache_write
 
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+        )
+
     def by_kind(self) -> dict[str, int]:
         """Each kind with its count."""
         return {"input": self.input, "output": self.output, "cache_read": self.cache_read, "cache_write": self.cache_write}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.engine import again, budgets, money
 from scheduler.events import Mismatched, ProviderFailed
 from scheduler.outcome import Call, Ending, Failure
-from scheduler.tables import breakers, history
+from scheduler.tables import breakers
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
@@ -14,11 +14,9 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
     if not (ending.calls or claim.probes or claim.reserved):
         return
-    before = history.taken(turn, claim)
-    if before is None:
+    if not money.book(turn, claim, ending):
         return
     budgets.settle(turn, claim, ending)
-    money.book(turn, claim, before, ending)
     # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
     is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
     for call in ending.calls:

@@ -9,7 +9,6 @@ from scheduler.events import Paid
 from scheduler.outcome import Call, Ending
 from scheduler.settings import Price
 from scheduler.tables import history
-from scheduler.tables.history import Taken
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
@@ -33,22 +32,19 @@ def cost(prices: Mapping[str, Price], call: Call) -> float | None:
     return data.cost(sum(parts) / MILLION)
 
 
-def book(turn: Turn, claim: Claim, before: Taken, ending: Ending) -> None:
-    """Add what the calls of an attempt took to its run's row; one that took nothing leaves no trace.
+def book(turn: Turn, claim: Claim, ending: Ending) -> bool:
+    """Add what the calls of an attempt took to its run's row; False, and nothing booked, when that is no longer the claim's.
 
-    Once a call has no price, the run's cost is unknown for good: a part is not the whole.
+    A call that took nothing leaves no trace.
     """
-    after = before
-    for call in ending.calls:
-        if call.tokens is None and call.cost_usd is None:
-            continue
-        paid = cost(turn.plan.settings.prices, call)
-        after = _sum(after, call.tokens or Tokens(), paid)
-        turn.tell(Paid(claim.entry.kind, claim.entry.name, call.model, call.tokens, paid, ending.outcome))
-    if after is not before:
-        history.note_taken(turn, claim.run_id, after)
-
-
-def _sum(before: Taken, tokens: Tokens, paid: float | None) -> Taken:
-    total = {kind: before.tokens.get(kind, 0) + count for kind, count in tokens.by_kind().items()}
-    return Taken(total, before.cost_usd + paid if before.cost_usd is not None and paid is not None else None)
+    prices = turn.plan.settings.prices
+    paid = [(call, cost(prices, call)) for call in ending.calls if call.tokens is not None or call.cost_usd is not None]
+    if not paid:
+        return history.is_ours(turn, claim)
+    costs = [usd for _, usd in paid if usd is not None]
+    tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
+    if not history.add_taken(turn, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
+        return False
+    for call, usd in paid:
+        turn.tell(Paid(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, ending.outcome))
+    return True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
+from heartbeat.runners import Tokens
 from scheduler.events import Closed
 from scheduler.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.tables.duequeue import Open, Standing
@@ -49,26 +49,29 @@ def mark_cancelled(turn: Turn, run_id: int) -> None:
     turn.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What the calls of a run have taken: tokens by kind, and USD; None is unknown. Empty before the first call."""
-
-    tokens: Mapping[str, int] = field(default_factory=dict)
-    cost_usd: float | None = 0.0
+def is_ours(turn: Turn, claim: Claim) -> bool:
+    """Whether a run in progress is still the claim's."""
+    query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
+    return turn.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
 
 
-def taken(turn: Turn, claim: Claim) -> Taken | None:
-    """What a run has taken so far; None when it is no longer the claim's."""
-    query = "select tokens, cost_usd from run where id = ? and state = 'running' and owner = ? and fence = ?"
-    row = turn.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone()
-    if row is None:
-        return None
-    return Taken(json.loads(row["tokens"]), row["cost_usd"]) if row["tokens"] else Taken()
+def add_taken(turn: Turn, claim: Claim, tokens: Tokens, usd: float | None) -> bool:
+    """Add to what the calls of a run have taken; False, and nothing written, when it is no longer the claim's.
 
-
-def note_taken(turn: Turn, run_id: int, taken: Taken) -> None:
-    """Write what the calls of a run have taken by now."""
-    turn.db.execute("update run set tokens = ?, cost_usd = ? where id = ?", (json.dumps(taken.tokens), taken.cost_usd, run_id))
+    Once a cost is None, which is unknown, the run's is unknown for good: a part is not the whole.
+    """
+    added = turn.db.execute(
+        "update run set cost_usd = case when tokens is null then ? else cost_usd + ? end, tokens = json_object("
+        "'input', coalesce(json_extract(tokens, '$.input'), 0) + ?, 'output', coalesce(json_extract(tokens, '$.output'), 0) + ?,"
+        " 'cache_read', coalesce(json_extract(tokens, '$.cache_read'), 0) + ?,"
+        " 'cache_write', coalesce(json_extract(tokens, '$.cache_write'), 0) + ?)"
+        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (
+            usd, usd, tokens.input, tokens.output, tokens.cache_read, tokens.cache_write,
+            claim.run_id, claim.owner, claim.fence,
+        ),
+    ).fetchone()  # fmt: skip
+    return added is not None
 
 
 def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
