@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import multiprocessing
 import os
 import resource
+import select
+import socket
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 
 from scheduler.app import Daemon, now
@@ -23,24 +25,40 @@ BODY = json.dumps({
 
 
 def serve(told) -> None:
-    """A server of the Messages API that thinks for two seconds about everything."""
+    """A server of the Messages API that thinks for two seconds about everything.
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
-        await reader.readexactly(int(lines.get(b"content-length", b"0")))
-        await asyncio.sleep(ANSWER)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
-        await writer.drain()
-        writer.close()
+    It shares the machine with what is measured, where the model's would not, so it does as little as can be done: asyncio takes
+    a third of a second for a thousand calls.
+    """
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    listener.setblocking(False)
+    told.put(listener.getsockname()[1])
+    ready = select.epoll()
+    ready.register(listener, select.EPOLLIN)
+    asking: dict[int, tuple[socket.socket, bytes]] = {}
+    thinking: deque[tuple[float, socket.socket]] = deque()
+    while True:
+        for number, _ in ready.poll(max(thinking[0][0] - time.monotonic(), 0.0) if thinking else None):
+            if number == listener.fileno():
+                client = listener.accept()[0]
+                asking[client.fileno()] = client, b""
+                ready.register(client, select.EPOLLIN)
+                continue
+            client, said = asking[number]
+            said += client.recv(65536)
+            asking[number] = client, said
+            if is_whole(said):
+                ready.unregister(number)
+                thinking.append((time.monotonic() + ANSWER, client))
+        while thinking and thinking[0][0] <= time.monotonic():
+            with thinking.popleft()[1] as client:
+                client.sendall(answer)
 
-    async def run() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=4096)
-        told.put(server.sockets[0].getsockname()[1])
-        async with server:
-            await server.serve_forever()
 
-    asyncio.run(run())
+def is_whole(said: bytes) -> bool:
+    head, end, body = said.partition(b"\r\n\r\n")
+    return bool(end) and len(body) == int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
 
 
 def config(folder: Path, port: int, beats: int, concurrency: int, interval: float) -> Path:

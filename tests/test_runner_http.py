@@ -54,6 +54,15 @@ def test_the_run_is_posted_with_its_number_and_the_headers() -> None:
     }
 
 
+def test_where_the_body_ends_is_said_once_and_by_us() -> None:
+    own = {"Content-Length": "3", "content-length": "4", "Transfer-Encoding": "chunked"}
+    with Server([reply({"text": "fine"})]) as server:
+        assert ask(RUN, HttpRunner(server.url, own)).text == "fine"
+    request = server.requests[0]
+    assert request.headers["content-length"] == str(len(request.body))
+    assert "transfer-encoding" not in request.headers
+
+
 def test_kept_messages_are_sent_along() -> None:
     with Server([says("fine")]) as server:
         ask(replace(RUN, messages=(("user", "Before?"),)), HttpRunner(server.url, {}))

@@ -35,6 +35,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _NAMES = Names(lambda *question, **more: socket.getaddrinfo(*question, **more))
 
 
+FRAMING = ("content-length", "transfer-encoding")  # where a body ends is said once, and by us
 PORTS = {"http": 80, "https": 443}
 
 
@@ -129,7 +130,7 @@ def _host(parts: SplitResult) -> str:
 def _head(target: Target, given: tuple[tuple[str, str], ...]) -> bytes:
     """The head of a request, but for the length of its body, with which it ends. Kept, for an agent's is always the same."""
     ours = {"user-agent": "heartbeatd", "content-type": "application/json"}
-    headers = ours | {name.lower(): value for name, value in given}
+    headers = ours | {name.lower(): value for name, value in given if name.lower() not in FRAMING}
     if target.login is not None and "authorization" in headers:
         raise Trouble(Failure.BAD_REQUEST, "its address holds a login, but there is a key as well; write only one of them")
     if target.login is not None:

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h11
+
 CERTIFICATE = Path(__file__).parent / "localhost.pem"  # with its key; for the name localhost, trusted by nobody
+
+TLS = b"\x16"  # what it begins with
 
 Act = Callable[[socket.socket, threading.Event], None]
 
@@ -123,6 +127,7 @@ class Server:
     tls: bool = False
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
+    refused: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
@@ -145,6 +150,7 @@ class Server:
         for thread in self._threads:
             thread.join(10)
         self._listener.close()
+        assert not self.refused, self.refused
 
     def _listen(self) -> None:
         while not self._over.is_set():
@@ -160,10 +166,15 @@ class Server:
     def _serve(self, plain: socket.socket) -> None:
         plain.settimeout(10)
         try:
+            if not self.tls and plain.recv(1, socket.MSG_PEEK) == TLS:
+                raise ConnectionResetError
             with _secured(plain) if self.tls else plain as connection:
                 request = _request(connection)
                 self._next(request)(connection, self._over)
         except OSError:
+            plain.close()
+        except (AssertionError, h11.RemoteProtocolError) as wrong:
+            self.refused.append(str(wrong))
             plain.close()
 
     def _next(self, request: Request) -> Act:
@@ -179,16 +190,23 @@ def _secured(plain: socket.socket) -> ssl.SSLSocket:
 
 
 def _request(connection: socket.socket) -> Request:
-    read = b""
-    while b"\r\n\r\n" not in read:
-        read += _receive(connection)
-    head, _, body = read.partition(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    while len(body) < int(headers.get("content-length", "0")):
-        body += _receive(connection)
-    method, path, _ = first.split(" ")
-    return Request(method, path, headers, body)
+    """The request, read as strictly as a server of the world may read it, and no header twice."""
+    strict = h11.Connection(h11.SERVER)
+    head, body = _event(strict, connection), b""
+    assert isinstance(head, h11.Request)
+    names = [name for name, _ in head.headers]
+    assert len(set(names)) == len(names), names
+    while isinstance(more := _event(strict, connection), h11.Data):
+        body += more.data
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+    return Request(head.method.decode("ascii"), head.target.decode("ascii"), headers, body)
+
+
+def _event(strict: h11.Connection, connection: socket.socket) -> h11.Event:
+    while (event := strict.next_event()) is h11.NEED_DATA:
+        strict.receive_data(_receive(connection))
+    assert isinstance(event, h11.Event)
+    return event
 
 
 def _receive(connection: socket.socket) -> bytes:
