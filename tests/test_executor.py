@@ -8,9 +8,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from heartbeat import waiting
 from scheduler.work.executor import Done, LocalExecutor
-from scheduler.work.process import Children
+from scheduler.work.process import Children, Why
 
 PATIENCE = 10
 HERE = Path(__file__).parent
@@ -108,6 +110,25 @@ def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
     assert begun == ["first", "third"]
 
 
+@pytest.mark.parametrize("why", ["cancelled", "shutdown", "timeout"])
+def test_a_task_that_was_ended_before_it_began_does_not_begin(why: Why) -> None:
+    begun: list[str] = []
+    told = threading.Semaphore(0)
+
+    async def carry(task: str, children: Children) -> str:
+        begun.append(task)
+        executor.submit(2, "second")  # nobody else begins meanwhile
+        executor.cancel(2, why)
+        return task
+
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, "test")
+    executor.submit(1, "first")
+    for _ in range(2):
+        assert told.acquire(timeout=PATIENCE)
+    assert begun == ["first"]
+    assert [type(done.surprise) for number, done in executor.results() if number == 2] == [waiting.Cut]
+
+
 def test_ending_a_task_reaches_its_children() -> None:
     ended: list[bool] = []
     ready, told = threading.Event(), threading.Event()
@@ -126,12 +147,11 @@ def test_ending_a_task_reaches_its_children() -> None:
     assert ended == [True]
 
 
-def waits_for_ever(told: list[str], begun: threading.Event | None = None) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
+def waits_for_ever(told: list[str], begun: threading.Semaphore) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
     """How a call is carried that is never answered."""
 
     async def carry(task: str, children: Children) -> str:
-        if begun:
-            begun.set()
+        begun.release()
         try:
             await waiting.done(Future(), 3600)
         except waiting.Cut:
@@ -143,11 +163,12 @@ def waits_for_ever(told: list[str], begun: threading.Event | None = None) -> Cal
 
 def test_a_call_that_waits_keeps_no_thread_and_ends_when_it_is_told_to() -> None:
     told: list[str] = []
-    ended = threading.Semaphore(0)
+    begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told), str, ended.release, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test")
     for number in range(100):
         executor.submit(number, "a")
+        assert begun.acquire(timeout=PATIENCE)
     for number in range(100):
         executor.cancel(number, "cancelled")
     for _ in range(100):
@@ -177,10 +198,11 @@ def test_work_that_cannot_be_put_aside_ends_as_a_surprise_and_lets_go_of_what_it
 
 def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
     told: list[str] = []
-    ended = threading.Semaphore(0)
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told), str, ended.release, "test")
-    executor.submit(1, "a")
-    executor.submit(2, "b")
+    begun, ended = threading.Semaphore(0), threading.Semaphore(0)
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test")
+    for number, task in ((1, "a"), (2, "b")):
+        executor.submit(number, task)
+        assert begun.acquire(timeout=PATIENCE)
     executor.cancel(1, "timeout")
     executor.cancel(2, "cancelled")
     assert ended.acquire(timeout=PATIENCE)
@@ -191,10 +213,10 @@ def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
 
 def test_a_call_that_is_given_up_lets_go_of_what_it_holds() -> None:
     told: list[str] = []
-    begun, ended = threading.Event(), threading.Semaphore(0)
+    begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test")
     executor.submit(1, "a")
-    assert begun.wait(PATIENCE)
+    assert begun.acquire(timeout=PATIENCE)
     executor.cancel(1, "timeout")
     executor.give_up(1, Done("a", "STUCK"))
     assert ended.acquire(timeout=PATIENCE)

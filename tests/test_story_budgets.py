@@ -14,6 +14,7 @@ from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import asked as asked_of
 from world import Asked, Takes, World
 
+from heartbeat.waiting import Cut
 from scheduler.observe import explain, gauges
 from scheduler.observe.status import snapshot
 from scheduler.work.process import Ended
@@ -52,6 +53,13 @@ def ends(world: World) -> list[str]:
 def usd(world: World, key: str = "usd_per_day") -> float:
     """What today has had by the status page."""
     return snapshot(world.store.connection, world.clock.now)["entries"][0]["budget"][key]["used"]
+
+
+def test_what_was_ended_before_it_began_has_taken_nothing(play: Play) -> None:
+    world = play(tool("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda asked: Cut()})
+    world.run(minutes=1)
+    assert (world.story(), world.rows()[0]["error"]) == (["03-02 08:00 interval failed exit"], "was ended before it began")
+    assert usd(world) == 0
 
 
 def test_a_day_has_what_it_may_and_the_next_one_begins_anew(play: Play) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from heartbeat.waiting import Cut
 from scheduler.engine import (
     again,
     budgets,
@@ -31,7 +32,7 @@ from scheduler.engine.housekeeping import House
 from scheduler.engine.inbox import Asked, Inbox
 from scheduler.events import Event
 from scheduler.logs import event
-from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
+from scheduler.outcome import Call, Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.plan import Plan
 from scheduler.tables import boots, breakers, duequeue, jumps, outbox, stalls, wakes
 from scheduler.tables.duequeue import Open, Standing
@@ -46,6 +47,7 @@ LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
+UNASKED = Call(None, None, failure=Failure.EXIT, unheard=True)
 LOOKS_AT_ONCE = 500  # entries; bounds a transaction
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
@@ -337,6 +339,8 @@ def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
 
 
 def _surprise(error: BaseException | None) -> Ending:
+    if isinstance(error, Cut):
+        return Ending(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
     event(logging.ERROR, "runner_broken", error=error)
     return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
 

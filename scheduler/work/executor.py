@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T, R]):
-    """A task that has ended: its result, or the exception that nobody expected."""
+    """A task that has ended: its result, or the exception that nobody expected; Cut for one that was ended before it began."""
 
     task: T
     result: R | None
@@ -49,7 +49,7 @@ class Executor(Protocol[T, R]):
         ...
 
     def cancel(self, number: int, why: Why) -> None:
-        """Ask a task to end; it still gives its result."""
+        """Ask a task to end; it still gives its result. One that has not begun does not begin any more."""
         ...
 
     def give_up(self, number: int, done: Done[T, R]) -> None:
@@ -134,7 +134,10 @@ class LocalExecutor(Generic[T, R]):
         self._room.hurry(job)
 
     def _begin(self, job: _Job[T, R]) -> None:
-        if self._is_wanted(job):  # else it was given up while it lay on the pile, and another attempt may be under way
+        """Begin what is still wanted: while it lay on the pile it may have been ended, or given up for another attempt."""
+        if job.scope.has_ended:
+            self._keep(job, Done(job.task, None, Cut()))
+        elif self._is_wanted(job):
             job.work = self._carry(job.task, job.scope)
             self._go_on(job, None)
 

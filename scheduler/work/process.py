@@ -91,6 +91,11 @@ class Children:
             if watch:
                 watch.cancel()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run was ended from outside."""
+        return self._why is not None
+
     def end(self, why: Why) -> None:
         """End the group of every child, from any thread: TERM now, KILL after 2 s. The first reason given stays."""
         with self._lock:
