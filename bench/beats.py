@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from scheduler.app import Daemon, now
@@ -46,14 +47,20 @@ def serve(told) -> None:
                 ready.register(client, select.EPOLLIN)
                 continue
             client, said = asking[number]
-            said += client.recv(65536)
-            asking[number] = client, said
-            if is_whole(said):
+            more = heard(client)
+            asking[number] = client, said + more
+            if not more or is_whole(said + more):
                 ready.unregister(number)
                 thinking.append((time.monotonic() + ANSWER, client))
         while thinking and thinking[0][0] <= time.monotonic():
-            with thinking.popleft()[1] as client:
+            with thinking.popleft()[1] as client, suppress(OSError):  # it may have gone meanwhile
                 client.sendall(answer)
+
+
+def heard(client: socket.socket) -> bytes:
+    with suppress(OSError):
+        return client.recv(65536)
+    return b""
 
 
 def is_whole(said: bytes) -> bool:

@@ -88,9 +88,11 @@ def test_it_reads_what_another_parser_reads_however_it_is_cut(
         OK + b"Content-Length: 4, 4\r\n\r\nhalf",
         OK + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         OK + b"Transfer-Encoding: gzip\r\n\r\nhalf",
+        OK + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
-        OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalfbad",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalfbad\r\n0\r\n\r\n",
         OK + b"Transfer-Encoding: chunked\r\n\r\nfour\r\nhalf\r\n0\r\n\r\n",
         OK + b"A header\r\n\r\n",
         OK + b"A : b\r\n\r\n",
@@ -101,10 +103,12 @@ def test_it_reads_what_another_parser_reads_however_it_is_cut(
         b"POST / HTTP/1.1\r\nHost: x\r\n\r\n",
         HINT,
         HINT * (MOST_HINTS + 1) + OK + b"\r\n",
-        OK + b"A: " + b"a" * MAX_HEAD,
-        OK + b"A: a\r\n" * (MAX_HEAD // 6 + 1),
-        OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: a\r\n" * (MAX_HEAD // 6 + 1),
-        OK + b"Transfer-Encoding: chunked\r\n\r\n4;" + b"a" * MAX_HEAD,
+        b"HTTP/1.1 150 Hm\r\nContent-Length: 5\r\n\r\nhello" + OK + b"Content-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 150 Hm\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n" + OK + b"\r\nok",
+        OK + b"A: " + b"a" * (MAX_HEAD + 5000) + b"\r\n\r\n",
+        OK + b"A: a\r\n" * (MAX_HEAD // 6 + 1000) + b"\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: a\r\n" * (MAX_HEAD // 6 + 1000) + b"\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n4;" + b"a" * (MAX_HEAD + 5000) + b"\r\nhalf\r\n0\r\n\r\n",
     ],
 )
 @pytest.mark.parametrize("size", [1000, 7])
@@ -120,6 +124,7 @@ def test_what_is_no_clear_and_whole_answer_is_malformed(said: bytes, size: int) 
         (OK + b"Content-Length: 2\r\n\r\nokHTTP/1.1 500 No\r\nX: y\r\n\r\nno", b"ok"),
         (OK + b"Content-Length: 2\r\nConnection: close\r\n\r\nok and more", b"ok"),
         (OK + b"Content-Length: 0\r\n\r\nmore", b""),
+        (OK + b"Content-Length: 2\r\nX-Kept: yes\r\n\r\nok" + HINT * (MOST_HINTS + 1), b"ok"),
         (OK + b"Transfer-Encoding: Chunked\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\nmore", b"ok"),
     ],
 )
@@ -132,3 +137,33 @@ def test_a_long_body_in_small_chunks_is_no_long_head() -> None:
     sent = b"1;why=not\r\nx\r\n" * MAX_HEAD
     status, _, body = by_us(cut(OK + b"Transfer-Encoding: chunked\r\n\r\n" + sent + b"0\r\n\r\n", 60_000))
     assert (status, len(body)) == (200, MAX_HEAD)
+
+
+@pytest.mark.parametrize("size", [1000, 7])
+@pytest.mark.parametrize(
+    ("said", "body"),
+    [
+        (OK.replace(b"\r", b"") + b"Content-Length: 2\n\nok", b"ok"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2  \r\nok\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.1 103 Hints\r\nConnection: close\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.0 100 Continue\r\n\r\n" + b"HTTP/1.0 200 OK\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 204 None\r\nContent-Length: 2\r\n\r\n", b""),
+    ],
+)
+def test_what_servers_do_and_nobody_can_misunderstand_is_read(said: bytes, body: bytes, size: int) -> None:
+    status, _, read = by_us(cut(said, size))
+    assert (status, read) == (204 if b"204" in said else 200, body)
+
+
+@pytest.mark.parametrize("size", [1000, 7, 1])
+def test_the_head_and_what_came_before_what_is_wrong_are_worth_something_however_it_is_cut(size: int) -> None:
+    said = b"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwait\r\nrubbish\r\n"
+    arriving, read = Arriving(), b""
+    with pytest.raises(Malformed):
+        for piece in cut(said, size):
+            while part := arriving.take():
+                read += part
+            arriving.feed(piece)
+        while (part := arriving.take()) is not None:
+            read += part
+    assert (arriving.status, arriving.headers["retry-after"], read) == (429, "7", b"wait")

@@ -179,6 +179,18 @@ def test_what_two_calls_of_an_attempt_took_is_added_in_one_statement(play):
     assert [text.split(" ")[0] for text in asked if "tokens" in text and "cost_usd" in text] == ["update"]
 
 
+def test_an_attempt_that_is_no_longer_ours_books_nothing(play):
+    with model(says("HEARTBEAT_OK")) as server:
+        world = play(config(server.url), environ={"KEY": KEY})
+        world.takes["ops"] = timedelta(minutes=2)
+        world.run(minutes=1)
+        with world.store.transaction() as db:
+            db.execute("update run set fence = fence + 1")
+        world.run(minutes=2)
+    row = world.rows()[0]
+    assert (row["state"], row["tokens"]["input"], names(world, "Paid")) == ("running", 0, [])
+
+
 def test_the_row_says_which_model_was_asked_for_after_a_reload_between_attempts(play):
     with model(refuses(429, "rate_limit_error", "x", retry_after="120"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url), environ={"KEY": KEY})

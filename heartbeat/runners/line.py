@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from heartbeat import waiting
@@ -36,12 +36,14 @@ class Names:
         self._resolve = resolve
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, int], Future[Addresses]] = {}
-        self._written = lru_cache(maxsize=64)(self._find)
+        self._written: dict[tuple[str, int], Addresses] = {}
 
     async def find(self, host: str, port: int, seconds: float) -> Addresses:
         """The addresses of a host; TimeoutError, OSError or UnicodeError. The resolver knows no timeout: a thread waits."""
         if _is_address(host):
-            return self._written(host, port)
+            if (host, port) not in self._written:
+                self._written[host, port] = self._find(host, port)
+            return self._written[host, port]
         question = self._question(host, port)
         if not await waiting.done(question, seconds):
             raise TimeoutError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -69,23 +69,24 @@ async def post(
     tls: SSLContext | None = None,
 ) -> Reply:
     """Post `body` within `seconds`, as `send` does, and read the answer, whatever its status."""
-    return await send(take_apart(url), headers, body, Line(seconds, names), whole, tls)
+    target = take_apart(url)
+    return await send(target, _kept_head(target, tuple(headers.items())), body, Line(seconds, names), whole, tls)
 
 
 async def send(
     target: Target,
-    headers: Mapping[str, str],
+    head: bytes,
     body: bytes,
     line: Line,
     read: Callable[[Coming], Awaitable[bytes]],
     tls: SSLContext | None = None,
 ) -> Reply:
-    """Post `body`, as JSON unless `headers` say otherwise; `read`, which is `whole` or `beginning`, reads that of the answer.
+    """Post `body` under the `head` made for this target; `read`, which is `whole` or `beginning`, reads the answer's body.
 
-    A login in the URL becomes a header. `tls` replaces the system's trust in certificates. Raises Trouble, in words of
-    ours alone, that name neither the address nor a header's value.
+    `tls` replaces the system's trust in certificates. Raises Trouble, in words of ours alone, that name neither the address
+    nor a header's value.
     """
-    request = _head(target, tuple(headers.items())) + b"content-length: %d\r\n\r\n" % len(body) + body
+    request = head + b"content-length: %d\r\n\r\n" % len(body) + body
     trust = (tls or _trust()) if target.scheme == "https" else None
     try:
         with closing(await line.connect(target.host, target.port or PORTS[target.scheme], trust)) as stream:
@@ -126,9 +127,11 @@ def _host(parts: SplitResult) -> str:
     return str(IPv6Address(host)) if ":" in host else host.encode("idna").decode("ascii")
 
 
-@lru_cache(maxsize=256)
-def _head(target: Target, given: tuple[tuple[str, str], ...]) -> bytes:
-    """The head of a request, but for the length of its body, with which it ends. Kept, for an agent's is always the same."""
+def head(target: Target, given: Iterable[tuple[str, str]]) -> bytes:
+    """The head of a request, but for the length of its body, with which it ends. Trouble for a header that none can hold.
+
+    The body is JSON unless a header says otherwise. A login in the URL becomes a header.
+    """
     ours = {"user-agent": "heartbeatd", "content-type": "application/json"}
     headers = ours | {name.lower(): value for name, value in given if name.lower() not in FRAMING}
     if target.login is not None and "authorization" in headers:
@@ -140,8 +143,11 @@ def _head(target: Target, given: tuple[tuple[str, str], ...]) -> bytes:
             raise Trouble(Failure.BAD_REQUEST, f"the header {name!r} holds a character that no header may hold (a line break?)")
     host = f"[{target.host}]" if ":" in target.host else target.host
     headers |= {"host": f"{host}:{target.port}" if target.port else host, "connection": "close", "accept-encoding": "identity"}
-    head = (f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "")
-    return "\r\n".join(head).encode("ascii")
+    lines = (f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "")
+    return "\r\n".join(lines).encode("ascii")
+
+
+_kept_head = lru_cache(maxsize=256)(head)  # an agent's is always the same
 
 
 async def _coming(stream: Stream) -> Coming:

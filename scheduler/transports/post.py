@@ -68,7 +68,8 @@ def post(url: str, content: Mapping[str, Any], wire: Wire, headers: Mapping[str,
     line = Line(wire.total, Names(wire.resolve), check=None if wire.allow_private else check)
     sent = {"user-agent": f"heartbeatd/{_version()}"} | dict(headers or {})
     try:
-        reply = here(http.send(target, sent, json.dumps(content).encode(), line, http.beginning, wire.tls))
+        head, body = http.head(target, sent.items()), json.dumps(content).encode()
+        reply = here(http.send(target, head, body, line, http.beginning, wire.tls))
     except Refused as refusal:
         return Sent("dead", str(refusal), None)
     except Trouble as trouble:  # before the first byte it is surely not there, after it nobody knows

@@ -144,13 +144,13 @@ class Server:
         self._threads[0].start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: object, *_: object) -> None:
         self._over.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(10)
         self._listener.close()
-        assert not self.refused, self.refused
+        assert failed or not self.refused, self.refused
 
     def _listen(self) -> None:
         while not self._over.is_set():
