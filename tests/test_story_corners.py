@@ -408,6 +408,23 @@ def test_an_entry_whose_old_pace_cannot_be_read_does_not_keep_the_daemon_from_st
     assert len(world.rows("ops")) == 2
 
 
+def test_a_run_whose_entry_has_broken_is_put_aside_and_one_that_ends_with_it_is_booked(play) -> None:
+    world = play(agent(interval="30m") + job(every="30m"))
+    world.run(minutes=20)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
+    world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
+    world.run(minutes=10, seconds=30)
+    assert len(world.runs.inflight()) == 2
+    with world.store.transaction() as db:
+        db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')
+    world.run(minutes=5)
+    assert (world.story("ops")[-1][6:11], world.rows("ops")[-1]["outcome"]) == ("08:30", "ok")
+    assert (world.rows("measure")[0]["outcome"], "could not be booked" in world.rows("measure")[0]["error"]) == (
+        "abandoned",
+        True,
+    )
+
+
 # --- size -------------------------------------------------------------------------------------------------------------------------
 
 

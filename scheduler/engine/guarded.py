@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from scheduler.engine.inbox import Asked, Refused
 from scheduler.logs import event
@@ -18,6 +19,15 @@ from scheduler.turn import Turn
 T = TypeVar("T")
 
 LATER = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """What is to be done for one entry in a turn. It may be undone and done anew."""
+
+    kind: Kind
+    name: str
+    act: Callable[[], T]
 
 
 def step(turn: Turn, kind: Kind, name: str, act: Callable[[], T]) -> T | None:
@@ -33,6 +43,17 @@ def step(turn: Turn, kind: Kind, name: str, act: Callable[[], T]) -> T | None:
     except Exception as error:  # noqa: BLE001 (whatever it is, the other entries are sound)
         _put_aside(turn, kind, name, error)
         return None
+
+
+def steps(turn: Turn, parts: Sequence[Part[T]]) -> list[T | None]:
+    """Do the parts of several entries, each as by `step`: as long as none of them raises, one way back is enough for all."""
+    try:
+        with _undone(turn):
+            return [part.act() for part in parts]
+    except sqlite3.Error:
+        raise
+    except Exception:  # noqa: BLE001 (each for itself then, and whichever it was is told)
+        return [step(turn, part.kind, part.name, part.act) for part in parts]
 
 
 def request(turn: Turn, asked: Asked) -> None:

@@ -8,13 +8,13 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from heartbeat.waiting import Cut
 from scheduler.engine import (
     again,
     budgets,
-    calls,
     closing,
     delivery,
     guarded,
@@ -28,6 +28,7 @@ from scheduler.engine import (
 )
 from scheduler.engine.deadlines import Deadlines
 from scheduler.engine.delivery import Parcel
+from scheduler.engine.guarded import Part
 from scheduler.engine.housekeeping import House
 from scheduler.engine.inbox import Asked, Inbox
 from scheduler.events import Event
@@ -184,8 +185,7 @@ class Engine:
             stalls.note(turn, self._stalled)
         if self._jumped < timedelta():
             setback.set_back(turn, -self._jumped)
-        for _, run in runs:
-            self._book(turn, run)
+        guarded.steps(turn, [self._booking(turn, run) for _, run in runs])
         for _, letter in letters:
             delivery.settle(turn, letter)
         for each in asked:
@@ -249,8 +249,8 @@ class Engine:
             event(logging.WARNING, "stalled", late=late)
             self._stalled += late
 
-    def _book(self, turn: Turn, done: Done[Claim, Ending]) -> None:
-        """Write down how a run ended; one that we ended ourselves ends as we meant it.
+    def _booking(self, turn: Turn, done: Done[Claim, Ending]) -> Part[None]:
+        """Writes down how a run ended; one that we ended ourselves ends as we meant it.
 
         What was done all the same before its time was over counts; what somebody cancelled does not.
         """
@@ -259,11 +259,9 @@ class Engine:
         why = self._deadlines.ended_by(claim.run_id)
         if why and (why == "cancelled" or ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _may_come_back(turn, claim):
-                calls.book(turn, claim, ending)
-                recovery.put_back(turn, claim)
-                return
+                return Part(claim.entry.kind, claim.entry.name, partial(recovery.put_back, turn, claim, ending))
             ending = _ended_by_us(claim, ending, why)
-        guarded.step(turn, claim.entry.kind, claim.entry.name, lambda: closing.finish(turn, claim, ending))
+        return Part(claim.entry.kind, claim.entry.name, partial(closing.finish, turn, claim, ending))
 
     def _start_due(self, turn: Turn) -> list[Claim]:
         if self.stopping:
@@ -276,7 +274,8 @@ class Engine:
             if not due:
                 break
             runs = duequeue.open_among(turn.db, due)
-            claims += [claim for each in due if (claim := _start(turn, each, runs.get(each.id))) is not None]
+            started = guarded.steps(turn, [_starting(turn, each, runs.get(each.id)) for each in due])
+            claims += [claim for claim in started if claim is not None]
             looked += len(due)
         return claims
 
@@ -316,13 +315,17 @@ class Engine:
         self.health.problem = None
 
 
+def _starting(turn: Turn, standing: Standing, run: Open | None) -> Part[Claim | None]:
+    """Starts one due entry, or goes on with its open run."""
+    return Part(standing.kind, standing.name, partial(_start, turn, standing, run))
+
+
 def _start(turn: Turn, standing: Standing, run: Open | None) -> Claim | None:
-    """Start one due entry, or go on with its open run."""
     entry = turn.plan.entries.get((standing.kind, standing.name))
     if entry is None:
         duequeue.save(turn, standing, standing._replace(due_at=None))
         return None
-    return guarded.step(turn, standing.kind, standing.name, lambda: opening.go_on(turn, entry, standing, run))
+    return opening.go_on(turn, entry, standing, run)
 
 
 def _may_come_back(turn: Turn, claim: Claim) -> bool:

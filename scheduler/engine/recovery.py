@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler.engine import closing, planning
+from scheduler.engine import calls, closing, planning
 from scheduler.events import Recovered
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.tables import duequeue, history, wakes
@@ -66,8 +66,9 @@ def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, st
     return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
 
 
-def put_back(turn: Turn, claim: Claim) -> None:
-    """A run that our own stop cut short is due again, at no cost of a retry."""
+def put_back(turn: Turn, claim: Claim, ending: Ending) -> None:
+    """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
+    calls.book(turn, claim, ending)
     standing = duequeue.get(turn, claim.entry.kind, claim.entry.name)
     history.put_back(turn, claim, crashed=False)
     planning.replan(turn, standing, standing)
