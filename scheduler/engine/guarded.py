@@ -30,18 +30,18 @@ class Part(Generic[T]):
     act: Callable[[], T]
 
 
-def step(turn: Turn, kind: Kind, name: str, act: Callable[[], T]) -> T | None:
+def step(turn: Turn, part: Part[T]) -> T | None:
     """Do one entry's part of a turn; if it raises, only that part is undone and untold, and the entry is put aside.
 
     What SQLite raises concerns the whole transaction, and goes through.
     """
     try:
         with _undone(turn):
-            return act()
+            return part.act()
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, the other entries are sound)
-        _put_aside(turn, kind, name, error)
+        _put_aside(turn, part.kind, part.name, error)
         return None
 
 
@@ -53,7 +53,7 @@ def steps(turn: Turn, parts: Sequence[Part[T]]) -> list[T | None]:
     except sqlite3.Error:
         raise
     except Exception:  # noqa: BLE001 (each for itself then, and whichever it was is told)
-        return [step(turn, part.kind, part.name, part.act) for part in parts]
+        return [step(turn, part) for part in parts]
 
 
 def request(turn: Turn, asked: Asked) -> None:

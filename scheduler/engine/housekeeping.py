@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from scheduler.engine import guarded, planning
+from scheduler.engine.guarded import Part
 from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, stalls, wakes
 from scheduler.turn import Turn
 
@@ -42,7 +43,7 @@ def keep(turn: Turn, house: House) -> House:
     trimmed = house.trimmed
     some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)
     for standing in some:
-        guarded.step(turn, standing.kind, standing.name, partial(planning.book_unlooked, turn, standing))
+        guarded.step(turn, Part(standing.kind, standing.name, partial(planning.book_unlooked, turn, standing)))
         if room <= 0:
             return House(None, trimmed)
         room -= history.trim(turn, standing, kept.runs, room)
