@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from heartbeat.runners import ask as runners
-from scheduler import __version__, descriptors, plan
+from scheduler import __version__, descriptors, plan, takeover
 from scheduler.bell import Bell
 from scheduler.config import load
 from scheduler.config.complaint import ConfigError
@@ -30,32 +30,28 @@ from scheduler.engine.deadman import Ping, Pinger
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.loop import Engine, Reading
-from scheduler.engine.recovery import Survivors
 from scheduler.engine.requests import NoteDeadman
 from scheduler.events import Closed, Event
-from scheduler.locks import Lock, Taken, filesystem_kind, private_folder
 from scheduler.logs import event
 from scheduler.observe.journal import Journal
 from scheduler.observe.metrics import Metrics
 from scheduler.outcome import FAILURES, Ending
 from scheduler.reload import Reloader
-from scheduler.settings import Settings
-from scheduler.tables import boots, once
+from scheduler.rhythm import Rhythm
+from scheduler.tables import once
 from scheduler.tables.boots import Boot
-from scheduler.tables.reserve import Reserve
-from scheduler.tables.store import Store, Unavailable, reader
+from scheduler.tables.store import Unavailable
 from scheduler.transports import Sent
 from scheduler.watch import Watch
 from scheduler.web.reach import Reach
 from scheduler.web.server import Server
-from scheduler.work import lanes, orphans
+from scheduler.work import lanes
+from scheduler.work.baton import Baton
 from scheduler.work.entry import Claim
 from scheduler.work.executor import LocalExecutor
 from scheduler.work.process import Children
 
 LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
-A_MOMENT = 0.3  # seconds
-BREATH = 0.02  # seconds between turns that nothing due asks for: what comes in within it is booked together, which is cheaper
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
 
 
@@ -85,17 +81,19 @@ class Daemon:
             event(logging.WARNING, "config", problem=str(warning))
         descriptors.see_to(self.settings.limits.concurrency)
         self._bell = Bell()
+        self._baton = Baton()
+        self._rhythm = Rhythm(self._bell, time.monotonic, time.sleep)
         self._stops = 0
         self._reload_wanted = False
         self._failed_runs = 0
         self.instance = secrets.token_hex(8)
-        self._lock = _take_lock(self.settings, self.instance)
-        self.store = _open_store(self.settings.state)
+        self._lock = takeover.take_lock(self.settings, self.instance, utc_now)
+        self.store = takeover.open_store(self.settings.state)
         self._lanes = lanes.beside(self.settings.state)
         self._lanes.prepare()
         inbox = Inbox(self._bell.ring)
-        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, "run")
-        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, self._mark_of_letter, self._bell.ring, "deliver")
+        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, "run", self._baton)
+        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, self._mark_of_letter, self._bell.ring, "deliver", self._baton)
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
@@ -107,7 +105,7 @@ class Daemon:
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
-        pings: LocalExecutor[Ping, Sent] = LocalExecutor(_ping, _no_mark, _no_bell, "deadman")
+        pings: LocalExecutor[Ping, Sent] = LocalExecutor(_ping, _no_mark, _no_bell, "deadman", self._baton)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
         self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = Server(self._reach()) if listen else None
@@ -129,7 +127,7 @@ class Daemon:
     def run_once(self) -> int:
         """Do what is due now, a new entry counting as due, with its retries, wakes and deliveries; 1 if a run failed."""
         self._begin(at_once=True)
-        self.engine.tick(now())
+        self._turn()
         self._loop(lambda: self._stops > 0 or self.engine.at_rest(utc_now()), None)
         self._stop()
         self._end()
@@ -154,7 +152,7 @@ class Daemon:
     def _begin(self, *, at_once: bool) -> None:
         for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
             signal.signal(number, handler)
-        survivors = _end_orphans(self.store)
+        survivors = takeover.end_orphans(self.store)
         threading.Thread(target=self.warm_up, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.begin(now(), boot, survivors, at_once=at_once)
@@ -172,25 +170,16 @@ class Daemon:
         self._lanes.prepare([*self.settings.heartbeats, *self.settings.asked])
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
-        """Take turns until it is over; it may be over by what a turn did, so it is asked before each sleep too."""
-        while not over():
-            self._bell.silence()
-            begun = time.monotonic()
-            again_at = self.engine.tick(now())
-            ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
-            self._start_reload()
-            if not over():
-                self._sleep(begun, again_at, until, ping_in)
+        self._rhythm.keep(self._turn, over, until)
 
-    def _sleep(self, begun: float, again_at: datetime, until: float | None, ping_in: float | None) -> None:
-        """Sleep until the next turn or ping is due, or something stirs and what stirs within the same breath comes along."""
-        wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP if ping_in is None else min(ping_in, LONGEST_SLEEP))
-        if until is not None:
-            wait = min(wait, until - time.monotonic())
-        if wait > 0:
-            over = time.monotonic() + wait
-            self._bell.sleep(wait)
-            time.sleep(max(min(begun + BREATH, over) - time.monotonic(), 0.0))
+    def _turn(self) -> float:
+        """One turn; gives the seconds until the next one."""
+        with self._baton:
+            again_at = self.engine.tick(now())
+        ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
+        self._start_reload()
+        wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP)
+        return wait if ping_in is None else min(wait, ping_in)
 
     def _stop(self) -> None:
         """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
@@ -271,44 +260,3 @@ def _no_mark(ping: Ping) -> str:  # noqa: ARG001
 
 def _no_bell() -> None:
     """How a ping went can wait for the next turn."""
-
-
-def _take_lock(settings: Settings, instance: str) -> Lock:
-    folder = settings.state.parent
-    if not private_folder(folder):
-        event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {folder}")
-    remote = filesystem_kind(folder)
-    if remote:
-        event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted")
-    lock = settings.state.with_name(settings.state.name + ".lock")
-    try:
-        return Lock.take(lock, started_at=utc_now(), instance=instance)
-    except Taken:
-        time.sleep(A_MOMENT)  # a command that writes for an absent daemon holds it for a moment too
-        return Lock.take(lock, started_at=utc_now(), instance=instance)
-
-
-def _open_store(path: Path) -> Store:
-    """Open the database; its every page is checked first unless the last life ended in order."""
-    reserve = Reserve(path)
-    reserve.give_up_if_short()  # reading needs room too, where the last life has put the log away
-    clean = True
-    if path.exists() and path.stat().st_size:
-        connection = reader(path)
-        try:
-            clean = boots.ended_cleanly(connection)
-        finally:
-            connection.close()
-    return Store.open(path, check=not clean, reserve=reserve)
-
-
-def _end_orphans(store: Store) -> Survivors:
-    """End the processes that an earlier life left; tells of each of its runs whether something of it lives on."""
-    last = boots.latest(store.connection)
-    if last is None or last["ended_at"] is not None:
-        return {}
-    found = orphans.find(f"{last['instance']}/")
-    if found is None:
-        return None
-    living = orphans.end(pid for pids in found.values() for pid in pids)
-    return {mark: bool(living & set(pids)) for mark, pids in found.items()}

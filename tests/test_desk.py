@@ -6,7 +6,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from heartbeat import waiting
 from heartbeat.runners import Run, python
 from heartbeat.spec import PythonRunner
 from scheduler.transports import apprise
+from scheduler.work.baton import STINT, Baton
 from scheduler.work.desk import IN_A_ROW, Desk
 from scheduler.work.process import Children
 
@@ -29,8 +31,10 @@ FOREVER = 3600.0
 class Diary:
     """What happened at a desk."""
 
-    def __init__(self, patience: float = FOREVER) -> None:
-        self.desk = Desk("test", patience)
+    def __init__(self, patience: float = FOREVER, clock: Callable[[], float] | None = None) -> None:
+        self.time = 0.0  # by the baton's clock, unless that has a real one
+        self.baton = Baton(clock or (lambda: self.time))
+        self.desk = Desk("test", self.baton, patience)
         self.lines: list[str] = []
         self.threads: set[int] = set()
         self._written = threading.Condition()
@@ -45,6 +49,11 @@ class Diary:
         with self._written:
             assert self._written.wait_for(lambda: len(self.lines) >= count, AT_MOST)
             return list(self.lines)
+
+    def until(self, there: Callable[[], bool]) -> None:
+        late = time.monotonic() + AT_MOST
+        while not there():
+            assert time.monotonic() < late
 
 
 def test_a_thousand_pieces_of_work_are_done_in_their_order_by_few() -> None:
@@ -141,7 +150,7 @@ def test_who_has_waited_takes_the_seat_again_only_when_it_is_free() -> None:
 
 
 def test_work_that_hangs_delays_the_others_for_a_moment_only() -> None:
-    diary, go = Diary(patience=0.02), threading.Event()
+    diary, go = Diary(0.02, time.monotonic), threading.Event()
     for _ in range(3):
         diary.desk.bring(lambda: diary.write(f"hung {go.wait(AT_MOST)}"))
     diary.desk.bring(lambda: diary.write("next"))
@@ -150,6 +159,65 @@ def test_work_that_hangs_delays_the_others_for_a_moment_only() -> None:
     assert diary.wait_for(4) == ["next", *["hung True"] * 3]
     diary.desk.bring(lambda: diary.write("after"))
     assert diary.wait_for(5)[-1] == "after"
+
+
+def come_for_the_baton(diary: Diary) -> None:
+    """Somebody from elsewhere wants to think too; returns once he waits for it, or has been there."""
+
+    def thinks() -> None:
+        with diary.baton:
+            diary.write("elsewhere")
+
+    threading.Thread(target=thinks, daemon=True).start()
+    diary.until(lambda: bool(diary.baton._queue or "elsewhere" in diary.lines))
+
+
+def test_who_thinks_elsewhere_waits_until_nothing_is_left_to_do() -> None:
+    diary = Diary()
+
+    def thinks() -> None:
+        come_for_the_baton(diary)
+        diary.desk.bring(lambda: diary.write("next"))
+        diary.write("thought")
+
+    diary.desk.bring(thinks)
+    assert diary.wait_for(3) == ["thought", "next", "elsewhere"]
+
+
+def test_who_thinks_elsewhere_comes_in_between_once_the_stint_is_over() -> None:
+    diary = Diary()
+
+    def thinks() -> None:
+        come_for_the_baton(diary)
+        diary.desk.bring(lambda: diary.write("next"))
+        diary.write("thought")
+        diary.time += STINT
+
+    diary.desk.bring(thinks)
+    assert diary.wait_for(3) == ["thought", "elsewhere", "next"]
+
+
+def test_nobody_at_the_desk_thinks_while_somebody_does_elsewhere() -> None:
+    diary = Diary()
+    with diary.baton:
+        diary.desk.bring(lambda: diary.write("thought"))
+        diary.until(lambda: bool(diary.baton._queue or diary.lines))
+        diary.write("elsewhere")
+    assert diary.wait_for(2) == ["elsewhere", "thought"]
+
+
+def test_who_waits_lets_those_elsewhere_think() -> None:
+    diary, go = Diary(), threading.Event()
+
+    def waits() -> None:
+        come_for_the_baton(diary)
+        waiting.blocks()
+        diary.write(f"waited {go.wait(AT_MOST)}")
+
+    diary.desk.bring(waits)
+    assert diary.wait_for(1) == ["elsewhere"]
+    go.set()
+    assert diary.wait_for(2) == ["elsewhere", "waited True"]
 
 
 def test_threads_that_were_needed_once_are_used_again() -> None:
@@ -169,7 +237,7 @@ def test_threads_that_were_needed_once_are_used_again() -> None:
 def test_one_thinks_and_one_stands_by_and_no_third_is_called(hurried: None) -> None:
     done = threading.Semaphore(0)
     for number in range(40):
-        desk = Desk(f"few-{number}", FOREVER)
+        desk = Desk(f"few-{number}", Baton(), FOREVER)
         for _ in range(60):
             desk.bring(done.release)
         for _ in range(60):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from heartbeat import waiting
+from scheduler.work.baton import Baton
 from scheduler.work.executor import Done, LocalExecutor
 from scheduler.work.process import Children, Why
 
@@ -25,7 +26,7 @@ class Bench:
         self.gates = {name: threading.Event() for name in names}
         self.told = threading.Semaphore(0)
         self.begun = threading.Semaphore(0)
-        self.executor: LocalExecutor[str, str] = LocalExecutor(self._carry, str, self.told.release, "test")
+        self.executor: LocalExecutor[str, str] = LocalExecutor(self._carry, str, self.told.release, "test", Baton())
 
     async def _carry(self, task: str, children: Children) -> str:
         self.begun.release()
@@ -102,7 +103,7 @@ def test_a_task_that_was_given_up_before_it_began_does_not_begin() -> None:
             executor.give_up(2, Done("second", "STUCK"))
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, "test", Baton())
     executor.submit(1, "first")
     assert told.acquire(timeout=PATIENCE)
     executor.submit(3, "third")
@@ -121,7 +122,7 @@ def test_a_task_that_was_ended_before_it_began_does_not_begin(why: Why) -> None:
         executor.cancel(2, why)
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, "test", Baton())
     executor.submit(1, "first")
     for _ in range(2):
         assert told.acquire(timeout=PATIENCE)
@@ -139,7 +140,7 @@ def test_ending_a_task_reaches_its_children() -> None:
         ended.append(result.ended_by == "cancelled")
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.set, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.set, "test", Baton())
     executor.submit(1, "a")
     assert ready.wait(PATIENCE)
     executor.cancel(1, "cancelled")
@@ -165,7 +166,7 @@ def test_a_call_that_waits_keeps_no_thread_and_ends_when_it_is_told_to() -> None
     told: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test", Baton())
     for number in range(100):
         executor.submit(number, "a")
         assert begun.acquire(timeout=PATIENCE)
@@ -189,7 +190,7 @@ def test_work_that_cannot_be_put_aside_ends_as_a_surprise_and_lets_go_of_what_it
             told.append("let go")
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, ended.set, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, ended.set, "test", Baton())
     executor.submit(1, "a")
     assert ended.wait(PATIENCE)
     assert [type(done.surprise) for _, done in executor.results()] == [OSError]
@@ -199,7 +200,7 @@ def test_work_that_cannot_be_put_aside_ends_as_a_surprise_and_lets_go_of_what_it
 def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
     told: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test", Baton())
     for number, task in ((1, "a"), (2, "b")):
         executor.submit(number, task)
         assert begun.acquire(timeout=PATIENCE)
@@ -214,7 +215,7 @@ def test_a_call_whose_time_is_over_ends_by_its_own_deadline() -> None:
 def test_a_call_that_is_given_up_lets_go_of_what_it_holds() -> None:
     told: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(told, begun), str, ended.release, "test", Baton())
     executor.submit(1, "a")
     assert begun.acquire(timeout=PATIENCE)
     executor.cancel(1, "timeout")

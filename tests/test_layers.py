@@ -33,6 +33,7 @@ CLOCKS = {
     "scheduler/work/orphans.py",
     "scheduler/watch.py",
     "scheduler/logs.py",
+    "scheduler/work/baton.py",
     "scheduler/work/desk.py",
     "scheduler/work/waitingroom.py",
     "heartbeat/waiting.py",

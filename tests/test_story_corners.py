@@ -19,6 +19,7 @@ from scheduler.tables import wakes
 from scheduler.transports import Sent
 from scheduler.turn import Turn
 from scheduler.wake import Wake
+from scheduler.work.baton import Baton
 from scheduler.work.executor import LocalExecutor
 from scheduler.work.process import Children
 
@@ -544,7 +545,7 @@ def test_a_task_for_which_no_thread_can_be_had_ends_as_a_surprise() -> None:
     async def carry(task: str, children: Children) -> str:
         return task
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, lambda task: task, lambda: None, "test")
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, lambda task: task, lambda: None, "test", Baton())
     with no_thread_left():
         executor.submit(7, "task")
     assert executor.inflight() == {}

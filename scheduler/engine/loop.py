@@ -49,7 +49,7 @@ RETRY_STORE = timedelta(seconds=1)
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
 UNASKED = Call(None, None, failure=Failure.EXIT, unheard=True)
-LOOKS_AT_ONCE = 500  # entries; bounds a transaction
+LOOKS_AT_ONCE = 200  # entries; bounds a transaction, and for how long nobody else can think
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from heartbeat import waiting
+from scheduler.work.baton import Baton
 
 PATIENCE = 1.0  # seconds; then another sits down as well, so that work which hangs at the desk delays nobody for longer
 IN_A_ROW = 20  # pieces of work that has begun, before new work has its turn: a call takes a handful, unless its answer drips
@@ -26,8 +27,9 @@ class Desk:
     What has begun lies on top, for somebody waits for its answer: a connection would be over its time while a thousand begin.
     """
 
-    def __init__(self, name: str, patience: float = PATIENCE) -> None:
+    def __init__(self, name: str, baton: Baton, patience: float = PATIENCE) -> None:
         self._name = name
+        self._baton = baton
         self._patience = patience
         self._lock = threading.Lock()
         self._behind = threading.Condition(self._lock)
@@ -56,6 +58,7 @@ class Desk:
 
     def leave(self) -> None:
         """Get up from the seat, to wait for something; nothing happens to a thread that does not have it."""
+        self._baton.give()
         with self._lock:
             self._get_up()
             self._see_to_it()
@@ -64,6 +67,7 @@ class Desk:
         waiting.tell_of_blocks(self.leave)
         step = self._next(has_come=True)
         while True:
+            self._baton.share()
             step()
             step = self._next()
 
@@ -101,6 +105,7 @@ class Desk:
 
     def _stand_by(self) -> None:
         """Stand behind the seat while there is work and nobody else does so; else rest until called."""
+        self._baton.give()
         if self._is_work_there() and not self._watched:
             self._watched = True
             self._behind.wait(self._since + self._patience - time.monotonic())

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from heartbeat.waiting import Cut
+from scheduler.work.baton import Baton
 from scheduler.work.desk import Desk
 from scheduler.work.process import Children, Why
 from scheduler.work.waitingroom import WaitingRoom
@@ -72,6 +73,7 @@ class LocalExecutor(Generic[T, R]):
     """Threads of this process: one thinks at a time, more wait where one must, and work that is put aside needs none.
 
     `carry` gets the task and the scope in which it may start children. `notify` is called whenever a result is there.
+    Who thinks has the `baton`.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class LocalExecutor(Generic[T, R]):
         mark: Callable[[T], str],
         notify: Callable[[], None],
         name: str,
+        baton: Baton,
     ) -> None:
         self._carry = carry
         self._mark = mark
@@ -87,7 +90,7 @@ class LocalExecutor(Generic[T, R]):
         self._lock = threading.Lock()
         self._jobs: dict[int, _Job[T, R]] = {}
         self._results: dict[int, Done[T, R]] = {}
-        self._desk = Desk(name)
+        self._desk = Desk(name, baton)
         self._room: WaitingRoom[_Job[T, R]] = WaitingRoom(self._take_up, name)
 
     def submit(self, number: int, task: T) -> None:

@@ -1,0 +1,62 @@
+"""What a new life takes over: the state folder with its lock and its database, and what an earlier life left running."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from scheduler.engine.recovery import Survivors
+from scheduler.locks import Lock, Taken, filesystem_kind, private_folder
+from scheduler.logs import event
+from scheduler.settings import Settings
+from scheduler.tables import boots
+from scheduler.tables.reserve import Reserve
+from scheduler.tables.store import Store, reader
+from scheduler.work import orphans
+
+A_MOMENT = 0.3  # seconds
+
+
+def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> Lock:
+    """The lock that keeps a second daemon out; Taken, or Unusable, says why there is none."""
+    folder = settings.state.parent
+    if not private_folder(folder):
+        event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {folder}")
+    remote = filesystem_kind(folder)
+    if remote:
+        event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted")
+    path = settings.state.with_name(settings.state.name + ".lock")
+    try:
+        return Lock.take(path, started_at=now(), instance=instance)
+    except Taken:
+        time.sleep(A_MOMENT)  # a command that writes for an absent daemon holds it for a moment too
+        return Lock.take(path, started_at=now(), instance=instance)
+
+
+def open_store(path: Path) -> Store:
+    """Open the database; its every page is checked first unless the last life ended in order."""
+    reserve = Reserve(path)
+    reserve.give_up_if_short()  # reading needs room too, where the last life has put the log away
+    clean = True
+    if path.exists() and path.stat().st_size:
+        connection = reader(path)
+        try:
+            clean = boots.ended_cleanly(connection)
+        finally:
+            connection.close()
+    return Store.open(path, check=not clean, reserve=reserve)
+
+
+def end_orphans(store: Store) -> Survivors:
+    """End the processes that an earlier life left; tells of each of its runs whether something of it lives on."""
+    last = boots.latest(store.connection)
+    if last is None or last["ended_at"] is not None:
+        return {}
+    found = orphans.find(f"{last['instance']}/")
+    if found is None:
+        return None
+    living = orphans.end(pid for pids in found.values() for pid in pids)
+    return {mark: bool(living & set(pids)) for mark, pids in found.items()}
