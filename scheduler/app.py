@@ -1,4 +1,4 @@
-"""The daemon as a whole: built from a config, started, reloaded, stopped; the only place that knows the real clocks."""
+"""The daemon as a whole: built from a config, started, reloaded, stopped; the place that hands on the real clocks."""
 
 from __future__ import annotations
 
