@@ -83,10 +83,24 @@ def test_five_thousand_levels_are_refused_in_no_time(tmp_path: Path, opening: st
         ("a: 1\n".encode("utf-16"), "config.yaml:1:1: the byte 0xff is not UTF-8; save the file as UTF-8"),
         (b"a: 1\nb: x\0y\n", "config.yaml:2:5: the character U+0000 may not stand in a config"),
         (b"a: \x1b[0m\n", "config.yaml:1:4: the character U+001B may not stand in a config"),
+        (b"a: \x0c\n", "config.yaml:1:4: the character U+000C may not stand in a config"),
     ],
 )
 def test_bytes_that_are_no_text_are_pointed_at(tmp_path: Path, content: bytes, line: str) -> None:
     assert complaints(tmp_path, content) == [line]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (b"\t", "a tab cannot indent; use spaces"),
+        (b"\x1b", "the character U+001B may not stand in a config"),
+        (b"\xff", "the byte 0xff is not UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_lines_end_as_yaml_has_them_end(tmp_path: Path, end: str, wrong: bytes, told: str) -> None:
+    assert complaints(tmp_path, f"# first{end}".encode() + wrong) == [f"config.yaml:2:1: {told}"]
 
 
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:

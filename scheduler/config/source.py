@@ -130,17 +130,10 @@ def _text(content: bytes, complaints: Complaints) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = content[: error.start].decode()
-        place = _Byte(before.count("\n"), len(before) - before.rfind("\n") - 1)
+        place = tree.behind(content[: error.start].decode())
         complaints.fault(place, "", f"the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8")
         complaints.raise_if_any()
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Byte:
-    line: int
-    column: int
 
 
 def _hash(content: bytes, environ: Mapping[str, str]) -> str:

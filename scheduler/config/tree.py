@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from _ruamel_yaml import CParser
@@ -290,8 +291,8 @@ def _explain(error: Exception, text: str) -> tuple[Place, str]:
 
 
 def _bad_start(text: str, place: Place) -> str:
-    lines = text.split("\n", place.line + 1)
-    found = lines[place.line].lstrip("\ufeff")[place.column : place.column + 1]
+    line = text.splitlines()[place.line]  # they end as YAML's do: what else ends one here is no character of YAML's
+    found = line.lstrip("\ufeff")[place.column : place.column + 1]
     if found == "\t":
         return "a tab cannot indent; use spaces"
     return f"text that begins with {found or 'this character'} must stand in quotes" + (': "@reboot"' if found == "@" else "")
@@ -300,13 +301,17 @@ def _bad_start(text: str, place: Place) -> str:
 def _unprintable(text: str) -> tuple[Place, str]:
     found = _UNPRINTABLE.search(text)
     start = found.start() if found else 0
-    place = _At(text.count("\n", 0, start), start - text.rfind("\n", 0, start) - 1)
-    return place, f"the character U+{ord(text[start]):04X} may not stand in a config" if text else "the file is empty"
+    told = f"the character U+{ord(text[start]):04X} may not stand in a config" if text else "the file is empty"
+    return behind(text[:start]), told
 
 
+@dataclass(frozen=True, slots=True)
 class _At:
-    __slots__ = ("column", "line")
+    line: int
+    column: int
 
-    def __init__(self, line: int, column: int) -> None:
-        self.line = line
-        self.column = column
+
+def behind(text: str) -> Place:
+    """The place of what follows `text`; lines end as YAML's do."""
+    lines = (text + "?").splitlines()
+    return _At(len(lines) - 1, len(lines[-1]) - 1)
