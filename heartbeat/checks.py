@@ -73,6 +73,12 @@ class Situation:
             return NOTHING
         return items.select(self.checklist, self.slot or self.now, self.asked, everything=self.woken)
 
+    def later(self, *, precheck: Checked | None = None, tokens: int | None = None) -> Situation:
+        """The same once this has been found as well; what is selected stays worked out."""
+        later = object.__new__(Situation)
+        later.__dict__.update(self.__dict__, precheck=precheck or self.precheck, tokens=self.tokens if tokens is None else tokens)
+        return later
+
     @property
     def has_work(self) -> bool:
         """Whether anything stands on the checklist, due or not."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 
 from heartbeat import marks
 from heartbeat.checklist import HEADING, is_content, open_lines
 from heartbeat.marks import Marked
+
+NO_MATTER = datetime.min.replace(tzinfo=UTC)  # the slot of a list that is the same at every one
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,25 @@ def select(text: str, slot: datetime, asked: Mapping[str, datetime], *, everythi
     section the due items stand by their priority. Other text belongs to the items of its section, and is asked about with
     them; in a section without items, at every beat. Sections in which nothing is due are left out.
     """
+    return _constant(text) or _selected(_sections(text), slot, asked, everything)
+
+
+def may_rest(text: str) -> bool:
+    """Whether a list can come to a beat at which none of its items is due."""
+    items = [item.marked for section in _sections(text) for item in section.items]
+    return any(marked and (marked.paused or marked.every) for marked in items)
+
+
+@lru_cache(maxsize=16)
+def _constant(text: str) -> Selection | None:
+    """What is asked about of a list none of whose items has an `every`, as most have none: at every beat it is the same."""
     sections = _sections(text)
+    if any(item.recurs for section in sections for item in section.items):
+        return None
+    return _selected(sections, NO_MATTER, {}, everything=True)
+
+
+def _selected(sections: tuple[_Section, ...], slot: datetime, asked: Mapping[str, datetime], everything: bool) -> Selection:
     told = [_told(section, [item for item in section.items if _is_due(item, slot, asked, everything)]) for section in sections]
     return Selection(
         "\n".join(_written(sections, told)).strip("\n"),
@@ -84,12 +104,6 @@ def select(text: str, slot: datetime, asked: Mapping[str, datetime], *, everythi
         frozenset(block.hash for blocks in told for block in blocks if block.recurs),
         frozenset(item.hash for section in sections for item in section.items if item.recurs),
     )
-
-
-def may_rest(text: str) -> bool:
-    """Whether a list can come to a beat at which none of its items is due."""
-    items = [item.marked for section in _sections(text) for item in section.items]
-    return any(marked and (marked.paused or marked.every) for marked in items)
 
 
 def _is_due(item: _Block, slot: datetime, asked: Mapping[str, datetime], everything: bool) -> bool:

@@ -121,6 +121,17 @@ def test_what_is_found_last_comes_last_in_the_chain() -> None:
     assert late_obstacle(given(paused=True, **late)) is Skip.PRECHECK
 
 
+def test_what_is_found_later_is_added_to_what_is_known() -> None:
+    before = given(checklist="- [every 6h] look", asked=ASKED)
+    selection, checked = before.selection, Checked(Found.WORK)
+    checked_too = before.later(precheck=checked)
+    measured = checked_too.later(tokens=7)
+    assert measured == replace(before, precheck=checked, tokens=7)
+    assert (checked_too.tokens, before.precheck, before.tokens) == (None, None, None)
+    assert measured.selection is selection
+    assert measured.later(precheck=Checked(Found.NOTHING)).tokens == 7
+
+
 def test_the_words_stand_in_the_order_of_the_chain() -> None:
     assert " ".join(Skip) == (
         "disabled paused removed calendar active_hours already_running busy checklist_missing checklist_empty "

@@ -107,7 +107,7 @@ async def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) ->
     if spec.precheck is None:
         return await _go_on(spec, claim, situation, start, elapsed)
     checked = precheck.look(spec, spec.precheck, claim.last_precheck, start)
-    return replace(await _checked(spec, claim, replace(situation, precheck=checked), start, elapsed), precheck=checked)
+    return replace(await _checked(spec, claim, situation.later(precheck=checked), start, elapsed), precheck=checked)
 
 
 async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
@@ -127,7 +127,7 @@ async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Sta
     selection = situation.selection
     facts = _facts(spec, claim, situation, selection)
     prompt = compose(facts, spec)
-    if late_obstacle(replace(situation, tokens=asking.length(claim, prompt))) is not None:
+    if late_obstacle(situation.later(tokens=asking.length(claim, prompt))) is not None:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
     return replace(await _answered(spec, claim, facts, prompt, start, elapsed), selection=selection)
 
