@@ -115,24 +115,22 @@ def test_who_keeps_it_for_too_long_loses_it_and_has_none_to_give() -> None:
     thinkers.baton.take()
     third: list[Future[None]] = []
 
-    def keeps_it() -> None:
+    given: Future[None] = Future()
+
+    def thinks_on() -> None:
+        given.result(AT_MOST)
         thinkers.baton.share()
         third.append(thinkers.come("third"))
         thinkers.lines.append("still the second")
 
-    def our_own_comes_too_late() -> None:
-        release.result(AT_MOST)
-        keeps_it()
-
-    release: Future[None] = Future()
-    second = thinkers.come("second", our_own_comes_too_late)
+    second = thinkers.come("second", thinks_on)
     assert thinkers.lines == []
     thinkers.time += PATIENCE
     thinkers.until(lambda: "second" in thinkers.lines)
     thinkers.baton.give()
-    release.set_result(None)
-    for other in (second, *third):
-        other.result(AT_MOST)
+    given.set_result(None)
+    second.result(AT_MOST)
+    third[0].result(AT_MOST)
     assert thinkers.lines == ["second", "still the second", "third"]
 
 
