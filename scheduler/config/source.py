@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from scheduler.config import inherit, overrides, tree
+from scheduler.config import grammar, inherit, overrides, tree
 from scheduler.config.complaint import NOWHERE, Complaints, Place
 from scheduler.config.peek import LARGEST, open_regular
 from scheduler.config.respell import respelt
@@ -130,7 +130,7 @@ def _text(content: bytes, complaints: Complaints) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = tree.behind(content[: error.start].decode())
+        place = grammar.behind(content[: error.start].decode())
         complaints.fault(place, "", f"the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8")
         complaints.raise_if_any()
         raise
