@@ -172,29 +172,22 @@ def come_for_the_baton(diary: Diary) -> None:
     diary.until(lambda: bool(diary.baton._queue or "elsewhere" in diary.lines))
 
 
-def test_who_thinks_elsewhere_waits_until_nothing_is_left_to_do() -> None:
+@pytest.mark.parametrize(
+    ("thought_for", "order"), [(STINT / 2, ["thought", "next", "elsewhere"]), (STINT, ["thought", "elsewhere", "next"])]
+)
+def test_who_thinks_elsewhere_waits_until_nothing_is_left_to_do_or_the_stint_is_over(
+    thought_for: float, order: list[str]
+) -> None:
     diary = Diary()
 
     def thinks() -> None:
         come_for_the_baton(diary)
         diary.desk.bring(lambda: diary.write("next"))
         diary.write("thought")
+        diary.time += thought_for
 
     diary.desk.bring(thinks)
-    assert diary.wait_for(3) == ["thought", "next", "elsewhere"]
-
-
-def test_who_thinks_elsewhere_comes_in_between_once_the_stint_is_over() -> None:
-    diary = Diary()
-
-    def thinks() -> None:
-        come_for_the_baton(diary)
-        diary.desk.bring(lambda: diary.write("next"))
-        diary.write("thought")
-        diary.time += STINT
-
-    diary.desk.bring(thinks)
-    assert diary.wait_for(3) == ["thought", "elsewhere", "next"]
+    assert diary.wait_for(3) == order
 
 
 def test_nobody_at_the_desk_thinks_while_somebody_does_elsewhere() -> None:
