@@ -14,15 +14,17 @@ from scheduler.logs import event
 from scheduler.settings import Settings
 from scheduler.tables import boots
 from scheduler.tables.reserve import Reserve
-from scheduler.tables.store import Store, reader
+from scheduler.tables.store import Store, check_file, check_links, reader
 from scheduler.work import orphans
 
 A_MOMENT = 0.3  # seconds
 
 
 def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> Lock:
-    """The lock that keeps a second daemon out; Taken, or Unusable, says why there is none."""
+    """The lock that keeps a second daemon out; Taken, Unusable or StoreError says why there is none, and nothing is made then."""
     folder = settings.state.parent
+    check_file(settings.state)
+    check_links(settings.state)
     if not private_folder(folder):
         event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {folder}")
     remote = filesystem_kind(folder)

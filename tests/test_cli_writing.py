@@ -378,6 +378,42 @@ def test_a_refused_reload_prints_the_faults_as_check_does(
     assert daemon.asked == [("/-/reload", {"dry_run": False})]
 
 
+def test_a_running_daemon_is_asked_by_whatever_path_its_database_is_named(config: Path, daemon: Daemon) -> None:
+    (config.parent / "link.db").symlink_to("state/heartbeatd.db")
+    (config.parent / "elsewhere").symlink_to("state")
+    for number, named in enumerate(("link.db", "elsewhere/heartbeatd.db"), 1):
+        other = config.with_name("other.yaml")
+        other.write_text(config.read_text("utf-8").replace("state/heartbeatd.db", named), "utf-8")
+        assert call(other, "pause", "ops") == 0
+        assert len(daemon.asked) == number
+    assert sorted(path.name for path in config.parent.iterdir() if path.name.startswith("link.db")) == ["link.db"]
+
+
+@pytest.mark.parametrize("command", [("pause", "ops"), ("status",), ("runs",), ("busy", "ops", "--", "true")])
+def test_no_command_works_on_a_hard_link_to_a_database(
+    command: tuple[str, ...], config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = config.parent / "other" / "link.db"
+    link.parent.mkdir(mode=0o700)
+    link.hardlink_to(daemon.place.database)
+    other = config.with_name("other.yaml")
+    other.write_text(config.read_text("utf-8").replace("state/heartbeatd.db", "other/link.db"), "utf-8")
+    capsys.readouterr()
+    assert call(other, *command) == 1
+    assert "link.db has 2 hard links" in capsys.readouterr().err
+    assert list(link.parent.iterdir()) == [link]
+    assert call(config, "status") == 0  # by the name that the daemon has it by, all is well
+
+
+def test_what_is_no_file_is_refused_before_anything_is_made(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config.parent / "state").mkdir()
+    os.mkfifo(pipe := config.parent / "state" / "heartbeatd.db")
+    for command in (("pause", "ops"), ("status",)):
+        assert call(config, *command) == 1
+        assert "heartbeatd.db is a pipe, not a database" in capsys.readouterr().err
+    assert list(pipe.parent.iterdir()) == [pipe]
+
+
 def test_an_address_that_another_life_left_is_not_believed(daemon: Daemon) -> None:
     daemon.write_address(pid=1)
     with pytest.raises(click.ClickException, match="cannot be reached"):

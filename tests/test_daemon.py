@@ -214,6 +214,53 @@ def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: Begin) -> 
     assert "Traceback" not in second.stderr
 
 
+def test_a_link_to_the_database_lets_no_second_daemon_start(daemon: Begin, tmp_path: Path) -> None:
+    it = daemon(config(script="touch ../../begun; exec sleep 600"))
+    it.until((tmp_path / "begun").exists)
+    other = tmp_path / "other"
+    other.mkdir()
+    for make, name, said in (
+        (Path.symlink_to, "soft.db", f"pid {it.process.pid}"),
+        (Path.hardlink_to, "hard.db", "hard.db has 2 hard links"),
+    ):
+        make(other / name, tmp_path / "state" / "h.db")
+        (other / "config.yaml").write_text(config().replace("state/h.db", name))
+        command = [sys.executable, "-m", "scheduler", "-c", str(other / "config.yaml"), "run", "--for", "1s"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (second.returncode, said in second.stderr) == (1, True), second.stderr
+    assert sorted(path.name for path in other.iterdir()) == ["config.yaml", "hard.db", "soft.db"]
+    assert it.runs("ops") == it.runs("ops", "--outcome", "running") != []
+
+
+@pytest.mark.parametrize("file", ["h.db-wal", "h.db-shm"])
+def test_a_log_that_is_removed_is_noticed_and_a_restart_has_every_row(daemon: Begin, file: str) -> None:
+    it = daemon(config(job="'true'"))
+    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1)
+    (it.folder / "state" / file).unlink()
+    assert f"{file} was removed while the daemon ran" in it.expect(" database_unavailable ")
+    assert it.stop() == 0
+    it.start()
+    it.until(lambda: len(it.runs("tick", "--outcome", "ok")) > 3)
+    it.stop()
+    rows = it.runs("tick")
+    slots = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
+    assert sum(row["slots"] for row in rows) == max(slots) - min(slots) + 1
+
+
+def test_a_state_that_is_no_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path, pipe = tmp_path / "config.yaml", tmp_path / "state" / "h.db"
+    path.write_text(config() + 'cron:\n  x: {at: "2040-01-01T00:00", command: "true"}\n')  # whose moment is looked up at load
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    before = pipe.lstat()
+    command = [sys.executable, "-m", "scheduler", "-c", str(path), "run", "--for", "1s"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert "h.db is a pipe, not a database" in run.stderr
+    assert pipe.lstat() == before
+    assert list(pipe.parent.iterdir()) == [pipe]
+
+
 def test_killed_again_and_again_nothing_is_lost_and_nothing_runs_twice(daemon: Begin) -> None:
     """The job appends to a file: what it did is compared with what the rows say of it."""
     it = daemon(config(job="'echo $HEARTBEATD_RUN >> done.txt'"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 import stat
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from sqlite_utils import Database
 
 from scheduler.tables.schema import FIRST_SCHEMA, migrations
-from scheduler.tables.store import Store, StoreError, Unavailable, inspect, reader
+from scheduler.tables.store import Store, StoreError, Unavailable, check_file, inspect, reader
 
 
 @contextmanager
@@ -208,3 +210,90 @@ def test_a_database_behind_a_link_is_made_where_the_link_leads(tmp_path: Path) -
     Store.open(link).close()
     assert link.is_symlink()
     assert (tmp_path / "disk/real.db").stat().st_mode & 0o777 == 0o600
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def device(path: Path) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))  # as /dev/null
+    except PermissionError:
+        pytest.skip("only root may make a device")
+
+
+def unix_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (folder, "is a folder, not a database"),
+        (device, "is a device, not a database"),
+        (os.mkfifo, "is a pipe, not a database"),
+        (unix_socket, "is a socket, not a database"),
+        (circle, "is a link that leads in a circle"),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_and_left_as_it_is(tmp_path: Path, make: Callable[[Path], None], named: str) -> None:
+    path = tmp_path / "a.db"
+    make(path)
+    before = path.lstat()
+    for use in (Store.open, reader, inspect, check_file):
+        with pytest.raises(StoreError, match=named):
+            use(path)
+    after = path.lstat()
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_with_a_second_hard_link_is_not_opened_by_any_of_its_names(tmp_path: Path) -> None:
+    Store.open(tmp_path / "a.db").close()
+    (tmp_path / "b.db").hardlink_to(tmp_path / "a.db")
+    for name in ("a.db", "b.db"):
+        with pytest.raises(StoreError, match=rf"{name} has 2 hard links.*nothing was changed.*Remove the other names"):
+            Store.open(tmp_path / name)
+    (tmp_path / "b.db").unlink()
+    Store.open(tmp_path / "a.db").close()
+
+
+def test_a_log_without_its_database_is_a_loss_and_not_a_new_database(tmp_path: Path) -> None:
+    path = tmp_path / "a b.db"
+    with opened(path) as store:
+        add_life(store)
+        path.unlink()
+        for use in (Store.open, reader, inspect):
+            with pytest.raises(StoreError, match=r"a b\.db is missing, but its write-ahead log is there") as refused:
+                use(path)
+        command = str(refused.value).rpartition(": ")[2]
+    assert not path.exists()
+    path.with_name("a b.db-wal").write_bytes(b"x")
+    subprocess.run(command, shell=True, check=True)
+    with opened(path) as store:
+        add_life(store)
+    assert lives(path) == 1
+    assert path.with_name("a b.db.damaged-wal").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("file", ["a.db-wal", "a.db-shm"])
+def test_a_log_that_is_removed_or_replaced_under_the_daemon_stops_the_writing_and_a_restart_loses_nothing(
+    tmp_path: Path, file: str
+) -> None:
+    with opened(tmp_path / "a.db") as store:
+        add_life(store)
+        (tmp_path / file).unlink()
+        with pytest.raises(Unavailable, match=rf"{file} was removed while the daemon ran; restart it"):
+            add_life(store)
+        (tmp_path / file).touch()
+        with pytest.raises(Unavailable, match=rf"{file} was replaced while the daemon ran; restart it"):
+            add_life(store)
+    with opened(tmp_path / "a.db") as store:
+        add_life(store)
+    assert lives(tmp_path / "a.db") == 2

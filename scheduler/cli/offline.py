@@ -19,7 +19,7 @@ from scheduler.engine.mail import Drop, SendAgain
 from scheduler.engine.requests import Pause, Resume, RunJob, WakeAgent
 from scheduler.locks import Lock, private_folder
 from scheduler.outcome import Trigger
-from scheduler.tables.store import Store
+from scheduler.tables.store import Store, check_file, check_links
 from scheduler.turn import Turn
 from scheduler.wake import Wake
 from scheduler.work.entry import Key
@@ -60,6 +60,8 @@ class Offline:
     def _apply(self, request: Request) -> Any:
         """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""
         state, instance = self._plan.settings.state, secrets.token_hex(8)
+        check_file(state)
+        check_links(state)
         private_folder(state.parent)
         with Lock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
             store = Store.open(state)

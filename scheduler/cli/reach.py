@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from scheduler import locks
-from scheduler.tables.store import reader
+from scheduler.tables.store import check_file, check_links, reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,9 @@ class Up:
 
 def place(path: Path, state: Path | None = None) -> Place:
     """The place that `--state` or the config at `path` names, however broken that config is."""
-    if state is not None:
-        return Place(state.absolute())
-    from scheduler.config.peek import peek_state
+    from scheduler.config.peek import peek_state, real_path
 
-    return Place(peek_state(path, os.environ))
+    return Place(peek_state(path, os.environ) if state is None else real_path(state))
 
 
 def looked_at(path: Path, state: Path | None = None) -> Place:
@@ -84,7 +82,14 @@ def running(where: Place) -> Up | None:
 
 @contextmanager
 def reading(where: Place) -> Iterator[sqlite3.Connection | None]:
-    """A connection that only reads, closed at the end; None where there is no database yet."""
+    """A connection that only reads, closed at the end; None where there is no database yet.
+
+    Raises StoreError for what is no database; and for one with several names, unless the daemon runs by this one: by any other
+    the log is missing, and what is read is old.
+    """
+    check_file(where.database)
+    if running(where) is None:
+        check_links(where.database)
     if not where.database.exists():
         yield None
         return

@@ -18,7 +18,7 @@ from scheduler.config.check import check
 from scheduler.config.complaint import NOWHERE, Complaint, Complaints
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.models import schema
-from scheduler.config.peek import folder_of, from_folder, peek_state
+from scheduler.config.peek import folder_of, from_folder, peek_state, real_path
 from scheduler.config.prices import Prices
 from scheduler.config.providers import Providers
 from scheduler.config.runners import Runners
@@ -100,7 +100,7 @@ def _settings(
         path=path,
         hash=source.hash,
         zone=config.timezone,
-        state=frame.path(config.state),
+        state=real_path(frame.path(config.state)),
         server=server.server(config.server, _spot(root, frame, "server")),
         limits=limits,
         history=History(config.history.keep, config.history.runs),

@@ -466,7 +466,7 @@ class Defaults(Part):
 
 class Config(Part):
     timezone: Zone = key(ZoneInfo("UTC"), "The zone of windows and schedules that name none.", written="UTC")
-    state: PathText = key("state/heartbeatd.db", "The database.")
+    state: PathText = key("state/heartbeatd.db", "The database: a regular file, or none yet. A link is followed.")
     env_file: PathOrNone = key(None, "NAME=value lines, mode 0600, for `${NAME}`.", else_="none")
     server: Server = key(Server(), "The HTTP interface.", written={})
     limits: Limits = key(Limits(), "Bounds for all entries.", written={})

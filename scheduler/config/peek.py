@@ -19,9 +19,9 @@ _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t
 
 
 def peek_state(path: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """The database's absolute path, as well as the config at `path` says it; the default place when it does not."""
+    """The database's real path, as well as the config at `path` says it; the default place when it does not."""
     text = (environ or {}).get(STATE_OVERRIDE) or _said(path, "state") or STATE
-    return from_folder(folder_of(path), text)
+    return real_path(from_folder(folder_of(path), text))
 
 
 def peek_timezone(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
@@ -38,6 +38,11 @@ def folder_of(path: Path) -> Path:
 def from_folder(folder: Path, text: str) -> Path:
     """A path of the config: from its folder, or from home with ~/."""
     return folder / (os.path.expanduser(text) if text.startswith("~/") else text)  # noqa: PTH111 -- Path's raises without a home
+
+
+def real_path(database: Path) -> Path:
+    """Where a database lies, without links: its lock and all else beside it are the same by whatever path it is named."""
+    return Path(os.path.realpath(database))  # Path.resolve raises where links lead in a circle
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import sqlite3
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +25,13 @@ PASSING = frozenset({
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})  # the latter: for the index of the log
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 FOLDED_AT, FOLDED_AT_IF_SHORT = 1000, 32  # pages of the log, which takes the room that rows would have
+NO_FILES: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
 MOST_DIGITS = 18  # of a row's number
 
 
@@ -52,21 +62,23 @@ class Store:
         self.path = path
         self.connection = connection
         self.reserve = reserve
-        self._inode = path.stat().st_ino
+        self._inodes = {file: _inode(file) for file in (path, *_log_files(path))}
 
     @classmethod
     def open(cls, path: Path, *, check: bool = False, reserve: Reserve | None = None) -> Store:
         """Open or create the file at `path` and bring its schema up to date; `check` reads every page first.
 
         `reserve` is its reserve, where that has been made use of already. The file is 0600 whatever the umask. Raises StoreError
-        and touches nothing where the file is damaged, not ours, or of a newer heartbeatd.
+        and touches nothing where the file is damaged, not ours, of a newer heartbeatd, no regular file, or has several names.
         """
+        check_file(path)
+        path = path.resolve()
         reserve = reserve or Reserve(path)
         reserve.give_up_if_short()
         inspect(path, thorough=check)
         try:
             if not path.exists() or path.stat().st_size == 0:
-                _make(path.resolve())
+                _make(path)
             path.chmod(0o600)
             connection = _connect(path)
             _migrate(path, connection)
@@ -126,17 +138,22 @@ class Store:
             self.connection.execute("rollback")
 
     def _same_file(self) -> None:
-        """SQLite writes happily into a file that is no longer there under its name."""
-        try:
-            inode = self.path.stat().st_ino
-        except OSError as error:
-            raise Unavailable(f"{self.path} is gone: {error.strerror}") from error
-        if inode != self._inode:
+        """SQLite writes without an error into files that are no longer there under their names."""
+        for file, inode in self._inodes.items():
+            found = _inode(file)
+            if found == inode:
+                continue
+            if file != self.path:
+                change = "removed" if found is None else "replaced"
+                raise Unavailable(f"{file} was {change} while the daemon ran; restart it, so that what it still has is saved")
+            if found is None:
+                raise Unavailable(f"{self.path} is gone; put it back, or restart the daemon to begin with a new one")
             raise Unavailable(f"{self.path} was replaced while the daemon ran; restart it to use the new file")
 
 
 def reader(path: Path) -> sqlite3.Connection:
     """A connection that reads only and never checkpoints. Raises StoreError where there is nothing to read."""
+    check_file(path)
     if not path.exists():
         raise StoreError(f"{path}: no database yet; heartbeatd run makes it")
     try:
@@ -159,9 +176,42 @@ def blank() -> sqlite3.Connection:
     return connection
 
 
+def check_file(path: Path) -> None:
+    """Raise StoreError unless `path` is a regular file, or absent with no log that says that a database was lost.
+
+    Nothing is opened: that alone waits for ever where it is a pipe.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        log, _ = _log_files(path)
+        if log.exists():
+            raise StoreError(_lost(path, log)) from None
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            return  # whoever makes or opens it finds out, and says who may not and why
+        raise StoreError(f"{path} is a link that leads in a circle; name a file in `state:`") from error
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in NO_FILES if is_kind(mode)), "no regular file")
+        raise StoreError(f"{path} is {kind}, not a database; nothing was changed; name a file in `state:`")
+
+
+def check_links(path: Path) -> None:
+    """Raise StoreError where the file has several names: by each of them it would have another lock and another log."""
+    links = path.stat().st_nlink if path.exists() else 1
+    if links > 1:
+        raise StoreError(
+            f"{path} has {links} hard links, and by each name a daemon of its own would write to it; nothing was changed. "
+            f"Remove the other names (find / -xdev -samefile {shlex.quote(str(path))}), or make them copies"
+        )
+
+
 def inspect(path: Path, *, thorough: bool = True) -> None:
-    """Raise StoreError unless the file at `path` is absent, new, or a sound database of ours; read only."""
-    log = path.with_name(path.name + "-wal")
+    """Raise StoreError unless the file at `path` is absent, new, or a sound database of ours by one name; read only."""
+    log, _ = _log_files(path)
+    check_file(path)
+    check_links(path)
     if not path.exists():
         return
     if path.stat().st_size == 0:
@@ -178,6 +228,18 @@ def inspect(path: Path, *, thorough: bool = True) -> None:
         connection.close()
     if found != "ok":
         raise StoreError(_damaged(path, found))
+
+
+def _log_files(path: Path) -> tuple[Path, Path]:
+    """The write-ahead log of a database, and the index of that, which all who have it open share."""
+    return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _make(path: Path) -> None:
@@ -259,11 +321,23 @@ def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
 
 
 def _damaged(path: Path, finding: str) -> str:
-    aside = f"{path}.damaged"
-    log = path.with_name(path.name + "-wal")
-    move_log = f"; mv {log} {aside}-wal" if log.exists() else ""
+    log, _ = _log_files(path)
+    move_log = f"; {_aside(path, log)}" if log.exists() else ""
     return (
         f"{path} is not a sound database ({finding}); nothing was changed. "
         "Set it aside and start anew, or put a backup in its place: "
-        f"mv {path} {aside}{move_log}"
+        f"{_aside(path, path)}{move_log}"
     )
+
+
+def _lost(path: Path, log: Path) -> str:
+    return (
+        f"{path} is missing, but its write-ahead log is there: the database was lost; nothing was changed. "
+        f"Put the database back beside its log; or set the log aside, to start anew or with a backup: "
+        f"{_aside(path, log)}"
+    )
+
+
+def _aside(path: Path, file: Path) -> str:
+    """The command that sets a database at `path` aside, or its log."""
+    return shlex.join(["mv", str(file), f"{path}.damaged{file.name.removeprefix(path.name)}"])
