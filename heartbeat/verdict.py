@@ -66,18 +66,20 @@ _TAG = (
     r"|strong|sub|sup|u|ul|answer|final|message|output|reply|response)\b[^<>]*>|<!--[^<>]*-->"
 )
 # Part of a longer word, a path or a file name is not the token.
-_TOKEN = r"(?<![A-Za-z0-9][-/@])(?:HEARTBEAT\\?_OK)++(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9])"  # noqa: S105 - no secret either
+_TOKEN = r"(?<![A-Za-z0-9][-/@])(?:HEARTBEAT\\?_OK)+(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9])"  # noqa: S105 - no secret either
+# No possessive quantifiers and no atomic groups: before 3.11.5 Python takes too much with them (python/cpython#106052). None is
+# needed to stay linear, as what a repeated group takes can be taken in one way only.
 _PIECES = re.compile(
     r"(?P<QUOTED>^[ \t]*(?:>[^\n]*|(?:```.*?(?:^[ \t]*```|\Z))))"
     r"|(?P<MARK>^[ \t]*(?:[-*+]|\#{1,6}|\d{1,9}[.)])[ \t]+)"
-    rf"|(?P<BREAK>{_BLANKS}*+\n(?:{_BLANKS}*+\n)*+)"
-    rf"|(?P<BLANK>{_BLANKS}++)"
+    rf"|(?P<BREAK>{_BLANKS}*\n(?:{_BLANKS}*\n)*)"
+    rf"|(?P<BLANK>{_BLANKS}+)"
     rf"|(?P<TOKEN>{_TOKEN})"
-    r"|(?P<WORD>[A-Za-z0-9][A-Za-z0-9_]*+)"
-    rf"|(?P<WRAP>[*_~|\\#]++|(?i:{_TAG}))"
-    r"|(?P<STOP>[.!?…)\]}。！？）]++)"
-    r"|(?P<LINK>[-–—,;:、，：；/=+]++)"
-    r"|(?P<OPEN>[(\[{（]++)"
+    r"|(?P<WORD>[A-Za-z0-9][A-Za-z0-9_]*)"
+    rf"|(?P<WRAP>[*_~|\\#]+|(?i:{_TAG}))"
+    r"|(?P<STOP>[.!?…)\]}。！？）]+)"
+    r"|(?P<LINK>[-–—,;:、，：；/=+]+)"
+    r"|(?P<OPEN>[(\[{（]+)"
     r"|(?P<OTHER>.)",
     re.MULTILINE | re.DOTALL,
 )
