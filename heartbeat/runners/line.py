@@ -207,7 +207,8 @@ class Stream:
     def _broken(self, error: OSError) -> Trouble:
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._line.trouble(Failure.TLS, f"its certificate is not trusted ({error.verify_message})", transient=False)
-        if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+        # Hung up on: which of the two says so differs between patch releases of Python 3.11.
+        if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError):
             return self._line.trouble(Failure.CONNECT, "it broke the connection")
         return self._line.trouble(Failure.TLS, f"no TLS with it ({error.reason or 'handshake failed'})", transient=False)
 
