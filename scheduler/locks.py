@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn, Self
 
+from scheduler.access import ANY, others_may
+
 # A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
 REMOTE = frozenset({"9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"})
 REMOTE_FUSE = frozenset({"fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"})
@@ -97,7 +99,7 @@ def private_folder(path: Path) -> bool:
         if not any(path.iterdir()):
             path.chmod(0o700)
         with TemporaryFile(dir=path):  # the one sure way to know that files can be made there
-            return not path.stat().st_mode & 0o077
+            return not others_may(path.stat(), ANY)
     except OSError as error:
         _refuse(path, error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sqlite3
 import stat
 import sys
@@ -16,6 +17,7 @@ from typing import Literal
 import click
 
 from scheduler import locks
+from scheduler.access import ANY, others_may
 from scheduler.cli import options, reach, twice
 from scheduler.cli.reach import Place
 from scheduler.cli.table import wrapped
@@ -109,13 +111,14 @@ def _folder(folder: Path) -> Iterator[Finding]:
     if not folder.exists():
         yield Finding("ok", "state", f"{folder} is not there yet; `heartbeatd run` makes it")
         return
-    mode = stat.S_IMODE(folder.stat().st_mode)
+    found = folder.stat()
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         yield Finding(
             "bad", "state", f"{folder} cannot be written as user id {os.geteuid()}; chown it, or set `state:` elsewhere"
         )
-    elif mode & 0o077:
-        yield Finding("warn", "state", f"others can look into {folder} (mode {mode:04o}); chmod 700 {folder}")
+    elif others_may(found, ANY):
+        mode = stat.S_IMODE(found.st_mode)
+        yield Finding("warn", "state", f"others can look into {folder} (mode {mode:04o}); chmod 700 {shlex.quote(str(folder))}")
     else:
         yield Finding("ok", "state", f"{folder} is its owner's alone")
     remote = locks.filesystem_kind(folder)

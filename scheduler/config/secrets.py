@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from scheduler.access import ANY, others_may
 from scheduler.config.peek import from_folder, open_regular
 from scheduler.secret import Secret
 
@@ -67,9 +69,10 @@ def read_env_file(path: Path) -> dict[str, str]:
     ValueError with one line that names no value: not there, readable by others, or a line that is none.
     """
     try:
-        mode = path.stat().st_mode
-        if mode & 0o077:
-            raise ValueError(f"{path} has mode {stat.S_IMODE(mode):04o}, others could read it; do: chmod 600 {path}")
+        found = path.stat()
+        if others_may(found, ANY):
+            mode = f"{stat.S_IMODE(found.st_mode):04o}"
+            raise ValueError(f"{path} has mode {mode}, others could read it; do: chmod 600 {shlex.quote(str(path))}")
         lines = _read(path).splitlines()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None

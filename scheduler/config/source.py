@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import stat
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from scheduler.access import WRITE, everybody_may, others_may
 from scheduler.config import grammar, inherit, overrides, tree
 from scheduler.config.complaint import NOWHERE, Complaints, Place
 from scheduler.config.peek import LARGEST, open_regular
@@ -117,10 +118,11 @@ def _content(path: Path, complaints: Complaints) -> bytes:
 
 def check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> None:
     """A config is code, as a crontab is: who may write it runs commands."""
-    if found.st_mode & stat.S_IWOTH:
-        complaints.fault(NOWHERE, "", f"everybody may write this file, and with it run commands; do: chmod o-w {path}")
-    elif found.st_mode & stat.S_IWGRP:
-        complaints.warn(NOWHERE, "", f"its group may write this file, and with it run commands; do: chmod g-w {path}")
+    quoted = shlex.quote(str(path))
+    if everybody_may(found, WRITE):
+        complaints.fault(NOWHERE, "", f"everybody may write this file, and with it run commands; do: chmod o-w {quoted}")
+    elif others_may(found, WRITE):
+        complaints.warn(NOWHERE, "", f"its group may write this file, and with it run commands; do: chmod g-w {quoted}")
     if found.st_uid not in (0, os.geteuid()):
         complaints.warn(NOWHERE, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it")
 

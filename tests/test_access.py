@@ -1,0 +1,80 @@
+"""Who may read or write a file: its mode, and who is in its group."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from collections.abc import Mapping
+
+import pytest
+
+from scheduler.access import ANY, READ, WRITE, everybody_may, others_may
+
+ANN, BOB, OPS = 1000, 1001, 500
+USERS = [
+    pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh"))
+    for name, uid, gid in (("root", 0, 0), ("ann", ANN, ANN), ("bob", BOB, BOB))
+]
+
+
+def file(mode: int, group: int, owner: int = ANN) -> os.stat_result:
+    return os.stat_result((0o100000 | mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
+
+
+def may(found: os.stat_result, what: int, members: Mapping[int, list[str]], users: list[pwd.struct_passwd] = USERS) -> bool:
+    def find_group(number: int) -> grp.struct_group:
+        return grp.struct_group(("some", "x", number, members[number]))
+
+    return others_may(found, what, find_group, lambda: users)
+
+
+@pytest.mark.parametrize(
+    ("members", "others"),
+    [
+        ({ANN: []}, False),  # as useradd makes it
+        ({ANN: ["ann"]}, False),
+        ({ANN: ["root", "ann"]}, False),  # root may write anything
+        ({ANN: ["bob"]}, True),
+        ({ANN: ["ann", "somebody-of-a-directory"]}, True),
+        ({}, True),  # the number of a group that there is not
+    ],
+)
+def test_a_users_private_group_is_the_user_alone(members: dict[int, list[str]], others: bool) -> None:
+    assert may(file(0o664, ANN), WRITE, members) is others
+
+
+def test_a_group_that_is_the_login_group_of_two_users_is_not_private() -> None:
+    shared = [*USERS, pwd.struct_passwd(("eve", "x", 1002, ANN, "", "/", "/bin/sh"))]
+    assert may(file(0o664, ANN), WRITE, {ANN: []}, shared)
+
+
+def test_a_group_of_which_nobody_is_known_to_be_a_member_is_not_private() -> None:
+    assert may(file(0o664, OPS), WRITE, {OPS: []})
+
+
+def test_the_private_group_of_another_user_is_another_user() -> None:
+    assert may(file(0o664, BOB), WRITE, {BOB: []})
+
+
+@pytest.mark.parametrize(
+    ("mode", "what", "others"),
+    [
+        (0o640, WRITE, False),
+        (0o640, READ, True),
+        (0o640, ANY, True),
+        (0o600, ANY, False),
+        (0o604, READ, True),
+        (0o604, WRITE, False),
+        (0o710, ANY, True),
+        (0o710, READ, False),
+    ],
+)
+def test_only_the_rights_in_question_count(mode: int, what: int, others: bool) -> None:
+    assert may(file(mode, OPS), what, {OPS: ["bob"]}) is others
+
+
+def test_everybody_is_more_than_a_group() -> None:
+    assert everybody_may(file(0o666, ANN), WRITE)
+    assert not everybody_may(file(0o664, OPS), WRITE)
+    assert may(file(0o666, ANN), WRITE, {ANN: []})
