@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -26,7 +27,7 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
     check_file(settings.state)
     check_links(settings.state)
     if not private_folder(folder):
-        event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {folder}")
+        event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {shlex.quote(str(folder))}")
     remote = filesystem_kind(folder)
     if remote:
         event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted")

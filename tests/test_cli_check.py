@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,15 @@ def test_init_writes_a_config_that_check_calls_good(tmp_path: Path, capsys: pyte
     assert main(["init", str(tmp_path / "new")]) == 0
     assert main(["check", "-c", str(tmp_path / "new" / "config.yaml")]) == 0
     assert "is good" in capsys.readouterr().out
+
+
+def test_the_next_steps_that_init_prints_can_be_copied_also_where_the_folder_has_a_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "a place")]) == 0
+    steps = capsys.readouterr().out.splitlines()[-1].removeprefix("next: ")
+    shown = subprocess.run(["/bin/sh", "-c", f"heartbeatd() {{ pwd; }}; {steps}"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"{tmp_path}/a place\n" * 2
 
 
 def test_init_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

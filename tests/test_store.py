@@ -131,6 +131,21 @@ def test_an_empty_file_beside_its_log_is_a_loss_and_not_a_new_database(tmp_path:
         Store.open(tmp_path / "a.db")
 
 
+def test_the_commands_that_set_a_damaged_database_aside_can_be_copied_also_where_its_path_has_a_space(tmp_path: Path) -> None:
+    folder = tmp_path / "a place"
+    folder.mkdir()
+    path = folder / "a.db"
+    path.write_bytes(damaged(path))
+    (folder / "a.db-wal").touch()
+    with pytest.raises(StoreError) as refused:
+        Store.open(path, check=True)
+    commands = str(refused.value).partition("in its place: ")[2]
+    subprocess.run(["/bin/sh", "-c", commands], check=True)
+    names = {each.name for each in folder.iterdir()}
+    assert names >= {"a.db.damaged", "a.db.damaged-wal"}
+    assert not names & {"a.db", "a.db-wal"}
+
+
 def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     other = sqlite3.connect(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ def init(folder: Path) -> None:
     for path, text in files.items():
         _write(path, text)
         click.echo(f"wrote {path}")
-    click.echo(f"next: cd {folder}; heartbeatd check; heartbeatd run")
+    click.echo(f"next: cd {shlex.quote(str(folder))}; heartbeatd check; heartbeatd run")
 
 
 def _write(path: Path, text: str) -> None:
