@@ -1,5 +1,6 @@
 """The command line as a whole: its table of contents, its exit codes, and errors in one line."""
 
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -69,7 +70,7 @@ def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pyte
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    heartbeatd = f"{sys.executable} -m scheduler"
+    heartbeatd = f"{shlex.quote(sys.executable)} -m scheduler"
     shell = f"{heartbeatd} schema | head -c 1 >/dev/null"
     ended = subprocess.run(["/bin/sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert ended.stderr == ""

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from scheduler.cli.main import main
 from scheduler.cli.table import harmless, table
-from scheduler.cli.times import between, host_zone_name, local, rough, short, zone_name
+from scheduler.cli.times import between, host_zone_name, rough, short, zone_name
 from scheduler.config.wording import counted
 from scheduler.locks import Lock
 from scheduler.outcome import Kind
@@ -26,11 +27,20 @@ from scheduler.turn import Turn
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+KOLKATA = ZoneInfo("Asia/Kolkata")  # 5 h 30 min before UTC all year
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     return tmp_path / "heartbeatd.db"
+
+
+@pytest.fixture
+def in_kolkata(tmp_path: Path) -> str:
+    """The option that names a config with a zone of its own, so that the zone of the host that tests are run on is no matter."""
+    config = tmp_path / "kolkata.yaml"
+    config.write_text("timezone: Asia/Kolkata\n")
+    return f"--config={config}"
 
 
 @pytest.fixture
@@ -136,13 +146,16 @@ def test_a_reason_that_there_is_not_is_refused(
     assert f"no such reason as {said} `heartbeatd runs --help`" in capsys.readouterr().err
 
 
-def test_since_yesterday_is_since_that_day_began(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+def test_since_yesterday_is_since_that_day_began(
+    store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    today = datetime.now(KOLKATA).replace(hour=0, minute=0, second=0, microsecond=0)
     add_run(store, (today - timedelta(days=2)).astimezone(UTC))
     add_run(store, (today - timedelta(hours=3)).astimezone(UTC))
     add_run(store, today.astimezone(UTC))
-    assert [run["id"] for run in listed(capsys, state, "runs", "--since", "yesterday")] == [3, 2]
-    assert [run["id"] for run in listed(capsys, state, "runs", "--since", "yesterday", "--until", "today")] == [2]
+    assert [run["id"] for run in listed(capsys, state, "runs", in_kolkata, "--since", "yesterday")] == [3, 2]
+    until_today = listed(capsys, state, "runs", in_kolkata, "--since", "yesterday", "--until", "today")
+    assert [run["id"] for run in until_today] == [2]
 
 
 def test_a_table_of_runs_fits_eighty_columns(
@@ -256,16 +269,18 @@ def live(store: Store, instance: str, begin: datetime, end: datetime | None) -> 
             boots.end(_turn(db, end, instance))
 
 
-def test_status_says_when_the_daemon_was_down(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_when_the_daemon_was_down(
+    store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     live(store, "one", NOON, NOON + 10 * MINUTE)
     live(store, "two", NOON + 15 * MINUTE, None)
     live(store, "three", NOON + 20 * MINUTE, NOON + 30 * MINUTE)
-    lines = printed(capsys, state, "status")
-    assert lines[0].startswith(f"daemon: down since {local(NOON + 30 * MINUTE)} (")
+    lines = printed(capsys, state, "status", in_kolkata)
+    assert lines[0].startswith("daemon: down since 2026-11-20 18:00:00 (")
     assert lines[0].endswith("), stopped in order")
     assert lines[1:3] == [
-        f"  was down {local(NOON + 15 * MINUTE)} to {local(NOON + 20 * MINUTE)} (5m), ended unexpectedly",
-        f"  was down {local(NOON + 10 * MINUTE)} to {local(NOON + 15 * MINUTE)} (5m), stopped in order",
+        "  was down 2026-11-20 17:45:00 to 2026-11-20 17:50:00 (5m), ended unexpectedly",
+        "  was down 2026-11-20 17:40:00 to 2026-11-20 17:45:00 (5m), stopped in order",
     ]
 
 
@@ -281,13 +296,15 @@ def test_status_shows_a_config_that_was_refused_within_eighty_columns(
     assert max(map(len, lines)) <= 80
 
 
-def test_status_calls_it_running_while_its_lock_is_held(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_calls_it_running_while_its_lock_is_held(
+    store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     live(store, "one", NOON, None)
     lock = state.with_name("heartbeatd.db.lock")
     with Lock.take(lock, started_at=NOON, instance="one") as held:
-        assert printed(capsys, state, "status")[0].startswith(f"daemon: running since {local(NOON)} (")
+        assert printed(capsys, state, "status", in_kolkata)[0].startswith("daemon: running since 2026-11-20 17:30:00 (")
         held.release()
-        assert printed(capsys, state, "status")[0].startswith("daemon: down since")
+        assert printed(capsys, state, "status", in_kolkata)[0].startswith("daemon: down since")
     assert Lock.take(lock, started_at=NOON, instance="two")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -405,7 +406,7 @@ def test_a_call_that_is_cancelled_ends_at_once_and_frees_its_lane(daemon: Begin)
 def test_a_report_is_delivered_by_a_job(daemon: Begin) -> None:
     """As docs/operations.md shows it; only the program's name and where its code lies are this test's."""
     root = Path(__file__).parents[1]
-    report = f"{sys.executable} -m scheduler report --for 7d"
+    report = f"{shlex.quote(sys.executable)} -m scheduler report --for 7d"
     job = f'cron:\n  weekly: {{schedule: "0 8 * * 1", command: "{report}", deliver: log, env: {{PYTHONPATH: "{root}"}}}}\n'
     it = daemon(config() + job)
     it.expect("run id=")

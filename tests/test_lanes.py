@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -192,8 +193,9 @@ def test_a_beat_is_not_repeated_beside_an_orphan_that_no_mark_betrays(daemon: Be
 
 @pytest.mark.process
 def test_a_beat_that_takes_its_own_lane_does_not_wait_for_itself(daemon: Begin, tmp_path: Path) -> None:
-    own = f"{sys.executable} -m scheduler -c {tmp_path}/config.yaml busy ops -- echo HEARTBEAT_OK"
-    it = daemon(BEAT.format(interval="1h", script=f"cat > /dev/null; cd {REPOSITORY}; {own}"))
+    config = tmp_path / "config.yaml"
+    own = shlex.join([sys.executable, "-m", "scheduler", "-c", str(config), "busy", "ops", "--", "echo", "HEARTBEAT_OK"])
+    it = daemon(BEAT.format(interval="1h", script=f"cat > /dev/null; cd {shlex.quote(str(REPOSITORY))}; {own}"))
     assert "outcome=ok" in it.expect("run id=")
 
 

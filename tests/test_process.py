@@ -32,6 +32,7 @@ class Pipe:
     """A FIFO by which a child tells us one line."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.path = folder / "told"
         os.mkfifo(self.path)
 
@@ -50,12 +51,12 @@ def pipe(tmp_path: Path) -> Pipe:
 
 
 class Background:
-    """One start in a thread of its own, so that it can be ended while it runs."""
+    """One start in a thread of its own, in the folder of its pipe, so that it can be ended while it runs."""
 
-    def __init__(self, *argv: str) -> None:
+    def __init__(self, pipe: Pipe, *argv: str) -> None:
         self.children = Children("life/7")
         self._result: list[Ended] = []
-        self._thread = threading.Thread(target=lambda: self._result.append(start(*argv, children=self.children)))
+        self._thread = threading.Thread(target=lambda: self._result.append(start(*argv, cwd=pipe.folder, children=self.children)))
         self._thread.start()
 
     def result(self) -> Ended:
@@ -175,7 +176,7 @@ def test_a_child_left_in_the_background_lives_on_and_keeps_nobody_waiting(tmp_pa
 
 @pytest.mark.parametrize("why", ["timeout", "cancelled", "shutdown"])
 def test_a_running_child_is_ended_from_another_thread(why: process.Why, pipe: Pipe, running: list[Background]) -> None:
-    one = Background("sh", "-c", f"echo ready >{pipe.path}; exec sleep 300")
+    one = Background(pipe, "sh", "-c", "echo ready >told; exec sleep 300")
     running.append(one)
     pipe.hear()
     one.children.end(why)
@@ -184,7 +185,7 @@ def test_a_running_child_is_ended_from_another_thread(why: process.Why, pipe: Pi
 
 
 def test_what_it_said_before_its_end_is_kept(pipe: Pipe, running: list[Background]) -> None:
-    one = Background("sh", "-c", f"echo half; echo ready >{pipe.path}; exec sleep 300")
+    one = Background(pipe, "sh", "-c", "echo half; echo ready >told; exec sleep 300")
     running.append(one)
     pipe.hear()
     one.children.end("timeout")
@@ -192,7 +193,7 @@ def test_what_it_said_before_its_end_is_kept(pipe: Pipe, running: list[Backgroun
 
 
 def test_a_child_deaf_to_term_is_killed_with_its_whole_group(pipe: Pipe, running: list[Background]) -> None:
-    one = Background("sh", "-c", f"trap '' TERM; sleep 300 & echo $! >{pipe.path}; while :; do wait; done")
+    one = Background(pipe, "sh", "-c", "trap '' TERM; sleep 300 & echo $! >told; while :; do wait; done")
     running.append(one)
     grandchild = int(pipe.hear())
     one.children.end("timeout")
@@ -203,8 +204,8 @@ def test_a_child_deaf_to_term_is_killed_with_its_whole_group(pipe: Pipe, running
 def test_a_deaf_grandchild_is_killed_even_if_the_leader_obeys_and_its_pipes_are_closed(
     pipe: Pipe, running: list[Background]
 ) -> None:
-    deaf = f"(trap '' TERM; echo ready >{pipe.path}; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
-    one = Background("sh", "-c", deaf)
+    deaf = "(trap '' TERM; echo ready >told; exec sleep 300) >/dev/null 2>&1 </dev/null & echo $!; exec sleep 300"
+    one = Background(pipe, "sh", "-c", deaf)
     running.append(one)
     pipe.hear()
     one.children.end("cancelled")
@@ -216,8 +217,8 @@ def test_a_deaf_grandchild_is_killed_even_if_the_leader_obeys_and_its_pipes_are_
 def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
     tmp_path: Path, pipe: Pipe, running: list[Background]
 ) -> None:
-    tidy = f"(trap 'sleep 0.3; touch {tmp_path}/tidied; exit' TERM; echo ready >{pipe.path}; while :; do sleep 0.01; done) & "
-    one = Background("sh", "-c", tidy + "exec sleep 300")
+    tidy = "(trap 'sleep 0.3; touch tidied; exit' TERM; echo ready >told; while :; do sleep 0.01; done) & "
+    one = Background(pipe, "sh", "-c", tidy + "exec sleep 300")
     running.append(one)
     pipe.hear()
     one.children.end("shutdown")
