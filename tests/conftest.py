@@ -1,17 +1,23 @@
-"""What all tests share: the zone rules of the tzdata package, and a world to play in."""
+"""What all tests share: the zone rules of the tzdata package, a world to play in, and what is said at the end."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tools
 from hypothesis import settings
 from world import World
 
 settings.register_profile("steady", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("steady")
+
+# A shell starts `make test &` with SIGINT ignored, and so would every daemon be started that a test interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
@@ -26,3 +32,14 @@ def play(tmp_path: Path) -> Iterator[Callable[..., World]]:
     yield begin
     for world in worlds:
         world.store.close()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around the reporter's own, so that it comes last
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Say what was not tested for want of a program, and where to get it."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and not tools.is_worker():
+        skipped = [(report.nodeid, report.longrepr[2]) for report in reporter.stats.get("skipped", ())]  # path, line, reason
+        for line in tools.not_tested(skipped):
+            reporter.write_line(line)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import shipped
+import tools
 
 TESTS = shipped.GRAFANA / "prometheus" / "tests"
 NAMES = [rule["alert"] for rule in shipped.rules()]
@@ -22,8 +23,7 @@ Promtool = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def promtool() -> Promtool:
-    if not (found := shutil.which("promtool")):
-        pytest.skip("promtool is not installed")
+    found = tools.need("promtool")
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)

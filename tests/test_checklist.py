@@ -99,7 +99,7 @@ def test_devices_and_files_of_proc_are_unreadable() -> None:
     assert read(Path(f"/proc/{os.getpid()}"), "environ") is Refusal.UNREADABLE
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user who is not root, as root may read everything")
 def test_a_file_without_permission_is_unreadable(root: Path) -> None:
     (root / "HEARTBEAT.md").write_text("x")
     (root / "HEARTBEAT.md").chmod(0)

@@ -15,6 +15,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+import tools
 from test_daemon import Daemon
 from world import World
 
@@ -66,12 +67,10 @@ def mount() -> Iterator[Mount]:
     def begin(folder: Path, size: str) -> Disk:
         folder.mkdir(mode=0o700, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "heartbeatd-test", str(folder)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        except FileNotFoundError:
-            pytest.skip("needs `mount`, to have a disk that can be filled")
+        tools.need("mount")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if done.returncode:
-            pytest.skip(f"may not mount a disk that can be filled: {done.stderr.strip()}")
+            pytest.skip("needs the right to mount a disk that can be filled (run it as root)")
         mounted.append(folder)
         return Disk(folder)
 

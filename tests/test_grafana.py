@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 import click
 import pytest
 import shipped
+import tools
 from prometheus_client.parser import text_string_to_metric_families
 from test_metrics import Page
 from world import World
@@ -159,8 +159,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
 
 
 def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
-    if not (promtool := shutil.which("promtool")):
-        pytest.skip("promtool is not installed")
+    promtool = tools.need("promtool")
     every = [{"record": "x", "expr": shipped.asked(expr, window="5m", span="1h")} for _, expr in shipped.queries()]
     every = [rule | {"labels": {"number": str(number)}} for number, rule in enumerate(every)]  # promtool minds duplicates
     path = tmp_path / "queries.yml"

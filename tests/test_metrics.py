@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import tools
 from prometheus_client.parser import text_string_to_metric_families
 from world import Takes, World, at
 
@@ -85,12 +85,13 @@ def words(series: dict[str, float]) -> set[str]:
 
 
 def test_prometheus_has_nothing_to_say_against_the_page(play: Play) -> None:
-    if not (promtool := shutil.which("promtool")):
-        pytest.skip("promtool is not installed")
+    promtool = tools.need("promtool")
     world = play(BOTH)
     page = Page(world)
     world.run(minutes=90)
-    checked = subprocess.run([promtool, "check", "metrics"], input=page.text(), capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=page.text(), capture_output=True, text=True, timeout=60, check=False
+    )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 

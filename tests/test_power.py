@@ -8,13 +8,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import tools
 from powercut import cuts, watched
 
 from scheduler.tables.store import Store, StoreError
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, which watches what is written (Debian: strace)"),
+    tools.needs("strace"),
 ]
 
 CUTS = 200

@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 import shipped
+import tools
 from prometheus_client.parser import text_string_to_metric_families
 from servers.messages import refuses, says
 from servers.scripted import Server
@@ -32,7 +33,7 @@ from scheduler.transports import Sent
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(not (shutil.which("prometheus") and shutil.which("promtool")), reason="prometheus is not installed"),
+    tools.needs("prometheus", "promtool"),
 ]
 
 PATIENCE = 60.0  # seconds before a test says that what it waits for does not come

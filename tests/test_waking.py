@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+import tools
 from config_file import read
 from ruamel.yaml import YAML
 from test_daemon import Daemon
@@ -25,7 +25,7 @@ PAGE = (HOME / "docs" / "waking.md").read_text("utf-8")
 TOKENS = {"SCRIPTS_TOKEN": "token-of-the-scripts-1234", "ALERTMANAGER_TOKEN": "token-of-alertmanager-1234"}
 WAKE = "http://127.0.0.1:7857/api/v1/agents/ops/wake"
 
-ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+ALERTMANAGER = tools.find("prometheus-alertmanager")
 
 
 def shown(kind: str, word: str = "") -> list[str]:
@@ -55,7 +55,7 @@ def test_the_cronjob_and_the_step_are_yaml() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+@tools.needs("systemd-analyze")
 def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
     for unit in shown("ini"):
         name = re.findall(r"^# /etc/systemd/system/(\S+)\n", unit)[0]
@@ -67,7 +67,7 @@ def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+@tools.needs("systemd-analyze")
 def test_systemd_has_nothing_to_say_against_the_daemons_own_unit(tmp_path: Path) -> None:
     (unit,) = re.findall(r"```ini\n(.*?)```", (HOME / "docs/operations.md").read_text("utf-8"), re.DOTALL)
     (file := tmp_path / "heartbeatd.service").write_text(re.sub(r"/opt/heartbeatd/\S+", "/bin/true", unit))
@@ -108,7 +108,7 @@ def run_by(daemon: Daemon, trigger: str) -> dict[str, Any]:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+@tools.needs("curl")
 def test_the_line_with_curl_wakes_the_agent(daemon: Daemon) -> None:
     (line,) = shown("sh", "curl")
     sent = subprocess.run(["sh", "-c", here(daemon, line)], capture_output=True, text=True, timeout=30, check=False)
@@ -162,7 +162,7 @@ class Alertmanager:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not ALERTMANAGER, reason="prometheus-alertmanager is not installed")
+@tools.needs("prometheus-alertmanager")
 def test_debian_s_alertmanager_wakes_the_agent_with_the_alert_in_its_prompt(daemon: Daemon) -> None:
     token = daemon.folder / "heartbeatd.token"
     token.write_text(TOKENS["ALERTMANAGER_TOKEN"] + "\n")

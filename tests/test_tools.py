@@ -1,0 +1,60 @@
+"""The end of `make test`: what was not tested for want of a program, and where to get it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools import not_tested
+
+HOME = Path(__file__).parents[1]
+
+
+def test_where_nothing_was_skipped_that_is_said() -> None:
+    assert list(not_tested([])) == ["Every program that tests need is here: none was skipped."]
+
+
+def test_tests_without_their_program_are_counted_by_what_they_lack() -> None:
+    lacks = "Skipped: needs strace (Debian: apt-get install strace)"
+    skipped = [
+        ("tests/test_power.py::a", lacks),
+        ("tests/test_power.py::b", lacks),
+        ("tests/test_x.py::c[1]", "needs a user who is not root"),
+    ]
+    assert list(not_tested(skipped)) == [
+        "NOT TESTED:",
+        "  needs strace (Debian: apt-get install strace): 2 tests of test_power.py",
+        "  needs a user who is not root: 1 test of test_x.py",
+    ]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_run_of_tests_ends_with_what_it_could_not_test(workers: str, tmp_path: Path) -> None:
+    """Where no program is installed, as on a bare machine."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        workers,
+        "-p",
+        "no:cacheprovider",
+        "tests/test_power.py",
+        "tests/test_waking.py",
+        "-k",
+        "cut or curl",
+    ]
+    environ = os.environ | {"PATH": str(tmp_path)}
+    environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST_")}
+    ended = subprocess.run(command, cwd=HOME, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    said = ended.stdout.splitlines()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert said[said.index("NOT TESTED:") :] == [
+        "NOT TESTED:",
+        "  needs strace (Debian: apt-get install strace): 2 tests of test_power.py",
+        "  needs curl (Debian: apt-get install curl): 1 test of test_waking.py",
+    ]

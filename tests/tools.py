@@ -1,0 +1,62 @@
+"""Programs that some tests need and not every machine has: the marks that skip those tests, and what is said of them at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Where to get each program from; Prometheus' own archive has Alertmanager under its own name.
+PACKAGES = {
+    "promtool": "apt-get install prometheus",
+    "prometheus": "apt-get install prometheus",
+    "prometheus-alertmanager": "apt-get install prometheus-alertmanager",
+    "systemd-analyze": "apt-get install systemd",
+    "curl": "apt-get install curl",
+    "strace": "apt-get install strace",
+    "mount": "apt-get install mount",
+}
+OTHER_NAMES = {"prometheus-alertmanager": "alertmanager"}
+
+
+def find(tool: str) -> str | None:
+    """The path of a program; None where it is not installed."""
+    return shutil.which(tool) or shutil.which(OTHER_NAMES.get(tool, tool))
+
+
+def needs(*tools: str) -> pytest.MarkDecorator:
+    """The mark of tests that cannot be run without these programs."""
+    missing = [tool for tool in tools if not find(tool)]
+    return pytest.mark.skipif(bool(missing), reason=_lacks(missing))
+
+
+def need(tool: str) -> str:
+    """The path of a program; without it the test that asks is skipped."""
+    return find(tool) or pytest.skip(_lacks([tool]))
+
+
+def _lacks(tools: list[str]) -> str:
+    return "; ".join(f"needs {tool} (Debian: {PACKAGES[tool]})" for tool in tools)
+
+
+def not_tested(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """What to print of tests that were skipped, given each one's name and reason: a line for each reason, most tests first."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for name, reason in skipped:
+        names[reason.removeprefix("Skipped: ")].add(name)
+    if not names:
+        yield "Every program that tests need is here: none was skipped."
+        return
+    yield "NOT TESTED:"
+    for reason, tests in sorted(names.items(), key=lambda item: (-len(item[1]), item[0])):
+        files = sorted({Path(name.partition("::")[0]).name for name in tests})
+        yield f"  {reason}: {len(tests)} test{'s' * (len(tests) != 1)} of {', '.join(files)}"
+
+
+def is_worker() -> bool:
+    """Whether these tests are a part that the run as a whole reports on."""
+    return "PYTEST_XDIST_WORKER" in os.environ
