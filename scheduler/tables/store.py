@@ -185,7 +185,7 @@ def check_file(path: Path) -> None:
         mode = path.stat().st_mode
     except FileNotFoundError:
         log, _ = _log_files(path)
-        if log.exists():
+        if log.exists() and not path.exists():  # one that is being made now has come before its log
             raise StoreError(_lost(path, log)) from None
         return
     except OSError as error:
