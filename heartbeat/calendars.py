@@ -10,11 +10,12 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from heartbeat.hours import DAYS, EVERY_DAY, TWO_YEARS, Span, Window, in_order, merged
+from heartbeat.hours import BEGINNING, DAYS, END, EVERY_DAY, TWO_YEARS, Hours, Span, Window, merged
 
 _UTC = ZoneInfo("UTC")
 _EPOCH = date(1970, 1, 1).toordinal()
 _DAY = 86_400
+_EDGE = 4  # days; what is joined to the stretch between them
 _AROUND = 2  # days; no zone is farther than that from UTC, and a correction of its clock takes one day at most
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
@@ -58,7 +59,7 @@ class Days:
         object.__setattr__(self, "always", self.skip == NO_DAY and self.only is None)
 
     def open_at(self, now: datetime) -> bool:
-        return self.always or self._leaves(now.astimezone(self.zone).date())
+        return self.always or self.leaves(now.astimezone(self.zone).date())
 
     def closes(self, now: datetime) -> datetime | None:
         """The earliest instant from `now` on at which it is closed: `now` itself when it is; None: not within two years."""
@@ -68,24 +69,34 @@ class Days:
         return None if closes > now + TWO_YEARS else closes
 
     def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """The spans [open, close) that overlap (after, until] or are open at `after`, in order; cut some days outside of that."""
-        days = range(_number(after) - _AROUND, _number(until) + _AROUND + 1)
-        for opened, closed in merged(in_order((self,), days)):
+        """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
+
+        Where it is always open, the one span goes from `BEGINNING` to `END`; a span of years is cut two years before `after`
+        and beyond `until`.
+        """
+        if self.always:
+            yield BEGINNING, END
+            return
+        for opened, closed in merged(self._spans(_number(after) - _AROUND, _number(until) + _AROUND)):
             opens, closes = datetime.fromtimestamp(opened, UTC), datetime.fromtimestamp(closed, UTC)
-            if closes > after and opens <= until:
+            if opens > until:
+                return
+            if closes > after:
                 yield opens, closes
 
-    def spans(self, day: int) -> Iterator[Span]:
-        """UTC spans in which the local clock reads `day` (days since 1970-01-01), if it is left."""
-        if self._leaves(date.fromordinal(day + _EPOCH)):
-            yield from Window(0, 1440, EVERY_DAY, self.zone).spans(day)
+    def _spans(self, day: int, last: int) -> Iterator[Span]:
+        """The time of the days that are left, by stretches of them, from the one that holds `day` or follows it, to `last`."""
+        while day <= last and (found := _stretch(self, day)) is not None:
+            yield from _time_of(self.zone, *found)
+            day = found[1]
 
     def key(self) -> str:
         """What decides the days, as one line that `read` reads."""
         only = [] if self.only is None else [f"only:{self.only}"]
         return " ".join([self.zone.key, f"skip:{self.skip}", *only])
 
-    def _leaves(self, day: date) -> bool:
+    def leaves(self, day: date) -> bool:
+        """Whether a day is left."""
         return not self.skip.holds(day) and (self.only is None or self.only.holds(day))
 
 
@@ -110,6 +121,34 @@ def calendar(dates: tuple[Dates, ...], weekdays: frozenset[int] = frozenset()) -
     return Calendar(tuple(found), weekdays)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTimes:
+    """The time that hours and calendars both leave open."""
+
+    hours: Hours
+    days: Days
+
+    @property
+    def always(self) -> bool:
+        return self.hours.always and self.days.always
+
+    def open_at(self, now: datetime) -> bool:
+        return self.hours.open_at(now) and self.days.open_at(now)
+
+    def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length."""
+        by_hours, by_days = self.hours.openings(after, until), self.days.openings(after, until)
+        one, other = next(by_hours, None), next(by_days, None)
+        while one and other:
+            opens, closes = max(one[0], other[0]), min(one[1], other[1])
+            if opens < closes and opens <= until and closes > after:
+                yield opens, closes
+            if one[1] < other[1]:
+                one = next(by_hours, None)
+            else:
+                other = next(by_days, None)
+
+
 def parse_dates(text: str) -> Dates:
     """The first and the last day of `2026-12-25` or `2026-12-24..2026-12-31`; ValueError with one line on what is wrong."""
     start, dots, end = text.partition("..")
@@ -132,6 +171,37 @@ def _calendar(text: str) -> Calendar:
     parts = [part for part in text.partition(":")[2].split(",") if part]
     weekdays = frozenset(DAYS.index(part) for part in parts if part in DAYS)
     return calendar(tuple(parse_dates(part) for part in parts if part not in DAYS), weekdays)
+
+
+@lru_cache(maxsize=8192)  # a beat asks several times, and many agents share their calendars
+def _stretch(days: Days, day: int) -> tuple[int, int] | None:
+    """The first stretch [begin, end) of days in a row that are left and that ends after `day`; None: none within two years.
+
+    It is cut two years before and behind. Days are counted from 1970-01-01.
+    """
+
+    def is_left(number: int) -> bool:
+        return days.leaves(date.fromordinal(number + _EPOCH))
+
+    within = range(day, day + TWO_YEARS.days + 2 * _AROUND)
+    first = next((number for number in within if is_left(number)), None)
+    if first is None:
+        return None
+    end = next((number for number in range(first + 1, first + TWO_YEARS.days) if not is_left(number)), first + TWO_YEARS.days)
+    if first == day:
+        earliest = day - TWO_YEARS.days
+        first = next((number + 1 for number in range(day - 1, earliest, -1) if not is_left(number)), earliest)
+    return first, end
+
+
+def _time_of(zone: ZoneInfo, begin: int, end: int) -> list[Span]:
+    """The spans in which the local clock reads one of the days [begin, end): day by day at both ends, where they count."""
+    local = Window(0, 1440, EVERY_DAY, zone)
+    days = {*range(begin, min(begin + _EDGE, end)), *range(max(begin, end - _EDGE), end)}
+    spans = [span for day in days for span in local.spans(day)]
+    # Days of UTC, of which each instant is on a local day that lies between the ends.
+    inner = ((begin + 2) * _DAY, (end - 2) * _DAY)
+    return sorted([*spans, inner] if end - begin > 2 * _EDGE else spans)
 
 
 def _number(instant: datetime) -> int:

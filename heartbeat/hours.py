@@ -25,10 +25,16 @@ _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00")
 Span = tuple[int, int]  # [opens, closes), seconds
 
 
-class Spanning(Protocol):
-    """Something that is open for a part of each day, or not at all."""
+class Open(Protocol):
+    """Something that is open at some times and closed at others: hours, days, or both. All instants are aware and UTC.
 
-    def spans(self, day: int) -> Iterator[Span]: ...
+    `openings` are the spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
+    """
+
+    @property
+    def always(self) -> bool: ...
+    def open_at(self, now: datetime) -> bool: ...
+    def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ class Hours:
         last = int(until.timestamp()) // _DAY + TWO_YEARS.days + 3
         for back in (3, 10, 60, TWO_YEARS.days):
             first = instant // _DAY - back
-            spans = merged(in_order(self.windows, range(first, last)))
+            spans = merged(_in_order(self.windows, range(first, last)))
             found = next((span for span in spans if span[1] > instant), None)
             if found is None:
                 return
@@ -229,7 +235,7 @@ def _week_spans(windows: tuple[Window, ...]) -> Iterator[Span]:
             yield start - _WEEK_MINUTES, start - _WEEK_MINUTES + window.minutes
 
 
-def in_order(windows: Iterable[Spanning], days: range) -> Iterator[Span]:
+def _in_order(windows: Iterable[Window], days: range) -> Iterator[Span]:
     """The spans of all windows on these days by their openings; where the clock goes back over midnight two days interleave."""
     waiting: list[Span] = []
     for day in days:
@@ -263,7 +269,7 @@ def _near(windows: tuple[Window, ...], day: int) -> tuple[Span, ...]:
     What starts more than three local days before is over a day and a half before `day`, and what starts on the eighth after it
     does not open within that week: so nothing that is not looked at touches them.
     """
-    spans = [span for span in merged(in_order(windows, range(day - 3, day + 8))) if span[1] > day * _DAY]
+    spans = [span for span in merged(_in_order(windows, range(day - 3, day + 8))) if span[1] > day * _DAY]
     if spans and spans[0][0] <= (day - 1) * _DAY:
         return ()
     return tuple(span for span in spans if span[1] < (day + 7) * _DAY)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from heartbeat.cadence import Slots
-from heartbeat.hours import TWO_YEARS
+from heartbeat.hours import TWO_YEARS, Open
 
 _TICK = timedelta.resolution
 _TRIES = 1000  # firings in a row that are closed; each of them costs an opening, so that these are years
@@ -32,15 +32,6 @@ class Firings(Protocol):
 
     def next(self, after: datetime) -> datetime | None: ...
     def slots(self, after: datetime, until: datetime) -> Several | None: ...
-
-
-class Open(Protocol):
-    """What is open at some times and closed at others: hours, or days. All instants are aware and UTC."""
-
-    @property
-    def always(self) -> bool: ...
-    def open_at(self, now: datetime) -> bool: ...
-    def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]: ...
 
 
 Finder = Callable[[datetime, datetime], Several | None]

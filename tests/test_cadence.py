@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from bisect import bisect_left
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartbeat.cadence import Cadence, Slots, first_anchor, stable_fraction, stagger_of
+from heartbeat.calendars import Calendar, Days, OpenTimes, calendar
 from heartbeat.hours import EVERY_DAY, Hours, Window, parse_days, parse_span, window
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -62,9 +65,7 @@ def test_a_daily_beat_anchored_at_23_beats_every_day_within_8_and_22() -> None:
     cadence = Cadence(at("2026-11-20T23:00"), timedelta(days=1), timedelta(minutes=7), hours("08:00-22:00"))
     found = walk(cadence, at("2026-11-20T12:00"), at("2026-12-20T23:59"))
     assert found == [at("2026-11-21T08:07") + timedelta(days=day) for day in range(30)]
-    assert cadence.closed(at("2026-11-20T12:00"), at("2026-11-22T23:00")) == Slots(
-        at("2026-11-20T23:00"), at("2026-11-22T23:00"), 3
-    )
+    assert cadence.closed(at("2026-11-20T12:00"), at("2026-12-20T12:00")) is None  # each of them has moved
 
 
 def test_an_opening_with_a_point_of_the_grid_gets_no_slot_of_its_own() -> None:
@@ -78,9 +79,58 @@ def test_the_slot_of_an_opening_is_kept_inside_it() -> None:
     assert cadence.next(at("2026-11-21T08:29:59")) == at("2026-11-22T08:29:59")
 
 
-def test_an_opening_that_began_before_the_anchor_gets_no_slot_of_its_own() -> None:
+def test_the_first_point_opens_the_next_window_and_none_before_it() -> None:
     cadence = Cadence(at("2026-11-20T23:00"), timedelta(days=1), NONE, hours("08:00-22:00"))
     assert cadence.next(at("2026-11-19T00:00")) == at("2026-11-21T08:00")
+
+
+TWICE_A_DAY = Hours((*hours("08:00-10:00").windows, *hours("14:00-16:00").windows))
+SHORT = Hours(tuple(window(*parse_span(span), EVERY_DAY, BERLIN) for span in ("08:00-08:05", "08:10-08:15", "08:20-08:25")))
+AUTUMN_NIGHT = hours("02:15-02:45", zone=BERLIN)  # open twice on 31 October 2027
+
+
+@pytest.mark.parametrize(
+    ("interval", "open_times", "anchor", "days", "count"),
+    [
+        (timedelta(days=7), hours("08:00-22:00"), "2027-10-20T12:00", 70, 10),
+        (timedelta(days=7), hours("08:00-22:00"), "2027-10-20T23:30", 70, 10),
+        (timedelta(days=30), hours("08:00-22:00"), "2027-10-20T23:30", 60, 2),
+        (timedelta(days=30), hours("08:00-22:00"), "2027-10-20T12:00", 60, 2),
+        (timedelta(days=1), TWICE_A_DAY, "2027-10-20T12:00", 30, 30),
+        (timedelta(days=1), TWICE_A_DAY, "2027-10-20T09:00", 30, 30),
+        (timedelta(days=1), AUTUMN_NIGHT, "2027-10-20T12:00", 30, 30),
+        (timedelta(hours=1), SHORT, "2027-10-20T12:30", 10, 10),  # 06:30 in UTC comes last before 08:00 in Berlin
+        (timedelta(hours=1), SHORT, "2027-10-20T12:07", 10, 20),  # 06:07 or 07:07 moves to 08:10, and the one before it to 08:00
+        (timedelta(hours=6), hours("08:00-12:00"), "2027-10-20T01:00", 10, 10),
+    ],
+)
+def test_a_beat_never_comes_oftener_than_its_interval_says(
+    interval: timedelta, open_times: Hours, anchor: str, days: int, count: int
+) -> None:
+    cadence = Cadence(at(anchor), interval, timedelta(minutes=1), open_times)
+    found = cadence.slots(at(anchor) - SECOND, at(anchor) + timedelta(days=days) - SECOND)
+    later = cadence.slots(at(anchor) - SECOND, at(anchor) + timedelta(days=days, hours=22))
+    assert found is not None
+    assert later is not None
+    assert found.count <= count <= later.count <= count + max(1, timedelta(days=1) // interval)
+
+
+def test_a_point_on_a_day_off_moves_to_the_first_hours_of_the_next_day_that_is_left() -> None:
+    weekend = Days(ZoneInfo("UTC"), Calendar(weekdays=frozenset({5, 6})))
+    weekly = Cadence(at("2026-11-21T12:00"), timedelta(days=7), timedelta(minutes=5), OpenTimes(hours("08:00-22:00"), weekend))
+    assert walk(weekly, at("2026-11-20"), at("2026-12-06")) == [at("2026-11-23T08:05"), at("2026-11-30T08:05")]
+    daily = Cadence(at("2026-11-20T12:00"), timedelta(days=1), timedelta(minutes=5), OpenTimes(hours("08:00-22:00"), weekend))
+    # Saturday and Sunday would move to Monday, which has a point of its own.
+    assert walk(daily, at("2026-11-20"), at("2026-11-24")) == [at("2026-11-20T12:00"), at("2026-11-23T12:00")]
+    assert daily.closed(at("2026-11-20"), at("2026-11-24")) == Slots(at("2026-11-21T12:00"), at("2026-11-22T12:00"), 2)
+
+
+def test_the_next_slot_of_an_interval_of_years_is_found_at_once() -> None:
+    cadence = Cadence(at("2027-01-01T03:00"), timedelta(days=3650), NONE, hours("08:00-22:00", zone=BERLIN))
+    begun = time.process_time()
+    for day in range(300):
+        assert cadence.next(at("2028-01-01") + timedelta(days=day)) == at("2036-12-29T07:00")
+    assert time.process_time() - begun < 0.5
 
 
 def test_thirty_minutes_make_fifty_beats_in_an_autumn_day_of_25_hours() -> None:
@@ -126,45 +176,89 @@ def test_the_next_slot_is_found_in_microseconds() -> None:
 
 zones = st.sampled_from(["UTC", "Europe/Berlin", "America/Havana", "Australia/Lord_Howe"]).map(ZoneInfo)
 windows = st.builds(Window, st.integers(0, 1439), st.integers(1, 1440), st.frozensets(st.integers(0, 6), min_size=1), zones)
-some_hours = st.lists(windows.filter(lambda w: w.start != w.end), max_size=2).map(lambda found: Hours(tuple(found)))
-intervals = st.integers(20, 4000).map(lambda minutes: timedelta(minutes=minutes))
+some_hours = st.lists(windows.filter(lambda w: w.start != w.end), max_size=3).map(lambda found: Hours(tuple(found)))
+weekdays = st.frozensets(st.integers(0, 6), max_size=3)
+dates = st.lists(st.integers(-6, 20).map(lambda day: date(2027, 10, 25) + timedelta(days=day)), max_size=4)
+calendars = st.builds(lambda found, days: calendar(tuple((day, day) for day in found), days), dates, weekdays)
+some_days = st.builds(Days, zones, calendars, st.none() | calendars)
+open_times = some_hours | st.builds(OpenTimes, some_hours, some_days)
+# From twenty minutes to a week; the clocks of three of the zones change between 3 and 31 October or on 7 November 2027.
+intervals = st.one_of(st.integers(20, 600), st.integers(600, 4000), st.sampled_from([720, 1440, 2880, 10080])).map(
+    lambda minutes: timedelta(minutes=minutes)
+)
 cadences = st.builds(
     Cadence,
-    st.integers(-4000, 4000).map(lambda minutes: at("2027-10-31") + timedelta(minutes=minutes)),
+    st.integers(-40_000, 16_000).map(lambda minutes: at("2027-10-31") + timedelta(minutes=minutes)),
     intervals,
-    st.integers(0, 9000).map(lambda seconds: timedelta(seconds=seconds)),
-    some_hours,
+    st.integers(0, 1200).map(lambda seconds: timedelta(seconds=seconds)),
+    open_times,
 )
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(some_hours, some_days, st.integers(-20_000, 20_000), st.integers(0, 10_000))
+def test_it_is_open_where_hours_and_days_both_are(of_hours: Hours, of_days: Days, begin: int, length: int) -> None:
+    both = OpenTimes(of_hours, of_days)
+    after = at("2027-10-31") + timedelta(minutes=begin)
+    until = after + timedelta(minutes=length)
+    spans = list(both.openings(after, until))
+    assert all(opens < closes and closes > after and opens <= until for opens, closes in spans)
+    assert all(earlier[1] < later[0] for earlier, later in pairwise(spans))
+    for minute in range(0, length + 1, 7):
+        instant = after + timedelta(minutes=minute)
+        is_open = of_hours.open_at(instant) and of_days.open_at(instant)
+        assert is_open is both.open_at(instant) is any(opens <= instant < closes for opens, closes in spans)
+    for opens, closes in spans:  # those of years may be cut
+        assert closes > until + timedelta(days=700) or not both.open_at(closes)
+        assert opens < after - timedelta(days=700) or not both.open_at(opens - SECOND)
+
+
 def brute(cadence: Cadence, after: datetime, until: datetime) -> tuple[list[datetime], list[datetime]]:
-    """Slots inside and points of the grid outside, one by one."""
-    grid = [cadence.anchor + k * cadence.interval for k in range(1500)]
-    inside = [point for point in grid if cadence.hours.open_at(point)]
-    if not cadence.hours.always:
-        for opens, closes in cadence.hours.openings(after, until):
-            if opens >= cadence.anchor and not any(opens <= point < closes for point in grid):
-                inside.append(min(opens + cadence.stagger, closes - SECOND))
-    outside = [point for point in grid if not cadence.hours.open_at(point)]
-    return sorted(point for point in inside if after < point <= until), [point for point in outside if after < point <= until]
+    """The slots in (after, until], and the points in it that give none: each point by itself, the latest first."""
+    horizon = until + timedelta(days=60)
+    grid = [cadence.anchor + k * cadence.interval for k in range((horizon - cadence.anchor) // cadence.interval + 1)]
+    openings = list(cadence.hours.openings(cadence.anchor - SECOND, horizon))
+    slots: set[datetime] = set()
+    without: set[datetime] = set()
+    for point in reversed(grid):
+        opens, closes = next((opening for opening in openings if opening[1] > point), (None, horizon))
+        if opens is not None and opens <= point:
+            slots.add(point)
+        elif opens is None or bisect_left(grid, opens) < bisect_left(grid, closes):
+            without.add(point)  # it has nowhere to go, or the opening has a point of its own
+        elif (slot := min(opens + cadence.stagger, closes - SECOND)) in slots:
+            without.add(point)  # a later one has moved there
+        else:
+            slots.add(slot)
+    return sorted(slot for slot in slots if after < slot <= until), sorted(point for point in without if after < point <= until)
 
 
 def told(points: list[datetime]) -> Slots | None:
     return Slots(points[0], points[-1], len(points)) if points else None
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(cadences, st.integers(-6000, 6000), st.integers(0, 12000))
-def test_counts_and_walks_agree_with_brute_force(cadence: Cadence, begin: int, length: int) -> None:
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(cadences, st.integers(-3000, 3000), st.integers(0, 6000))
+def test_each_point_gives_at_most_one_slot_and_no_opening_is_left_out(cadence: Cadence, begin: int, length: int) -> None:
     after = at("2027-10-31") + timedelta(minutes=begin)
     until = after + timedelta(minutes=length)
-    inside, outside = brute(cadence, after, until)
-    assert cadence.slots(after, until) == told(inside)
-    assert cadence.closed(after, until) == told(outside)
-    assert walk(cadence, after, until) == inside
+    slots, without = brute(cadence, after, until)
+    assert walk(cadence, after, until) == slots
+    assert cadence.slots(after, until) == told(slots)
+    assert cadence.closed(after, until) == told(without)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(cadences, st.integers(0, 40_000))
+def test_there_are_never_more_slots_than_points(cadence: Cadence, length: int) -> None:
+    first, until = cadence.anchor - SECOND, cadence.anchor + timedelta(minutes=length)
+    slots, without = cadence.slots(first, until), cadence.closed(first, until)
+    points = timedelta(minutes=length) // cadence.interval + 1
+    moving = points - (slots.count if slots else 0) - (without.count if without else 0)
+    assert moving in (0, 1)  # one may have moved to an opening that is still to come
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(cadences, st.integers(-3000, 3000), st.integers(0, 3000), st.integers(0, 3000))
 def test_two_ranges_side_by_side_hold_what_one_holds(cadence: Cadence, begin: int, one: int, other: int) -> None:
     a = at("2027-10-31") + timedelta(minutes=begin)

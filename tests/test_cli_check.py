@@ -101,6 +101,16 @@ def test_warnings_go_to_stderr_and_are_no_faults(tmp_path: Path, capsys: pytest.
     assert err.startswith("warning: ")
 
 
+def test_hours_that_fit_an_interval_badly_are_told_to_programs_with_the_beats_a_week(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = GOOD.replace("interval: 30m", 'interval: 6h, active_hours: "08:00-12:00"')
+    assert main(["check", "-c", config(tmp_path, text), "--format", "json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning["path"] == "agents.ops.heartbeat.interval"
+    assert warning["message"].startswith("6h fits badly into the active hours, which leave 7 beats a week; ")
+
+
 def test_overrides_of_the_environment_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

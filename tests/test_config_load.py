@@ -252,6 +252,54 @@ def test_messages_go_to_the_only_channel_or_to_the_log_with_a_warning(
     assert [warning.path for warning in loaded.warnings] == (["agents"] if warned else [])
 
 
+DAILY = '"08:00-22:00"'
+SHORT = '["08:00-08:05", "08:10-08:15", "08:20-08:25"]'
+
+
+@pytest.mark.parametrize(
+    ("interval", "hours", "left"),
+    [
+        ("6h", '"08:00-12:00"', "leave 7 beats a week;"),
+        ("23h", DAILY, "leave 7 beats a week;"),
+        ("12h", DAILY, "leave 7 to 14 beats a week, depending on when the agent is first seen;"),
+        ("1h", SHORT, "leave 7 to 14 beats a week, depending on when the agent is first seen;"),
+        ("2d", "{start: '08:00', end: '18:00', days: mon-fri}", "leave 3 beats a week;"),
+        ("12h", "{start: '08:00', end: '09:00', days: sat}", "leave 1 beat a week;"),
+    ],
+)
+def test_an_interval_that_fits_badly_into_the_hours_is_a_warning_with_the_beats_a_week(
+    tmp_path: Path, interval: str, hours: str, left: str
+) -> None:
+    (warning,) = read(tmp_path, (BEAT % f"active_hours: {hours}").replace("30m", interval)).warnings
+    assert str(warning).endswith(
+        f"config.yaml:1:76: agents.ops.heartbeat.interval: {interval} fits badly into the active hours, which {left}"
+        " change one of them, or name the times with schedule:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "hours"),
+    [
+        ("30m", DAILY),
+        ("4h", DAILY),
+        ("1d", DAILY),
+        ("7d", DAILY),
+        ("30d", DAILY),
+        ("1d", '["08:00-10:00", "14:00-16:00"]'),
+        ("1d", "{start: '08:00', end: '18:00', days: mon-fri}"),
+        ("1d", "{start: '08:00', end: '18:00', days: sat}"),
+        ("7d", "{start: '08:00', end: '18:00', days: mon-fri}"),
+        ("12h", "always"),
+    ],
+)
+def test_an_interval_that_fits_the_hours_is_no_warning(tmp_path: Path, interval: str, hours: str) -> None:
+    assert read(tmp_path, (BEAT % f"active_hours: {hours}").replace("30m", interval)).warnings == ()
+
+
+def test_the_hours_of_an_agent_that_does_not_beat_are_no_warning(tmp_path: Path) -> None:
+    assert read(tmp_path, (BEAT % 'active_hours: "08:00-12:00", enabled: false').replace("30m", "6h")).warnings == ()
+
+
 def test_leaving_a_wake_to_the_next_slot_of_an_agent_that_has_none_is_a_warning(tmp_path: Path) -> None:
     beat = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, deliver: log}}}\n"
     text = beat + "cron: {a: {every: 1h, wake_heartbeat: ops, wake_mode: next}}\n"

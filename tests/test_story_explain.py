@@ -563,6 +563,19 @@ def test_asking_changes_nothing(play: Play) -> None:
     assert list(world.store.connection.iterdump()) == before
 
 
+def test_points_that_moved_are_the_slot_at_the_opening_and_the_others_are_outside_the_hours(play: Play) -> None:
+    calendars = "calendars: {off: {dates: 2026-03-04}}\n"
+    world = play(calendars + agent(interval="4h", active_hours='"12:00-13:00"', skip_on="off"), start="2026-03-01 14:00")
+    world.run(days=5)
+    assert told(day(world)) == [
+        "02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok", "14:00-22:00 3 active_hours"
+    ]  # fmt: skip
+    # What would have moved to the hours of the day off has moved to those of the day after.
+    assert told(day(world, on="2026-03-04")) == ["02:00-22:00 6 calendar"]
+    assert told(day(world, on="2026-03-05"))[:2] == ["02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok"]
+    assert sum(row["slots"] for row in world.rows()) == 5 * 6  # from 14:00 on 1 March to 10:00 on 6 March
+
+
 # --- the command ------------------------------------------------------------------------------------------------------------
 
 

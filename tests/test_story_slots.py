@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from world import Takes, World, at
+
+from scheduler.observe import status
+from scheduler.outcome import Kind
+from scheduler.tables.times import millis
 
 Play = Callable[..., World]
 
@@ -371,3 +376,73 @@ def test_every_slot_has_exactly_one_end_whatever_happens(play: Play) -> None:
     world.resume(None)
     counted = sum(row["slots"] for row in world.rows() if row["trigger"] == "interval")
     assert counted == 12 * 6 + 1
+
+
+def beats(world: World) -> list[str]:
+    return [f"{asked.at:%m-%d %H:%M}" for asked in world.asked]
+
+
+def test_a_weekly_beat_in_daily_hours_runs_once_a_week(play: Play) -> None:
+    world = play(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    world.run(days=25)
+    assert beats(world) == ["03-03 08:00", "03-10 08:00", "03-17 08:00", "03-24 08:00"]
+    assert world.story() == [f"{when} interval ok heartbeat_ok" for when in beats(world)]
+
+
+def test_a_daily_beat_first_seen_at_night_runs_every_day_and_has_one_row_a_day(play: Play) -> None:
+    world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    world.run(days=5)
+    assert world.story() == [f"03-{day:02} 08:00 interval ok heartbeat_ok" for day in range(3, 8)]
+
+
+def test_a_daily_beat_runs_once_in_the_night_in_which_the_clock_goes_back(play: Play) -> None:
+    # Berlin's clocks show the hour from 02:00 twice on 25 October 2026, and so open these hours twice.
+    hours = '{start: "02:15", end: "02:45", timezone: Europe/Berlin}'
+    world = play(agent(interval="1d", active_hours=hours), start="2026-10-23 12:00")
+    world.run(days=4)
+    assert beats(world) == ["10-24 00:15", "10-25 00:15", "10-26 01:15", "10-27 01:15"]
+
+
+def test_an_hourly_beat_with_three_short_windows_runs_once_for_each_point_of_its_grid(play: Play) -> None:
+    hours = '["08:00-08:05", "08:10-08:15", "08:20-08:25"]'
+    world = play(agent(interval="1h", active_hours=hours), start="2026-03-02 06:30")
+    world.run(days=2)
+    assert beats(world) == ["03-02 08:00", "03-03 08:00"]
+    assert sum(row["slots"] for row in world.rows()) == 26  # the points from 06:30 to 07:30 of the next day
+
+
+def test_points_that_move_to_one_opening_are_one_beat_and_the_others_have_their_row(play: Play) -> None:
+    world = play(agent(interval="4h", active_hours='"12:00-13:00"'), start="2026-03-02 14:00")
+    world.run(days=2)
+    assert world.story() == [
+        "03-02 14:00 interval skipped active_hours x5",  # and 10:00 moved
+        "03-03 12:00 interval ok heartbeat_ok",
+        "03-03 14:00 interval skipped active_hours x5",
+        "03-04 12:00 interval ok heartbeat_ok",
+    ]
+
+
+def test_a_weekly_beat_that_falls_on_a_day_off_moves_to_the_next_day_that_is_left(play: Play) -> None:
+    calendar = "calendars: {weekend: {days: sat-sun}}\n"
+    keys = agent(interval="7d", active_hours='"08:00-22:00"', skip_on="weekend")
+    world = play(calendar + keys, start="2026-03-07 12:00")  # a Saturday
+    world.run(days=15)
+    assert world.story() == ["03-09 08:00 interval ok heartbeat_ok", "03-16 08:00 interval ok heartbeat_ok"]
+
+
+def test_what_an_earlier_version_planned_for_an_interval_is_found_anew_and_runs_nothing_twice(play: Play) -> None:
+    """Every window without a point of the grid was a slot once: the row of a weekly beat names tomorrow as its next."""
+    world = play(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 09:00")
+    world.run(hours=1)
+    world.kill()
+    tomorrow = at("2026-03-03 08:00")
+    with sqlite3.connect(world.state) as db:
+        db.execute("update entry set slot = ?, due_at = ?", (millis(tomorrow), millis(tomorrow)))
+        db.execute("update boot set version = 'of another day'")
+    db.close()
+    world.clock.forward(timedelta(hours=1))
+    world.boot()
+    (entry,) = status.entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")
+    assert entry["next_slot"] == "2026-03-09T09:00:00Z"
+    world.run(days=14)
+    assert world.story() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]

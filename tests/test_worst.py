@@ -17,6 +17,7 @@ MOST = (50_000 * 2 + 2_000 * 10) / 1e6  # USD that one attempt may take
 
 def found(folder: Path, beat: str, *, limits: str = "wake_flood: 1 per 24h", more: str = "") -> Worst:
     text = f"""{PRICES}limits: {{{limits}}}
+calendars: {{weekend: {{days: sat-sun}}}}
 agents:
   ops: {{runner: {{kind: openai, provider: local}}, model: big, heartbeat: {{deliver: log, {beat}}}}}
 {more}"""
@@ -31,9 +32,12 @@ RUNS = [
     ("interval: 30m, timezone: Australia/Lord_Howe", 49),  # of 24 and a half
     ("interval: 7m", 206),
     ("interval: none", 0),
-    ('interval: 30m, active_hours: "08:00-22:00"', 29),  # the opening may be a slot beside those of the grid
-    ('interval: 30m, timezone: Europe/Berlin, active_hours: "22:00-06:00"', 19),
-    ('interval: 24h, active_hours: ["08:00-09:00", "18:00-19:00"]', 3),
+    ('interval: 30m, active_hours: "08:00-22:00"', 28),
+    ('interval: 30m, timezone: Europe/Berlin, active_hours: "22:00-06:00"', 20),  # two parts, of which one may open twice
+    ('interval: 6h, active_hours: "08:00-09:00"', 1),
+    ('interval: 24h, active_hours: ["08:00-09:00", "18:00-19:00"]', 2),  # a point of the day before may move to the first
+    ('interval: 24h, active_hours: ["08:00-09:00", "12:00-13:00", "18:00-19:00"]', 2),
+    ("interval: 24h, skip_on: weekend", 2),
     ('schedule: "0 9 * * mon-fri"', 1),
     ('schedule: "*/20 9-17 * * *"', 27),
     ('schedule: "*/20 * * * *", timezone: Europe/Berlin', 75),  # a wildcard comes again when the clock goes back

@@ -73,6 +73,8 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
         calendars=calendars.days(beat, _zone(beat, spot.frame), spot, "heartbeat"),
     )
     _check_meets_hours(built, schedule, spot)
+    if built.enabled and built.interval:
+        often.check_fits(built.interval, built.hours, spot, "heartbeat", "interval")
     return built
 
 

@@ -127,7 +127,7 @@ class Engine:
         with self.store.transaction() as db:
             turn = self._turn(db, reading.now)
             last = boots.latest(db)
-            tzdata_changed = boots.begin(turn, boot)
+            slots_may_differ = boots.begin(turn, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budgets.follow(turn)
             setback.catch_up(turn, UNBELIEVABLE)
@@ -138,7 +138,7 @@ class Engine:
             syncing.sync(turn, {}, at_once=at_once)
             again.begin_anew(turn)
             recovery.start_at_boot(turn)
-            if tzdata_changed:
+            if slots_may_differ:
                 _replan_all(turn)
         self._tell(turn)
 

@@ -101,14 +101,19 @@ def fates(record: Record, begin: datetime, end: datetime) -> list[Fate]:
 
 
 def _slots(stand: Stand, begin: datetime, end: datetime) -> Iterator[Slot]:
-    """The slots of one stand that lie in [begin, end), those outside its hours and on days off too."""
+    """The slots of one stand that lie in [begin, end), those outside its hours and on days off too.
+
+    A point of the grid that moved to the next opening is the slot there, and none where it was.
+    """
     pace, offset = stand.pace, stand.pace.offset
     after = max(begin - TICK, stand.since - offset)
     until = end - TICK if stand.until is None else min(end - TICK, stand.until - offset)
     may_run = set(slots(pace, after, until))
     wider = (slots(paces.pace(text, stand.anchor), after, until) for text in paces.wider(stand.pace_text))
     for at in sorted(may_run.union(*wider)):
-        yield Slot(at, stand, None if at in may_run else _closed(pace, at))
+        closed = None if at in may_run else _closed(pace, at)
+        if closed is not None or at in may_run:
+            yield Slot(at, stand, closed)
 
 
 def _closed(pace: Pace, slot: datetime) -> Skip | None:

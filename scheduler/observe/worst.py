@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron.schedule import Schedule, parse
+from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
 from scheduler import allowance
 from scheduler.allowance import Allowance, Attempt
@@ -152,13 +153,21 @@ def slots_a_day(beat: Heartbeat, day: timedelta) -> int:
         return firings_a_day(parse(beat.schedule, beat.zone), day)
     if not beat.interval:
         return 0
-    openings = len(beat.hours.windows)  # each of which may be a slot too
-    whole = -(-day // beat.interval) + openings
-    if not openings:
+    whole = -(-day // beat.interval)
+    if beat.hours.always and beat.calendars.always:
         return whole
-    # A clock that goes back may lengthen any window.
-    lengths = (timedelta(minutes=(window.end - window.start) % 1440 or 1440) + day - A_DAY for window in beat.hours.windows)
-    return min(whole, sum(-(-length // beat.interval) for length in lengths) + openings)
+    whole += 1  # a point of the day before may have moved to its first opening
+    if beat.hours.always:
+        return whole
+    return min(whole, sum(_slots_of_window(window, beat, day) for window in beat.hours.windows))
+
+
+def _slots_of_window(window: Window, beat: Heartbeat, day: timedelta) -> int:
+    """The most slots of one window on a day: one at least, and one more for each part into which the day may divide it."""
+    assert beat.interval is not None
+    hour_again = day - A_DAY  # a clock that goes back may lengthen any window, or open it twice
+    lies_on_two_days = window.start > window.end or window.zone.key != beat.zone.key
+    return -(-(timedelta(minutes=window.minutes) + hour_again) // beat.interval) + lies_on_two_days + bool(hour_again)
 
 
 def firings_a_day(schedule: Schedule, day: timedelta) -> int:

@@ -33,7 +33,8 @@ class Pace:
     """When slots come, and under which trigger they run.
 
     `slots` are those that may run, `by_hours` those outside the active hours and `by_days` those of days that calendars leave
-    out, all in (after, until]; each slot is in one of them. `offset` is added to a slot to get its due time.
+    out, all in (after, until]; each slot is in one of them. Of an interval, the points of its grid that give no slot are in
+    the last two. `offset` is added to a slot to get its due time.
     """
 
     trigger: Trigger
@@ -146,15 +147,31 @@ def stretched(text: str, failures: int) -> timedelta | None:
 @lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
 def pace(text: str, anchor: datetime) -> Pace:
     """The pace that a text of ours names, on a grid that stands at `anchor`."""
-    found, on = _pace(text, anchor), good_days(text)
-    return _on_days(found, on) if on else found
+    days = good_days(text)
+    if "interval" in _parts(text):
+        return _of_grid(text, anchor, days)
+    found = _pace(text, anchor)
+    return _on_days(found, days) if days else found
+
+
+def _of_grid(text: str, anchor: datetime, days: calendars.Days | None) -> Pace:
+    """The pace of an interval, whose points move to where hours and calendars are both open."""
+    said, hours = _parts(text), _hours(text)
+    open_times = calendars.OpenTimes(hours, days) if days else hours
+    cadence = Cadence(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), open_times)
+    found = Pace(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed)
+    if days is None:
+        return found
+    seen = Timed(found, days)
+    return replace(
+        found,
+        by_hours=lambda after, until: together(seen.inside(after, until), cadence.closed),
+        by_days=lambda after, until: together(seen.outside(after, until), cadence.closed),
+    )
 
 
 def _pace(text: str, anchor: datetime) -> Pace:
     said = _parts(text)
-    if "interval" in said:
-        cadence = Cadence(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), _hours(text))
-        return Pace(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed)
     offset = timedelta(seconds=said.get("offset", 0))
     if "every" in said:
         every = Every(timedelta(seconds=said["every"]), anchor)

@@ -50,14 +50,14 @@ class Life:
 
 
 def begin(turn: Turn, boot: Boot) -> bool:
-    """Write the row of this life; True when zone rules changed since the last one, so that times must be found anew."""
-    last = turn.db.execute("select tzdata from boot order by id desc limit 1").fetchone()
+    """Write the row of this life; True when zone rules or the program changed since the last one: times must be found anew."""
+    last = turn.db.execute("select version, tzdata from boot order by id desc limit 1").fetchone()
     now = millis(turn.now)
     turn.db.execute(
         "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at, config_hash) values (?, ?, ?, ?, ?, ?, ?)",
         (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, turn.plan.settings.hash),
     )
-    return last is not None and last["tzdata"] != boot.tzdata
+    return last is not None and (last["version"], last["tzdata"]) != (boot.version, boot.tzdata)
 
 
 def tick(turn: Turn) -> None:
