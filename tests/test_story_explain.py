@@ -364,6 +364,8 @@ CONFIGS = [
     agent(interval="30m"),
     agent(interval="20m", active_hours='"08:00-22:00"'),
     agent(interval="20m", active_hours='"06:00-23:00"', stagger="10m"),
+    agent(interval="5h", active_hours='["08:00-09:00", "09:30-10:00"]', stagger="10m"),
+    agent(interval="10h", active_hours='"07:00-15:00"', skip_on="tuesdays") + TUESDAY,
     agent(interval="30m", enabled="false"),
     job(every="1d"),
 ]
