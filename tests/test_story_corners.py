@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -388,6 +390,63 @@ def test_a_first_run_once_does_not_take_the_stagger_away_for_ever(tmp_path: Path
     anchors = {row[0] for row in world.store.connection.execute("select anchor from entry")}
     world.store.close()
     assert len(anchors) > 1
+
+
+def single_round(play: Callable[..., World], yaml: str, start: str = "2026-03-02 08:00:00.400") -> World:
+    """A world in which a `run --once` sees these entries for the first time."""
+    world = play("x-nothing: 1\ncron: {other: {every: 1d, command: nothing, enabled: false}}\n", start=start)
+    world.kill()
+    world.config.write_text(yaml, "utf-8")
+    world.boot(at_once=True)
+    return world
+
+
+@pytest.mark.parametrize("takes", [0, 3])
+def test_a_single_round_runs_a_new_agent_once_however_long_it_takes(play: Callable[..., World], takes: int) -> None:
+    world = single_round(play, agent(stagger="0s"))
+    world.takes["ops"] = timedelta(seconds=takes)
+    world.run(minutes=1)
+    assert world.engine.at_rest(world.clock.now)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+
+
+def test_the_daemon_goes_on_from_a_single_round_with_one_beat_for_each_interval(play: Callable[..., World]) -> None:
+    world = single_round(play, agent(stagger="50%"))
+    world.run(minutes=1)
+    world.off(minutes=1)
+    world.run(minutes=119)
+    starts = [asked.at for asked in world.asked]
+    assert len(starts) == 4
+    assert timedelta(minutes=30) <= starts[1] - starts[0] <= timedelta(minutes=45)
+    assert [later - earlier for earlier, later in pairwise(starts[1:])] == [timedelta(minutes=30)] * 2
+    assert sum(row["slots"] for row in world.rows()) == 4
+
+
+def test_a_single_round_in_closed_hours_has_its_row_and_leaves_the_first_opening_to_the_daemon(
+    play: Callable[..., World],
+) -> None:
+    world = single_round(play, agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    world.run(minutes=1)
+    world.off(minutes=1)
+    world.run(days=8)
+    assert world.story() == [
+        "03-02 23:00 interval skipped active_hours",
+        "03-03 08:00 interval ok heartbeat_ok",
+        "03-10 08:00 interval ok heartbeat_ok",
+    ]
+
+
+def test_a_single_round_before_closing_time_does_not_beat_again_at_the_next_opening(play: Callable[..., World]) -> None:
+    keys = {"interval": "7d", "stagger": "10%", "active_hours": '"08:00-22:00"'}
+    world = single_round(play, agent(**keys), start="2026-03-02 21:59")
+    world.run(days=6)
+    assert world.story() == ["03-02 21:59 interval ok heartbeat_ok"]
+
+
+def test_a_single_round_runs_a_job_that_starts_with_the_daemon_once(play: Callable[..., World]) -> None:
+    world = single_round(play, job(schedule='"@reboot"'))
+    world.run(minutes=1)
+    assert len(world.asked) == 1
 
 
 def test_quiet_counts_successes_of_which_nobody_was_told(play) -> None:

@@ -54,10 +54,14 @@ def _state(entry: Entry) -> str:
 
 def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
     """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
-    anchor = _first_anchor(turn.now, entry.pace_text)
-    standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
     by_hand = at_once and entry.enabled and paces.once(entry.pace_text) is None
-    if by_hand and entry.kind is Kind.HEARTBEAT:
+    beats_now = by_hand and entry.kind is Kind.HEARTBEAT
+    anchor = _first_anchor(turn.now, entry.pace_text)
+    if beats_now and entry.open_at(turn.now):
+        # The beat is made in place of the grid's first point, for each is paid. In closed time the point stays, and moves.
+        anchor += timedelta(seconds=paces.parts(entry.pace_text).get("interval", 0))
+    standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
+    if beats_now:
         duequeue.save(turn, standing, standing._replace(slot=turn.now, due_at=turn.now))
         return
     duequeue.save(turn, standing, planning.idle(turn, standing))
