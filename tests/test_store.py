@@ -158,18 +158,23 @@ def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path
     assert path.read_bytes() == before
 
 
+def ours() -> list[str]:
+    """The migrations that this version knows, in their order."""
+    return sorted(migration.name for migration in migrations.pending(Database(memory=True)))
+
+
 def test_a_database_of_a_newer_heartbeatd_is_refused_with_both_versions(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with opened(path) as store, store.transaction() as db:
         db.execute("insert into _sqlite_migrations (migration_set, name, applied_at) values ('heartbeatd', 'm999_later', 'then')")
-    with pytest.raises(StoreError, match=r"m999_later.*m001_first_schema"):
+    with pytest.raises(StoreError, match=rf"m999_later.*{ours()[-1]}"):
         Store.open(path)
 
 
 def test_the_schema_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
-        assert [each.name for each in migrations.applied(Database(store.connection))] == ["m001_first_schema"]
+        assert [each.name for each in migrations.applied(Database(store.connection))] == ours()
     assert {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")} <= made
 
 

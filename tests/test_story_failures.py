@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from test_story_slots import agent, job
 from world import Takes, World, at
 
+from scheduler.events import Closed
 from scheduler.tables import duequeue
 from scheduler.transports import Sent
 from scheduler.work.process import Ended
@@ -113,6 +114,83 @@ def test_a_beat_cut_by_a_crash_runs_again_at_once_and_keeps_its_retries(play: Pl
     world.run(minutes=2)
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
     assert (len(world.asked), world.rows()[0]["attempt"]) == (2, 2)
+
+
+def took(world: World, name: str = "ops") -> list[float]:
+    """How long the runs took by their rows, which must be what the log and the metrics are told."""
+    rows = [row for row in world.rows(name) if row["started_at"] and row["finished_at"]]
+    by_rows = [(datetime.fromisoformat(row["finished_at"]) - datetime.fromisoformat(row["started_at"])) for row in rows]
+    closed = [each for each in world.events if isinstance(each, Closed) and each.name == name and each.started_at is not None]
+    assert [each.finished_at - each.started_at for each in closed if each.started_at] == by_rows
+    return [span.total_seconds() for span in by_rows]
+
+
+def test_a_run_that_was_cut_by_a_crash_and_runs_again_has_not_taken_the_time_between(play: Play) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=10)
+    world.off(minutes=14)
+    world.run(minutes=2)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert took(world) == [60]
+
+
+def test_a_run_that_was_put_back_by_a_stop_and_runs_again_has_not_taken_the_time_between(play: Play) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=10)
+    stop_in_the_middle(world)
+    world.clock.forward(timedelta(minutes=14))
+    world.boot()
+    world.run(minutes=2)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert took(world) == [60]
+
+
+def stop_in_the_middle(world: World) -> None:
+    world.engine.stopping = True
+    world.engine.cut_runs(world.clock.read())
+    world.settle()
+    world.stop()
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_run_that_was_cut_and_comes_too_late_to_run_again_ended_when_it_was_cut(play: Play, *, crashes: bool) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=10))
+    world.run(seconds=30)
+    world.kill() if crashes else stop_in_the_middle(world)
+    world.clock.forward(timedelta(minutes=40))
+    world.boot()
+    world.run(minutes=2)
+    assert world.story()[0].startswith("03-02 08:00 interval abandoned")
+    assert 20 <= took(world)[0] <= 30  # a crash is known to the sign of life before it
+
+
+def test_a_job_that_was_cut_by_a_crash_has_not_taken_the_time_until_the_restart(play: Play) -> None:
+    world = play(job(every="10m"))
+    world.scripts["measure"] = lambda asked: Takes("done", timedelta(minutes=5))
+    world.run(minutes=10, seconds=30)
+    world.off(hours=2)
+    world.run(minutes=1)
+    assert world.story("measure")[0] == "03-02 08:10 every abandoned exit"
+    assert 20 <= took(world, "measure")[0] <= 30
+
+
+def test_a_database_of_the_last_version_with_a_run_in_progress_is_taken_over(play: Play) -> None:
+    world = play(agent(retries="0"))
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=10)
+    world.kill()
+    with sqlite3.connect(world.state) as db:
+        db.execute("alter table run drop column cut_at")
+        db.execute("delete from _sqlite_migrations where name = 'm007_cut_runs'")
+    db.close()
+    world.clock.forward(timedelta(minutes=14))
+    world.boot()
+    world.run(minutes=2)
+    assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert took(world) == [60]
 
 
 def test_a_beat_that_takes_the_daemon_down_each_time_is_given_up(play: Play) -> None:

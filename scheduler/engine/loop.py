@@ -126,12 +126,12 @@ class Engine:
         self._last, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
             turn = self._turn(db, reading.now)
-            last = boots.latest(db)
+            last, seen = boots.latest(db), boots.last_seen(db)
             slots_may_differ = boots.begin(turn, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budgets.follow(turn)
             setback.catch_up(turn, UNBELIEVABLE)
-            recovery.recover(turn, survivors)
+            recovery.recover(turn, survivors, seen)
             delivery.recover(turn)
             incidents.hear_of_channels(turn)
             breakers.probe_all(turn)  # whoever started us may have brought a new key

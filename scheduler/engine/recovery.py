@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from scheduler.engine import calls, closing, planning
 from scheduler.events import Recovered
@@ -19,12 +20,16 @@ Survivors = Mapping[str, bool] | None
 """By a run's mark: whether its processes outlived the daemon and could not be ended. None where nobody can tell."""
 
 
-def recover(turn: Turn, survivors: Survivors) -> None:
-    """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting."""
+def recover(turn: Turn, survivors: Survivors, seen: datetime | None) -> None:
+    """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting.
+
+    `seen` is when that life was last seen: by then its runs were cut short.
+    """
     for kind, name, run in duequeue.open_runs(turn.db):
         standing = duequeue.get(turn, kind, name)
         entry = turn.plan.entries.get((kind, name))
         if run.state == "running":
+            history.note_cut(turn, run, min(seen, turn.now) if seen else turn.now)
             _recover_one(turn, standing, entry, run, survivors)
 
 
@@ -70,6 +75,7 @@ def put_back(turn: Turn, claim: Claim, ending: Ending) -> None:
     """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
     calls.book(turn, claim, ending)
     standing = duequeue.get(turn, claim.entry.kind, claim.entry.name)
+    history.note_cut(turn, claim, turn.now)
     history.put_back(turn, claim, crashed=False)
     planning.replan(turn, standing, standing)
 

@@ -317,7 +317,8 @@ def begin_again(turn: Turn, run: Open, model: str | None) -> Open | None:
     """Claim the next attempt of a waiting run, by the config in force now; None when it no longer waits."""
     row = turn.db.execute(
         "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
-        " model_requested = ?, config_hash = ?, started_at = case outcome when 'skipped' then ? else started_at end"
+        " model_requested = ?, config_hash = ?, cut_at = null,"
+        " started_at = case when outcome in ('skipped', 'abandoned') or cut_at is not null then ? else started_at end"
         " where id = ? and state = 'waiting' and fence = ? returning *",
         (turn.owner, model, turn.plan.settings.hash, millis(turn.now), run.run_id, run.fence),
     ).fetchone()

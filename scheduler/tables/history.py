@@ -79,10 +79,10 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
     checked = _precheck(ending)
     closed = turn.db.execute(
-        "update run set state = 'closed', finished_at = ?, prompt_parts = ?,"
+        "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, tool_calls = ?, log = ?"
-        " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning id",
+        " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
             millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
             claim.run_id, claim.owner, claim.fence,
@@ -102,6 +102,7 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
             ending,
             attempt=claim.attempt,
             started=claim.started_at,
+            finished=moment(closed["finished_at"]),
         )
     )
     return True
@@ -144,6 +145,11 @@ def _tool_calls(ending: Ending) -> str | None:
     return json.dumps([asdict(call) for call in ending.tool_calls]) if ending.tool_calls else None
 
 
+def note_cut(turn: Turn, run: Open | Claim, cut_at: datetime) -> None:
+    """Remember when a run was cut short; if no other attempt begins, it ended then."""
+    turn.db.execute("update run set cut_at = max(?, started_at) where id = ?", (millis(cut_at), run.run_id))
+
+
 def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
     """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
     turn.db.execute(
@@ -156,16 +162,30 @@ def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
 
 def end_undeclared(turn: Turn, kind: Kind, name: str, run: Open, ending: Ending) -> None:
     """Close an open run of an entry that no config declares any more: nobody is there to be told."""
-    turn.db.execute(
-        "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = ?, fence = fence + 1 where id = ?",
+    row = turn.db.execute(
+        "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = coalesce(cut_at, ?),"
+        " fence = fence + 1 where id = ? returning finished_at",
         (ending.outcome, ending.reason, ending.error, millis(turn.now), run.run_id),
+    ).fetchone()
+    turn.tell(
+        _closed(
+            turn,
+            run.run_id,
+            kind,
+            name,
+            run.slot,
+            run.trigger,
+            ending,
+            attempt=run.attempt,
+            started=run.started_at,
+            finished=moment(row["finished_at"]),
+        )
     )
-    turn.tell(_closed(turn, run.run_id, kind, name, run.slot, run.trigger, ending, attempt=run.attempt, started=run.started_at))
 
 
 def _closed(
     turn: Turn, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, ending: Ending,
-    *, slots: int = 1, attempt: int = 0, started: datetime | None = None,
+    *, slots: int = 1, attempt: int = 0, started: datetime | None = None, finished: datetime | None = None,
 ) -> Closed:  # fmt: skip
     return Closed(
         run_id,
@@ -179,7 +199,7 @@ def _closed(
         ending.suppression,
         attempt,
         started,
-        turn.now,
+        finished or turn.now,
         ending.error,
         ending.log,
     )

@@ -275,3 +275,9 @@ create table boot (
   deadman_problem text              -- why pings to the dead man's switch do not arrive
 ) strict
 """
+
+
+@migrations()
+def m007_cut_runs(db: Any) -> None:
+    """When a run was cut short, so that the time in which no daemon ran is not its own."""
+    db.execute("alter table run add column cut_at integer")
