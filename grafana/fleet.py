@@ -171,8 +171,9 @@ NEXT = Row(
         ),
         Panel(
             "How late do slots start?",
-            "From a slot's due time to its start. Milliseconds are normal; seconds mean that there was no room: raise "
-            "`limits.concurrency`, or spread the slots with `stagger`. After a restart the first ones are late by right.",
+            "From a slot's due time to its start, or until it was given up as `missed`. Milliseconds are normal; seconds mean "
+            "that there was no room: raise `limits.concurrency`, or spread the slots with `stagger`. After a restart the first "
+            "ones are late by right.",
             {
                 "{{kind}} median": quantile(0.5, "dispatch_lateness_seconds"),
                 "{{kind}} p99": quantile(0.99, "dispatch_lateness_seconds"),

@@ -44,6 +44,15 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Unstarted:
+    """Slots are missed that came due while the daemon was there; `late` is how long ago each came due, in seconds."""
+
+    kind: Kind
+    name: str
+    late: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Retried:
     """An attempt failed and another one is planned."""
 
@@ -176,5 +185,6 @@ Event = (
     | Stale
     | Started
     | Told
+    | Unstarted
     | WakeTold
 )

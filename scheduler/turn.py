@@ -16,7 +16,8 @@ from scheduler.settings import Limits
 class Turn:
     """The transaction's connection, its one `now`, who writes, the plan in force, and what is to be told after the commit.
 
-    `awake_since` is when this life of the daemon began, or the machine last came back from sleep.
+    `awake_since` is when this life of the daemon began, or the machine last came back from sleep. `full_since` is since when all
+    places for runs have been taken; None: one is free.
     """
 
     db: sqlite3.Connection
@@ -25,6 +26,7 @@ class Turn:
     plan: Plan
     awake_since: datetime
     chance: random.Random
+    full_since: datetime | None = None
     events: list[Event] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)  # runs in progress, to be ended after the commit
     held: set[str] | None = None  # the agents whose lanes are held; None: nobody has looked yet

@@ -99,7 +99,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
     while True:
         with store.transaction() as db:
             turn = Turn(db, at("2026-03-02 08:00"), owner, plan.make(settings), at("2026-03-02 08:00"), random.Random(1))
-            due = duequeue.due(db, turn.now + timedelta(seconds=1), 5)
+            due = duequeue.due(db, turn.now + timedelta(seconds=1), 5, 5)
             for standing in due:
                 claim = opening.start(turn, turn.plan.entries[(standing.kind, standing.name)], standing)
                 claimed += [claim.entry.name] if claim else []

@@ -15,7 +15,7 @@ from world import Takes, World, at
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import Health
-from scheduler.events import Recovered, Stale
+from scheduler.events import Recovered, Stale, Started
 from scheduler.observe.metrics import Metrics, Now
 from scheduler.observe.series import Family
 from scheduler.outcome import Kind
@@ -93,6 +93,30 @@ def test_prometheus_has_nothing_to_say_against_the_page(play: Play) -> None:
         [promtool, "check", "metrics"], input=page.text(), capture_output=True, text=True, timeout=60, check=False
     )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_lateness_is_measured_for_slots_too_that_could_not_start(play: Play) -> None:
+    beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 10m, checklist: "- look\\n", deliver: log, timeout: 1h}}'
+    world = play("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {beat}\n" for name in "abc"))
+    page = Page(world)
+    for name in "abc":
+        world.takes[name] = timedelta(minutes=25)
+    world.run(hours=3)
+    started = sum(isinstance(happened, Started) for happened in world.events)
+    missed = sum(row["slots"] for row in world.rows() if row["reason"] == "missed")
+    assert started >= 7
+    assert missed > 10
+    assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == started + missed
+
+
+def test_the_time_that_the_daemon_was_down_is_no_lateness(play: Play) -> None:
+    world = play(agent(interval="10m"))
+    world.run(minutes=2)
+    world.off(days=300, minutes=6)
+    page = Page(world)
+    world.run(minutes=6)
+    assert [row["reason"] for row in world.rows() if row["slots"] > 1] == ["missed"]
+    assert page.series("dispatch_lateness")["dispatch_lateness_seconds_count{heartbeat}"] == 1
 
 
 def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(play: Play) -> None:

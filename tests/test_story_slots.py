@@ -239,6 +239,71 @@ def test_a_full_house_starts_late_and_within_the_grace_rather_than_never(play: P
     assert [(asked.name, asked.at.minute) for asked in world.asked] == [("a", 0), ("b", 2), ("c", 4)]
 
 
+def crowd(play: Play, number: int, *, interval: str, limits: str = "concurrency: 1", more: str = "") -> World:
+    """Agents that compete for few places."""
+    beat = f'stagger: 10%, checklist: "- look\\n", deliver: log, timeout: 2h, retries: 0, interval: {interval}{more}'
+    agents = "".join(f"  a{each}: {{runner: {{kind: command, argv: [a]}}, heartbeat: {{{beat}}}}}\n" for each in range(number))
+    return play(f"limits: {{{limits}}}\nagents:\n{agents}")
+
+
+def test_agents_that_compete_for_one_place_take_turns(play: Play) -> None:
+    world = crowd(play, 8, interval="5m")
+    for each in range(8):
+        world.takes[f"a{each}"] = timedelta(minutes=4)
+    world.run(minutes=130)
+    ran = Counter(asked.name for asked in world.asked)
+    assert len(ran) == 8
+    assert max(ran.values()) - min(ran.values()) <= 1
+    assert sum(ran.values()) >= 32  # the place is never empty
+
+
+def test_one_whose_precheck_takes_long_and_finds_nothing_does_not_go_first_for_ever(play: Play) -> None:
+    world = crowd(play, 6, interval="5m", more=", precheck: {command: x, on_error: skip, timeout: 4m}")
+    for each in range(6):
+        code = 1 if each < 3 else 0
+        world.prechecks[f"a{each}"] = lambda asked, code=code: code or "news"
+        world.takes[f"a{each}"] = timedelta(minutes=4)
+    world.run(minutes=100)
+    looked = Counter(asked.name for asked in world.prechecked)
+    assert len(looked) == 6
+    assert max(looked.values()) - min(looked.values()) <= 2
+
+
+def test_one_that_ran_last_goes_last_when_all_are_due(play: Play) -> None:
+    world = crowd(play, 3, interval="1h")
+    world.run(minutes=30)
+    world.wake("a1", "look at this")
+    world.run(minutes=10)
+    world.wake("a0", "and at this")
+    world.until("2026-03-02 08:59:59")
+    before = len(world.asked)
+    for each in range(3):
+        world.takes[f"a{each}"] = timedelta(minutes=8)
+    world.takes["a2"] = timedelta(minutes=30)  # whichever comes first keeps the place until all others are due
+    world.wake("a2", "and first at this")
+    world.run(hours=1)
+    assert [asked.name for asked in world.asked[before:]] == ["a2", "a1", "a0"]
+
+
+def test_a_slot_that_waits_for_a_place_may_start_until_its_next_one_comes(play: Play) -> None:
+    world = crowd(play, 2, interval="1h")
+    world.takes["a0"] = world.takes["a1"] = timedelta(minutes=40)  # the grace is 10 minutes
+    world.run(hours=6)
+    assert [asked.name for asked in world.asked] == ["a0", "a1"] * 4
+    assert {row["reason"] for row in world.rows() if row["outcome"] == "skipped"} == {"already_running"}  # its own run
+
+
+def test_time_that_passed_before_the_places_were_taken_counts_against_the_grace(play: Play) -> None:
+    world = crowd(play, 2, interval="1h")
+    world.run(minutes=10)
+    world.kill()
+    world.clock.forward(timedelta(minutes=70))  # both slots are 20 minutes old and more
+    world.boot()
+    world.takes["a0"] = world.takes["a1"] = timedelta(minutes=5)
+    world.run(minutes=20)
+    assert [row["reason"] for row in world.rows() if row["slots"] == 1 and row["outcome"] == "skipped"] == ["missed", "missed"]
+
+
 def test_a_pause_is_one_row_with_its_number_of_slots(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=10)

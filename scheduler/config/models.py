@@ -168,7 +168,9 @@ class Budget(DayBudget):
 
 class HeartbeatMisfire(Part):
     grace: DurationOrNone = key(
-        None, "How late a slot may start.", else_="half the interval, or the shortest of the schedule, at most 10m"
+        None,
+        "How late a slot may start; waiting for a place does not count.",
+        else_="half the interval, or the shortest of the schedule, at most 10m",
     )
 
 
@@ -289,7 +291,9 @@ class Agent(Part):
 
 class JobMisfire(Part):
     policy: Annotated[Misfire, choice(Misfire)] = key("latest", "`latest`: the latest missed slot runs; `skip`: none does.")
-    grace: DurationOrNone = key(None, "How late a slot may start.", else_="half the period, at most 1h")
+    grace: DurationOrNone = key(
+        None, "How late a slot may start; waiting for a place does not count.", else_="half the period, at most 1h"
+    )
 
 
 class Job(Part):

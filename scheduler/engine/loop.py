@@ -115,6 +115,7 @@ class Engine:
         self._chance = chance
         self._last: Reading | None = None
         self._awake_since: datetime | None = None
+        self._full_since: datetime | None = None  # since when all places have been taken
         self._deadlines = Deadlines(runs)
         self._jumped = timedelta()  # how far the wall clock jumped that no turn has followed yet
         self._next_turn: float | None = None  # when it is to begin, in seconds of the steady clock
@@ -157,13 +158,14 @@ class Engine:
             with self.store.transaction() as db:
                 turn = self._turn(db, reading.now)
                 house = self._take(turn, *results)
-                claims = self._start_due(turn)
+                claims, full = self._start_due(turn)
                 parcels = delivery.collect(turn, self._letters.inflight().values())
                 incidents.hear_of_channels(turn)
                 again_at = self._next(turn)
         except Unavailable as error:
             return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
         self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), turn.plan
+        self._full_since = (self._full_since or reading.now) if full else None
         self._committed(turn, *results)
         for claim in claims:
             self._deadlines.start(claim, reading.steady)
@@ -227,7 +229,7 @@ class Engine:
 
     def _turn(self, db: sqlite3.Connection, now: datetime) -> Turn:
         assert self._awake_since is not None
-        return Turn(db, now, self._instance, self.plan, self._awake_since, self._chance)
+        return Turn(db, now, self._instance, self.plan, self._awake_since, self._chance, self._full_since)
 
     def _notice_jump(self, reading: Reading) -> None:
         """Find how far the wall clock has moved beside the steady one since the last turn; what is believable is no jump."""
@@ -239,6 +241,8 @@ class Engine:
         self.health.jumps[direction] += 1
         event(logging.WARNING, "clock_jumped", direction=direction, by=jump)
         self._jumped += jump
+        if self._full_since is not None:
+            self._full_since = reading.now
         if jump > timedelta():
             self._awake_since = reading.now
 
@@ -263,21 +267,22 @@ class Engine:
             ending = _ended_by_us(claim, ending, why)
         return Part(claim.entry.kind, claim.entry.name, partial(closing.finish, turn, claim, ending))
 
-    def _start_due(self, turn: Turn) -> list[Claim]:
+    def _start_due(self, turn: Turn) -> tuple[list[Claim], bool]:
+        """The claims of what is due, and whether no place is left by then."""
         if self.stopping:
-            return []
+            return [], False
         room = turn.limits.concurrency - len(self._runs.inflight())
         claims: list[Claim] = []
         looked = 0
         while room > len(claims) and looked < LOOKS_AT_ONCE:
-            due = duequeue.due(turn.db, turn.now, min(room - len(claims), LOOKS_AT_ONCE - looked))
+            due = duequeue.due(turn.db, turn.now, room - len(claims), LOOKS_AT_ONCE - looked)
             if not due:
                 break
             runs = duequeue.open_among(turn.db, due)
             started = guarded.steps(turn, [_starting(turn, each, runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
-        return claims
+        return claims, room <= len(claims)
 
     def _next(self, turn: Turn) -> datetime:
         full = len(self._runs.inflight()) >= turn.limits.concurrency

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import islice
 
 from heartbeat.timed import Several
 from scheduler import paces
+from scheduler.events import Unstarted
 from scheduler.outcome import Kind, Skip
+from scheduler.paces import firings
 from scheduler.tables import duequeue, history, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
 from scheduler.work.entry import Entry
 
+MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for a place as long as that
 NEXT_LOOK = timedelta(seconds=30)
 A_DAY = timedelta(days=1)
 
@@ -66,6 +70,7 @@ def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Several) -> 
         _write(turn, standing, Skip.MISSED, passed)
         return None
     if passed.count > 1:
+        _tell_unstarted(turn, standing, passed.first, passed.count - 1)
         history.skip(turn, standing, pace.trigger, Skip.MISSED, passed.first, passed.count - 1)
     if _just_woken(turn, standing, passed.latest):
         history.skip(turn, standing, pace.trigger, Skip.SUPERSEDED, passed.latest)
@@ -74,7 +79,9 @@ def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Several) -> 
 
 
 def _may_start_late(turn: Turn, entry: Entry, due_at: datetime) -> bool:
-    if turn.now - due_at > entry.grace or not entry.open_at(turn.now):
+    """Within its grace; the time for which all places were taken does not count."""
+    waits_since = turn.now if turn.full_since is None else turn.full_since
+    if waits_since - due_at > entry.grace or not entry.open_at(turn.now):
         return False
     return entry.catch_up or due_at >= turn.awake_since
 
@@ -92,8 +99,21 @@ def _write_closed(turn: Turn, standing: Standing, horizon: datetime) -> None:
 
 
 def _write(turn: Turn, standing: Standing, reason: Skip, slots: Several | None) -> None:
-    if slots is not None:
-        history.skip(turn, standing, standing.pace.trigger, reason, slots.first, slots.count)
+    if slots is None:
+        return
+    if reason is Skip.MISSED:
+        _tell_unstarted(turn, standing, slots.first, slots.count)
+    history.skip(turn, standing, standing.pace.trigger, reason, slots.first, slots.count)
+
+
+def _tell_unstarted(turn: Turn, standing: Standing, first: datetime, count: int) -> None:
+    """Tell how late slots are that came due while the daemon was there, and could not start."""
+    offset = standing.pace.offset
+    if first + offset < turn.awake_since:
+        return
+    missed = islice(firings.slots(standing.pace, first - firings.TICK, turn.now - offset), min(count, MEASURED))
+    late = tuple((turn.now - slot - offset).total_seconds() for slot in missed)
+    turn.tell(Unstarted(standing.kind, standing.name, late))
 
 
 def _settled(standing: Standing, horizon: datetime) -> Standing:

@@ -20,6 +20,7 @@ from scheduler.events import (
     Stale,
     Started,
     Told,
+    Unstarted,
     WakeTold,
 )
 from scheduler.logs import event
@@ -72,6 +73,10 @@ class Journal:
             slot=started.slot,
             trigger=started.trigger,
         )
+
+    @_log.register
+    def _(self, unstarted: Unstarted) -> None:
+        """Its slots have their line."""
 
     @_log.register
     def _(self, retried: Retried) -> None:

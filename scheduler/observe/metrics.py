@@ -28,6 +28,7 @@ from scheduler.events import (
     Stale,
     Started,
     Told,
+    Unstarted,
     WakeTold,
 )
 from scheduler.observe import gauges, possible
@@ -76,7 +77,7 @@ class Metrics:
         )
         self._lateness = Histogram(
             "heartbeatd_dispatch_lateness_seconds",
-            "How long after its due time a slot was started.",
+            "How long after its due time a slot was started, or given up because it could not start.",
             ["kind"],
             registry=registry,
             buckets=SECONDS_LATE,
@@ -188,6 +189,11 @@ class Metrics:
     def _(self, started: Started) -> None:
         if started.late is not None:
             self._lateness.labels(started.kind.value).observe(max(0.0, started.late))
+
+    @_count.register
+    def _(self, unstarted: Unstarted) -> None:
+        for late in unstarted.late:
+            self._lateness.labels(unstarted.kind.value).observe(max(0.0, late))
 
     @_count.register
     def _(self, retried: Retried) -> None:

@@ -149,10 +149,30 @@ def _standing(row: sqlite3.Row) -> Standing:
     )  # fmt: skip
 
 
-def due(db: sqlite3.Connection, now: datetime, limit: int) -> list[Standing]:
-    """At most `limit` entries whose time has come, the longest waiting first."""
-    rows = db.execute(f"{ENTRY} where due_at <= ? order by due_at, id limit ?", (millis(now), limit))
+def due(db: sqlite3.Connection, now: datetime, places: int, most: int) -> list[Standing]:
+    """Entries whose time has come, at most `most`, and no more than there are `places`; those that came due first.
+
+    If more are due than there are places, those that have waited longest since their last run come first.
+    """
+    limit = min(places, most)
+    rows = db.execute(f"{ENTRY} where due_at <= ? order by due_at, id limit ?", (millis(now), limit)).fetchall()
+    if len(rows) == limit and _more_are_due(db, now, places):
+        rows = db.execute(LONGEST_WAITING, (millis(now), limit)).fetchall()
     return [_standing(row) for row in rows]
+
+
+COMPETING = 200  # entries that are compared; in a longer queue the order is fair as well, for it takes in those due first
+
+# A slot that ran and lies ahead of what is accounted for is the trace of a clock that was set back.
+LONGEST_WAITING = (
+    f"{ENTRY} where id in (select id from entry where due_at <= ? order by due_at, id limit {COMPETING})"  # noqa: S608 (a number of ours)
+    " order by max(coalesce(min(last_slot, settled_until), 0), coalesce(last_ended_at, 0)), due_at, id limit ?"
+)
+
+
+def _more_are_due(db: sqlite3.Connection, now: datetime, number: int) -> bool:
+    query = "select 1 from entry where due_at <= ? order by due_at limit 1 offset ?"
+    return db.execute(query, (millis(now), number)).fetchone() is not None
 
 
 def next_due(db: sqlite3.Connection) -> datetime | None:
