@@ -105,7 +105,7 @@ class Living:
         self.server.stop()
         self.do(self.world.kill)
         self._jobs.put(None)
-        self._engine.join()
+        self._engine.join(20)
 
     @property
     def now(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 from scheduler.bell import Bell
 
@@ -12,7 +13,10 @@ from scheduler.bell import Bell
 def test_a_ring_before_the_sleep_ends_it_at_once() -> None:
     bell = Bell()
     bell.ring()
-    bell.sleep(60)
+    sleeper = threading.Thread(target=bell.sleep, args=(60,), daemon=True)
+    sleeper.start()
+    sleeper.join(20)
+    assert not sleeper.is_alive()
 
 
 def test_rings_that_were_silenced_do_not_wake() -> None:
@@ -43,7 +47,9 @@ def test_a_signal_handler_may_ring_in_the_middle_of_anything() -> None:
             bell.silence()
             os.kill(os.getpid(), signal.SIGUSR1)
             os.kill(os.getpid(), signal.SIGUSR1)
+            began = time.monotonic()
             bell.sleep(60)
+            assert time.monotonic() - began < 30
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(heard) >= 2_000

@@ -131,7 +131,7 @@ def test_a_link_swapped_in_at_any_moment_is_never_followed(root: Path) -> None:
             found[read(root, "HEARTBEAT.md")] += 1
     finally:
         done.set()
-        swapping.join()
+        swapping.join(20)
     assert set(found) == {"plain", Refusal.UNREADABLE}
 
 

@@ -153,7 +153,9 @@ def test_the_next_steps_that_init_prints_can_be_copied_also_where_the_folder_has
 ) -> None:
     assert main(["init", str(tmp_path / "a place")]) == 0
     steps = capsys.readouterr().out.splitlines()[-1].removeprefix("next: ")
-    shown = subprocess.run(["/bin/sh", "-c", f"heartbeatd() {{ pwd; }}; {steps}"], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        ["/bin/sh", "-c", f"heartbeatd() {{ pwd; }}; {steps}"], capture_output=True, text=True, timeout=20, check=True
+    )
     assert shown.stdout == f"{tmp_path}/a place\n" * 2
 
 

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,10 +116,15 @@ def test_status_knows_whether_the_daemon_is_there(config: Path, daemon: subproce
     assert down.endswith("stopped in order")
 
 
+def wait_until_it_runs(config: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not json.loads(call(config, "status", "--format", "json").stdout)["queue"]["running"]:
+        assert time.monotonic() < deadline, "the run does not begin"
+
+
 def test_an_interrupted_wait_ends_with_130(config: Path, daemon: subprocess.Popen[str]) -> None:
     with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=ROOT, stderr=subprocess.PIPE, text=True) as waiting:
-        while not json.loads(call(config, "status", "--format", "json").stdout)["queue"]["running"]:
-            pass
+        wait_until_it_runs(config)
         waiting.send_signal(signal.SIGINT)
         assert waiting.wait(10) == 130
         assert waiting.stderr is not None
@@ -127,8 +133,7 @@ def test_an_interrupted_wait_ends_with_130(config: Path, daemon: subprocess.Pope
 
 def test_a_wake_that_is_waited_for_ends_with_its_daemon(config: Path, daemon: subprocess.Popen[str]) -> None:
     with subprocess.Popen(command(config, "wake", "slow", "--wait"), cwd=ROOT, stderr=subprocess.PIPE, text=True) as waiting:
-        while not json.loads(call(config, "status", "--format", "json").stdout)["queue"]["running"]:
-            pass
+        wait_until_it_runs(config)
         daemon.kill()
         assert waiting.wait(10) == 1
         assert waiting.stderr is not None

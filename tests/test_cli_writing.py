@@ -249,7 +249,7 @@ class Daemon:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(20)
         self._lock.release()
 
     def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:

@@ -203,7 +203,7 @@ def test_pause_and_resume_reach_the_running_daemon(daemon: Begin) -> None:
 
 def test_a_lane_can_be_taken_before_the_first_beat(daemon: Begin) -> None:
     it = daemon(config(interval="none"))
-    taken = subprocess.run(["flock", "state/lanes/ops.lock", "true"], cwd=it.folder, check=False)
+    taken = subprocess.run(["flock", "state/lanes/ops.lock", "true"], cwd=it.folder, timeout=60, check=False)
     assert taken.returncode == 0
 
 

@@ -122,3 +122,20 @@ def test_sql_is_never_made_of_what_a_user_wrote() -> None:
             if is_execute and node.args and isinstance(node.args[0], ast.JoinedStr):
                 made.add(name_of(path))
     assert made <= {"scheduler/tables/duequeue.py", "scheduler/tables/store.py"}
+
+
+def _waits_for_ever(node: ast.Call) -> bool:
+    """Whether a call waits for a thread, a process or an event, however long that takes."""
+    given = {keyword.arg for keyword in node.keywords}
+    name = ast.unparse(node.func)
+    if name in {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}:
+        return not given & {"timeout", None}
+    is_wait = isinstance(node.func, ast.Attribute) and node.func.attr in {"wait", "join", "communicate"}
+    return is_wait and not node.args and "timeout" not in given
+
+
+@pytest.mark.parametrize("path", sorted((HOME / "tests").rglob("*.py")), ids=name_of)
+def test_no_test_waits_for_ever(path: Path) -> None:
+    """What hangs must say where: its test fails, and the others go on."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+    assert [f"line {node.lineno}: {ast.unparse(node)}" for node in calls if _waits_for_ever(node)] == []

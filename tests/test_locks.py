@@ -83,7 +83,7 @@ def test_a_refused_daemon_leaves_the_holders_name_in_place(path: Path, other: su
 
 def test_the_lock_of_a_killed_daemon_is_free_at_once(path: Path, other: subprocess.Popen[str]) -> None:
     other.kill()
-    other.wait()
+    other.wait(20)
     with take(path):
         assert holder(path) == Holder(os.getpid(), START, "ours")
 

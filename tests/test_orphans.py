@@ -39,7 +39,7 @@ class Killed:
         daemon = subprocess.Popen([sys.executable, "-c", DAEMON, mark, command.format(told=told)], start_new_session=True)
         self.pids = [int(word) for word in hear(told)]
         daemon.kill()
-        daemon.wait()
+        daemon.wait(20)
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ def test_our_own_group_is_never_ended() -> None:
         assert companion.poll() is None
     finally:
         companion.kill()
-        companion.wait()
+        companion.wait(20)
 
 
 def test_what_is_long_gone_needs_no_ending() -> None:
     gone = subprocess.Popen(["true"])
-    gone.wait()
+    gone.wait(20)
     assert orphans.end([gone.pid]) == set()

@@ -89,7 +89,7 @@ class Prometheus:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.wait(20)
         self._log.close()
 
 

@@ -74,7 +74,7 @@ def test_models_of_both_kinds_decide(tmp_path: Path, kind: str, body: object) ->
 def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     slow = "{'anthropic', 'httpx2', 'httptools', 'pydantic'}"
     code = f"import sys, heartbeat.runners.ask; print(sorted({slow} & set(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"
 
 
@@ -87,7 +87,7 @@ def test_what_will_be_needed_can_be_imported_ahead() -> None:
             warm([runner])
             print("httptools" in sys.modules, "anthropic.resources.messages" in sys.modules)
     """
-    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.split() == ["False", "False", "True", "False", "True", "True"]
 
 

@@ -179,7 +179,7 @@ def test_a_child_that_takes_too_long_is_ended(run: Run) -> None:
     ender = threading.Timer(0.3, children.end, ["timeout"])
     ender.start()
     answer = call(run, "beat", children=children)
-    ender.join()
+    ender.join(20)
     assert (answer.failure, answer.transient) == (Failure.TIMEOUT, True)
     assert answer.error.startswith("no answer within 0:00:30")
 

@@ -234,7 +234,7 @@ def test_endless_headers_are_cut() -> None:
 def test_calls_in_flight_do_not_wait_for_each_other() -> None:
     with Server([after(0.5, reply({}))]) as server, ThreadPoolExecutor(100) as pool:
         calls = [pool.submit(post, server.url, {}, b"{}", 3.0) for _ in range(100)]
-        assert {call.result().status for call in calls} == {200}
+        assert {call.result(20).status for call in calls} == {200}
     assert server.connections == 100
 
 

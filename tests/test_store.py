@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -140,7 +141,7 @@ def test_the_commands_that_set_a_damaged_database_aside_can_be_copied_also_where
     with pytest.raises(StoreError) as refused:
         Store.open(path, check=True)
     commands = str(refused.value).partition("in its place: ")[2]
-    subprocess.run(["/bin/sh", "-c", commands], check=True)
+    subprocess.run(["/bin/sh", "-c", commands], timeout=20, check=True)
     names = {each.name for each in folder.iterdir()}
     assert names >= {"a.db.damaged", "a.db.damaged-wal"}
     assert not names & {"a.db", "a.db-wal"}
@@ -206,7 +207,8 @@ def test_who_reads_while_a_database_is_made_finds_none_or_all_of_it(tmp_path: Pa
     said: set[str] = set()
 
     def read_until_it_is_there(path: Path) -> None:
-        while True:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
             try:
                 reader(path).execute("select * from entry").fetchall()
             except StoreError as error:
@@ -295,7 +297,7 @@ def test_a_log_without_its_database_is_a_loss_and_not_a_new_database(tmp_path: P
         command = str(refused.value).rpartition(": ")[2]
     assert not path.exists()
     path.with_name("a b.db-wal").write_bytes(b"x")
-    subprocess.run(command, shell=True, check=True)
+    subprocess.run(command, shell=True, timeout=20, check=True)
     with opened(path) as store:
         add_life(store)
     assert lives(path) == 1

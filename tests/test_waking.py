@@ -157,7 +157,7 @@ class Alertmanager:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(20)
         self._log.close()
 
 
