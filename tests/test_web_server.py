@@ -124,9 +124,14 @@ def test_it_does_nothing_while_nobody_asks(tmp_path: Path) -> None:
     """uvicorn by itself wakes up ten times a second: that is what must not be there."""
     with Living(tmp_path) as daemon:
         assert daemon.get("/healthz").status == 200
-        began = _switches("heartbeatd-web")
-        time.sleep(0.5)
-        assert _switches("heartbeatd-web") - began <= 2
+        # On a busy machine it may be switched to a few times more for a while, but not in every half second of ten.
+        assert any(_switches_in_half_a_second("heartbeatd-web") <= 2 for _ in range(10))
+
+
+def _switches_in_half_a_second(name: str) -> int:
+    began = _switches(name)
+    time.sleep(0.5)
+    return _switches(name) - began
 
 
 def _switches(name: str) -> int:
