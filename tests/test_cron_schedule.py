@@ -76,6 +76,17 @@ def test_instants_come_back_in_utc_also_when_asked_in_local_time() -> None:
     assert schedule.slots(morning, morning + timedelta(hours=1)) == Slots(found, found, 1)
 
 
+def test_a_time_in_the_second_of_two_equal_hours_is_not_read_as_one_in_the_first() -> None:
+    """Berlin's clocks go back on 26 October 2025 at 03:00: 02:30 comes at 00:30 UTC, and again (fold 1) at 01:30."""
+    schedule = parse("*/10 * * * *", BERLIN)
+    first, second = (datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN, fold=fold) for fold in (0, 1))
+    assert schedule.next(first) == at("2025-10-26T00:40")
+    assert schedule.next(second) == at("2025-10-26T01:40")
+    assert schedule.slots(second, at("2025-10-26T02:00")) == Slots(at("2025-10-26T01:40"), at("2025-10-26T02:00"), 3)
+    assert schedule.slots(at("2025-10-26T00:00"), first) == Slots(at("2025-10-26T00:10"), at("2025-10-26T00:30"), 3)
+    assert schedule.slots(at("2025-10-26T00:00"), second) == Slots(at("2025-10-26T00:10"), at("2025-10-26T01:30"), 9)
+
+
 @pytest.mark.parametrize(
     ("text", "after", "instants"),
     [

@@ -303,6 +303,20 @@ def test_counters_go_when_their_entry_goes_and_come_when_it_comes(play: Play) ->
     assert page.series()["runs_total{cron,measure,ok,every}"] == 0
 
 
+def test_of_an_agent_that_is_gone_no_series_is_left_of_any_family(play: Play) -> None:
+    web = AGENT[AGENT.index("  ops:") :].replace("  ops:", "  web:")
+    world = play(BOTH.replace("cron:", f"{web}cron:"))
+    page = Page(world)
+    world.run(minutes=61)
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    families = {name.partition("{")[0] for name in page.series() if "ops" in name}
+    assert families >= {"runs_total", "suppressions_total", "skips_total", "retries_total", "run_seconds_total", "wakes_total"}
+    world.reload("agents:\n" + web)
+    assert [name for name in page.series() if "ops" in name] == []
+    assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 3
+
+
 def test_a_reason_that_nobody_foresaw_is_counted_all_the_same(play: Play) -> None:
     """A reload disables the agent in the moment in which a slot of it has passed."""
     world = play(AGENT)

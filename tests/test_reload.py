@@ -12,7 +12,7 @@ from world import World
 
 from scheduler.config.complaint import ConfigError
 from scheduler.config.load import load
-from scheduler.engine.inbox import Request
+from scheduler.engine.inbox import Refused, Request
 from scheduler.reload import Reloader
 
 Play = Callable[..., World]
@@ -77,3 +77,22 @@ def test_the_same_file_with_another_fault_is_logged_again(saved: Saving) -> None
     assert saved(keyed) == 1  # URL is not set
     saved.world.environ["URL"] = "nowhere"
     assert [saved(keyed), saved(keyed)] == [1, 0]
+
+
+def test_a_watched_file_that_lost_most_of_its_entries_is_doubted_before_anything_is_taken_from_it(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    beat = GOOD[len("agents: {ops: ") : -len("}\n")]
+    many = "agents: {" + ", ".join(f"{name}: {beat}" for name in ("a", "b", "c", "d")) + "}\n"
+    saved = Saving(play(many), caplog)
+    saved.world.run(minutes=1)
+    before = saved.world.engine.plan
+    lost = f"agents: {{a: {beat}}}\n"
+    with pytest.raises(Refused, match="removes 3 of 4 entries"):
+        saved(lost, watched=True)
+    ran = len(saved.world.rows())
+    saved.world.run(minutes=30)
+    assert saved.world.engine.plan is before
+    assert sorted(row["name"] for row in saved.world.rows()[ran:]) == ["a", "b", "c", "d"]
+    assert saved(lost) == 0  # somebody says that it is meant
+    assert set(saved.world.engine.plan.entries) == {("heartbeat", "a")}

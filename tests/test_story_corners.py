@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from scheduler.engine.loop import LOOKS_AT_ONCE
 from scheduler.engine.requests import RunJob, WakeAgent
 from scheduler.engine.runs import Cancel
 from scheduler.tables import wakes
+from scheduler.tables.store import Store, Unavailable
 from scheduler.transports import Sent
 from scheduler.turn import Turn
 from scheduler.wake import Wake
@@ -523,6 +525,21 @@ def test_trimming_holds_the_lock_only_shortly(tmp_path: Path) -> None:
     world.store.close()
 
 
+def test_a_message_that_is_still_to_be_sent_is_not_trimmed_away_with_its_run(play) -> None:
+    world = play("history: {runs: 10}\n" + agent(interval="5m", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda asked: ALARM if len(world.asked) == 1 else QUIET
+    away = [True]
+    world.sends = lambda parcel: Sent("retry", "503", None) if away[0] else Sent("delivered", "", None)
+    world.run(hours=8)
+    rows = world.rows("ops")
+    assert len(rows) < 97
+    assert rows[0]["slot"] == "2026-03-02T08:00:00Z"
+    assert rows[1]["slot"] > "2026-03-02T12:00:00Z"  # others of its age are gone
+    away[0] = False
+    world.run(hours=3)
+    assert [text for _, _, text in world.said] == [ALARM]
+
+
 # --- further ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -642,3 +659,33 @@ def test_a_request_that_nobody_foresaw_is_refused_and_undone_and_the_daemon_goes
     world.wake("ops", "look")
     world.run(seconds=5)
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
+
+
+class Unwritable(Store):
+    """A database that fails at the end of every transaction, when all has been done in it, as long as `fails`."""
+
+    fails = True
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with super().transaction() as db:
+            yield db
+            if self.fails:
+                raise Unavailable("the disk is gone")
+
+
+def test_a_turn_whose_commit_fails_tells_nobody_and_counts_nothing(play) -> None:
+    world = play(agent(deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda asked: ALARM
+    world.run(minutes=10)
+    before = (list(world.events), len(world.said), len(world.asked))
+    world.store.close()
+    world.store = world.engine.store = store = Unwritable.open(world.state)
+    world.run(hours=1)
+    assert (world.events, len(world.said), len(world.asked)) == before
+    assert world.engine.health.problem == "the disk is gone"
+    store.fails = False
+    world.run(minutes=1)
+    closed = [event.slot for event in world.events[len(before[0]) :] if type(event).__name__ == "Closed"]
+    assert len(closed) == len(set(closed)) > 0
+    assert world.engine.health.problem is None

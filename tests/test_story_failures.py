@@ -71,6 +71,16 @@ def test_a_retry_never_crosses_into_closed_hours(play: Play) -> None:
     assert "exit code 1" in row["error"]
 
 
+def test_a_run_that_fails_just_before_its_hours_close_does_not_wait_for_a_retry(play: Play) -> None:
+    """The next attempt would come about a second later, when the hours are over: there is none, and that is known at once."""
+    world = play(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"), start="2026-03-02 21:00")
+    world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=59, seconds=59, milliseconds=900))
+    world.run(minutes=59, seconds=59, milliseconds=900)
+    (row,) = world.rows()
+    assert (row["state"], row["outcome"], row["reason"]) == ("closed", "failed", "no_time_left")
+    assert row["finished_at"] < "2026-03-02T22:00:00"
+
+
 def test_a_retry_never_crosses_the_next_slot(play: Play) -> None:
     world = play(agent(interval="10s", timeout="30s"))
     world.scripts["ops"] = lambda asked: Takes(1, timedelta(seconds=9, milliseconds=500))

@@ -215,3 +215,32 @@ def test_a_text_is_listed_by_its_beginning(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: "x" * 5000}, sends=Channel(LATER))
     world.run(minutes=1)
     assert [len(each["begins"]) for each in mailbox.listed(world.store.connection)] == [200]
+
+
+def test_two_agents_that_say_the_same_in_one_channel_are_both_heard(play: Play) -> None:
+    ops = CONFIG[CONFIG.index("  ops:") :]
+    world = play(CONFIG + ops.replace("  ops:", "  web:"))
+    world.scripts = ALARM | {"web": ALARM["ops"]}
+    world.run(minutes=31)
+    assert [(name, text) for _, name, text in world.said] == [("ops", "The disk is full."), ("web", "The disk is full.")]
+
+
+def test_two_runs_of_a_job_at_one_instant_by_different_triggers_both_arrive(play: Play) -> None:
+    """Their slots are equal, and a receiver that knows a key throws the second message away."""
+    job = "cron:\n  measure: {every: 30m, command: measure, deliver: hook}\n"
+    keys: list[str] = []
+
+    def sends(parcel: Parcel) -> Sent:
+        keys.append(parcel.letter.key)
+        return Sent("delivered", "", None)
+
+    world = play(CONFIG[: CONFIG.index("agents:")] + job, sends=sends)
+    world.scripts["measure"] = lambda asked: "91 %"
+    world.run(minutes=30)
+    world.run_job("measure")
+    world.run(minutes=1)
+    rows = world.rows("measure")
+    assert [row["slot"] for row in rows[:2]] == ["2026-03-02T08:30:00Z"] * 2
+    assert [row["trigger"] for row in rows[:2]] == ["every", "manual"]
+    assert (len(keys), len(set(keys))) == (2, 2)
+    assert [text for _, _, text in world.said] == ["91 %", "91 %"]

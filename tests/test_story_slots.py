@@ -399,6 +399,29 @@ def test_a_clock_set_back_while_the_daemon_was_down_does_not_silence_an_agent(pl
     assert len(world.asked) == 4
 
 
+@pytest.mark.parametrize("slept", [False, True], ids=["clock set", "suspended"])
+def test_after_a_jump_of_the_clock_a_job_that_must_not_be_made_up_for_is_not(play: Play, slept: bool) -> None:
+    """While a machine sleeps the steady clock stands still, as it does beside a clock that is set ahead."""
+    keys = {"misfire": "{policy: skip, grace: 1d}"} | ({"every": "1h"} if slept else {"schedule": '"0 * * * *"'})
+    world = play(job(**keys), start="2026-03-02 07:30")
+    world.until("2026-03-02 08:45")
+    ran = len(world.asked)
+    world.clock.now += timedelta(hours=9)
+    world.run(minutes=1)
+    assert len(world.asked) == ran
+    world.run(hours=1)
+    assert len(world.asked) == ran + 1
+
+
+def test_a_job_with_every_runs_within_its_interval_after_the_clock_was_set_back(play: Play) -> None:
+    world = play(job(every="30m"))
+    world.run(hours=6, minutes=10)
+    ran = len(world.asked)
+    world.clock.now -= timedelta(hours=5)
+    world.run(minutes=31)
+    assert len(world.asked) == ran + 1
+
+
 def test_a_suspended_machine_beats_soon_after_it_wakes(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=10)

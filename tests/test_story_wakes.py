@@ -71,6 +71,22 @@ def test_a_wake_during_a_run_starts_another_one_after_the_gap(play: Play) -> Non
     assert [(asked.at.minute, asked.at.second) for asked in world.asked] == [(0, 0), (0, 50)]
 
 
+def test_a_wake_during_a_woken_run_starts_another(play: Play) -> None:
+    world = play(LAZY)
+    world.run(seconds=5)
+    world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=20))
+    world.wake("ops", "the disk is full")
+    world.run(seconds=10)
+    begun = len(world.asked)
+    assert world.runs.inflight()
+    world.wake("ops", "the mail stands still")
+    world.run(minutes=2)
+    assert [line.split()[2] for line in world.story("ops")] == ["interval", "api", "api"]
+    assert (begun, len(world.asked)) == (2, 3)
+    assert "the disk is full" in world.asked[1].stdin
+    assert "the mail stands still" in world.asked[2].stdin
+
+
 def test_ten_thousand_wakes_are_one_run_and_one_that_waits(play: Play) -> None:
     world = play(LAZY)
     world.run(minutes=5)

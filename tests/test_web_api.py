@@ -408,6 +408,17 @@ def test_a_token_for_some_agents_sees_only_them(still: Living) -> None:
     assert seen == {"ops": 200, "web": 403}
 
 
+def test_a_token_for_an_agent_is_not_one_for_the_job_of_the_same_name(tmp_path: Path) -> None:
+    with Living(tmp_path, CONFIG.replace("measure:", "ops:")) as living:
+        before = living.rows()
+        for path in ("run", "pause", "resume"):
+            reply = living.post(f"/api/v1/cron/ops/{path}", {}, OPSMAN)
+            assert (reply.status, reply.code) == (403, "forbidden")
+        assert living.rows() == before
+        assert living.get("/api/v1/cron", OPSMAN).data["cron"] == []
+        assert living.post("/api/v1/agents/ops/pause", {}, OPSMAN).status == 200
+
+
 def test_a_token_is_taken_back_by_a_reload(daemon: Living) -> None:
     assert daemon.get("/api/v1/status", READER).status == 200
     daemon.config.write_text(CONFIG.replace(READER, "another-token-with-enough-bits-in-it"))
