@@ -67,6 +67,8 @@ def parse(given: object) -> Decision:
     action, tasks = given.get("action"), given.get("tasks")
     if action not in tuple(Action):
         raise Undecided("the decision's action is neither skip nor run")
+    if tasks is None:
+        tasks = ""
     if not isinstance(tasks, str):
         raise Undecided("the decision's tasks are not a text")
     if action == Action.RUN and not tasks.strip():

@@ -41,9 +41,9 @@ def test_a_plain_decision_is_taken(given: object, decision: Decision) -> None:
         ({"action": "run all", "tasks": "x"}, "neither skip nor run"),
         ({"action": True, "tasks": "x"}, "neither skip nor run"),
         ({"action": ["run"], "tasks": "x"}, "neither skip nor run"),
-        ({"action": "skip"}, "tasks are not a text"),
-        ({"action": "run"}, "tasks are not a text"),
-        ({"action": "run", "tasks": None}, "tasks are not a text"),
+        ({"action": "skip", "tasks": ["x"]}, "tasks are not a text"),
+        ({"action": "run"}, "names no tasks"),
+        ({"action": "run", "tasks": None}, "names no tasks"),
         ({"action": "run", "tasks": ["x"]}, "tasks are not a text"),
         ({"action": "run", "tasks": " \n"}, "names no tasks"),
         ({"action": "run", "tasks": "x" * (MAX_ANSWER + 1)}, "larger than"),
@@ -52,6 +52,11 @@ def test_a_plain_decision_is_taken(given: object, decision: Decision) -> None:
 def test_whatever_leaves_a_doubt_is_no_decision(given: object, why: str) -> None:
     with pytest.raises(Undecided, match=why):
         parse(given)
+
+
+@pytest.mark.parametrize("given", [{"action": "skip"}, {"action": "skip", "tasks": None}, {"action": "skip", "tasks": ""}])
+def test_a_skip_needs_no_tasks(given: object) -> None:
+    assert parse(given) == Decision(Action.SKIP, "")
 
 
 def test_the_schema_knows_the_same_actions() -> None:
