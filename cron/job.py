@@ -36,7 +36,8 @@ class Job:
     not None; a job with neither only wakes. `env` values may be opaque secrets. `stagger` is added to the slot to get the due
     time; the slot itself stays the nominal instant. `zone` is that of its schedule and its days. After `on_failure_after`
     failures in a row (0: never) it is told on `on_failure_deliver`, where that is empty on `deliver`, and again after each
-    `on_failure_remind`.
+    `on_failure_remind`. `async_timeout` and `strip_reasoning` are about the answer to its prompt: how long one that comes later
+    may take, and whether a leading `<think>` block is left out of what is delivered.
     """
 
     name: str
@@ -69,3 +70,5 @@ class Job:
     on_failure_after: int = 0
     on_failure_remind: timedelta = timedelta(0)
     on_failure_deliver: tuple[str, ...] = ()
+    async_timeout: timedelta = timedelta(hours=1)
+    strip_reasoning: bool = True

@@ -57,10 +57,11 @@ GLANCE = Row(
         ),
         stat(
             "What share of the runs ended well?",
-            "Runs that ended ok, alert or async among all runs of the time shown. Skips do not count: they were never tried. "
+            "Runs that ended ok or alert among all runs of the time shown. Skips do not count: they were never tried; nor do "
+            "runs that answer later, until their result is there. "
             "When it falls, see which entries fail, further down.",
-            f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome=~"ok|alert|async"}}[$__range])) / '
-            f"sum(increase(heartbeatd_runs_total{{{ENTRY}}}[$__range]))",
+            f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome=~"ok|alert"}}[$__range])) / '
+            f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome!="async"}}[$__range]))',
             unit="percentunit",
             nothing="no runs",
         ),
@@ -116,6 +117,17 @@ RUNS = Row(
             "was told already; not_shown was switched off in the config. It all stays readable: `heartbeatd show RUN`.",
             {"{{reason}}": grown("suppressions_total", ENTRY, "reason")},
             bars=True,
+        ),
+        Panel(
+            "Which answers were cut, and which prechecks failed?",
+            "Answers that ran into a limit of tokens: raise max_output_tokens, or ask for less. Prechecks that failed; with "
+            "on_error: run the agent is called at every beat all the same. `heartbeatd show RUN` says more.",
+            {
+                "{{name}} cut": grown("truncated_total", ENTRY, "name"),
+                "{{name}} precheck": grown("precheck_failures_total", f'{HERE},name=~"$name"', "name"),
+            },
+            bars=True,
+            nothing="no agents",
         ),
         Panel(
             "What was skipped, and why?",

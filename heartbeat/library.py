@@ -23,7 +23,8 @@ from heartbeat.spec import Heartbeat, Match, Missing, Normalize, PythonRunner
 from heartbeat.verdict import Suppression
 
 Said = str | Mapping[str, object] | None
-"""What an agent gives back: its text, None for nothing to say, or `{"text": ...}` or `{"error": ...}`."""
+"""What an agent gives back: its text, None for nothing to say, or `{"text": ...}` (with `"truncated": True` if it was cut) or
+`{"error": ...}`."""
 
 Decided = Decision | Mapping[str, object]
 
@@ -38,7 +39,8 @@ class Beat:
 
     `reason` says why it was skipped or failed, `suppression` why nothing was told though the agent was asked. `text` is what is
     to be told, empty for nothing, and `answer` what the agent said. `asked_at` is when an agent was last asked, `failures`
-    counts those in a row, `told` holds the digests of what was told and when it first was.
+    counts those in a row, `told` holds the digests of what was told and when it first was. `truncated`: the answer was cut at
+    a limit of tokens, which the last line of `text` says too.
     """
 
     at: datetime
@@ -51,6 +53,7 @@ class Beat:
     asked_at: datetime | None = None
     failures: int = 0
     told: tuple[tuple[str, datetime], ...] = ()
+    truncated: bool = False
 
 
 def beat(
@@ -71,6 +74,7 @@ def beat(
     on_empty: Literal["skip", "run"] = "skip",
     ok_match: Match = "edges",
     ack_max_chars: int = 5,
+    strip_reasoning: bool = True,
     show_ok: bool = False,
     show_alerts: bool = True,
     dedup_window: timedelta = timedelta(hours=24),
@@ -100,6 +104,7 @@ def beat(
         on_empty=on_empty,
         ok_match=ok_match,
         ack_max_chars=ack_max_chars,
+        strip_reasoning=strip_reasoning,
         show_ok=show_ok,
         show_alerts=show_alerts,
         dedup_window=dedup_window,
@@ -184,13 +189,19 @@ def _judged(spec: Heartbeat, before: Beat, now: datetime, answer: Answer | None)
         return replace(asked, suppression=Suppression.DECIDED_SKIP)
     if answer.failure is not None:
         return replace(asked, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
-    judged = verdict.judge(answer.text, spec.ok_match, spec.ack_max_chars)
-    asked = replace(asked, outcome=judged.outcome, suppression=judged.suppression, answer=answer.text)
+    said = verdict.said(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
+    asked = replace(asked, answer=answer.text, truncated=answer.truncated)
+    if answer.truncated and not said.strip():
+        error = "the answer was cut at its limit of tokens before it said anything"
+        return replace(asked, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
+    judged = verdict.judge(said, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
+    asked = replace(asked, outcome=judged.outcome, suppression=judged.suppression)
     if judged.outcome == "alert" and not spec.show_alerts:
         return replace(asked, suppression=Suppression.NOT_SHOWN)
     if judged.outcome == "ok" and not spec.show_ok:
         return asked
-    return _told(spec, replace(asked, suppression=None), judged.text or verdict.TOKEN)
+    text = verdict.with_note(judged.text or verdict.TOKEN, truncated=answer.truncated)
+    return _told(spec, replace(asked, suppression=None), text)
 
 
 def _told(spec: Heartbeat, asked: Beat, text: str) -> Beat:

@@ -106,6 +106,8 @@ class Heartbeat:
     and again after each `on_failure_remind`.
     `calendars` are asked for the days on which it may run.
     `memory` are the files that are read where the checklist is missing or empty and the agent beats all the same.
+    An agent that answers later has `async_timeout` for its result. With `strip_reasoning` a leading `<think>` block of an
+    answer is neither judged nor delivered.
     """
 
     name: str
@@ -144,6 +146,8 @@ class Heartbeat:
     on_failure_remind: timedelta = timedelta(0)
     on_failure_deliver: tuple[str, ...] = ()
     calendars: Days = ALL_DAYS
+    async_timeout: timedelta = timedelta(hours=1)
+    strip_reasoning: bool = True
 
 
 @dataclass(frozen=True, slots=True)

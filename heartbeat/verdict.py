@@ -14,6 +14,8 @@ from heartbeat.spec import Match, Normalize
 
 TOKEN = "HEARTBEAT_OK"  # noqa: S105 - the word an agent says when all is well, no secret
 
+CUT_SHORT = "(This answer was cut short: it had reached its token limit.)"
+
 _ALARMS = frozenset({"ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"})
 
 
@@ -84,23 +86,56 @@ _PIECES = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
+# What may stand around the token where the whole answer is nothing else: fences, the marks of quoted lines, code marks, quotes.
+_FENCE = rf"^[ \t]*(?:`{{3,}}|~{{3,}})[ \t]*(?!{TOKEN})[a-z]*[ \t]*$"
+_QUOTES = re.compile(
+    rf"{_FENCE}|^[ \t]*>+|[`\"'´“”„‟‘’‚«»‹›「」『』]|&(?:quot|apos|\#39);|</?(?:code|pre|kbd|samp|tt|q|blockquote)\b[^<>]*>",
+    re.MULTILINE,
+)
+
 _BLANK = frozenset({_Kind.BLANK, _Kind.BREAK})
 _EDGE = _BLANK | {_Kind.TOKEN, _Kind.WRAP, _Kind.MARK, _Kind.STOP, _Kind.LINK, _Kind.OPEN}
+
+
+_REASONING = re.compile(r"[\s\ufeff]*<(think|thinking)>", re.IGNORECASE)
+
+
+def said(answer: str, *, strip_reasoning: bool, truncated: bool) -> str:
+    """What an answer says: with `strip_reasoning` without the `<think>...</think>` (or `<thinking>`) blocks that it begins with.
+
+    A block that is never closed is part of the answer, for nobody knows where it was to end; but where the answer was cut
+    (`truncated`), it was cut in the midst of the block, and has said nothing.
+    """
+    if not strip_reasoning:
+        return answer
+    rest = answer
+    while opened := _REASONING.match(rest):
+        closed = re.compile(f"</{opened[1]}>", re.IGNORECASE).search(rest, opened.end())
+        if closed is None:
+            return "" if truncated else rest
+        rest = rest[closed.end() :].lstrip()
+    return rest
+
+
+def with_note(text: str, *, truncated: bool) -> str:
+    """A text as it is delivered; that of an answer that was cut says so in its last line."""
+    return f"{text.rstrip()}\n\n{CUT_SHORT}" if truncated else text
 
 
 def judge(answer: str, ok_match: Match, ack_max_chars: int) -> Verdict:
     """Whether an answer is quiet (`ok`) or says something (`alert`).
 
     `edges`: the quiet token is taken from both edges; what is left is quiet up to `ack_max_chars` code points. A token in
-    quotes, in code or in the middle is prose. `anywhere`: a token in any place silences all. `exact`: only the token alone
-    is quiet. An answer whose first word is ALERT, ERROR, FAIL, FAILED or FAILURE in capitals is an alert in any case.
+    quotes, in code or in the middle is prose, unless the answer is nothing but the quoted token. `anywhere`: a token in any
+    place silences all. `exact`: only the token alone is quiet. An answer whose first word is ALERT, ERROR, FAIL, FAILED or
+    FAILURE in capitals is an alert in any case.
     """
     pieces = list(_pieces(answer))
     if all(piece.kind in _BLANK for piece in pieces):
         return Verdict("ok", Suppression.EMPTY, "")
     if ok_match == "exact":
         return _quiet() if answer.strip() == TOKEN else _alert(pieces)
-    if all(piece.kind in _EDGE for piece in pieces) and _has_token(pieces):
+    if _is_token_alone(pieces) or _is_token_alone(_unquoted(answer)):
         return _quiet()
     head, tail = _edge(pieces), _edge(pieces[::-1])
     rest = _between(pieces, head, tail)
@@ -128,6 +163,15 @@ def _pieces(text: str) -> Iterator[_Piece]:
     for match in _PIECES.finditer(text):
         assert match.lastgroup is not None
         yield _Piece(_Kind[match.lastgroup], match[0])
+
+
+def _unquoted(answer: str) -> list[_Piece]:
+    """The pieces of the answer without quotes and code marks; a blank takes the place of each, so that no word grows together."""
+    return list(_pieces(_QUOTES.sub(" ", answer))) if "_OK" in answer else []
+
+
+def _is_token_alone(pieces: Sequence[_Piece]) -> bool:
+    return all(piece.kind in _EDGE for piece in pieces) and _has_token(pieces)
 
 
 def _has_token(pieces: Sequence[_Piece]) -> bool:

@@ -12,7 +12,10 @@ from scheduler.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran; `log` is what an agent said for it."""
+    """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran; `log` is what an agent said for it.
+
+    `truncated`: its answer was cut at a limit of tokens; `precheck_problem` is why its precheck failed.
+    """
 
     run_id: int
     kind: Kind
@@ -28,6 +31,8 @@ class Closed:
     finished_at: datetime
     error: str | None = None
     log: str | None = None
+    truncated: bool = False
+    precheck_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

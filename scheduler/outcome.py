@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from heartbeat.checks import Skip
 from heartbeat.items import Selection
-from heartbeat.precheck import Checked
+from heartbeat.precheck import Checked, Found
 from heartbeat.runners import Failure, Tokens, ToolCall
 from heartbeat.verdict import Suppression
 
@@ -59,6 +59,7 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     CRASH_COUNT = "crash_count"
     CHILD_MAY_STILL_RUN = "child_may_still_run"
+    NO_RESULT = "no_result"
 
 
 class Trigger(StrEnum):
@@ -139,6 +140,7 @@ class Ending:
     `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
     `calls` lists whom this attempt asked. `precheck` is what was found before the agent was asked, `selection` what of its
     checklist it was asked about. `tool_calls` are the tools that the agent used, `log` what it said for the log alone.
+    `truncated`: the answer was cut at a limit of tokens.
     """
 
     outcome: Outcome
@@ -157,6 +159,12 @@ class Ending:
     selection: Selection | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     log: str | None = None
+    truncated: bool = False
+
+    @property
+    def precheck_problem(self) -> str | None:
+        """Why the precheck of this attempt failed, whatever became of the attempt; None if it did not."""
+        return self.precheck.error if self.precheck and self.precheck.found is Found.FAILED else None
 
 
 def storable(ending: Ending) -> Ending:

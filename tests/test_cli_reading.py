@@ -230,6 +230,25 @@ def test_a_run_shows_its_tools_and_what_it_said_for_the_log(
     assert shown[-5:] == ["for the log:", "looked", "at 3 hosts", "", "Disk full"]
 
 
+def test_a_run_shows_that_its_answer_was_cut_and_until_when_a_result_is_waited_for(
+    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(store, NOON, "alert", text="The disk is", truncated=1)
+    add_run(store, NOON + MINUTE, "async", result_due_at=millis(NOON + timedelta(hours=1)))
+    assert "answer     cut short: it had reached its token limit" in printed(capsys, state, "show", "1")
+    waits = next(line for line in printed(capsys, state, "show", "2") if line.startswith("result"))
+    assert waits == f"result     is waited for until {local('2026-11-20T13:00:00Z')}"
+    assert listed(capsys, state, "show", "1")["truncated"] is True
+    assert listed(capsys, state, "show", "2")["result_due_at"] == "2026-11-20T13:00:00Z"
+
+
+def test_a_run_shows_why_its_precheck_failed(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(store, NOON, precheck_exit=7, precheck_output="", precheck_error="exit code 7: no such host", text="HEARTBEAT_OK")
+    shown = printed(capsys, state, "show", "1")
+    assert "precheck failed, exit code 7: no such host" in shown
+    assert listed(capsys, state, "show", "1")["precheck"]["error"] == "exit code 7: no such host"
+
+
 def test_a_run_shows_what_its_precheck_said(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "ok", text="HEARTBEAT_OK", precheck_exit=0, precheck_output="2 mails\n\x1b[2J")
     add_run(store, NOON + timedelta(hours=1), "skipped", precheck_output="")

@@ -16,6 +16,7 @@ from world import at
 import heartbeat
 from heartbeat import Beat
 from heartbeat.decision import Action, Decision
+from heartbeat.verdict import CUT_SHORT
 
 HOME = Path(__file__).parent.parent
 NOW = at("2026-03-02 08:00")
@@ -210,3 +211,20 @@ def test_a_name_that_is_not_there_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="no attribute 'bea'"):
         _ = heartbeat.bea  # type: ignore[attr-defined]
     assert NOW.tzinfo is UTC
+
+
+def test_reasoning_is_neither_judged_nor_told() -> None:
+    assert beat("<think>FAILED?</think>HEARTBEAT_OK").suppression == "heartbeat_ok"
+    assert beat("<think>hm</think>The disk is full.").text == "The disk is full."
+    assert beat("<think>hm</think>x", strip_reasoning=False).text == "<think>hm</think>x"
+
+
+def test_an_answer_that_was_cut_says_so_in_its_last_line() -> None:
+    cut = beat({"text": "Half of", "truncated": True})
+    assert (cut.truncated, cut.answer, cut.text) == (True, "Half of", f"Half of\n\n{CUT_SHORT}")
+    nothing = beat({"text": "<think>hm", "truncated": True})
+    assert (nothing.outcome, nothing.reason, nothing.failures) == ("failed", "bad_answer", 1)
+
+
+def test_a_decision_to_skip_needs_no_tasks() -> None:
+    assert beat("never asked", decide=lambda prompt: {"action": "skip"}).suppression == "decided_skip"

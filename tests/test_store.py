@@ -10,15 +10,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from sqlite_utils import Database
 
+from scheduler.tables import past
 from scheduler.tables.schema import FIRST_SCHEMA, migrations
-from scheduler.tables.store import Store, StoreError, Unavailable, check_file, inspect, reader
-
+from scheduler.tables.store import APPLICATION_ID, Store, StoreError, Unavailable, check_file, inspect, reader, reader_of_any_age
 
 @contextmanager
 def opened(path: Path, **how: bool) -> Iterator[Store]:
@@ -319,3 +319,20 @@ def test_a_log_that_is_removed_or_replaced_under_the_daemon_stops_the_writing_an
     with opened(tmp_path / "a.db") as store:
         add_life(store)
     assert lives(tmp_path / "a.db") == 2
+
+
+def test_who_reads_before_the_daemon_has_taken_an_older_database_over_sees_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.execute(f"pragma application_id = {APPLICATION_ID}")
+        migrations.apply(Database(old), stop_before=ours()[1])
+        old.execute(
+            "insert into run (kind, name, slot, trigger, state, outcome) values ('heartbeat', 'ops', 0, 'api', 'closed', 'ok')"
+        )
+        old.commit()
+    before = path.read_bytes()
+    with closing(reader_of_any_age(path)) as db:
+        row = past.one(db, 1)
+    assert row is not None
+    assert (row["outcome"], row["truncated"], row["result_due_at"]) == ("ok", False, None)
+    assert path.read_bytes() == before

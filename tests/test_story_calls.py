@@ -253,7 +253,7 @@ providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{good}"}}}}
 agents:
   ops:
     runner: {{kind: http, url: "{agent}"}}
-    heartbeat: {{interval: 40m, stagger: 0s, checklist: "- look\\n", deliver: log, decide: {{model: claude-haiku-5-5}}}}
+    heartbeat: {{interval: 40m, stagger: 0s, checklist: "- look\\n", deliver: log, decide: {{model: claude-haiku-5-5}}, async_timeout: 24h}}
 """
 
 

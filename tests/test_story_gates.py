@@ -160,7 +160,7 @@ def test_a_precheck_that_finds_no_work_is_why_nobody_is_asked(play: Play, output
     world = play(agent(precheck="./new-mail.sh"), prechecks={"ops": says(output)})
     world.run(minutes=5)
     assert world.story() == ["03-02 08:00 interval skipped precheck"]
-    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": output}
+    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": output, "error": None}
     assert world.asked == []
 
 
@@ -179,7 +179,7 @@ def test_a_precheck_that_fails_lets_the_beat_go_on_and_the_prompt_says_so(play: 
     world.run(minutes=5)
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
     assert "A check before this beat failed: exit code 7." in world.asked[0].stdin
-    assert world.rows()[0]["precheck"] == {"exit_code": 7, "output": ""}
+    assert world.rows()[0]["precheck"] == {"exit_code": 7, "output": "", "error": "exit code 7"}
 
 
 def test_a_precheck_that_fails_skips_the_beat_and_a_wake_too_where_the_config_says_so(play: Play) -> None:
@@ -313,12 +313,12 @@ def test_an_answer_that_comes_later_counts_for_what_it_was_asked_about_once_it_i
         world.run(minutes=60)
     reasons = [row["reason"] or row["outcome"] for row in world.rows()]
     assert reasons == ["async", "async", "exit", "ok", "nothing_due", "precheck_unchanged"]
-    assert world.rows()[3]["precheck"] == {"exit_code": 0, "output": "1"}
+    assert world.rows()[3]["precheck"] == {"exit_code": 0, "output": "1", "error": None}
 
 
 def later(url: str, checklist: str = lists("- [every 5h] mail")) -> str:
     """An agent behind a URL with these items, and a precheck."""
-    beat = f"{{interval: 1h, stagger: 0s, checklist: {checklist}, precheck: {SAME}, deliver: log}}"
+    beat = f"{{interval: 1h, stagger: 0s, checklist: {checklist}, precheck: {SAME}, deliver: log, async_timeout: 24h}}"
     return f"agents:\n  ops:\n    runner: {{kind: http, url: '{url}'}}\n    heartbeat: {beat}\n"
 
 
@@ -326,6 +326,6 @@ def test_the_precheck_of_a_beat_that_waits_for_its_next_attempt_is_in_its_row(pl
     world = play(agent(precheck="./new-mail.sh"), prechecks={"ops": says("1 mail", "2 mails")})
     world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
     world.settle()
-    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "1 mail"}
+    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "1 mail", "error": None}
     world.run(minutes=1)
-    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "2 mails"}
+    assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "2 mails", "error": None}

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from heartbeat.spec import Match
 from heartbeat.verdict import Suppression, Verdict, digest, judge, normalise
 
 
@@ -51,6 +52,62 @@ def test_the_token_alone_is_quiet_however_it_is_wrapped(answer: str) -> None:
     assert judge(answer, "edges", 0) == quiet(Suppression.HEARTBEAT_OK)
 
 
+QUOTED_TOKENS = [
+    "`HEARTBEAT_OK`",
+    "`HEARTBEAT_OK`.",
+    "``HEARTBEAT_OK``",
+    "**`HEARTBEAT_OK`**",
+    "```\nHEARTBEAT_OK\n```",
+    "```text\nHEARTBEAT_OK\n```\n",
+    "  ```\nHEARTBEAT_OK\n  ```",
+    "~~~\nHEARTBEAT_OK\n~~~",
+    "```HEARTBEAT_OK```",
+    "```\nHEARTBEAT_OK",
+    '"HEARTBEAT_OK"',
+    '"HEARTBEAT_OK."',
+    "'HEARTBEAT_OK'",
+    "\u201cHEARTBEAT_OK\u201d",
+    "\u201eHEARTBEAT_OK\u201c",
+    "«HEARTBEAT_OK»",
+    "「HEARTBEAT_OK」",
+    "> HEARTBEAT_OK",
+    "> `HEARTBEAT_OK`",
+    "<code>HEARTBEAT_OK</code>",
+    "<pre><code>HEARTBEAT_OK\n</code></pre>",
+    "&quot;HEARTBEAT_OK&quot;",
+]
+
+
+@pytest.mark.parametrize("answer", QUOTED_TOKENS)
+@pytest.mark.parametrize("match", ["edges", "anywhere"])
+def test_the_token_alone_is_quiet_in_code_marks_a_fence_or_quotes_too(answer: str, match: Match) -> None:
+    assert judge(answer, match, 5) == quiet(Suppression.HEARTBEAT_OK)
+
+
+@pytest.mark.parametrize("answer", QUOTED_TOKENS)
+def test_exactly_the_token_is_without_quotes(answer: str) -> None:
+    assert judge(answer, "exact", 5).outcome == "alert"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "`HEARTBEAT_OK` is what I would say, but the disk is full.",
+        "`HEARTBEAT_OK` no",
+        'The log says "HEARTBEAT_OK"',
+        "```\nHEARTBEAT_OK\ndisk full\n```",
+        "```\ndisk full\n```\n`HEARTBEAT_OK`",
+        "```FAILED\nHEARTBEAT_OK\n```",
+        "'HEARTBEAT_OK's",
+        '""',
+        "``",
+        "HEART`BEAT_OK`",
+    ],
+)
+def test_a_quoted_token_beside_anything_else_is_prose(answer: str) -> None:
+    assert judge(answer, "edges", 5) == alert(answer)
+
+
 @pytest.mark.parametrize("answer", ["", " \n\t ", "\x00\x00", "\x1b[0m", "\u200b\ufeff", "&nbsp;"])
 @pytest.mark.parametrize("match", ["edges", "anywhere", "exact"])
 def test_an_answer_without_anything_to_see_is_empty(answer: str, match: str) -> None:
@@ -87,16 +144,15 @@ def test_more_than_a_few_characters_beside_the_token_are_told_without_it(answer:
 @pytest.mark.parametrize(
     "answer",
     [
-        '"HEARTBEAT_OK"',
-        "“HEARTBEAT_OK”",
-        "'HEARTBEAT_OK'",
-        "`HEARTBEAT_OK`",
-        "```\nHEARTBEAT_OK\n```",
-        "```\nHEARTBEAT_OK",
+        '"HEARTBEAT_OK" is what I say',
+        "I say “HEARTBEAT_OK”",
+        "'HEARTBEAT_OK' or not",
+        "run `HEARTBEAT_OK`",
+        "```\nHEARTBEAT_OK\n```\nThat was it.",
+        "```\nHEARTBEAT_OK\nroot",
         "> a\n> HEARTBEAT_OK",
-        "<code>HEARTBEAT_OK</code>",
-        "<blockquote>HEARTBEAT_OK</blockquote>",
-        "> HEARTBEAT_OK",
+        "<code>HEARTBEAT_OK</code> it is",
+        "<blockquote>HEARTBEAT_OK</blockquote> he said",
         'The mail says "all is fine. HEARTBEAT_OK"',
         "I will say HEARTBEAT_OK when the disk is mended",
         "HEARTBEAT_OKAY",

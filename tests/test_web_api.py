@@ -220,9 +220,10 @@ def test_a_job_runs_when_it_is_asked_to(daemon: Living) -> None:
 
 def unanswered(daemon: Living, name: str) -> int:
     """A run that said that it would answer later."""
+    now = int(daemon.now.timestamp() * 1000)
     row = (
-        "insert into run (kind, name, slot, trigger, state, outcome, attempt, fence, owner, started_at, finished_at)"
-        f" values ('heartbeat', '{name}', 7, 'interval', 'closed', 'async', 1, 1, 'x', 7, {int(daemon.now.timestamp() * 1000)})"
+        "insert into run (kind, name, slot, trigger, state, outcome, attempt, fence, owner, started_at, finished_at, result_due_at)"
+        f" values ('heartbeat', '{name}', 7, 'interval', 'closed', 'async', 1, 1, 'x', 7, {now}, {now + 3600_000})"
     )
     run: int = daemon.do(lambda: daemon.world.store.connection.execute(row).lastrowid)
     return run
@@ -237,7 +238,7 @@ def test_a_late_result_is_taken_once_and_told(daemon: Living) -> None:
     assert (again.status, again.code) == (409, "already_reported")
 
 
-@pytest.mark.parametrize("body", [{}, {"text": "a", "error": "b"}, {"text": 7}, {"words": "a"}])
+@pytest.mark.parametrize("body", [{}, {"text": "a", "error": "b"}, {"text": 7}, {"words": "a"}, {"text": "a", "truncated": 1}])
 def test_a_late_result_is_a_text_or_an_error(daemon: Living, body: dict[str, Any]) -> None:
     assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", body, CHIEF).status == 400
 

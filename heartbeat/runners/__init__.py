@@ -90,8 +90,8 @@ class Answer:
     `transient` says that asking again may help; `retry_after` how long the other side wants to be left alone; `model_used`
     which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
     `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered. `tool_calls` are those that
-    an agent has used, and `log` is what it says for the log alone. `unheard`: the question
-    did not leave, so that nothing can have been taken.
+    an agent has used, and `log` is what it says for the log alone. `truncated`: the text was cut at a limit of tokens.
+    `unheard`: the question did not leave, so that nothing can have been taken.
     """
 
     text: str = ""
@@ -106,4 +106,5 @@ class Answer:
     tools_ignored: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     log: str | None = None
+    truncated: bool = False
     unheard: bool = False

@@ -149,8 +149,7 @@ def _read(message: dict[str, Any]) -> Answer:
 def _decided(message: dict[str, Any]) -> Answer | Decision:
     calls = [block for block in _blocks(message) if block.get("type") == "tool_use"]
     given = [block.get("input") for block in calls if block.get("name") == decision.TOOL]
-    is_cut = message.get("stop_reason") == "max_tokens"
-    return model.decided(_spent(message), given if len(given) == len(calls) else [], is_cut=is_cut)
+    return model.decided(_spent(message), given if len(given) == len(calls) else [], is_cut=data.truncated(message))
 
 
 def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ MOST_USD = 1_000_000  # what a run cannot cost
 MOST_TOKENS = 1_000_000_000  # of one kind, which no run can take
 MOST_TOOL_CALLS = 100  # that a run tells of; the first ones
 MAX_NAME = 200  # characters of a model's or a tool's name
+CUT = ("max_tokens", "length", "model_context_window_exceeded")  # how APIs say that an answer ran into a limit of tokens
 MAX_LOG = 16 * 1024  # characters for the log, of which the first are kept
 
 
@@ -42,8 +43,8 @@ def read(value: object, *, failed: Failure, veil: Veil) -> Answer:
     """The answer that a text, None (nothing to say) or a mapping stands for.
 
     A mapping holds `text`, or `error`, which is a failure of the class `failed`, or `later: true`; beside them `model`,
-    `tokens` (`input output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`) and `log`. Trouble if
-    it holds none of the three, or no text.
+    `tokens` (`input output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`.
+    Trouble if it holds none of the three, or no text.
     """
     if value is None or isinstance(value, str):
         return Answer(text=checked(value or ""))
@@ -106,6 +107,11 @@ def log(value: object) -> str | None:
     return clean(value)[:MAX_LOG] or None if isinstance(value, str) else None
 
 
+def truncated(value: Mapping[str, object]) -> bool:
+    """Whether an answer says that its text was cut: `truncated: true`, or the reason for its end in the words of an API."""
+    return value.get("truncated") is True or value.get("stop_reason") in CUT or value.get("finish_reason") in CUT
+
+
 def cost(value: object) -> float | None:
     """USD as they came; None for whatever is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -133,4 +139,4 @@ def _read(value: Mapping[str, object], failed: Failure, veil: Veil) -> Answer:
     text = value.get("text")
     if "text" not in value or not (text is None or isinstance(text, str)):
         return replace(spent, failure=Failure.BAD_ANSWER, error="answered without a text; give back text, error or later")
-    return replace(spent, text=checked(text or ""))
+    return replace(spent, text=checked(text or ""), truncated=truncated(value))

@@ -13,7 +13,6 @@ from heartbeat.runners.veil import reveal
 from heartbeat.spec import Provider
 
 REFUSED = ("refusal", "content_filter")
-CUT = ("max_tokens", "length")
 
 
 def key_of(provider: Provider) -> str | None:
@@ -34,6 +33,7 @@ def judged(spent: Answer, text: str, tools: int, stopped: str) -> Answer:
 
     `tools` counts the tools it wanted to use, `stopped` is the word for why it ended.
     """
+    spent = replace(spent, truncated=stopped in data.CUT)
     try:
         kept = data.checked(text)
     except Trouble as trouble:
@@ -42,7 +42,7 @@ def judged(spent: Answer, text: str, tools: int, stopped: str) -> Answer:
         return _failed(spent, Failure.BAD_ANSWER, "the model refused to answer")
     if tools and not kept.strip():
         return _failed(spent, Failure.TOOL_USE, "the model wanted to use a tool, but none was offered, and said nothing")
-    if stopped in CUT and not kept.strip():
+    if spent.truncated and not kept.strip():
         return _failed(spent, Failure.BAD_ANSWER, "the model used up max_output_tokens before it said anything")
     return replace(spent, text=kept, tools_ignored=tools)
 

@@ -98,8 +98,7 @@ def _decided(completion: dict[str, Any]) -> Answer | Decision:
     given = [
         _arguments(function) for function in functions if isinstance(function, dict) and function.get("name") == decision.TOOL
     ]
-    is_cut = choice.get("finish_reason") == "length"
-    return model.decided(_spent(completion), given if len(given) == len(functions) else [], is_cut=is_cut)
+    return model.decided(_spent(completion), given if len(given) == len(functions) else [], is_cut=data.truncated(choice))
 
 
 def _message(completion: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,7 +13,19 @@ from dataclasses import replace
 from itertools import islice
 
 from heartbeat.runners import Answer, Failure, Tokens
-from heartbeat.runners.data import MOST_TOOL_CALLS, checked, clean, cost, count, counted, log, model, tokens, tool_calls
+from heartbeat.runners.data import (
+    MOST_TOOL_CALLS,
+    checked,
+    clean,
+    cost,
+    count,
+    counted,
+    log,
+    model,
+    tokens,
+    tool_calls,
+    truncated,
+)
 from heartbeat.runners.tools import used_in
 from heartbeat.runners.trouble import Trouble, message_in, one_line
 from heartbeat.runners.veil import Veil
@@ -42,7 +54,8 @@ def reported(output: str) -> Answer | None:
 
     An object with a text under `result`, `text`, `response` or `output` is that text; with `is_error: true` or an `error` it is
     a failure, in the words of the error or else of the text. Beside them count `total_cost_usd` or `cost_usd`, `usage` or
-    `tokens`, `model`, or the only name in `modelUsage`, `tool_calls` or what else tells of them, and `log`.
+    `tokens`, `model`, or the only name in `modelUsage`, `tool_calls` or what else tells of them, `log`, and `truncated` or a
+    `stop_reason` that says so.
     """
     events = _events(output)
     if not events:
@@ -54,7 +67,7 @@ def reported(output: str) -> Answer | None:
         error = one_line(f"the agent failed: {said}", _NO_SECRETS)
         return replace(spent, failure=Failure.EXIT, error=error, transient=True)
     try:
-        return replace(spent, text=checked(text or ""))
+        return replace(spent, text=checked(text or ""), truncated=truncated(report))
     except Trouble as trouble:
         return replace(spent, failure=trouble.answer.failure, error=trouble.answer.error)
 

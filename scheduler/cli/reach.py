@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from scheduler import locks
-from scheduler.tables.store import check_file, check_links, reader
+from scheduler.tables.store import check_file, check_links, reader_of_any_age
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def reading(where: Place) -> Iterator[sqlite3.Connection | None]:
     if not os.access(where.database, os.R_OK):
         owner = where.database.stat().st_uid
         raise click.ClickException(f"{where.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
-    connection = reader(where.database)
+    connection = reader_of_any_age(where.database)
     try:
         yield connection
     finally:

@@ -126,6 +126,8 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("cost", "" if run["cost_usd"] is None else usd(run["cost_usd"])),
         ("charged", _charged(run["charged"]) if run["charged"] else ""),
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
+        ("answer", "cut short: it had reached its token limit" if run["truncated"] else ""),
+        ("result", f"is waited for until {local(run['result_due_at'])}" if run["result_due_at"] else ""),
         ("tools", ", ".join(map(_tool, run["tool_calls"]))),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
@@ -145,7 +147,8 @@ def _precheck(run: dict[str, Any]) -> str:
     if checked is None:
         return ""
     ended = "did not end by itself" if checked["exit_code"] is None else f"exit code {checked['exit_code']}"
-    return f"precheck, {ended}:\n{checked['output'].strip() or '(it printed nothing)'}"
+    title = f"precheck failed, {checked['error']}" if checked["error"] else f"precheck, {ended}:"
+    return f"{title}\n{checked['output'].strip() or '(it printed nothing)'}"
 
 
 def _model(run: dict[str, Any]) -> str:

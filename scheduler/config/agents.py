@@ -21,6 +21,7 @@ from scheduler.config.wording import written
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
+ANSWERS_LATER = ("http", "python")
 ALWAYS = Hours()
 SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # schedules and hours repeat, so that any day will do to ask whether they meet
 
@@ -53,8 +54,10 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
         light_context=beat.light_context,
         retries=beat.retries,
         timeout=beat.timeout,
+        async_timeout=beat.async_timeout,
         ok_match=beat.ok_match,
         ack_max_chars=beat.ack_max_chars,
+        strip_reasoning=beat.strip_reasoning,
         show_ok=beat.show_ok,
         show_alerts=beat.show_alerts,
         dedup_window=beat.dedup.window,
@@ -145,6 +148,8 @@ def _unheeded(agent: models.Agent) -> Iterator[tuple[str, str]]:
         yield "max_output_tokens", f"a runner of kind {kind} calls no model and has bounds of its own; remove max_output_tokens"
     if not asks_provider(agent):
         yield "provider", f"a runner of kind {kind} calls no model; remove provider, or write runner: {{kind: anthropic}}"
+    if kind not in ANSWERS_LATER:
+        yield "async_timeout", f"a runner of kind {kind} answers at once; remove async_timeout"
     if "run" not in (beat.on_missing, beat.on_empty):
         yield "memory", "nothing is read where a missing or empty checklist is skipped; remove memory, or write on_empty: run too"
     if beat.isolated_session:

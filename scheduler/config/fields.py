@@ -25,6 +25,7 @@ Share = float | timedelta
 Parsed = TypeVar("Parsed")
 
 LONGEST = timedelta(days=3660)  # ten years
+A_DAY = timedelta(days=1)
 MOST_USD = 1_000_000
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
@@ -171,6 +172,14 @@ def some_duration(value: object) -> timedelta:
     span = duration(value)
     if not span:
         raise ValueError(f"{shown(value)} is no time at all; write 90s, 30m or 1h30m")
+    return span
+
+
+def up_to_a_day(value: object) -> timedelta:
+    """A length of time above zero, and no more than a day."""
+    span = some_duration(value)
+    if span > A_DAY:
+        raise ValueError(f"{shown(value)} is too long; write 24h or less")
     return span
 
 

@@ -76,6 +76,7 @@ Truth = Annotated[bool, Form(fields.truth, {"type": "boolean"}, "`true` \\| `fal
 Duration = Annotated[timedelta, _DURATION]
 DurationOrNone = Annotated[timedelta | None, _DURATION]
 SomeDuration = Annotated[timedelta, _SOME_DURATION]
+UpToADay = Annotated[timedelta, text(fields.up_to_a_day, "duration, at most 24h", pattern=SPAN)]
 SomeDurationOrNone = Annotated[timedelta | None, _SOME_DURATION]
 Zone = Annotated[ZoneInfo, _ZONE]
 ZoneOrNone = Annotated[ZoneInfo | None, _ZONE]

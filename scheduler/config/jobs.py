@@ -57,6 +57,8 @@ def build(name: str, job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat 
         workdir=spot.frame.path(job.workdir) if job.workdir else spot.frame.folder,
         stdin=job.stdin,
         timeout=job.timeout,
+        async_timeout=job.async_timeout,
+        strip_reasoning=job.strip_reasoning,
         retries=job.retries,
         rerun_after_crash=job.rerun_after_crash,
         deliver=job.deliver,
@@ -130,7 +132,7 @@ def _check_prompt(job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | N
         )
 
 
-OF_A_PROMPT = ("budget", "agent", "model")
+OF_A_PROMPT = ("budget", "agent", "model", "async_timeout", "strip_reasoning")
 OF_A_COMMAND = ("env", "workdir", "stdin", "shell")
 
 

@@ -45,6 +45,7 @@ from scheduler.config.forms import (
     TextOrNone,
     Time,
     Truth,
+    UpToADay,
     Words,
     WordsOrNone,
     Zone,
@@ -255,8 +256,14 @@ class Heartbeat(Part):
     )
     retries: Annotated[int, whole(0, 10)] = key(2, "Further attempts inside a slot.")
     timeout: SomeDuration = key(timedelta(minutes=5), "How long one attempt may take.", written="5m")
+    async_timeout: UpToADay = key(
+        timedelta(hours=1),
+        "How long the result of an agent that answers later (`202`) may take; then the run failed.",
+        written="1h",
+    )
     ok_match: Annotated[Match, choice(Match)] = key("edges", "Where HEARTBEAT_OK counts.")
     ack_max_chars: Annotated[int, whole(0, 10_000)] = key(5, "Characters beside HEARTBEAT_OK that are still no message.")
+    strip_reasoning: Truth = key(True, "Leaves a leading `<think>...</think>` out of what is judged and delivered.")
     show_ok: Truth = key(False, "Delivers answers that say that all is well.")
     show_alerts: Truth = key(True, "Delivers alerts.")
     dedup: Dedup = key(Dedup(), "Alerts that repeat.", written={})
@@ -320,6 +327,10 @@ class Job(Part):
     stdin: AnyText = key("", "What the command reads.")
     shell: Text = key("/bin/sh", "What runs a command that is text.")
     timeout: SomeDuration = key(timedelta(minutes=10), "How long one attempt may take.", written="10m")
+    async_timeout: UpToADay = key(
+        timedelta(hours=1), "How long the result of an agent that answers later may take; then the run has failed.", written="1h"
+    )
+    strip_reasoning: Truth = key(True, "Leaves a leading `<think>...</think>` out of what an answer to the prompt delivers.")
     retries: Annotated[int, whole(0, 10)] = key(0, "Further attempts; a command may not be safe to repeat.")
     stagger: Stagger = key(timedelta(0), "How far jobs are spread, by a stable hash of the name.", written=0)
     misfire: JobMisfire = key(JobMisfire(), "What becomes of a slot that could not start in time.", written={})

@@ -69,6 +69,7 @@ def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | No
     run = duequeue.begin_report(turn, entry.kind, entry.name, slot)
     if run is None:
         return None
+    history.wait_no_longer(turn, entry.kind, entry.name, slot)
     told = items.resumed(turn, entry.kind, entry.name, slot, ending)
     after = _close(turn, standing, claims.of(turn, entry, standing, run), told)
     planning.replan(turn, standing, after or standing)

@@ -31,6 +31,7 @@ from scheduler.engine.delivery import Parcel
 from scheduler.engine.guarded import Part
 from scheduler.engine.housekeeping import House
 from scheduler.engine.inbox import Asked, Inbox
+from scheduler.engine.runs import give_up_overdue, next_overdue
 from scheduler.events import Event
 from scheduler.logs import event
 from scheduler.outcome import Call, Ending, Failure, Kind, Outcome, Reason, storable
@@ -192,6 +193,7 @@ class Engine:
             delivery.settle(turn, letter)
         for each in asked:
             guarded.request(turn, each)
+        give_up_overdue(turn)
         return housekeeping.keep(turn, self._house)
 
     def _committed(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
@@ -287,7 +289,7 @@ class Engine:
     def _next(self, turn: Turn) -> datetime:
         full = len(self._runs.inflight()) >= turn.limits.concurrency
         letters = delivery.next_due(turn, self._letters.inflight().values())
-        wishes = (None if full or self.stopping else duequeue.next_due(turn.db), letters)
+        wishes = (None if full or self.stopping else duequeue.next_due(turn.db), letters, next_overdue(turn))
         return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
 
     def _enforce_deadlines(self, reading: Reading) -> datetime:

@@ -1,28 +1,67 @@
-"""What may be asked of a run: to take the answer that comes later, or to end."""
+"""Runs that answer later, whose result comes or is given up, and runs that somebody wants to end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
 from heartbeat.runners import MAX_ANSWER
-from scheduler.engine import closing
+from scheduler.engine import closing, guarded
+from scheduler.engine.guarded import Part
 from scheduler.engine.inbox import Refused
-from scheduler.outcome import Ending, Failure, Outcome, Reason, storable
+from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.tables import duequeue, history, past
+from scheduler.tables.history import Awaited
 from scheduler.turn import Turn
 from scheduler.work.entry import Entry
 
-LATE_RESULT = timedelta(hours=24)  # a run that answers later has so long
+AT_ONCE = 100  # results that are given up in one turn
+AFTER_A_START = timedelta(minutes=5)  # for which no result is given up: while the daemon was down, none could be reported
+
+
+def next_overdue(turn: Turn) -> datetime | None:
+    """When the next result that is waited for is given up."""
+    due_at = history.next_overdue(turn.db)
+    if due_at is None or turn.awake_since > turn.now:  # the clock was set back since
+        return due_at
+    return max(due_at, turn.awake_since + AFTER_A_START)
+
+
+def give_up_overdue(turn: Turn) -> None:
+    """Book as failed what was to answer later and did not in its time."""
+    due_at = next_overdue(turn)
+    if due_at is None or due_at > turn.now:
+        return
+    for each in history.overdue(turn.db, turn.now, AT_ONCE):
+        guarded.step(turn, Part(each.kind, each.name, partial(_give_up, turn, each)))
+
+
+def _give_up(turn: Turn, awaited: Awaited) -> None:
+    history.wait_no_longer(turn, awaited.kind, awaited.name, awaited.slot)
+    entry = turn.plan.entries.get((awaited.kind, awaited.name))
+    error = f"run {awaited.run_id} was to answer later, and no result came by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
+    message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
+    ending = Ending(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
+    if entry is not None:
+        closing.report(turn, entry, awaited.slot, ending)
+        return
+    run = duequeue.begin_report(turn, awaited.kind, awaited.name, awaited.slot)
+    if run is not None:
+        history.end_undeclared(turn, awaited.kind, awaited.name, run, ending)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a run that said it would answer later: a text, or an error. Answers the id of the row that it gets."""
+    """The result of a run that said it would answer later: a text, or an error. Answers the id of the row that it gets.
+
+    `truncated`: the text was cut at a limit of tokens.
+    """
 
     run_id: int
     text: str | None
     error: str | None
+    truncated: bool = False
 
     def apply(self, turn: Turn) -> int:
         """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
@@ -31,15 +70,20 @@ class Report:
             raise Refused("not_yet", f"run {self.run_id} has not said yet that it answers later; try again in a moment")
         if found is None:
             raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
-        kind, name, slot, ended_at = found
-        entry = turn.plan.entries.get((kind, name))
-        if entry is None or turn.now - ended_at > LATE_RESULT:
-            raise Refused("too_late", f"run {self.run_id} is no longer waited for")
-        ending = Ending(Outcome.FAILED, Failure.EXIT, error=self.error) if self.text is None else _judged(entry, self.text)
-        run_id = closing.report(turn, entry, slot, storable(ending))
+        entry = turn.plan.entries.get((found.kind, found.name))
+        if found.given_up:
+            raise Refused("too_late", f"run {self.run_id} was given up: its result had not come by its async_timeout")
+        if entry is None:
+            raise Refused("too_late", f"run {self.run_id} is no longer waited for: {found.name} is not in the config any more")
+        run_id = closing.report(turn, entry, found.slot, storable(self._ending(entry))) if found.due_at else None
         if run_id is None:
             raise Refused("already_reported", f"run {self.run_id} has its result already")
         return run_id
+
+    def _ending(self, entry: Entry) -> Ending:
+        if self.text is None:
+            return Ending(Outcome.FAILED, Failure.EXIT, error=self.error)
+        return _judged(entry, self.text, self.truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +113,11 @@ class Cancel:
     def _expect_no_answer(self, turn: Turn) -> None:
         """The row of its result says that none will be taken any more."""
         found = history.awaited(turn.db, self.run_id)
-        entry = found and turn.plan.entries.get((found[0], found[1]))
-        if found is None or entry is None or turn.now - found[3] > LATE_RESULT:
+        entry = turn.plan.entries.get((found.kind, found.name)) if found else None
+        if found is None or entry is None or found.given_up:
             raise Refused(*_nothing_to_cancel(turn, self.run_id))
-        if closing.report(turn, entry, found[2], _cancelled("was cancelled before its answer came")) is None:
+        ending = _cancelled("was cancelled before its answer came")
+        if not found.due_at or closing.report(turn, entry, found.slot, ending) is None:
             raise Refused("closed", f"run {self.run_id} has its result already")
 
 
@@ -87,9 +132,9 @@ def _nothing_to_cancel(turn: Turn, run_id: int) -> tuple[str, str]:
     return "closed", f"run {run_id} has ended already: {known['outcome']}"
 
 
-def _judged(entry: Entry, text: str) -> Ending:
+def _judged(entry: Entry, text: str, truncated: bool) -> Ending:
     """Judged as if it had been answered at once, by the same rules for what an answer may be."""
     kept = text.replace("\0", "")
     if len(kept.encode(errors="replace")) > MAX_ANSWER:
         return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
-    return entry.judge(kept)
+    return entry.judge(kept, truncated=truncated)

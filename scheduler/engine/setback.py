@@ -13,6 +13,7 @@ from scheduler.tables.times import millis
 from scheduler.turn import Turn
 
 SECOND = timedelta(seconds=1)
+LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
 
 
 def set_back(turn: Turn, by: timedelta) -> None:
@@ -37,6 +38,8 @@ def _pull_near(turn: Turn) -> None:
     """Nothing has ended or come in the future, and nobody waits for a time that was near when it was set."""
     now, soon = millis(turn.now), millis(turn.now + LONGEST_DELAY)
     turn.db.execute("update run set not_before = min(not_before, ?) where state = 'waiting'", (soon,))
+    latest = millis(turn.now + LONGEST_ASYNC)
+    turn.db.execute("update run set result_due_at = min(result_due_at, ?) where result_due_at is not null", (latest,))
     turn.db.execute("update entry set last_woken_at = min(last_woken_at, ?), last_ended_at = min(last_ended_at, ?)", (now, now))
     turn.db.execute(
         "update wake set due_at = min(due_at, ?), held_until = min(held_until, ?), updated_at = min(updated_at, ?)",

@@ -59,6 +59,8 @@ class Journal:
             attempt=closed.attempt if closed.attempt > 1 else None,
             took=took,
             problem=closed.error,
+            truncated=closed.truncated or None,
+            precheck_problem=closed.precheck_problem,
             log=closed.log,
         )
 
@@ -158,4 +160,4 @@ class Journal:
 
 
 def _level(closed: Closed) -> int:
-    return logging.WARNING if closed.outcome in FAILURES else logging.INFO
+    return logging.WARNING if closed.outcome in FAILURES or closed.precheck_problem else logging.INFO

@@ -35,7 +35,7 @@ from scheduler.observe import gauges, possible
 from scheduler.observe.gauges import Key, one
 from scheduler.observe.possible import Possible
 from scheduler.observe.series import Family
-from scheduler.outcome import Failure, Kind, Outcome, WakeResult
+from scheduler.outcome import Failure, Kind, Outcome, Trigger, WakeResult
 from scheduler.reload import Standing
 from scheduler.settings import Settings
 
@@ -85,6 +85,8 @@ class Metrics:
         self._runs = _counter("runs_total", "Runs, by how they ended.", "kind", "name", "trigger", "outcome")
         self._suppressions = _counter("suppressions_total", "Runs of which nobody was told, and why.", "kind", "name", "reason")
         self._skips = _counter("skips_total", "Slots that were not run, and why.", "kind", "name", "reason")
+        self._truncated = _counter("truncated_total", "Answers that were cut at a limit of tokens.", "kind", "name")
+        self._prechecks = _counter("precheck_failures_total", "Prechecks that failed, whether the run went on or not.", "name")
         self._retries = _counter("retries_total", "Attempts that failed and were planned anew.", "kind", "name")
         self._seconds = _counter("run_seconds_total", "Time spent in runs.", "kind", "name")
         self._wakes = _counter("wakes_total", "Wakes, by what became of them.", "name", "source", "result")
@@ -122,9 +124,9 @@ class Metrics:
         return generate_latest(self._registry) + "".join(chain.from_iterable(family.lines() for family in families)).encode()
 
     def _counters(self) -> tuple[Family, ...]:
-        entries = (self._runs, self._suppressions, self._skips, self._retries, self._seconds, self._wakes)
+        runs = (self._runs, self._suppressions, self._truncated, self._skips, self._prechecks, self._retries, self._seconds)
         models = (self._tokens, self._cost, self._unpriced, self._provider_errors, self._mismatches)
-        return (*entries, *models, self._deliveries, self._recovered, self._stale)
+        return (*runs, self._wakes, *models, self._deliveries, self._recovered, self._stale)
 
     def _process(self, now: Now) -> Iterator[Family]:
         running = Family("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
@@ -177,6 +179,10 @@ class Metrics:
         if (closed.kind, closed.name) not in self._shown:
             return
         key = (closed.kind.value, closed.name)
+        if closed.precheck_problem and closed.trigger is not Trigger.RESULT:
+            self._prechecks.grow(closed.name)
+        if closed.truncated:
+            self._truncated.grow(*key)
         if closed.outcome is Outcome.SKIPPED:
             self._skips.grow(*key, str(closed.reason), by=closed.slots)
             return
@@ -265,6 +271,8 @@ class Metrics:
         for family in (self._tokens, self._cost):
             family.keep(lambda labels: (key := (labels[0], labels[1])) in shown and labels[2] in shown[key].models)
         self._mismatches.keep(lambda labels: labels in shown)
+        self._truncated.keep(lambda labels: labels in shown)
+        self._prechecks.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._wakes.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
         self._deliveries.keep(lambda labels: labels[0] in settings.channels)
         for key, what in shown.items():
@@ -295,6 +303,9 @@ class Metrics:
             self._cost.grow(*key, model, outcome.value, by=0)
         if what.models:
             self._mismatches.grow(*key, by=0)
+            self._truncated.grow(*key, by=0)
+        if what.has_precheck:
+            self._prechecks.grow(name, by=0)
         self._retries.grow(*key, by=0)
         self._seconds.grow(*key, by=0)
 

@@ -26,6 +26,7 @@ class Possible:
     skips: tuple[Skip, ...]
     sources: tuple[Trigger, ...]
     models: tuple[str, ...] = ()
+    has_precheck: bool = False
 
 
 def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> Possible:
@@ -45,6 +46,7 @@ def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> Poss
         skips=(*_skips(beat), *((Skip.BUDGET,) if bounded else ())),
         sources=sources,
         models=tuple(_models(beat)),
+        has_precheck=beat.precheck is not None,
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.runners import Tokens
 from scheduler.events import Closed
 from scheduler.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.times import millis, moment
+from scheduler.tables.times import millis, moment, optional
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
@@ -33,10 +33,65 @@ def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: 
         turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
 
 
-def awaited(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str, datetime, datetime] | None:
-    """Kind, name, slot and end of a run that was to answer later; None when the run is no such one."""
-    row = db.execute("select kind, name, slot, finished_at from run where id = ? and outcome = 'async'", (run_id,)).fetchone()
-    return (Kind(row["kind"]), row["name"], moment(row["slot"]), moment(row["finished_at"])) if row else None
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A run that said it would answer later. Its result is waited for until `due_at`; None: no longer.
+
+    `given_up`: it did not come by then.
+    """
+
+    run_id: int
+    kind: Kind
+    name: str
+    slot: datetime
+    due_at: datetime | None
+    given_up: bool = False
+
+
+def awaited(db: sqlite3.Connection, run_id: int) -> Awaited | None:
+    """A run that was to answer later; None when the run is no such one."""
+    row = db.execute(
+        "select run.id, run.kind, run.name, run.slot, run.result_due_at,"
+        " run.result_due_at is null and (result.id is null or result.reason = 'no_result') as given_up from run"
+        " left join run as result on result.kind = run.kind and result.name = run.name and result.slot = run.slot"
+        " and result.trigger = 'result' where run.id = ? and run.outcome = 'async'",
+        (run_id,),
+    ).fetchone()
+    return _awaited(row) if row else None
+
+
+def overdue(db: sqlite3.Connection, now: datetime, limit: int) -> list[Awaited]:
+    """The runs whose result was to come by now and did not, the oldest first."""
+    rows = db.execute(
+        "select id, kind, name, slot, result_due_at, 0 as given_up from run where result_due_at <= ?"
+        " order by result_due_at limit ?",
+        (millis(now), limit),
+    )
+    return [_awaited(row) for row in rows]
+
+
+def next_overdue(db: sqlite3.Connection) -> datetime | None:
+    """When the next result that is waited for is overdue."""
+    return optional(db.execute("select min(result_due_at) from run where result_due_at is not null").fetchone()[0])
+
+
+def wait_no_longer(turn: Turn, kind: Kind, name: str, slot: datetime) -> None:
+    """The result of a slot has come, or is given up."""
+    turn.db.execute(
+        "update run set result_due_at = null where kind = ? and name = ? and slot = ? and result_due_at is not null",
+        (kind, name, millis(slot)),
+    )
+
+
+def _awaited(row: sqlite3.Row) -> Awaited:
+    return Awaited(
+        row["id"],
+        Kind(row["kind"]),
+        row["name"],
+        moment(row["slot"]),
+        optional(row["result_due_at"]),
+        bool(row["given_up"]),
+    )
 
 
 def is_open(db: sqlite3.Connection, run_id: int) -> bool:
@@ -78,13 +133,15 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
     told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
     checked = _precheck(ending)
+    result_due_at = turn.now + claim.entry.async_timeout if ending.outcome is Outcome.ASYNC else None
     closed = turn.db.execute(
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
-        " precheck_exit = ?, precheck_output = ?, tool_calls = ?, log = ?"
+        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
             millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
+            ending.truncated, result_due_at and millis(result_due_at),
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
@@ -112,7 +169,7 @@ def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool
     """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
     waiting = turn.db.execute(
         "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
-        " precheck_exit = ?, precheck_output = ?"
+        " precheck_exit = ?, precheck_output = ?, precheck_error = ?"
         " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (
             millis(not_before), ending.outcome, ending.reason, ending.error, ending.text, *_precheck(ending),
@@ -135,10 +192,10 @@ def defer(turn: Turn, claim: Claim, reason: Skip, not_before: datetime) -> bool:
     return waiting is not None
 
 
-def _precheck(ending: Ending) -> tuple[int | None, str | None]:
-    """What a row keeps of the precheck: its exit code and the beginning of its output."""
+def _precheck(ending: Ending) -> tuple[int | None, str | None, str | None]:
+    """What a row keeps of the precheck: its exit code, the beginning of its output, and why it failed."""
     checked = ending.precheck
-    return (checked.exit_code, checked.output[:PRECHECK_KEPT]) if checked else (None, None)
+    return (checked.exit_code, checked.output[:PRECHECK_KEPT], checked.error or None) if checked else (None, None, None)
 
 
 def _tool_calls(ending: Ending) -> str | None:
@@ -202,6 +259,8 @@ def _closed(
         finished or turn.now,
         ending.error,
         ending.log,
+        ending.truncated,
+        ending.precheck_problem,
     )
 
 
@@ -230,10 +289,11 @@ UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'u
 def prune(turn: Turn, keep: timedelta, batch: int) -> int:
     """Remove closed rows older than `keep`, the oldest first and at most `batch`; gives how many went.
 
-    Rows with a message that is still to be delivered stay.
+    Rows with a message that is still to be delivered, or a result that is still to come, stay.
     """
     query = (
-        f"select id from run where state = 'closed' and finished_at < ? and id not in ({UNFINISHED}) order by finished_at limit ?"  # noqa: S608
+        f"select id from run where state = 'closed' and finished_at < ? and result_due_at is null and id not in ({UNFINISHED})"  # noqa: S608
+        " order by finished_at limit ?"
     )
     return _remove(turn, turn.db.execute(query, (millis(turn.now - keep), batch)).fetchall())
 
@@ -247,7 +307,8 @@ def trim(turn: Turn, standing: Standing, runs: int, batch: int) -> int:
     if place is None:
         return 0
     query = (
-        f"select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and id not in ({UNFINISHED}) limit ?"  # noqa: S608
+        "select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and result_due_at is null"  # noqa: S608
+        f" and id not in ({UNFINISHED}) limit ?"
     )
     return _remove(turn, turn.db.execute(query, (*key, place["id"], batch)).fetchall())
 

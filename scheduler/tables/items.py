@@ -51,14 +51,19 @@ def put_off(turn: Turn, claim: Claim, ending: Ending) -> None:
 def resumed(turn: Turn, kind: Kind, name: str, slot: datetime, ending: Ending) -> Ending:
     """The end of a run whose answer came later, with what it was asked about and the precheck that was made for it."""
     row = turn.db.execute(
-        "select asked, precheck_exit, precheck_output from run where kind = ? and name = ? and slot = ? and outcome = ?",
+        "select asked, precheck_exit, precheck_output, precheck_error from run"
+        " where kind = ? and name = ? and slot = ? and outcome = ?",
         (kind, name, millis(slot), Outcome.ASYNC),
     ).fetchone()
-    if row is None or row["asked"] is None:
+    if row is None:
         return ending
-    asked = json.loads(row["asked"])
-    selection = Selection("", work=True, asked=frozenset(asked["asked"]), known=frozenset(asked["known"]))
+    asked = json.loads(row["asked"] or "{}")
+    if asked:
+        selection = Selection("", work=True, asked=frozenset(asked["asked"]), known=frozenset(asked["known"]))
+        ending = replace(ending, selection=selection)
     if row["precheck_output"] is None:
-        return replace(ending, selection=selection)
-    checked = Checked(Found.WORK, row["precheck_exit"], row["precheck_output"], digest=asked["digest"])
-    return replace(ending, selection=selection, precheck=checked)
+        return ending
+    error = row["precheck_error"] or ""
+    found = Found.FAILED if error else Found.WORK
+    checked = Checked(found, row["precheck_exit"], row["precheck_output"], error, asked.get("digest"))
+    return replace(ending, precheck=checked)

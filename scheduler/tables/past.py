@@ -103,6 +103,8 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "tool_calls": json.loads(row["tool_calls"] or "[]"),
         "log": row["log"],
         "text": row["text"],
+        "truncated": bool(row["truncated"]),
+        "result_due_at": iso(optional(row["result_due_at"])),
         "error": row["error"],
         "delivery": {
             "state": delivery_state(row["kind"], row["outcome"], row["suppression"], [each["state"] for each in targets]),
@@ -123,7 +125,7 @@ def _charged(row: sqlite3.Row) -> dict[str, float] | None:
 def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
     if row["precheck_output"] is None:
         return None
-    return {"exit_code": row["precheck_exit"], "output": row["precheck_output"]}
+    return {"exit_code": row["precheck_exit"], "output": row["precheck_output"], "error": row["precheck_error"]}
 
 
 def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:

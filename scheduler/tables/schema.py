@@ -17,6 +17,24 @@ def m001_first_schema(db: Any) -> None:
             db.conn.execute(statement)
 
 
+@migrations()
+def m003_answers(db: Any) -> None:
+    """What became of answers: cut, still to come until when, and why a precheck failed.
+
+    Runs of an older life whose answers were still waited for, a day at that time, go on being waited for until then.
+    """
+    db.conn.execute("alter table run add column truncated integer not null default 0")
+    db.conn.execute("alter table run add column precheck_error text")
+    db.conn.execute("alter table run add column result_due_at integer")  # until when its result is waited for, else null
+    db.conn.execute("create index run_awaited on run (result_due_at) where result_due_at is not null")
+    db.conn.execute(
+        "update run set result_due_at = finished_at + 86400000 where outcome = 'async'"
+        " and finished_at > (select max(last_tick_at) from boot) - 86400000 and not exists ("
+        "select 1 from run as result where result.kind = run.kind and result.name = run.name"
+        " and result.slot = run.slot and result.trigger = 'result')"
+    )
+
+
 FIRST_SCHEMA = """
 create table entry (
   id integer primary key,

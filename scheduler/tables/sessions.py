@@ -22,7 +22,7 @@ def remember(turn: Turn, claim: Claim, ending: Ending) -> None:
     if entry.session_keep == 0 or ending.outcome is not Outcome.ALERT or not ending.text:
         return
     asked = f"Heartbeat of {claim.slot:%Y-%m-%d %H:%M} UTC."
-    for role, text in (("user", asked), ("assistant", ending.text)):
+    for role, text in (("user", asked), ("assistant", entry.said(ending))):
         turn.db.execute(
             "insert into message (name, role, text, at) values (?, ?, ?, ?)", (entry.name, role, text, millis(turn.now))
         )

@@ -168,6 +168,26 @@ def reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def reader_of_any_age(path: Path) -> sqlite3.Connection:
+    """As `reader`, for whoever may come before a daemon of this version: an older database is read from a copy in memory.
+
+    The copy has the tables of this version; the file stays as it is. Raises StoreError.
+    """
+    connection = reader(path)
+    if not migrations.pending(Database(connection)):
+        return connection
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    copy.row_factory = sqlite3.Row
+    try:
+        connection.backup(copy)
+        migrations.apply(Database(copy))
+    except sqlite3.DatabaseError as error:
+        raise _unusable(path, error) from error
+    finally:
+        connection.close()
+    return copy
+
+
 def blank() -> sqlite3.Connection:
     """A database without a row, in memory, for whoever reads where there is none yet."""
     connection = sqlite3.connect(":memory:", isolation_level=None)

@@ -57,13 +57,16 @@ async def run_job(call: Call) -> dict[str, int]:
 
 
 async def result(call: Call) -> dict[str, int]:
-    """Take the result of a run that was to answer later: a text, or an error."""
-    call.only("text", "error")
+    """Take the result of a run that was to answer later: a text, which may be `truncated`, or an error."""
+    call.only("text", "error", "truncated")
     run = await run_in_threadpool(reading.run, replace(call, body={}))
     text, error = call.body.get("text"), call.body.get("error")
     if (text is None) == (error is None) or not all(part is None or isinstance(part, str) for part in (text, error)):
         raise bad("write either text or error, as a text in quotes")
-    return {"run": await ask(call, Report(run["id"], text, error))}
+    truncated = call.body.get("truncated", False)
+    if not isinstance(truncated, bool):
+        raise bad("truncated: write true or false")
+    return {"run": await ask(call, Report(run["id"], text, error, truncated))}
 
 
 async def cancel(call: Call) -> dict[str, Any]:

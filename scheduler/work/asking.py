@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from heartbeat import checklist
 from heartbeat.prompt import Prompt, estimate, most_tokens
@@ -15,8 +15,13 @@ from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, R
 from scheduler.outcome import Call, Ending, Failure, Outcome, Skip
 from scheduler.work.entry import Claim, Start
 
-Judge = Callable[[str], Ending]
-"""How a run ends that was answered with this text."""
+NOTHING_SAID = "the answer was cut at its limit of tokens before it said anything"
+
+
+class Judge(Protocol):
+    """How a run ends that was answered with this text."""
+
+    def __call__(self, text: str, *, truncated: bool) -> Ending: ...
 
 
 async def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Judge) -> Ending:
@@ -25,7 +30,7 @@ async def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Jud
     call = call_of(runner, run.model, answer)
     if answer.failure is not None:
         return failed(answer, prompt, call)
-    ending = Ending(Outcome.ASYNC) if answer.later else judge(answer.text)
+    ending = Ending(Outcome.ASYNC) if answer.later else judge(answer.text, truncated=answer.truncated)
     return replace(
         ending,
         prompt_parts=dict(prompt.sizes),
@@ -34,6 +39,11 @@ async def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Jud
         tool_calls=answer.tool_calls,
         log=answer.log,
     )
+
+
+def nothing_said(text: str) -> Ending:
+    """The end of an attempt whose answer was cut before it came to say anything: all that there is is reasoning, or nothing."""
+    return Ending(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NOTHING_SAID, truncated=True)
 
 
 def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
@@ -49,6 +59,7 @@ def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
         calls=(call,),
         tool_calls=answer.tool_calls,
         log=answer.log,
+        truncated=answer.truncated,
     )
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from cron import command
 from cron.job import Job
+from heartbeat import verdict
 from heartbeat.spec import Agent
 from scheduler import paces
 from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Reason, Skip
@@ -79,8 +80,12 @@ class JobEntry(Entry):
     def digest(self, message: str) -> str:
         return hashlib.sha256(message.encode(errors="replace")).hexdigest()
 
-    def judge(self, text: str) -> Ending:
-        return Ending(Outcome.OK, text=text, message=text.strip() or None)
+    def judge(self, text: str, *, truncated: bool) -> Ending:
+        ending = Ending(Outcome.OK, text=text, truncated=truncated)
+        said = verdict.said(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
+        if truncated and not said:
+            return asking.nothing_said(text)
+        return replace(ending, message=self.said(ending).strip() or None)
 
     async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
         if self.agent is None:
@@ -97,7 +102,8 @@ class JobEntry(Entry):
             return ()
         if not command.wakes(self.spec, ending.outcome is Outcome.OK):
             return ()
-        text = command.wake_text(self.spec, ending.outcome, ending.exit_code, ending.text or ending.error or "")
+        said = self.said(ending) if self.agent else ending.text
+        text = command.wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
         urgent = self.spec.wake_mode == "now"
         return tuple(
             Wake(name, source="cron", sender=self.spec.name, text=text, outcome=ending.outcome, urgent=urgent)

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.prompt import Activity
 from heartbeat.spec import Heartbeat
+from heartbeat.verdict import said, with_note
 from scheduler.allowance import Reserved
 from scheduler.outcome import Ending, Kind, Skip, Trigger
 from scheduler.settings import OnFailure
@@ -193,9 +194,19 @@ class Entry(ABC):
     def digest(self, message: str) -> str:
         """The hash under which a message counts as said."""
 
+    @property
+    def async_timeout(self) -> timedelta:
+        """How long the result of a run that answers later may take."""
+        return self.spec.async_timeout
+
+    def said(self, ending: Ending) -> str:
+        """What a run that was answered says, as it is delivered: without reasoning, and with a note where it was cut."""
+        text = said(ending.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=ending.truncated)
+        return with_note(text, truncated=ending.truncated)
+
     @abstractmethod
-    def judge(self, text: str) -> Ending:
-        """How a run ends that was answered with this text."""
+    def judge(self, text: str, *, truncated: bool) -> Ending:
+        """How a run ends that was answered with this text, which may have been cut at a limit of tokens (`truncated`)."""
 
     @abstractmethod
     async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:

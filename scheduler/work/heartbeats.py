@@ -85,8 +85,8 @@ class HeartbeatEntry(Entry):
     def digest(self, message: str) -> str:
         return verdict.digest(message, self.spec.dedup_normalize)
 
-    def judge(self, text: str) -> Ending:
-        return _judged(self.spec, text)
+    def judge(self, text: str, *, truncated: bool) -> Ending:
+        return _judged(self.spec, text, truncated=truncated)
 
     async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
         return await beat(self.spec, claim, start, elapsed)
@@ -178,7 +178,7 @@ async def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, st
         error = "the tasks that were decided on make the prompt larger than its budget allows"
         return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.sizes))
     run = _run(spec, claim, facts, prompt, spec.model, timeout, claim.messages)
-    return await asking.ask(run, prompt, spec.runner, start, lambda text: _judged(spec, text))
+    return await asking.ask(run, prompt, spec.runner, start, partial(_judged, spec))
 
 
 def _run(
@@ -245,8 +245,12 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
     )
 
 
-def _judged(spec: Heartbeat, text: str) -> Ending:
-    judged = verdict.judge(text, spec.ok_match, spec.ack_max_chars)
+def _judged(spec: Heartbeat, text: str, *, truncated: bool) -> Ending:
+    said = verdict.said(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
+    if truncated and not said.strip():
+        return asking.nothing_said(text)
+    # Of what was cut nobody knows how much more there was: a short rest is no sign that all is well.
+    judged = verdict.judge(said, spec.ok_match, 0 if truncated else spec.ack_max_chars)
     outcome = Outcome(judged.outcome)
     message: str | None = judged.text if outcome is Outcome.ALERT else None
     suppression = judged.suppression
@@ -254,4 +258,5 @@ def _judged(spec: Heartbeat, text: str) -> Ending:
         suppression, message = Suppression.NOT_SHOWN, None
     if outcome is Outcome.OK and spec.show_ok:
         suppression, message = None, judged.text or verdict.TOKEN
-    return Ending(outcome, suppression=suppression, text=text, message=message)
+    noted = None if message is None else verdict.with_note(message, truncated=truncated)
+    return Ending(outcome, suppression=suppression, text=text, message=noted, truncated=truncated)
