@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -72,13 +72,23 @@ def read(root: Path, name: str) -> str | Refusal:
 
 
 def create(root: Path, name: str) -> bool:
-    """Write the template where nothing of that name stands yet, inside `root`; whether it was written."""
-    try:
-        file = _open(root, name, _NEW)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(template().encode())
-    except (OSError, ValueError):
-        return False
+    """Write the template where nothing of that name stands yet, inside `root`; whether it was written.
+
+    The folders that lead there, `root` too, are made. OSError says why the file could not be written, and nothing of it is left
+    then; ValueError is for a name that leads outside.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with folder_of(root, name, make=True) as (folder, last):
+        try:
+            file = os.open(last, _NEW, 0o644, dir_fd=folder)
+        except FileExistsError:
+            return False
+        try:
+            with os.fdopen(file, "wb") as opened:
+                opened.write(template().encode())
+        except OSError:
+            os.unlink(last, dir_fd=folder)  # half a template could read as something to do
+            raise
     return True
 
 
@@ -159,9 +169,10 @@ def _has_box(line: str, box: str) -> bool:
 
 
 @contextmanager
-def folder_of(root: Path, name: str) -> Iterator[tuple[int, str]]:
+def folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
     """The folder of a file below `root`, opened, and the file's name in it. OSError; ValueError for a name that leads outside.
 
+    With `make` the folders between are made where they are missing.
     Folder by folder, so that no link on the way is followed however fast it is swapped.
     """
     parts = PurePosixPath(name).parts
@@ -170,6 +181,9 @@ def folder_of(root: Path, name: str) -> Iterator[tuple[int, str]]:
     folder = os.open(root, _FOLDER)
     try:
         for part in parts[:-1]:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
             deeper = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             os.close(folder)
             folder = deeper

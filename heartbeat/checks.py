@@ -124,6 +124,18 @@ def checklist_of(heartbeat: Heartbeat) -> str | Skip:
     return _REFUSED[found] if isinstance(found, Refusal) else found
 
 
+def create_if_wished(heartbeat: Heartbeat, obstacle: Skip) -> str | None:
+    """Write a checklist to start from where there is none and `on_missing: create` says so; gives why it could not be written."""
+    if obstacle is not Skip.CHECKLIST_MISSING or heartbeat.on_missing != "create":
+        return None
+    try:
+        checklist.create(heartbeat.workspace, heartbeat.checklist)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return f"could not create {heartbeat.workspace / heartbeat.checklist}: {why}"
+    return None
+
+
 def _disabled(situation: Situation) -> bool:
     return not situation.heartbeat.enabled
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
 
 from heartbeat import marks
 from heartbeat.checklist import HEADING, is_content, open_lines
 from heartbeat.marks import Marked
+
+_TASKS = re.compile(r"\s*tasks:\s*$", re.IGNORECASE)
+_TASK = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
+_ADVICE = "write [every 30m] with a unit (s, m, h or d), or [high], [low], [paused], [completed]"
+_FOR_TASKS = "write each task as an item of its own: - [every 30m] Is there urgent mail?"
 
 NO_MATTER = datetime.min.replace(tzinfo=UTC)  # the slot of a list that is the same at every one
 
@@ -20,13 +27,14 @@ class Selection:
     """What of a checklist is asked about.
 
     `text` keeps its headings; `work` says whether anything in it is to be done. Of the items with an `every`, named by the
-    hash of their text, `asked` are in the text, and `known` all that stand on the list.
+    hash of their text, `asked` are in the text, and `known` all that stand on the list. `remarks` are those of `remarks`.
     """
 
     text: str
     work: bool
     asked: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +86,23 @@ def select(text: str, slot: datetime, asked: Mapping[str, datetime], *, everythi
     section the due items stand by their priority. Other text belongs to the items of its section, and is asked about with
     them; in a section without items, at every beat. Sections in which nothing is due are left out.
     """
-    return _constant(text) or _selected(_sections(text), slot, asked, everything)
+    return _constant(text) or replace(_selected(_sections(text), slot, asked, everything), remarks=remarks(text))
+
+
+@lru_cache(maxsize=16)
+def remarks(text: str) -> tuple[str, ...]:
+    """What of a checklist looks as if it said when something is to be done, cannot be read, and is sent as plain text."""
+    lines = open_lines(text)
+    strange = dict.fromkeys(mark for line, code in lines if not code and (mark := marks.unread(line)))
+    found = [f"{mark} is not a mark and is sent as plain text; {_ADVICE}" for mark in strange]
+    if _has_block_of_tasks([line for line, _ in lines if line.strip()]):
+        found.append(f"a `tasks:` block is sent as plain text, whole and at every run; {_FOR_TASKS}")
+    return tuple(found)
+
+
+def _has_block_of_tasks(lines: list[str]) -> bool:
+    """Whether there is a block in YAML as OpenClaw reads it."""
+    return any(_TASKS.match(first) and _TASK.match(second) for first, second in pairwise(lines))
 
 
 def may_rest(text: str) -> bool:
@@ -93,7 +117,7 @@ def _constant(text: str) -> Selection | None:
     sections = _sections(text)
     if any(item.recurs for section in sections for item in section.items):
         return None
-    return _selected(sections, NO_MATTER, {}, everything=True)
+    return replace(_selected(sections, NO_MATTER, {}, everything=True), remarks=remarks(text))
 
 
 def _selected(sections: tuple[_Section, ...], slot: datetime, asked: Mapping[str, datetime], everything: bool) -> Selection:

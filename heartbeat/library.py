@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from heartbeat import checklist as checklists
 from heartbeat import verdict
-from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle
+from heartbeat.checks import Situation, Skip, checklist_of, create_if_wished, first_obstacle
 from heartbeat.decision import Action, Decision, Undecided, parse, question
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
 from heartbeat.prompt import Facts, Wake, compose
@@ -129,9 +128,7 @@ def _beat(spec: Heartbeat, agent: _Agent, before: Beat, now: datetime, woken_by:
     obstacle = first_obstacle(Situation(spec, now, woken=woken_by is not None, paused=False, checklist=found))
     skipped = replace(_carried(before, now), outcome="skipped")
     if obstacle is not None:
-        if obstacle is Skip.CHECKLIST_MISSING and spec.on_missing == "create":
-            checklists.create(spec.workspace, spec.checklist)
-        return replace(skipped, reason=obstacle)
+        return replace(skipped, reason=obstacle, error=create_if_wished(spec, obstacle) or "")
     wakes = (Wake("manual", "caller", 1, woken_by),) if woken_by is not None else ()
     text = "" if isinstance(found, Skip) else found
     facts = Facts(now, before.asked_at, before.failures, wakes, text)

@@ -12,7 +12,7 @@ HIGH, NORMAL, LOW = range(3)
 _BULLET = re.compile(r"(\s*)(?:[-*+]|\d{1,9}[.)])(?:\s+|$)")
 _BRACKETS = re.compile(r"\[([^\[\]]{0,40})\](?:\s+|$)")
 _EVERY = re.compile(r"every\s+(?=\d)(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?", re.ASCII)
-_PRIORITIES = {"high": HIGH, "low": LOW}
+_PRIORITIES = {"high": HIGH, "medium": NORMAL, "low": LOW}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,35 @@ def read(line: str) -> Marked | None:
     return replace(found, text=line[at:].strip())
 
 
-def _with(found: Marked, word: str) -> Marked | None:
-    """What a pair of brackets adds; None when its word is neither a box nor a mark."""
-    word = word.strip().lower()
-    if word in ("", "x"):
-        return None if found.box else replace(found, box=f"[{word or ' '}]")
+def unread(line: str) -> str | None:
+    """What stands in the place of a mark, means one and cannot be read, as `[every 30]` without a unit; None if nothing does."""
+    marked = read(line)
+    brackets = _BRACKETS.match(marked.text) if marked else None
+    if brackets is None:
+        return None
+    words = [word.strip().lower() for word in brackets[1].split("|")]
+    means_a_mark = words[0].startswith("every ") or (len(words) > 1 and any(_marks(Marked("", 0), word) for word in words))
+    return f"[{brackets[1]}]" if means_a_mark else None
+
+
+def _with(found: Marked, words: str) -> Marked | None:
+    """What a pair of brackets adds; several marks in one are parted by `|`. None when one of them is neither a box nor a mark."""
+    if words.strip().lower() in ("", "x"):
+        return None if found.box else replace(found, box=f"[{words.strip().lower() or ' '}]")
+    with_all: Marked | None = found
+    for word in words.split("|"):
+        with_all = with_all and _marks(with_all, word.strip().lower())
+    return with_all
+
+
+def _marks(found: Marked, word: str) -> Marked | None:
+    """What one mark adds; None for a word that is none. `medium`, `active` and `completed` are those of ZeroClaw."""
     if word in _PRIORITIES:
         return replace(found, priority=_PRIORITIES[word])
-    if word == "paused":
-        return replace(found, paused=True)
+    if word in ("paused", "active"):
+        return replace(found, paused=word == "paused")
+    if word == "completed":
+        return replace(found, box="[x]")
     every = _every(word)
     return replace(found, every=every) if every else None
 

@@ -170,6 +170,14 @@ class BreakerMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class ChecklistRemarked:
+    """An agent was asked by a checklist in which something looks like a mark and is none; told at each such run."""
+
+    name: str
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Adopted:
     """New settings are in force."""
 
@@ -179,6 +187,7 @@ class Adopted:
 Event = (
     Adopted
     | BreakerMoved
+    | ChecklistRemarked
     | Closed
     | LaneTaken
     | Mismatched

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import socket
 import time
 from collections import Counter
+
+
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -142,7 +147,8 @@ def test_no_file_stays_open(root: Path) -> None:
     before = _open_files()
     for name in ("folder", "HEARTBEAT.md", "link", "folder/x", "HEARTBEAT.md/x", "none", "../secret"):
         read(root, name)
-        create(root, name)
+        with suppress(OSError, ValueError):
+            create(root, name)
     assert _open_files() == before
 
 
@@ -155,9 +161,34 @@ def test_the_template_is_written_where_nothing_stands(root: Path) -> None:
 def test_the_template_never_replaces_or_leaves_anything(root: Path) -> None:
     (root / "HEARTBEAT.md").write_text("mine")
     (root / "dangling").symlink_to("../outside")
-    assert not any(create(root, name) for name in ("HEARTBEAT.md", "dangling", "../outside", "none/HEARTBEAT.md"))
+    assert not any(create(root, name) for name in ("HEARTBEAT.md", "dangling"))
+    with pytest.raises(ValueError, match="outside"):
+        create(root, "../outside")
     assert (root / "HEARTBEAT.md").read_text() == "mine"
     assert not (root.parent / "outside").exists()
+
+
+def test_the_folders_that_lead_to_the_template_are_made_and_no_link_is_followed(root: Path) -> None:
+    workspace = root / "agents" / "new"
+    assert create(workspace, "lists/HEARTBEAT.md")
+    assert read(workspace, "lists/HEARTBEAT.md") == template()
+    (workspace / "away").symlink_to(root)
+    with pytest.raises(OSError, match="away"):
+        create(workspace, "away/HEARTBEAT.md")
+    assert not (root / "HEARTBEAT.md").exists()
+
+
+def test_half_a_template_is_not_left_behind(root: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            create(root, "HEARTBEAT.md")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(root.iterdir()) == []
 
 
 def test_the_template_holds_no_work() -> None:

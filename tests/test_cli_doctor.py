@@ -68,6 +68,14 @@ def test_a_fresh_folder_is_well(config: Path, capsys: pytest.CaptureFixture[str]
     assert not (config.parent / "state").exists()
 
 
+def test_a_mark_that_is_none_is_warned_of(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ("checklist", "warn") not in found(config, capsys)
+    workspace = config.parent / "agents/ops"
+    workspace.mkdir(parents=True)
+    (workspace / "HEARTBEAT.md").write_text("- [every 30] Is there mail?\n")
+    assert ("checklist", "warn") in found(config, capsys)
+
+
 def test_a_sound_database_is_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_database(config)
     assert {("database", "ok"), ("state", "ok"), ("disk", "ok")} <= found(config, capsys)

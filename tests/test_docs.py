@@ -17,8 +17,24 @@ COMING = (DOCS / "coming-from.md").read_text("utf-8")
 SECTIONS = dict(part.split("\n", 1) for part in COMING.split("\n## ")[1:])
 
 
-def test_six_systems_have_their_section() -> None:
-    assert list(SECTIONS) == ["claw0", "GoClaw", "PicoClaw", "MisterMorph", "nanobot", "OpenClaw"]
+def test_seven_systems_have_their_section() -> None:
+    assert list(SECTIONS) == ["claw0", "GoClaw", "PicoClaw", "MisterMorph", "nanobot", "OpenClaw", "ZeroClaw"]
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ("claw0", ["five characters"]),
+        ("nanobot", ["Active Tasks"]),
+        ("PicoClaw", ["interval of 0"]),
+        ("MisterMorph", ["`#TODO`", "`- [ ]`"]),
+        ("ZeroClaw", ["[completed]", "[every 6h]"]),
+        ("OpenClaw", ["`tasks:`"]),
+    ],
+)
+def test_what_is_different_here_is_said(system: str, words: list[str]) -> None:
+    _, _, different = SECTIONS[system].partition("**Different here**")
+    assert all(word in different for word in words)
 
 
 @pytest.mark.parametrize("system", SECTIONS)

@@ -9,7 +9,7 @@ import pytest
 
 from heartbeat import marks
 from heartbeat.checklist import Progress, has_work, progress
-from heartbeat.items import may_rest, select
+from heartbeat.items import may_rest, remarks, select
 from heartbeat.marks import HIGH, LOW, NORMAL
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
@@ -35,6 +35,15 @@ def due(text: str, **asked_before: int) -> str:
         ("  + [ paused ] look", None, NORMAL, True, "  + look"),
         ("- [paused] [low] [every 1h] look", HOUR, LOW, True, "- look"),
         ("- [high] [low] look", None, LOW, False, "- look"),
+        ("- [low|paused] look", None, LOW, True, "- look"),
+        ("- [High | active] look", None, HIGH, False, "- look"),
+        ("- [medium] look", None, NORMAL, False, "- look"),
+        ("- [high|every 6h] look", 6 * HOUR, HIGH, False, "- look"),
+        ("- [completed] look", None, NORMAL, False, "- [x] look"),
+        ("- [low|completed] look", None, LOW, False, "- [x] look"),
+        ("- [ ] [completed] look", None, NORMAL, False, "- [x] look"),
+        ("- [low|someday] look", None, NORMAL, False, "- [low|someday] look"),
+        ("- [low|] look", None, NORMAL, False, "- [low|] look"),
         ("- [urgent] look", None, NORMAL, False, "- [urgent] look"),
         ("- [urgent] [high] look", None, NORMAL, False, "- [urgent] [high] look"),
         ("- [every day] look", None, NORMAL, False, "- [every day] look"),
@@ -52,6 +61,52 @@ def test_marks_stand_before_or_behind_a_box_and_what_is_unknown_is_text(
     found = marks.read(line)
     assert found is not None
     assert (found.every, found.priority, found.paused, found.plain) == (every, priority, paused, plain)
+
+
+def test_a_completed_item_is_done_and_a_paused_one_is_not_asked_about_in_zeroclaws_words_too() -> None:
+    assert due("- [low] a\n- [low|paused] b\n- [high] c") == "- [high] c\n- a"
+    assert not has_work("- [completed] look")
+    assert due("- [low|paused] b\n- [completed] c") == ""
+    assert progress("- [completed] a\n- [ ] b") == Progress(open=1, done=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- [every 30] look", ["[every 30]"]),
+        ("- [ ] [high] [every 2 hours] look", ["[every 2 hours]"]),
+        ("- [high|every 30] look", ["[high|every 30]"]),
+        ("- [low|someday] look", ["[low|someday]"]),
+        ("- [every 30] a\n- [every 30] b\n- [every 6] c", ["[every 30]", "[every 6]"]),
+        ("tasks:\n\n- name: mail\n  interval: 30m\n  prompt: look", ["`tasks:`"]),
+        ("# Mine\n\nTasks:\n  - name: mail\n    prompt: look", ["`tasks:`"]),
+        ("```yaml\ntasks:\n- interval: 2h\n```", ["`tasks:`"]),
+    ],
+)
+def test_what_looks_like_a_mark_or_a_block_of_tasks_and_is_none_is_named(text: str, said: list[str]) -> None:
+    found = remarks(text)
+    assert len(found) == len(said)
+    assert all(words in remark for words, remark in zip(said, found, strict=True))
+    assert select(text, EIGHT, {}).remarks == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- [every 30m] look",
+        "- [urgent] look",
+        "- [every 6](https://example.org) look",
+        "- look [every 30]",
+        "every 30 minutes: look",
+        "```\n- [every 30] code\n```",
+        "# Completed\n- [every 30] look",
+        "tasks: none today",
+        "tasks:\n- look at the mail\n- look at the disk",
+        "My tasks:\n- name the dog",
+    ],
+)
+def test_what_is_plainly_text_is_not(text: str) -> None:
+    assert remarks(text) == ()
 
 
 @pytest.mark.parametrize("line", ["look", "# - look", "-look", "[high] look", "", "--- [high]"])

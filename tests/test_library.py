@@ -145,6 +145,14 @@ def test_the_checklist_may_be_a_file_that_is_created_where_it_is_missing(tmp_pat
     assert ended(beat(checklist=file)) == "ok heartbeat_ok"
 
 
+def test_the_folder_of_a_missing_checklist_is_created_too_or_it_is_said_why_not(tmp_path: Path) -> None:
+    assert ended(beat(checklist=tmp_path / "a/b/HEARTBEAT.md", on_missing="create")) == "skipped checklist_missing"
+    assert ended(beat(checklist=tmp_path / "a/b/HEARTBEAT.md")) == "skipped checklist_empty"
+    (tmp_path / "c").symlink_to(tmp_path / "gone/d")
+    found = beat(checklist=tmp_path / "c/HEARTBEAT.md", on_missing="create")
+    assert (found.reason, found.error) == ("checklist_missing", f"could not create {tmp_path}/c/HEARTBEAT.md: File exists")
+
+
 def test_what_on_notify_raises_is_the_caller_s() -> None:
     with pytest.raises(ConnectionError):
         beat("Disk full", on_notify=Agent(ConnectionError()))

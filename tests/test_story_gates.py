@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,8 +14,10 @@ from test_metrics import Page
 from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
+from scheduler.cli.main import main
 from scheduler.engine.runs import Report
 from scheduler.events import ProviderFailed
+from scheduler.observe.journal import Journal
 from scheduler.work.process import Ended
 
 Play = Callable[..., World]
@@ -42,6 +45,62 @@ def says(*outputs: object) -> Callable[[Asked], object]:
         return last[0]
 
     return script
+
+
+# --- a checklist that is not there -------------------------------------------------------------------------------------------
+
+
+def test_a_missing_checklist_is_created_with_its_workspace(play: Play) -> None:
+    world = play(agent(checklist="HEARTBEAT.md", on_missing="create"))
+    world.run(minutes=31)
+    assert [row["reason"] for row in world.rows()] == ["checklist_missing", "checklist_empty"]
+    assert (world.folder / "agents/ops/HEARTBEAT.md").exists()
+
+
+def test_a_checklist_that_cannot_be_created_has_the_reason_in_its_row_and_in_explain(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = play(agent(checklist="HEARTBEAT.md", on_missing="create"))
+    (world.folder / "agents").mkdir()
+    (world.folder / "agents/ops").symlink_to("gone/ops")
+    world.run(minutes=1)
+    why = f"could not create {world.folder}/agents/ops/HEARTBEAT.md: File exists"
+    assert [(row["reason"], row["error"]) for row in world.rows()] == [("checklist_missing", why)]
+    assert main(["explain", "ops", "--at", "2026-03-02T08:10", "-c", str(world.config)]) == 0
+    assert why in " ".join(capsys.readouterr().out.split())
+
+
+# --- marks that are none -----------------------------------------------------------------------------------------------------
+
+
+def test_what_looks_like_a_mark_is_told_once_in_the_log_and_again_when_it_is_another(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = play(agent(checklist=lists("- [every 30] mail")))
+    journal = Journal()
+
+    def told() -> list[str]:
+        caplog.clear()
+        for happened in world.events:
+            journal.hear(happened)
+        world.events.clear()
+        return [vars(record)["fields"]["problem"][:12] for record in caplog.records if record.message == "checklist"]
+
+    world.run(minutes=61)
+    assert [asked.stdin.count("[every 30] mail") for asked in world.asked] == [1, 1, 1]
+    assert told() == ["[every 30] i"]
+    world.reload(agent(checklist=lists("- [every 6] mail")))
+    world.run(minutes=60)
+    assert told() == ["[every 6] is"]
+
+
+def test_explain_names_what_looks_like_a_mark(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    world = play(agent(checklist="HEARTBEAT.md"))
+    world.write("ops/HEARTBEAT.md", "tasks:\n\n- name: mail\n  interval: 30m\n  prompt: look\n")
+    assert main(["explain", "ops", "-c", str(world.config)]) == 0
+    assert "a `tasks:` block is sent as plain text" in " ".join(capsys.readouterr().out.split())
+    assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["checklist_remarks"]) == 1
 
 
 # --- items ---------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import shlex
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,9 @@ from typing import Literal
 
 import click
 
+from heartbeat import items
+from heartbeat.checks import Skip, checklist_of
+from heartbeat.spec import Heartbeat
 from scheduler import locks
 from scheduler.access import ANY, others_may
 from scheduler.cli import options, reach, twice
@@ -104,7 +107,17 @@ def _config(path: Path) -> Iterator[Finding]:
     if doubled := twice.twice(twice.listed(), loaded.settings.jobs.values()):
         names = ", ".join(doubled[:3]) + (f" and {len(doubled) - 3} more" if len(doubled) > 3 else "")
         yield Finding("warn", "crontab", f"`crontab -l` still has what {names} runs, so that both run it; take it out there")
+    for agent, remark in _remarks(loaded.settings.heartbeats.values()):
+        yield Finding("warn", "checklist", f"{agent}: {remark}")
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
+
+
+def _remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
+    """What in the checklists of these agents looks like a mark and is none, with the agent's name."""
+    for heartbeat in heartbeats:
+        text = checklist_of(heartbeat) if heartbeat.enabled else ""
+        if isinstance(text, str) and not isinstance(text, Skip):
+            yield from ((heartbeat.name, remark) for remark in items.remarks(text))
 
 
 def _folder(folder: Path) -> Iterator[Finding]:

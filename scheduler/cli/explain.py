@@ -89,6 +89,8 @@ def _of_present(told: Told) -> Iterator[str]:
     yield from fact("last run", _run(told, told["last_run"]))
     yield from fact("since then", _counts(told["skipped_since"], "slot"))
     yield from fact("wakes", f"{told['wakes_waiting']} waiting" if told["wakes_waiting"] else "")
+    for remark in told["checklist_remarks"]:
+        yield from fact("checklist", remark)
     yield from fact("told", f"{counted(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
     yield from fact("daemon", _life(told))
     yield from fact("next", _next(told))
@@ -163,7 +165,9 @@ def _slot(told: Told, slot: Told | None) -> str:
     if slot is None:
         return "none"
     at = _local(told, slot["slot"]) if slot["slot"] else "none"
-    return f"{at}: {slot['says']}" + (f" (run {slot['run']['id']})" if slot["run"] else "")
+    run = slot["run"]
+    error = f": {run['error']}" if run and run["outcome"] == "skipped" and run["error"] else ""
+    return f"{at}: {slot['says']}{error}" + (f" (run {run['id']})" if run else "")
 
 
 def _run(told: Told, run: Told | None) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from scheduler.engine import again, budgets, calls, claims, gathering, incidents, planning
-from scheduler.events import LaneTaken, NoTarget, Retried, Stale
+from scheduler.events import ChecklistRemarked, LaneTaken, NoTarget, Retried, Stale
 from scheduler.outcome import (
     ANSWERS,
     FAILURES,
@@ -20,6 +20,7 @@ from scheduler.outcome import (
     Reason,
     Skip,
     Suppression,
+    Trigger,
 )
 from scheduler.tables import breakers, digests, duequeue, history, items, outbox, sessions, targets, wakes
 from scheduler.tables.duequeue import Open, Standing
@@ -179,6 +180,8 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     if ending.message:
         outbox.put(turn, claim, ending.message, fresh)
         _tell_of_nobody(turn, claim)
+    if ending.selection and ending.selection.remarks and claim.trigger is not Trigger.RESULT:
+        turn.tell(ChecklistRemarked(entry.name, ending.selection.remarks))
     sessions.remember(turn, claim, ending)
     if ending.outcome in ANSWERS:
         items.note(turn, claim, ending)

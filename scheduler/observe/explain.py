@@ -51,6 +51,11 @@ class Asked:
         entry = self.plan.entries.get(self.key) if self.plan else None
         return entry.zone if entry else paces.zone(self.standing.pace_text) or ZoneInfo("UTC")
 
+    def remarks(self) -> tuple[str, ...]:
+        """What of its checklist looks like a mark and is none; nothing without a config."""
+        entry = self.plan.entries.get(self.key) if self.plan else None
+        return entry.remarks() if entry else ()
+
     def fates(self, begin: datetime, end: datetime) -> list[Fate]:
         return fates(records.load(self.db, self.standing, begin, end, self.now, running=self.running).record, begin, end)
 
@@ -94,6 +99,7 @@ def at_present(asked: Asked) -> dict[str, Any]:
         "now": _gates(asked),
         "next": {"slot": iso(standing.slot), "due_at": iso(standing.due_at)},
         "wakes_waiting": wakes.count(asked.db, *asked.key),
+        "checklist_remarks": list(asked.remarks()),
         "texts_told": digests.told_texts(asked.db, *asked.key, asked.now),
         "daemon": chronicle.life(asked.db, asked.now, running=asked.running),
     }

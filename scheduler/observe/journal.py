@@ -8,6 +8,7 @@ from functools import singledispatchmethod
 from scheduler.events import (
     Adopted,
     BreakerMoved,
+    ChecklistRemarked,
     Closed,
     Event,
     LaneTaken,
@@ -31,6 +32,7 @@ class Journal:
     """Hears events and logs them. Each slot has its one line; the steps on the way are for DEBUG."""
 
     def __init__(self) -> None:
+        self._remarked: dict[str, tuple[str, ...]] = {}
         self._logs = self._log  # a dispatching method makes a function anew each time it is looked up
 
     def hear(self, happened: Event) -> None:
@@ -153,6 +155,15 @@ class Journal:
         event(
             logging.WARNING, "breaker", provider=moved.provider, state="open" if moved.is_open else "closed", reason=moved.reason
         )
+
+    @_log.register
+    def _(self, remarked: ChecklistRemarked) -> None:
+        """Once for each text of a checklist, and not at every run."""
+        before = self._remarked.get(remarked.name, ())
+        self._remarked[remarked.name] = remarked.remarks
+        for remark in remarked.remarks:
+            if remark not in before:
+                event(logging.WARNING, "checklist", name=remarked.name, problem=remark)
 
     @_log.register
     def _(self, adopted: Adopted) -> None:

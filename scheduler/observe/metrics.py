@@ -16,6 +16,7 @@ from scheduler.engine.loop import Health
 from scheduler.events import (
     Adopted,
     BreakerMoved,
+    ChecklistRemarked,
     Closed,
     Event,
     LaneTaken,
@@ -249,6 +250,10 @@ class Metrics:
     @_count.register
     def _(self, moved: BreakerMoved) -> None:
         """Told by a gauge."""
+
+    @_count.register
+    def _(self, remarked: ChecklistRemarked) -> None:
+        """Told by the log, `doctor` and `explain`."""
 
     @_count.register
     def _(self, recovered: Recovered) -> None:

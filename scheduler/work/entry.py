@@ -134,6 +134,10 @@ class Entry(ABC):
         spec = self.spec
         return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
 
+    def remarks(self) -> tuple[str, ...]:
+        """What of its checklist looks like a mark and is none, as it is now."""
+        return ()
+
     def day_off(self, now: datetime) -> bool:
         """Whether its calendars leave out the day of `now`."""
         return not self.spec.calendars.open_at(now)

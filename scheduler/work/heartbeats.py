@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from heartbeat import checklist, precheck, verdict
-from heartbeat.checks import Situation, answers, checklist_of, first_obstacle, late_obstacle
+from heartbeat import checklist, items, precheck, verdict
+from heartbeat.checks import Situation, answers, checklist_of, create_if_wished, first_obstacle, late_obstacle
 from heartbeat.decision import Action, Decision, question
 from heartbeat.hours import TWO_YEARS
 from heartbeat.items import Selection
@@ -66,6 +66,10 @@ class HeartbeatEntry(Entry):
     def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         return answers(look(self.spec, claim))
 
+    def remarks(self) -> tuple[str, ...]:
+        text = checklist_of(self.spec)
+        return () if isinstance(text, Skip) else items.remarks(text)
+
     def open_at(self, now: datetime) -> bool:
         return not self.day_off(now) and self.spec.hours.open_at(now)
 
@@ -101,8 +105,8 @@ async def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) ->
     situation = look(spec, claim)
     obstacle = first_obstacle(situation)
     if obstacle is not None:
-        _create_if_wished(spec, obstacle)
-        return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
+        error = create_if_wished(spec, obstacle) or asking.why(claim, obstacle)
+        return Ending(Outcome.SKIPPED, obstacle, error=error)
     asking.make_room(spec.workspace, spec.precheck or spec.runner)
     if spec.precheck is None:
         return await _go_on(spec, claim, situation, start, elapsed)
@@ -218,11 +222,6 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
 def _is_woken(claim: Claim) -> bool:
     """A beat is woken when a wake started it, and also when one rides along with its slot: it wants to be heard."""
     return claim.trigger in WOKEN or bool(claim.wakes)
-
-
-def _create_if_wished(spec: Heartbeat, obstacle: Skip) -> None:
-    if obstacle is Skip.CHECKLIST_MISSING and spec.on_missing == "create":
-        checklist.create(spec.workspace, spec.checklist)
 
 
 def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selection) -> Facts:
