@@ -8,8 +8,6 @@ import signal
 import socket
 import time
 from collections import Counter
-
-
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread

@@ -20,6 +20,7 @@ from scheduler.tables import past
 from scheduler.tables.schema import FIRST_SCHEMA, migrations
 from scheduler.tables.store import APPLICATION_ID, Store, StoreError, Unavailable, check_file, inspect, reader, reader_of_any_age
 
+
 @contextmanager
 def opened(path: Path, **how: bool) -> Iterator[Store]:
     store = Store.open(path, **how)

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 from config_file import complaints, read
-from servers import discord, telegram
+from servers import discord, gateway, telegram
 from servers.discord import Discord
-from servers.scripted import page, reset
+from servers.scripted import Server, page, reset
 from servers.telegram import Telegram, refusal
+from test_metrics import Page
 from test_story_slots import agent, job
 from world import World, at, by_hand
 
 from scheduler.config.effective import effective
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.mail import SendAgain
+from scheduler.engine.runs import Report
+from scheduler.observe.journal import Journal
 from scheduler.observe.status import snapshot
 from scheduler.transports import Sent
 from scheduler.work.process import Ended
@@ -524,3 +527,80 @@ def test_a_channel_that_only_hears_of_failures_needs_its_secret(tmp_path: Path) 
     assert [line.partition(": ")[2] for line in complaints(tmp_path, text)] == [
         "channels.other.url: HOOK is not set; set it in the environment or in the env_file"
     ]
+
+
+# --- a precheck that fails although the beat goes on --------------------------------------------------------------------------
+
+
+def checks(*outputs: object) -> Callable[[object], object]:
+    """A precheck that ends in these ways, one after the other, the last one for ever."""
+    left = list(outputs)
+    return lambda asked: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_a_precheck_that_fails_at_every_run_is_told_though_the_agent_is_asked_all_the_same(play: Play) -> None:
+    broken = ended(3, "look: not found")
+    world = play(agent(precheck="./look.sh"), prechecks={"ops": checks(broken, broken, broken, "2 mails")})
+    metrics = Page(world)
+    world.run(minutes=95)
+    assert [line[12:] for line in world.story()] == ["interval ok heartbeat_ok"] * 4
+    assert told(world) == [
+        "03-02 08:30 Agent ops was asked although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:30 Agent ops works again. Before that its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h 30m).",
+    ]
+    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.said[0][2]
+    assert [row["precheck"]["error"] for row in world.rows()] == ["exit code 3: look: not found"] * 3 + [None]
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
+    assert world.store.connection.execute("select failures, troubles from entry").fetchone()[:] == (0, 0)
+
+
+def test_a_failed_precheck_is_a_line_in_the_log_with_its_reason(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    world = play(agent(precheck="./look.sh"), prechecks={"ops": checks(ended(3, "look: not found"))})
+    world.run(minutes=1)
+    journal = Journal()
+    for happened in world.events:
+        journal.hear(happened)
+    [line] = [record for record in caplog.records if record.message == "run"]
+    assert (line.levelname, vars(line)["fields"]["precheck_problem"]) == ("WARNING", "exit code 3: look: not found")
+
+
+def test_a_precheck_that_begins_to_fail_when_the_agent_answers_again_is_another_trouble(play: Play) -> None:
+    world = play(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks("1", "1", ended(3))})
+    world.scripts["ops"] = lambda asked: ended(1, "boom") if len(world.asked) < 3 else "HEARTBEAT_OK"
+    world.run(minutes=95)
+    assert told(world) == [
+        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "03-02 09:00 Agent ops works again. Before that it failed 2 times in a row, since 2026-03-02 08:00 UTC (1h).",
+        "03-02 09:30 Agent ops was asked although its precheck failed 2 times in a row, since 2026-03-02 09:00 UTC (30m).",
+    ]
+
+
+def test_a_run_that_fails_after_a_failed_precheck_is_told_for_its_own_failure(play: Play) -> None:
+    world = play(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks(ended(3))})
+    metrics = Page(world)
+    world.scripts["ops"] = lambda asked: ended(1, "boom")
+    world.run(minutes=31)
+    assert told(world) == ["03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m)."]
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
+
+
+def test_a_precheck_that_fails_before_a_later_answer_counts_with_the_answer(play: Play) -> None:
+    with Server([gateway.later()] * 4) as server:
+        world = play(
+            f"""
+agents:
+  ops:
+    runner: {{kind: http, url: "{server.url}"}}
+    heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, precheck: ./look.sh}}
+""",
+            prechecks={"ops": checks(ended(3, "look: not found"))},
+        )
+        metrics = Page(world)
+        for _ in range(2):
+            world.run(minutes=10)
+            world.ask(Report(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+            world.run(minutes=20)
+    assert [line.split("although")[1] for line in told(world)] == [
+        " its precheck failed 2 times in a row, since 2026-03-02 08:10 UTC (30m)."
+    ]
+    assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}

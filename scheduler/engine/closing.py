@@ -20,7 +20,6 @@ from scheduler.outcome import (
     Reason,
     Skip,
     Suppression,
-    Trigger,
 )
 from scheduler.tables import breakers, digests, duequeue, history, items, outbox, sessions, targets, wakes
 from scheduler.tables.duequeue import Open, Standing
@@ -180,7 +179,7 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     if ending.message:
         outbox.put(turn, claim, ending.message, fresh)
         _tell_of_nobody(turn, claim)
-    if ending.selection and ending.selection.remarks and claim.trigger is not Trigger.RESULT:
+    if ending.selection and ending.selection.remarks:
         turn.tell(ChecklistRemarked(entry.name, ending.selection.remarks))
     sessions.remember(turn, claim, ending)
     if ending.outcome in ANSWERS:

@@ -37,6 +37,8 @@ def hear(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standi
     """
     if _is_trouble(ending) and claim.entry.on_failure.after:
         return _worse(turn, claim, ending, standing)
+    if ending.precheck_problem and ending.outcome in ANSWERS and claim.entry.on_failure.after:
+        return _precheck_fails(turn, claim, ending, standing)
     if standing.troubles and _is_over(turn, claim, ending):
         return _better(turn, claim, standing)
     return standing
@@ -89,6 +91,15 @@ def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Stan
         now = replace(now, told_at=turn.now)
     incidents.put(turn, entry.kind, entry.name, now)
     return standing._replace(troubles=count)
+
+
+def _precheck_fails(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+    """The agent has answered, so that whatever else was wrong is over; but its precheck failed, and it was asked all the same."""
+    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name) if standing.troubles else None
+    if was is not None and was.reason != Skip.PRECHECK_FAILED:
+        standing = _better(turn, claim, standing)
+    failing = replace(ending, reason=Skip.PRECHECK_FAILED, error=ending.precheck_problem)
+    return _worse(turn, claim, failing, standing)
 
 
 def _lasting(before: str | None, ending: Ending) -> str | None:

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from scheduler.outcome import FAILURES, Ending, Kind, Outcome, Skip
+from heartbeat.spec import Heartbeat
+from scheduler.outcome import ANSWERS, FAILURES, Ending, Kind, Outcome, Skip
 from scheduler.tables.outbox import Letter
 from scheduler.work.entry import Claim
 
@@ -64,7 +65,14 @@ def worse(notice: Notice, claim: Claim, ending: Ending, story: Story) -> str:
 
 def better(claim: Claim, reason: str | None, story: Story) -> str:
     """It works again, and how long it did not; `reason` is that of the last time."""
-    return f"{_called(claim)} works again. Before that it {'was not run' if reason in WHY else 'failed'} {story}."
+    return f"{_called(claim)} works again. Before that {_before(claim, reason)} {story}."
+
+
+def _before(claim: Claim, reason: str | None) -> str:
+    spec = claim.entry.spec
+    if reason == Skip.PRECHECK_FAILED and isinstance(spec, Heartbeat) and spec.precheck and spec.precheck.on_error == "run":
+        return "its precheck failed"
+    return "it was not run" if reason in WHY else "it failed"
 
 
 def undelivered(letter: Letter, error: str) -> str:
@@ -92,6 +100,8 @@ def _who(kind: str, name: str) -> str:
 
 
 def _verb(ending: Ending) -> str:
+    if ending.outcome in ANSWERS:
+        return "was asked although its precheck failed"
     if ending.outcome is Outcome.ABANDONED:
         return "was cut short"
     return "failed" if ending.outcome in FAILURES else "was not run"
