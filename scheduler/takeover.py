@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from scheduler.engine.recovery import Survivors
 from scheduler.locks import Lock, Taken, filesystem_kind, private_folder
 from scheduler.logs import event
 from scheduler.settings import Settings
-from scheduler.tables import boots
+from scheduler.tables import boots, duequeue, outbox
 from scheduler.tables.reserve import Reserve
 from scheduler.tables.store import Store, check_file, check_links, reader
 from scheduler.work import orphans
@@ -54,12 +55,33 @@ def open_store(path: Path) -> Store:
 
 
 def end_orphans(store: Store) -> Survivors:
-    """End the processes that an earlier life left; tells of each of its runs whether something of it lives on."""
-    last = boots.latest(store.connection)
-    if last is None or last["ended_at"] is not None:
+    """End the processes of what was in progress when an earlier life died; says of each run whether something of it lives on.
+
+    What a run that had ended left in the background was meant to stay, and goes on.
+    """
+    interrupted = _interrupted(store)
+    if not interrupted:
         return {}
-    found = orphans.find(f"{last['instance']}/")
+    found = orphans.find(interrupted)
     if found is None:
         return None
-    living = orphans.end(pid for pids in found.values() for pid in pids)
+    programs = {pid: orphans.program(pid) for pids in found.values() for pid in pids}
+    living = orphans.end(programs)
+    for mark, pids in found.items():
+        for pid in pids:
+            word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
+            event(level, word, **interrupted[mark], pid=pid, program=programs[pid])
     return {mark: bool(living & set(pids)) for mark, pids in found.items()}
+
+
+def _interrupted(store: Store) -> dict[str, dict[str, Any]]:
+    """The marks of all runs and messages that were in progress, each with what the log says of it."""
+    last = boots.latest(store.connection)
+    if last is None:
+        return {}
+    runs = [(kind, name, run) for kind, name, run in duequeue.open_runs(store.connection) if run.state == "running"]
+    letters = outbox.interrupted(store.connection)
+    return {
+        **{f"{run.owner}/{run.run_id}": {"run": run.run_id, "kind": kind, "name": name} for kind, name, run in runs},
+        **{f"{last['instance']}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in letters},
+    }

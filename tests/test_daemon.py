@@ -295,6 +295,36 @@ def test_a_command_that_outlives_a_killed_daemon_is_ended_at_the_next_start(daem
     assert row["reason"] == "exit"
 
 
+def test_what_a_finished_run_left_running_outlives_a_crash_and_what_is_ended_is_logged(daemon: Begin) -> None:
+    """The service is in the background when its job has ended; the tick is cut short, and so is a program that tells of it."""
+    jobs = (
+        'cron:\n  service: {schedule: "@reboot", command: "sleep 600 >/dev/null 2>&1 & echo $! >> service.txt"}\n'
+        "  tick: {every: 1s, command: 'echo $$ >> tick.txt; exec sleep 600'}\n"
+        "  report: {every: 1s, command: date, deliver: told}\n"
+        "channels:\n  told: {kind: command, argv: [sh, -c, 'echo $$ >> told.txt; exec sleep 601']}\n"
+    )
+    it = daemon(config(interval="none") + jobs)
+    it.until(
+        lambda: it.runs("service", "--outcome", "ok") and all((it.folder / name).exists() for name in ("tick.txt", "told.txt"))
+    )
+    it.kill()
+    service, tick, told = (int((it.folder / name).read_text().split()[0]) for name in ("service.txt", "tick.txt", "told.txt"))
+    (run,) = it.runs("tick", "--outcome", "running")
+    it.start()
+    try:
+        assert _lives(service)
+        assert not _lives(tick)
+        assert not _lives(told)
+        ended = [line for line in it.log if " orphan_ended " in line]
+        assert any(f"run={run['id']} kind=cron name=tick pid={tick} program=sleep" in line for line in ended)
+        assert any(f"channel=told pid={told} program=sleep" in line for line in ended)
+        assert not any("name=service" in line for line in ended)
+    finally:
+        it.until(lambda: len((it.folder / "service.txt").read_text().split()) > 1)
+        for pid in (it.folder / "service.txt").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
 def _lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from scheduler.work.pipes import GLANCE
@@ -14,18 +14,18 @@ from scheduler.work.process import GRACE, MARK
 PROC = Path("/proc")
 
 
-def find(prefix: str) -> dict[str, list[int]] | None:
-    """Living processes by their mark, of those marks that begin with `prefix`; None where there is no /proc to look in.
+def find(marks: Container[str]) -> dict[str, list[int]] | None:
+    """Living processes by their mark, of those that have one of `marks`; None where there is no /proc to look in.
 
-    A mark is `<instance>/<run id>`; with a former instance's `abc/` as prefix these are its orphans. Not seen are processes
-    of other users, unless we are root, and those that have written over their environment.
+    A mark is `<instance>/<run id>`. Not seen are processes of other users, unless we are root, and those that have written over
+    their environment.
     """
     if not (PROC / "self" / "environ").exists():
         return None
     found: dict[str, list[int]] = {}
     for pid in _others():
         mark = _mark(pid)
-        if mark is not None and mark.startswith(prefix):
+        if mark is not None and mark in marks:
             found.setdefault(mark, []).append(pid)
     return found
 
@@ -42,6 +42,14 @@ def end(pids: Iterable[int]) -> set[int]:
     if _wait(targets, GRACE):
         _signal(targets, signal.SIGKILL)
     return spared | _wait(targets, GRACE / 2)
+
+
+def program(pid: int) -> str:
+    """The name of a process's program, at most 15 characters; its arguments may hold secrets. Empty once it has ended."""
+    try:
+        return (PROC / str(pid) / "comm").read_text("utf-8", "replace").rstrip("\n")
+    except OSError:
+        return ""
 
 
 def _others() -> list[int]:
