@@ -13,7 +13,7 @@ from scheduler.cli import guard
 from scheduler.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "watchdog", "prometheus_client")
+HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "prometheus_client")
 
 
 def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -170,6 +170,24 @@ def test_a_broken_config_is_refused_with_its_place_and_the_beats_go_on(daemon: B
     assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
 
 
+@pytest.mark.parametrize("home", [None, "edited"], ids=["as it was", "edited"])
+def test_a_config_that_is_moved_away_is_reported_until_it_is_back_and_the_beats_go_on(daemon: Begin, home: str | None) -> None:
+    it = daemon(config(job="'true'"))
+    it.config.rename(away := it.config.with_name("away.yaml"))
+    assert f"{it.config}: cannot be read: No such file" in it.expect("reload_refused")
+    assert "heartbeatd_config_last_reload_successful 0" in it.metrics()
+    assert "cannot be read" in it.do("status", "--state", "state/h.db").stdout
+    before = len(it.runs("tick", "--state", "state/h.db"))
+    it.until(lambda: len(it.runs("tick", "--state", "state/h.db")) > before)
+    if home:
+        away.write_text(config(interval="3h", job="'true'"))
+    away.rename(it.config)
+    it.expect("reload change=")
+    assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
+    assert "cannot be read" not in it.do("status", "--state", "state/h.db").stdout
+    assert sum(" reload_refused " in line for line in it.log) == 1
+
+
 def test_sighup_command_and_file_take_the_same_path(daemon: Begin) -> None:
     it = daemon(config())
     it.process.send_signal(signal.SIGHUP)

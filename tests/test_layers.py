@@ -20,7 +20,6 @@ DOORS = {
     "anthropic": {"heartbeat/runners/anthropic.py"},
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/transports/apprise.py"},
-    "watchdog": {"scheduler/watch.py"},
     "subprocess": {"scheduler/work/process.py"},
     "fcntl": {"scheduler/locks.py", "scheduler/work/lanes.py", "scheduler/cli/reach.py"},
 }
