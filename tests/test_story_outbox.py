@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from world import World
+from world import Takes, World
 
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.inbox import Refused
+from scheduler.engine.loop import LOOKS_AT_ONCE
 from scheduler.engine.mail import Drop, SendAgain
 from scheduler.tables import mailbox
 from scheduler.transports import Sent
@@ -244,3 +246,41 @@ def test_two_runs_of_a_job_at_one_instant_by_different_triggers_both_arrive(play
     assert [row["trigger"] for row in rows[:2]] == ["every", "manual"]
     assert (len(keys), len(set(keys))) == (2, 2)
     assert [text for _, _, text in world.said] == ["91 %", "91 %"]
+
+
+TWELVE = """
+limits: {concurrency: %s}
+channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}}
+cron:
+""" + "".join(f'  job{number}: {{schedule: "0 8 * * *", command: measure, deliver: hook, misfire: {{grace: 1h}}}}\n' for number in range(12))
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "run_takes", "sending_takes"),
+    [(20, timedelta(), timedelta(minutes=1)), (1, timedelta(minutes=1), timedelta())],
+    ids=["a channel", "runs"],
+)
+def test_what_has_waited_for_a_place_is_no_turn_that_began_late(
+    play: Play, caplog: pytest.LogCaptureFixture, concurrency: int, run_takes: timedelta, sending_takes: timedelta
+) -> None:
+    """Twelve jobs at once: as messages of one channel, which takes four at a time, or one after the other."""
+    world = play(
+        TWELVE % concurrency,
+        start="2026-03-02 07:59",
+        scripts={f"job{number}": lambda asked: Takes("measured", run_takes) for number in range(12)},
+        sends=lambda parcel: Takes(Sent("delivered", "", None), sending_takes),
+    )
+    world.run(minutes=30)
+    assert len(world.said) == 12
+    assert "stalled" not in caplog.text
+    assert world.store.connection.execute("select count(*) from stall").fetchone()[0] == 0
+
+
+def test_more_than_a_turn_takes_are_not_as_many_turns_that_began_late(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    jobs = "".join(f'  job{number}: {{schedule: "0 8 * * *", command: measure}}\n' for number in range(2 * LOOKS_AT_ONCE + 1))
+    world = play("limits: {concurrency: 1000}\ncron:\n" + jobs, start="2026-03-02 07:59")
+    world.settle()
+    world.clock.forward(timedelta(minutes=1, seconds=30))
+    world.run(minutes=1)
+    assert len(world.rows(outcome="ok")) == 2 * LOOKS_AT_ONCE + 1
+    assert caplog.text.count("stalled") == 1

@@ -133,7 +133,7 @@ class World:
     start: str = "2026-03-02 08:00"
     scripts: dict[str, Script] = field(default_factory=dict)
     prechecks: dict[str, Script] = field(default_factory=dict)
-    sends: Callable[[Parcel], Sent] = lambda parcel: Sent("delivered", "", None)
+    sends: Callable[[Parcel], Sent | Takes] = lambda parcel: Sent("delivered", "", None)
     environ: dict[str, str] = field(default_factory=dict)
     reserve: int = 4096  # bytes; hardly any story needs it whole
     takes: dict[str, timedelta] = field(default_factory=dict)  # how long each attempt of an entry takes, whoever is asked
@@ -282,10 +282,11 @@ class World:
             return surprise, took
 
     def _send(self, parcel: Parcel) -> tuple[Sent, timedelta]:
-        sent = by_hand(parcel) if parcel.channel.kind == "log" else self.sends(parcel)
+        answer = by_hand(parcel) if parcel.channel.kind == "log" else self.sends(parcel)
+        sent, took = (answer.answer, answer.time) if isinstance(answer, Takes) else (answer, timedelta())
         if sent.state == "delivered":
             self.said.append((self.clock.now, parcel.letter.name, parcel.letter.text))
-        return sent, timedelta()
+        return sent, took
 
 
 def by_hand(parcel: Parcel) -> Sent:

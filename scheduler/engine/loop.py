@@ -149,7 +149,8 @@ class Engine:
         self._notice_jump(reading)
         self._notice_stall(reading)
         again_at = self._turn_over(reading)
-        self._next_turn = reading.steady + (again_at - reading.now).total_seconds()
+        # What waits for a place is due in the past, and no turn could have begun then.
+        self._next_turn = reading.steady + max((again_at - reading.now).total_seconds(), 0.0)
         return again_at
 
     def _turn_over(self, reading: Reading) -> datetime:
@@ -162,7 +163,7 @@ class Engine:
                 claims, full = self._start_due(turn)
                 parcels = delivery.collect(turn, self._letters.inflight().values())
                 incidents.hear_of_channels(turn)
-                again_at = self._next(turn)
+                again_at = self._next(turn, len(claims), parcels)
         except Unavailable as error:
             return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
         self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), turn.plan
@@ -286,9 +287,10 @@ class Engine:
             looked += len(due)
         return claims, room <= len(claims)
 
-    def _next(self, turn: Turn) -> datetime:
-        full = len(self._runs.inflight()) >= turn.limits.concurrency
-        letters = delivery.next_due(turn, self._letters.inflight().values())
+    def _next(self, turn: Turn, claimed: int, taken: list[Parcel]) -> datetime:
+        """When something is due that there is a place for, with those that this turn takes."""
+        full = len(self._runs.inflight()) + claimed >= turn.limits.concurrency
+        letters = delivery.next_due(turn, [*self._letters.inflight().values(), *taken])
         wishes = (None if full or self.stopping else duequeue.next_due(turn.db), letters, next_overdue(turn))
         return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
 
