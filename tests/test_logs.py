@@ -139,8 +139,8 @@ def test_libraries_that_print_urls_are_held_at_warning_even_if_they_turn_themsel
 
 def test_a_warning_of_a_library_has_the_form_of_an_event(log: io.StringIO) -> None:
     set_up(log)
-    logging.getLogger("apprise").warning("queue\noverflowed at %s", "/x")
-    assert line(log) == r'WARNING library logger=apprise message="queue\noverflowed at /x"'
+    logging.getLogger("a_library").warning("queue\noverflowed at %s", "/x")
+    assert line(log) == r'WARNING library logger=a_library message="queue\noverflowed at /x"'
 
 
 def test_setting_up_twice_writes_each_event_once(log: io.StringIO) -> None:

@@ -252,7 +252,9 @@ TWELVE = """
 limits: {concurrency: %s}
 channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}}
 cron:
-""" + "".join(f'  job{number}: {{schedule: "0 8 * * *", command: measure, deliver: hook, misfire: {{grace: 1h}}}}\n' for number in range(12))
+""" + "".join(
+    f'  job{number}: {{schedule: "0 8 * * *", command: measure, deliver: hook, misfire: {{grace: 1h}}}}\n' for number in range(12)
+)
 
 
 @pytest.mark.parametrize(

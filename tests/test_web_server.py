@@ -22,7 +22,7 @@ from living import CONFIG, TOKENS, Living
 
 from scheduler.web import beside
 from scheduler.web.patience import Patience
-from scheduler.web.server import CannotListen, Server, _url
+from scheduler.web.server import CONNECTIONS, CannotListen, Server, _url
 
 SHORT = Patience(request=0.4, answer=0.8)
 
@@ -224,13 +224,66 @@ def test_two_hundred_slow_clients_keep_nobody_waiting(tmp_path: Path) -> None:
         assert time.monotonic() - began < Patience().request / 2
 
 
-def test_too_many_connections_are_told_to_come_back(tmp_path: Path) -> None:
+def answer(connection: socket.socket) -> None:
+    """Read the whole answer to a request for /healthz."""
+    got = b""
+    while not got.endswith(b"}"):
+        got += connection.recv(4096)
+    assert got.startswith(b"HTTP/1.1 200 OK")
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed the connection by now; its last answer has been read."""
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["silent", "slow", "kept"])
+def test_five_hundred_idle_connections_keep_nobody_out(tmp_path: Path, kind: str) -> None:
+    """A scrape is answered, again and again, and of the idle connections the oldest are closed for it."""
+    with Living(tmp_path) as daemon, ExitStack() as stack:
+        request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n".encode()
+        idle = []
+        for _ in range(500):
+            idle.append(stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port))))
+            idle[-1].sendall({"silent": b"", "slow": request[:30], "kept": request}[kind])
+            if kind == "kept":
+                answer(idle[-1])
+        for _ in range(20):
+            assert daemon.get("/metrics").status == 200
+        assert is_closed(idle[0])
+        newest = idle[-1]
+        newest.sendall({"silent": request, "slow": request[30:], "kept": request}[kind])
+        answer(newest)
+
+
+def test_more_requests_at_once_than_can_be_answered_are_told_to_come_back(tmp_path: Path) -> None:
+    asked: list[Future[Any]] = []
+
+    def ask(_: object) -> Future[Any]:
+        asked.append(Future())
+        return asked[-1]
+
     with Living(tmp_path) as daemon:
+        busy = Server(replace(daemon.reach, ask=ask))
+        busy.start()
+        port = int(busy.url.rpartition(":")[2])
+        head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\n"
         with ExitStack() as stack:
-            for _ in range(256):
-                stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
-            assert daemon.get("/healthz").status == 503
-        assert any(daemon.get("/healthz").status == 200 for _ in range(1000))
+            waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(CONNECTIONS)]
+            for client in waiting:
+                client.sendall(f"POST /api/v1/resume HTTP/1.1\r\n{head}\r\n".encode())
+            assert eventually(lambda: len(asked) == CONNECTIONS)
+            late = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            late.sendall(f"GET /healthz HTTP/1.1\r\n{head}\r\n".encode())
+            assert b" 503 " in late.recv(4096)
+            assert not select.select(waiting, [], [], 0)[0]  # whoever waits for an answer is not hung up on
+            busy.stop()
 
 
 def test_several_requests_share_a_connection(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Patience: how long one client may take to send its request and to take its answer."""
+"""What one client may take: so long to send its request and to take its answer, and a connection while nobody needs its place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Patience:
 
 
 class PatientConfig(uvicorn.Config):
-    """uvicorn's settings, and what it has no word for."""
+    """uvicorn's settings, and those that it lacks: patience, and how many connections there may be with idle ones among them."""
 
     def __init__(self, app: ASGIApp, patience: Patience, most_connections: int, **others: Any) -> None:
         super().__init__(app, **others)
@@ -32,14 +32,16 @@ class PatientConfig(uvicorn.Config):
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn waits for ever for the rest of a request; this one hangs up."""
+    """uvicorn waits for ever for the rest of a request, and lets idle connections keep others out; this one closes them."""
 
     config: PatientConfig
     _hang_up: asyncio.TimerHandle | None = None
+    _idle_since = 0.0  # by the loop's clock: since when no whole request has come
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.config.most_connections:
+        self._idle_since = self.loop.time()
+        if len(self.connections) > self.config.most_connections and not self._make_room():
             transport.abort()
             return
         self._allow(self.config.patience.request)
@@ -53,6 +55,7 @@ class PatientProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         answered = self.cycle
+        self._idle_since = self.loop.time()
         if self._is_whole():
             # Written is not taken: the end of the answer may still lie with us.
             self._allow(self.config.patience.answer if self.transport.get_write_buffer_size() else None)
@@ -63,6 +66,22 @@ class PatientProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._allow(None)
         super().connection_lost(exc)
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been idle longest; False where none is, and there are too many for a refusal in words.
+
+        One that sends its request byte by byte is idle too, since it began.
+        """
+        others = (each for each in self.connections if isinstance(each, PatientProtocol) and each is not self)
+        idle = [each for each in others if each.is_idle and not each.transport.is_closing()]
+        if idle:
+            min(idle, key=lambda each: each._idle_since).transport.abort()
+        return bool(idle) or len(self.connections) <= 2 * self.config.most_connections
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return not self._is_whole() or self.cycle.response_complete
 
     def _is_whole(self) -> bool:
         """Whether the request at hand has been received to its end."""

@@ -15,7 +15,7 @@ from scheduler.web.patience import Patience, PatientConfig, PatientProtocol
 from scheduler.web.reach import Reach
 from scheduler.web.routes import application
 
-CONNECTIONS = 256  # more are told to come back later
+CONNECTIONS = 128  # above that idle ones are closed, and where there are none, whoever comes is told to come back later
 BACKLOG = 128
 KEEP_ALIVE = 5  # seconds
 LAST_ANSWERS = 2  # seconds that answers in progress get at the end
@@ -100,7 +100,7 @@ def _config(app: ASGIApp, patience: Patience) -> PatientConfig:
     return PatientConfig(
         app,
         patience,
-        most_connections=2 * CONNECTIONS,
+        most_connections=CONNECTIONS,
         http=PatientProtocol,
         ws="none",
         lifespan="off",
@@ -112,7 +112,7 @@ def _config(app: ASGIApp, patience: Patience) -> PatientConfig:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=CONNECTIONS,
+        limit_concurrency=CONNECTIONS + 1,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=LAST_ANSWERS,
         h11_max_incomplete_event_size=MOST_HEADERS,
