@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -54,13 +55,16 @@ def read(root: Path, name: str) -> str | Refusal:
 
     `name` is relative, without `..`. No symbolic link below `root` is followed, not even one whose target lies inside:
     such a file is unreadable, as are folders, FIFOs, sockets, devices and files that have content but no size, like those
-    of /proc. A hard link is the file itself and is read. Never waits for a writer.
+    of /proc. A hard link is the file itself and is read. Never waits for a writer. OSError only where no
+    more files can be opened.
     """
     try:
         file = _open(root, name, _FILE)
     except FileNotFoundError:
         return Refusal.MISSING
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         return Refusal.UNREADABLE
     try:
         held = content(file)

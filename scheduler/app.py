@@ -25,6 +25,7 @@ from scheduler.config import load
 from scheduler.config.complaint import ConfigError
 from scheduler.config.load import Loaded
 from scheduler.config.today import Today
+from scheduler.descriptors import Descriptors
 from scheduler.engine import deadman, delivery
 from scheduler.engine.deadman import Ping, Pinger
 from scheduler.engine.delivery import Parcel
@@ -80,6 +81,7 @@ class Daemon:
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
         descriptors.see_to(self.settings.limits.concurrency)
+        self._descriptors = Descriptors(time.monotonic)
         self._bell = Bell()
         self._baton = Baton()
         self._rhythm = Rhythm(self._bell, time.monotonic, time.sleep)
@@ -104,11 +106,12 @@ class Daemon:
             [Journal().hear, self.metrics.hear, self._hear],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
+            self._descriptors.places,
         )
         pings: LocalExecutor[Ping, Sent] = LocalExecutor(_ping, _no_mark, _no_bell, "deadman", self._baton)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
         self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
-        self._server = Server(self._reach()) if listen else None
+        self._server = Server(self._reach(), scarce=self._descriptors.tell) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
         """Run until told to stop, or for `duration`; gives the exit code."""

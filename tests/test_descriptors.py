@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import resource
+import socket
 import subprocess
 import sys
+import time
+from calendar import timegm
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from test_daemon import Daemon
 
 HOME = Path(__file__).resolve().parent.parent
 ALLOWED = "from scheduler import descriptors; print(descriptors.allow(descriptors.needed(100)), descriptors.allow(10))"
+
+BUSY = """\
+state: state/h.db
+server: {listen: "127.0.0.1:0"}
+agents:
+  ops:
+    runner: {kind: command, argv: [sh, -c, "cat >/dev/null; echo HEARTBEAT_OK"]}
+    heartbeat: {interval: 2s, stagger: 0s, checklist: "- look\\n", deliver: log}
+cron:
+  tick: {every: 1s, command: "true"}
+"""
 
 
 def under(limits: str, *arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str]:
@@ -39,3 +57,68 @@ def test_a_config_that_wants_more_than_is_allowed_is_warned_of(tmp_path: Path, c
     )
     log = under("ulimit -Sn 64; ulimit -Hn 400", "-m", "scheduler", "run", "--once", cwd=tmp_path).stderr
     assert ("1000 runs at a time may need 8200 open files, and 400 are allowed" in log) is warned
+
+
+FILLED = """
+import logging, os, resource, sys
+from scheduler import descriptors, logs
+logs.set_up(sys.stdout)
+seconds = [0.0]
+files = descriptors.Descriptors(lambda: seconds[0])
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+print(files.places(5), files.places(1000) < 12)
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError as error:
+    assert descriptors.is_scarcity(error)
+for seconds[0] in (0.0, 1.0, 59.9, 60.0, 61.0):
+    print(files.places(5), files.places(0))
+for fd in held[-(descriptors.FOR_ANSWERS + 2 * descriptors.OF_A_RUN):]:
+    os.close(fd)
+print(files.places(1), files.places(2), files.places(3), files.places(1000))
+for fd in held[:30]:
+    os.close(fd)
+print(files.places(5))
+"""
+
+
+def test_as_many_runs_may_begin_as_there_are_files_left_for_and_a_shortage_is_one_line_a_minute() -> None:
+    lines = under("true", "-c", FILLED).stdout.splitlines()
+    told = [line for line in lines if "descriptors_used_up" in line]
+    assert [line for line in lines if line not in told] == ["5 True", *["0 0"] * 5, "1 2 2 2", "5"]
+    assert len(told) == 2
+    assert "too many open files: 100 are allowed; nothing new begins until some are closed" in told[0]
+
+
+@pytest.mark.process
+def test_a_daemon_without_open_files_waits_for_them_and_says_so_once_a_minute(tmp_path: Path) -> None:
+    it = Daemon(tmp_path, BUSY)
+    try:
+        it.until(lambda: len(it.runs("--outcome", "ok")) > 2)
+        port = int(json.loads((tmp_path / "state" / "daemon.json").read_text())["url"].rpartition(":")[2])
+        _, hard = resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (10, hard))
+        lines = len(it.log)
+        with ExitStack() as stack:
+            for _ in range(50):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            it.expect(" descriptors_used_up ")
+            before = len(it.runs())
+            time.sleep(5)  # the daemon's own time, in which it must be quiet
+        assert len(it.runs()) - before <= 2  # what had begun may have ended
+        resource.prlimit(it.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        it.until(lambda: len([row for row in it.runs("--outcome", "ok") if row["id"] > before]) > 4)
+        assert it.stop() == 0
+        said = it.log[lines:]
+        assert sum(" descriptors_used_up " in line for line in said) == 1
+        assert len(said) < 60, "\n".join(said)
+        assert not it.runs("--outcome", "failed")
+        for name, every in (("ops", 2), ("tick", 1)):
+            rows = it.runs(name)
+            seconds = [timegm(time.strptime(row["slot"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows]
+            assert sum(row["slots"] for row in rows) == (max(seconds) - min(seconds)) // every + 1
+    finally:
+        if it.process.poll() is None:
+            it.kill()

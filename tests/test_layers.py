@@ -21,7 +21,7 @@ DOORS = {
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/transports/apprise.py"},
     "subprocess": {"scheduler/work/process.py"},
-    "fcntl": {"scheduler/locks.py", "scheduler/work/lanes.py", "scheduler/cli/reach.py"},
+    "fcntl": {"scheduler/locks.py", "scheduler/work/lanes.py", "scheduler/cli/reach.py", "scheduler/descriptors.py"},
 }
 ROOMS = {"click": "scheduler/cli", "starlette": "scheduler/web", "uvicorn": "scheduler/web", "pydantic": "scheduler/config"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -114,6 +116,39 @@ def test_a_runner_that_raises_is_a_failed_run_and_the_daemon_lives(play: Play) -
     assert world.story("ops") == ["03-02 08:00 interval failed bad_answer", "03-02 08:30 interval failed bad_answer"]
     assert "out of cheese" in world.rows("ops")[0]["error"]
     assert len(world.rows("measure")) == 3
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN])
+def test_a_beat_that_could_not_begin_for_want_of_open_files_is_tried_again(
+    play: Play, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    world = play(agent())
+    answers = [OSError(number, os.strerror(number)), "HEARTBEAT_OK"]
+    world.scripts["ops"] = lambda asked: answers.pop(0)
+    world.run(minutes=1)
+    assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok"]
+    assert "runner_broken" not in caplog.text
+
+
+def test_where_the_system_has_no_room_nothing_begins_and_what_was_due_begins_when_there_is_some(play: Play) -> None:
+    room = 8
+    config = "cron:\n  one: {every: 10m, command: measure}\n  two: {every: 10m, command: measure}\n"
+    world = play(config, places=lambda wanted: min(wanted, room))
+    world.run(minutes=5)
+    room = 0
+    world.run(minutes=7)
+    before = [len(world.rows(name)) for name in ("one", "two")]
+    turns: list[bool] = []
+    world.engine.store.connection.set_trace_callback(lambda sql: turns.append(sql == "begin immediate"))
+    world.run(minutes=1)
+    assert 50 <= sum(turns) <= 70  # one look a second
+    world.engine.store.connection.set_trace_callback(None)
+    assert [len(world.rows(name)) for name in ("one", "two")] == before
+    room = 1
+    world.run(seconds=5)
+    assert [len(world.rows(name)) for name in ("one", "two")] == [count + 1 for count in before]
+    world.run(minutes=30)
+    assert {row["outcome"] for row in world.rows()} == {"ok"}
 
 
 def test_a_beat_cut_by_a_crash_runs_again_at_once_and_keeps_its_retries(play: Play) -> None:

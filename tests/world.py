@@ -136,6 +136,7 @@ class World:
     sends: Callable[[Parcel], Sent | Takes] = lambda parcel: Sent("delivered", "", None)
     environ: dict[str, str] = field(default_factory=dict)
     reserve: int = 4096  # bytes; hardly any story needs it whole
+    places: Callable[[int], int] = lambda wanted: wanted  # how many of so many runs the system has room for
     takes: dict[str, timedelta] = field(default_factory=dict)  # how long each attempt of an entry takes, whoever is asked
 
     def __post_init__(self) -> None:
@@ -162,7 +163,7 @@ class World:
         self.letters = Inline(self.clock, self._send)
         self.engine = Engine(
             self.store, self.plan(strict=False), self.runs, self.letters, self.inbox,
-            [self.events.append], f"life{self.lives}", random.Random(7),
+            [self.events.append], f"life{self.lives}", random.Random(7), self.places,
         )  # fmt: skip
         boot = Boot(f"life{self.lives}", 4000 + self.lives, "0", tzdata)
         self.engine.begin(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)

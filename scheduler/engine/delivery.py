@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from scheduler.descriptors import is_scarcity
 from scheduler.logs import event
 from scheduler.outcome import Kind
 from scheduler.settings import Channel, Uncertain
@@ -63,7 +64,7 @@ def _by_channel(under_way: Iterable[Parcel]) -> Counter[str]:
 def settle(turn: Turn, done: Done[Parcel, Sent]) -> None:
     """Book how a sending ended. One that raised is uncertain: nobody knows how far it came."""
     letter, channel = done.task.letter, done.task.channel
-    sent = done.result or Sent("uncertain", f"{type(done.surprise).__name__} while sending", None)
+    sent = done.result or _unsent(done.surprise) or Sent("uncertain", f"{type(done.surprise).__name__} while sending", None)
     if sent.state == "delivered":
         outbox.delivered(turn, letter)
     elif sent.state == "dead":
@@ -72,6 +73,11 @@ def settle(turn: Turn, done: Done[Parcel, Sent]) -> None:
         _doubt(turn, letter, channel, sent.error)
     else:
         outbox.try_later(turn, letter, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
+
+
+def _unsent(surprise: BaseException | None) -> Sent | None:
+    """What had no room to begin has not been sent, and is tried again."""
+    return Sent("retry", f"could not begin: {surprise}", None) if is_scarcity(surprise) else None
 
 
 def recover(turn: Turn) -> None:

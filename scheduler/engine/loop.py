@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from heartbeat.waiting import Cut
+from scheduler.descriptors import is_scarcity
 from scheduler.engine import (
     again,
     budgets,
@@ -47,6 +48,7 @@ from scheduler.work.process import Why
 
 LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
+RETRY_ROOM = timedelta(seconds=1)  # where the system has no room for what is due
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
 UNASKED = Call(None, None, failure=Failure.EXIT, unheard=True)
@@ -90,7 +92,7 @@ class Health:
 class Engine:
     """One thread drives it by `tick`; it owns the only writing connection and never waits for anything but that.
 
-    `listeners` hear every event after its commit.
+    `listeners` hear every event after its commit. `places` says how many of so many runs or messages the system has room for now.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Engine:
         listeners: list[Callable[[Event], None]],
         instance: str,
         chance: random.Random,
+        places: Callable[[int], int] = lambda wanted: wanted,
     ) -> None:
         self.store = store
         self.plan = plan
@@ -114,6 +117,8 @@ class Engine:
         self._listeners = listeners
         self._instance = instance
         self._chance = chance
+        self._places = places
+        self._is_short = False  # the system had no room for what was due
         self._last: Reading | None = None
         self._awake_since: datetime | None = None
         self._full_since: datetime | None = None  # since when all places have been taken
@@ -274,7 +279,9 @@ class Engine:
         """The claims of what is due, and whether no place is left by then."""
         if self.stopping:
             return [], False
-        room = turn.limits.concurrency - len(self._runs.inflight())
+        places = turn.limits.concurrency - len(self._runs.inflight())
+        wanted = max(min(places, LOOKS_AT_ONCE), 0)
+        room = self._places(wanted)
         claims: list[Claim] = []
         looked = 0
         while room > len(claims) and looked < LOOKS_AT_ONCE:
@@ -285,13 +292,17 @@ class Engine:
             started = guarded.steps(turn, [_starting(turn, each, runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
-        return claims, room <= len(claims)
+        self._is_short = len(claims) >= room and room < wanted
+        return claims, places <= len(claims)
 
     def _next(self, turn: Turn, claimed: int, taken: list[Parcel]) -> datetime:
         """When something is due that there is a place for, with those that this turn takes."""
         full = len(self._runs.inflight()) + claimed >= turn.limits.concurrency
         letters = delivery.next_due(turn, [*self._letters.inflight().values(), *taken])
-        wishes = (None if full or self.stopping else duequeue.next_due(turn.db), letters, next_overdue(turn))
+        runs = None if full or self.stopping else duequeue.next_due(turn.db)
+        if runs is not None and self._is_short:
+            runs = max(runs, turn.now + RETRY_ROOM)
+        wishes = (runs, letters, next_overdue(turn))
         return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
 
     def _enforce_deadlines(self, reading: Reading) -> datetime:
@@ -353,6 +364,8 @@ def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
 def _surprise(error: BaseException | None) -> Ending:
     if isinstance(error, Cut):
         return Ending(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
+    if is_scarcity(error):
+        return Ending(Outcome.FAILED, Failure.EXIT, error=f"could not begin: {error}", transient=True)
     event(logging.ERROR, "runner_broken", error=error)
     return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
 

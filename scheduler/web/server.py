@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from scheduler.descriptors import is_scarcity
 from scheduler.web import beside
 from scheduler.web.gate import MOST_HEADERS, Gate
 from scheduler.web.patience import Patience, PatientConfig, PatientProtocol
@@ -28,7 +31,14 @@ class CannotListen(Exception):
 class Server:
     """The HTTP interface of one daemon, at the address that its settings name when it starts."""
 
-    def __init__(self, reach: Reach, patience: Patience = Patience()) -> None:  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        reach: Reach,
+        patience: Patience = Patience(),  # noqa: B008 (frozen)
+        scarce: Callable[[str], None] | None = None,
+    ) -> None:
+        """`scarce` is called whenever no connection can be accepted, because no more files can be opened: often."""
+        self._scarce = scarce
         self._reach = reach
         self._patience = patience
         self._listening: _Listening | None = None
@@ -46,7 +56,7 @@ class Server:
         port = listener.getsockname()[1]
         token = beside.local_token(self._reach.state)
         gate = Gate(application(self._reach), self._reach.settings, port, token)
-        self._listening = _Listening(gate, listener, _url(server.host, port), self._patience)
+        self._listening = _Listening(gate, listener, _url(server.host, port), self._patience, self._scarce)
         beside.write_address(self._reach.state, self.url, self._reach.clock())
 
     def stop(self) -> None:
@@ -60,11 +70,13 @@ class Server:
 class _Listening:
     """The thread and its loop."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, url: str, patience: Patience) -> None:
+    def __init__(
+        self, app: ASGIApp, listener: socket.socket, url: str, patience: Patience, scarce: Callable[[str], None] | None
+    ) -> None:
         self.url = url
         self._listener = listener
         self._ready = threading.Event()
-        self._uvicorn = _Quiet(_config(app, patience), self._ready)
+        self._uvicorn = _Quiet(_config(app, patience), self._ready, scarce)
         self._thread = threading.Thread(target=self._run, name="heartbeatd-web", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -80,16 +92,25 @@ class _Listening:
 class _Quiet(uvicorn.Server):
     """uvicorn looks ten times a second whether it should stop; this one is told."""
 
-    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, ready: threading.Event, scarce: Callable[[str], None] | None) -> None:
         super().__init__(config)
         self._ready = ready
+        self._scarce = scarce
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
 
     async def main_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_error)
         self._ready.set()
         await self._over.wait()
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio accepts as many connections at a time as may wait, and complains of each that it cannot accept."""
+        if self._scarce and is_scarcity(context.get("exception")):
+            self._scarce("no connection is accepted")
+        else:
+            loop.default_exception_handler(context)
 
     def end(self) -> None:
         assert self._loop is not None
@@ -108,6 +129,7 @@ def _config(app: ASGIApp, patience: Patience) -> PatientConfig:
         loop="asyncio",
         log_config=None,
         log_level="error",
+        backlog=BACKLOG,
         access_log=False,
         proxy_headers=False,
         server_header=False,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from heartbeat import waiting
+from scheduler.descriptors import is_scarcity
 from scheduler.secret import Secret
 from scheduler.work.pipes import CHUNK, Kept, Leader, Pipes
 
@@ -72,8 +73,8 @@ class Children:
 
         What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
         `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end`, it alone. A
-        program that cannot be started is a `problem`, never an exception. After `end` nothing is started any more. The
-        descriptors in `inherited` stay open in it.
+        program that cannot be started is a `problem`, and an exception only where the system has no room for any. After `end`
+        nothing is started any more. The descriptors in `inherited` stay open in it.
         """
         if self._why:
             return _never_started(problem=None, why=self._why)
@@ -81,6 +82,8 @@ class Children:
         try:
             child = _Child(_popen(argv, environment(env, self.mark), cwd, inherited), Kept(keep, tail=keep_tail))
         except (OSError, ValueError) as error:
+            if is_scarcity(error):
+                raise
             return _never_started(problem=_why_not(error, argv[0], cwd), why=None)
         self._adopt(child)
         watch = _alarm(timeout, child) if timeout else None
