@@ -117,7 +117,11 @@ class Daemon:
         """Run until told to stop, or for `duration`; gives the exit code."""
         assert self._server is not None
         self._server.start()  # first of all: where it cannot listen, no life has begun
-        self._begin(at_once=False)
+        try:
+            self._begin(at_once=False)
+        except Unavailable:
+            self._server.stop()
+            raise
         self._watch.start()
         until = None if duration is None else time.monotonic() + duration.total_seconds()
         self._loop(lambda: self._stops > 0 or (until is not None and time.monotonic() >= until), until)

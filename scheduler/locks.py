@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,6 +19,8 @@ from scheduler.access import ANY, others_may
 # A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
 REMOTE = frozenset({"9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"})
 REMOTE_FUSE = frozenset({"fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"})
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,11 @@ class Lock:
         except BlockingIOError:
             os.close(fd)
             raise Taken(path, holder(path)) from None
-        _sign(fd, Holder(os.getpid(), started_at, instance))
+        try:
+            _sign(fd, Holder(os.getpid(), started_at, instance))
+        except OSError as error:
+            os.close(fd)
+            refuse(path, error)
         return cls(path, fd)
 
     def release(self) -> None:
@@ -101,7 +108,7 @@ def private_folder(path: Path) -> bool:
         with TemporaryFile(dir=path):  # the one sure way to know that files can be made there
             return not others_may(path.stat(), ANY)
     except OSError as error:
-        _refuse(path, error)
+        refuse(path, error)
 
 
 def filesystem_kind(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
@@ -127,7 +134,7 @@ def _open(path: Path) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.fchmod(fd, 0o600)
     except OSError as error:
-        _refuse(path, error)
+        refuse(path, error)
     return fd
 
 
@@ -141,8 +148,12 @@ def _introduce(who: Holder) -> str:
     return f": pid {who.pid}, running since {who.started_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _refuse(path: Path, error: OSError) -> NoReturn:
-    """Say what the kernel will not say in one word: who we are, whose the folder is and what would help."""
+def refuse(path: Path, error: OSError) -> NoReturn:
+    """Raise Unusable with what the kernel does not say: who we are, whose the folder is and what would help."""
+    if error.errno in NO_ROOM:
+        raise Unusable(
+            f"cannot write {path}: {error.strerror}; make room on its disk, or set `state:` to a place on another"
+        ) from None
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     found = near.lstat()
     owner = f"chown it to user id {os.geteuid()}, or " if isinstance(error, PermissionError) else ""

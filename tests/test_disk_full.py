@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import sys
 from calendar import timegm
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,6 +42,8 @@ agents:
     runner: {kind: command, argv: [agent]}
     heartbeat: {interval: 1m, stagger: 0s, checklist: "- look\\n", deliver: log}
 """
+
+RUN = [sys.executable, "-m", "scheduler", "run", "--for", "1s"]
 
 Mount = Callable[[Path, str], "Disk"]
 
@@ -213,3 +217,42 @@ def test_a_daemon_starts_on_a_full_disk_by_its_reserve(
     assert readiness(it)[0] == 200
     assert it.stop() == 0
     assert sum(" reserve_" in line for line in it.log) == 1
+
+
+SIZES = ("12k", "40k", "100k", "200k", "210k", "220k", "230k")  # a database that is new needs some 260 KiB
+
+
+@pytest.mark.parametrize("size", ["4k", *SIZES])
+def test_a_first_start_on_a_full_disk_names_path_and_remedy_and_leaves_no_draft(mount: Mount, tmp_path: Path, size: str) -> None:
+    disk = mount(tmp_path / "state", size)
+    if size == "4k":
+        disk.fill()
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    start = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert start.returncode == 1, start.stderr
+    said = start.stderr.splitlines()[-1]
+    assert said.startswith("heartbeatd: cannot ")
+    assert f" {tmp_path / 'state'}/" in said
+    assert "make room" in said
+    left = {path.name for path in (tmp_path / "state").iterdir()} - {"ballast"}
+    assert left <= {"h.db.lock", "h.db", "h.db-wal", "h.db-shm", "token", "lanes"}, left
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Of all files but SQLite's own log and index, which it may make only to read."""
+    return {path.name: path.stat().st_size for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm"))}
+
+
+def test_a_later_start_on_a_full_disk_names_path_and_remedy_and_leaves_all_as_it_was(mount: Mount, tmp_path: Path) -> None:
+    disk = mount(tmp_path / "state", "3m")
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    subprocess.run([*RUN[:-1], "2s"], cwd=tmp_path, timeout=60, check=True)
+    (tmp_path / "state" / "token").unlink()
+    disk.fill()
+    before = sizes(tmp_path / "state")
+    start = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert start.returncode == 1, start.stderr
+    assert re.search(rf"heartbeatd: cannot .* {tmp_path}/state/.*make room", start.stderr.splitlines()[-1])
+    assert sizes(tmp_path / "state") == before
+    disk.clear()
+    subprocess.run(RUN, cwd=tmp_path, timeout=60, check=True)

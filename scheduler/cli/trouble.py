@@ -7,7 +7,7 @@ import sqlite3
 from scheduler.config.complaint import ConfigError
 from scheduler.engine.inbox import Refused
 from scheduler.locks import Taken, Unusable
-from scheduler.tables.store import StoreError, Unavailable
+from scheduler.tables.store import Full, StoreError, Unavailable
 from scheduler.web.server import CannotListen
 
 NOT_FOUND = "not_found"
@@ -25,6 +25,8 @@ def explain(error: Exception) -> tuple[str, int] | None:
             return f"heartbeatd: {error}", 2 if error.code == NOT_FOUND else 1
         case Taken() | Unusable() | StoreError() | CannotListen():
             return f"heartbeatd: {error}", 1
+        case Full():
+            return f"heartbeatd: {error}; nothing was changed", 1
         case Unavailable():
             return f"heartbeatd: the database could not be written: {error}; nothing was changed", 1
         case sqlite3.Error():

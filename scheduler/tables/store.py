@@ -81,7 +81,6 @@ class Store:
                 _make(path)
             path.chmod(0o600)
             connection = _connect(path)
-            _migrate(path, connection)
         except sqlite3.DatabaseError as error:
             raise _unusable(path, error) from error
         return cls(path, connection, reserve)
@@ -128,7 +127,7 @@ class Store:
     def _named(self, error: sqlite3.DatabaseError) -> Exception:
         """What an error of SQLite means for us; one that means that we are wrong stays itself."""
         if _no_room(error):
-            return Full(str(error))
+            return Full(f"cannot write {self.path}: {error}; make room on its disk")
         if _code(error) in PASSING:
             return Unavailable(str(error))
         return StoreError(_damaged(self.path, str(error))) if _code(error) in DAMAGE else error
@@ -160,11 +159,18 @@ def reader(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1000, isolation_level=None
         )
+    except sqlite3.DatabaseError as error:
+        raise _unusable(path, error) from error
+    try:
         connection.row_factory = sqlite3.Row
         _refuse_foreign(path, connection)
         _refuse_newer(path, Database(connection))
     except sqlite3.DatabaseError as error:
+        connection.close()
         raise _unusable(path, error) from error
+    except StoreError:
+        connection.close()
+        raise
     return connection
 
 
@@ -266,10 +272,15 @@ def _make(path: Path) -> None:
     """A new database is made beside its place and moved there whole: whoever reads finds none, or all of it."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
-    _create_private(fresh)
-    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-        _migrate(fresh, connection)
-    fresh.replace(path)
+    try:
+        _create_private(fresh)
+        with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+            _migrate(fresh, connection)
+        fresh.replace(path)
+    except BaseException:
+        for file in (fresh, fresh.with_name(fresh.name + "-journal")):
+            file.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     os.fsync(folder)
     os.close(folder)
@@ -282,10 +293,16 @@ def _create_private(path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    """The connection that writes, its schema up to date; closed again where that fails, which takes its log files away."""
     connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=256)
-    connection.row_factory = sqlite3.Row
-    for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
-        connection.execute(f"pragma {pragma}")
+    try:
+        connection.row_factory = sqlite3.Row
+        for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
+            connection.execute(f"pragma {pragma}")
+        _migrate(path, connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -301,12 +318,13 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
 def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
     """A copy of the database as it was before its schema moved, beside it."""
     copy = path.with_name(path.name + ".before-migration")
-    _create_private(copy)
-    target = sqlite3.connect(copy)
     try:
-        connection.backup(target)
-    finally:
-        target.close()
+        _create_private(copy)
+        with closing(sqlite3.connect(copy)) as target:
+            connection.backup(target)
+    except BaseException:
+        copy.unlink(missing_ok=True)
+        raise
 
 
 def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:

@@ -10,6 +10,7 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
+from scheduler.locks import refuse
 from scheduler.secret import Secret
 from scheduler.tables.times import iso
 
@@ -52,11 +53,15 @@ def remove_address(state: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Written whole or not at all, 0600 whatever the umask."""
+    """Written whole or not at all, 0600 whatever the umask. Raises Unusable, and leaves no draft then."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        os.fchmod(fd, 0o600)
-        file.write(text + "\n")
-    draft.replace(path)
+    try:
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            os.fchmod(fd, 0o600)
+            file.write(text + "\n")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        refuse(path, error)

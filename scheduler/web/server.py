@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from scheduler.descriptors import is_scarcity
+from scheduler.locks import Unusable
 from scheduler.web import beside
 from scheduler.web.gate import MOST_HEADERS, Gate
 from scheduler.web.patience import Patience, PatientConfig, PatientProtocol
@@ -50,14 +51,18 @@ class Server:
         return self._listening.url
 
     def start(self) -> None:
-        """Listen, and write token and address beside the database. Raises CannotListen; gives back once it listens."""
+        """Listen, and write token and address beside the database; gives back once it listens. Raises CannotListen, Unusable."""
         server = self._reach.settings().server
         listener = _bind(server.host, server.port)
         port = listener.getsockname()[1]
         token = beside.local_token(self._reach.state)
         gate = Gate(application(self._reach), self._reach.settings, port, token)
         self._listening = _Listening(gate, listener, _url(server.host, port), self._patience, self._scarce)
-        beside.write_address(self._reach.state, self.url, self._reach.clock())
+        try:
+            beside.write_address(self._reach.state, self.url, self._reach.clock())
+        except Unusable:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Stop listening; answers in progress get a moment to end."""

@@ -60,8 +60,8 @@ class Lanes:
 
         A thousand new files take half a second; on a full disk some may be left to the first beat.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             there = {path.name for path in self.folder.iterdir()}
             for path in (self.path(name) for name in names):
                 if path.name not in there:
