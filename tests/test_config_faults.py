@@ -168,6 +168,8 @@ FAULTS = [
     ('command: ./backup.sh', 'prompt: ""\n    agent: ops', 'config.yaml:20:13: cron.nightly.prompt: the text is empty; write one or remove the key'),
     ('command: ./backup.sh', 'prompt: Write.\n    agent: ops\n    command: x', 'config.yaml:20:13: cron.nightly.prompt: prompt and command exclude each other; keep one of them, or write a second job'),
     ('command: ./backup.sh', 'command: x\n    agent: ops', 'config.yaml:21:12: cron.nightly.agent: nobody is asked, for there is no prompt; remove agent, or write prompt: TEXT'),
+    ('command: ./backup.sh', 'command: x\n    async_timeout: 2h', 'config.yaml:21:20: cron.nightly.async_timeout: nobody is asked, for there is no prompt; remove async_timeout, or write prompt: TEXT'),
+    ('command: ./backup.sh', 'command: x\n    strip_reasoning: false', 'config.yaml:21:22: cron.nightly.strip_reasoning: nobody is asked, for there is no prompt; remove strip_reasoning, or write prompt: TEXT'),
     ('command: ./backup.sh', 'command: x\n    model: y', 'config.yaml:21:12: cron.nightly.model: nobody is asked, for there is no prompt; remove model, or write prompt: TEXT'),
     ('command: ./backup.sh', 'prompt: Write.\n    agent: ops\n    stdin: x', 'config.yaml:22:12: cron.nightly.stdin: this is for a command, and a prompt runs none; remove stdin'),
     ('command: ./backup.sh', 'prompt: Write.\n    agent: ops\n    env: {A: b}', 'config.yaml:22:5: cron.nightly.env: this is for a command, and a prompt runs none; remove env'),
