@@ -138,8 +138,8 @@ RUNS = Row(
         ),
         Panel(
             "What became of wakes?",
-            "Wakes by source and result, and how many wait. deferred ones wait for the next run; expired ones were never read: "
-            "raise `limits.wake_keep`, or see why the agent did not run. rejected: a run tried to wake itself.",
+            "Wakes by source and result, and how many wait. deferred ones were told later than asked for; expired ones never: "
+            "raise `limits.wake_keep`, or see why the agent did not run. rejected: by its own run, or too many waited.",
             {"{{source}} {{result}}": grown("wakes_total", NAMED, "source, result")},
             {"waiting": f"sum({gauge('wakes_pending', NAMED)})"},
             bars=True,

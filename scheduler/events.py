@@ -83,12 +83,14 @@ class LaneTaken:
 
 @dataclass(frozen=True, slots=True)
 class WakeTold:
-    """What became of a wake."""
+    """What became of a wake; `final` False: only for now, and another word follows. `problem`: why it was rejected."""
 
     name: str
     source: str
     sender: str
     result: WakeResult
+    final: bool = True
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from config_file import write
 from world import Takes, World
 
 from scheduler.cli import door
+from scheduler.cli.follow import tell_of_wait
 from scheduler.cli.main import main
 from scheduler.cli.reach import Place
 from scheduler.engine.runs import Cancel
@@ -76,6 +77,28 @@ def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: Place, c
     assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\n"
     waiting = read(place, "select name, source, sender, text, state from wake")
     assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
+
+
+def test_a_wake_that_has_to_wait_says_for_what_at_once(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(config, "pause", "ops") == 0
+    capsys.readouterr()
+    assert call(config, "wake", "ops") == 0
+    assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\nwaits: the agent is paused\n"
+    assert call(config, "status") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "wakes: 1 waits to be told to agent/ops by its next run, once it is resumed: the agent is paused" in told
+    assert call(config, "explain", "ops") == 0
+    assert "1 waiting: the agent is paused\n" in capsys.readouterr().out
+
+
+def test_a_wake_outside_the_hours_says_until_when_it_waits(
+    config: Path, place: Place, play: Callable[..., World], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    hours = CONFIG.replace("interval: 30m", 'interval: 30m, stagger: 0s, active_hours: "08:00-22:00"', 1)
+    world = play(hours, start="2026-03-02 23:00")
+    number = world.wake("ops", "look")
+    tell_of_wait(world.config, number)
+    assert capsys.readouterr().out == "waits until 2026-03-03 08:00:00: outside active hours\n"
 
 
 def test_a_wake_takes_the_agents_form_of_the_name(config: Path, place: Place) -> None:

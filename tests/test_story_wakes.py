@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from sqlite_utils import Database
 from test_story_slots import agent
 from world import Takes, World, at
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import Hold
+from scheduler.engine.requests import Hold, WakeAgent
 from scheduler.engine.runs import Cancel
+from scheduler.outcome import Trigger
+from scheduler.tables import past
+from scheduler.tables.schema import migrations
+from scheduler.tables.store import APPLICATION_ID
+from scheduler.tables.times import millis
+from scheduler.wake import Wake
 
 Play = Callable[..., World]
 
@@ -99,23 +109,295 @@ def test_ten_thousand_wakes_are_one_run_and_one_that_waits(play: Play) -> None:
     assert "message 9999" in world.asked[-1].stdin
 
 
-def _wake(text: str, sender: str = "bot") -> object:
-    from scheduler.engine.requests import WakeAgent
-    from scheduler.wake import Wake
-
+def _wake(text: str, sender: str = "bot") -> WakeAgent:
     return WakeAgent(Wake("ops", source="api", sender=sender, text=text))
 
 
-def test_at_most_twenty_senders_are_kept_apart(play: Play) -> None:
+def test_sixty_senders_wake_one_agent_overnight_and_at_opening_it_is_told_all_of_them(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 22:30")
+    for number in range(60):
+        world.wake("ops", f"message {number}.", sender=f"sender{number}")
+        world.run(minutes=9)
+    assert world.asked == []
+    rows = world.store.connection.execute("select sender, text from wake where state = 'waiting' order by id").fetchall()
+    assert [tuple(row) for row in rows] == [(f"sender{number}", f"message {number}.") for number in range(60)]
+    world.until("2026-03-03 08:01")
+    (asked,) = world.asked
+    assert f"{asked.at:%H:%M}" == "08:00"
+    for number in range(60):
+        assert f"By api sender{number}:\n" in asked.stdin
+        assert f"\nmessage {number}.\n" in asked.stdin
+    assert results(world).count("deferred") == 120  # each once when it was refused, and once, for good, when it was told
+
+
+def test_sixty_long_texts_are_told_whole_as_long_as_they_fit_and_the_others_are_named(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
-    for number in range(50):
-        world.wake("ops", f"message {number}", sender=f"sender{number}")
+    texts = [f"begin{number} " + "x" * 3900 + f" end{number}" for number in range(60)]
+    for number, text in enumerate(texts):
+        world.wake("ops", text, sender=f"sender{number}")
     world.run(hours=2)
-    assert world.asked[0].stdin.count("By api sender") == 20
-    assert "By api sender19, 31 times" in world.asked[0].stdin
+    prompt = world.asked[0].stdin
+    whole = [number for number, text in enumerate(texts) if text in prompt]
+    assert whole == list(range(len(whole)))
+    assert 15 <= len(whole) <= 25
+    lines = prompt.splitlines()
+    for number in range(len(whole), 60):
+        assert [line for line in lines if line.startswith(f"By api sender{number}: begin{number} xxx")]
+    assert f"`heartbeatd show {world.rows()[-2]['id']}` has them whole" in prompt
+    shown = past.whole(world.store.connection, world.rows()[-2]["id"])
+    assert shown is not None
+    assert [wake["text"] for wake in shown["wakes"]] == texts
 
 
-def test_more_starts_than_the_flood_limit_wait_for_the_slot(play: Play) -> None:
+def test_a_thousand_wakes_make_no_prompt_too_large(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"09:00-22:00"', max_input_tokens="5k"))
+    for number in range(1000):
+        world.inbox.ask(_wake(f"message {number} " + "x" * 2000, sender=f"sender{number}"))
+    world.run(hours=2)
+    (asked, *_) = world.asked
+    assert "By api sender0" in asked.stdin
+    assert "more wakes, for which there is no room here" in asked.stdin
+    assert len(str(asked.env["HEARTBEATD_META"]).encode()) < 131_000
+    assert json.loads(str(asked.env["HEARTBEATD_META"]))["wakes_left_out"] > 800
+    assert results(world).count("deferred") == 2000
+
+
+def test_the_thousand_and_first_sender_is_refused_and_nothing_of_the_others_is_lost(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
+    kept = 0
+    while kept < 2000:
+        future = world.inbox.ask(_wake("look", sender=f"sender{kept}"))
+        world.engine.tick(world.clock.read())
+        if future.exception(timeout=0) is not None:
+            break
+        kept += 1
+    assert kept == 1000
+    with pytest.raises(Refused, match="wakes wait for agent 'ops'") as refused:
+        world.wake("ops", "look", sender="one more")
+    assert refused.value.code == "too_many_wakes"
+    assert results(world)[-1] == "rejected"
+    world.wake("ops", "look again", sender="sender7")  # it has its row
+    world.wake("ops", "a person", source=Trigger.MANUAL, sender="cli")
+    world.run(hours=2)
+    assert "a person" in world.asked[0].stdin
+    assert "By api sender7, 2 times" in world.asked[0].stdin
+    world.wake("ops", "look", sender="one more")
+
+
+def test_wakes_that_the_first_release_kept_are_told_after_an_upgrade(play: Play, tmp_path: Path) -> None:
+    first_release(tmp_path / "state" / "heartbeatd.db")
+    world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
+    world.wake("ops", "new", sender="scripts", token="scripts")  # in the place of the old text of the same token
+    world.run(hours=2)
+    assert "By api scripts, 4 times, the last one:" in world.asked[0].stdin
+    assert "By webhook heartbeatd group:" in world.asked[0].stdin
+    assert "the disk is full" in world.asked[0].stdin
+
+
+def first_release(path: Path) -> None:
+    """A database with the first release's tables alone, and wakes that wait in it."""
+    path.parent.mkdir(mode=0o700)
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(f"pragma application_id = {APPLICATION_ID}")
+    later = [each.name for each in migrations.pending(Database(memory=True))][1]
+    migrations.apply(Database(db), stop_before=later)
+    now = millis(at("2026-03-02 07:00"))
+    for source, sender, text, count in (("api", "scripts", "old", 3), ("webhook", "heartbeatd group", "the disk is full", 1)):
+        db.execute(
+            "insert into wake (name, kind, source, sender, text, count, created_at, updated_at, state)"
+            " values ('ops', 'heartbeat', ?, ?, ?, ?, ?, ?, 'waiting')",
+            (source, sender, text, count, now, now),
+        )
+    db.close()
+
+
+GROUPS = """
+server: {tokens: {
+  greedy: {value: "greedy-token-with-enough-bits-in-it", may: [wake]},
+  modest: {value: "modest-token-with-enough-bits-in-it", may: [wake]}}}
+"""
+
+
+def test_one_token_leaves_room_for_others_and_for_people_in_the_table_and_in_the_prompt(play: Play) -> None:
+    world = play(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
+    said = [_group(world, "greedy", number) for number in range(1010)]
+    assert said == ["kept"] * 1000 + ["too_many_wakes"] * 10
+    assert [_group(world, "modest", number) for number in range(11)] == ["kept"] * 10 + ["too_many_wakes"]
+    assert _group(world, "greedy", 2000) == "too_many_wakes"
+    world.wake("ops", "a person asks", source=Trigger.MANUAL, sender="cli")
+    world.run(hours=2)
+    prompt = world.asked[0].stdin
+    assert prompt.index("a person asks") < prompt.index("group 0 of greedy") < prompt.index("group 1 of greedy")
+    for number in range(10):  # shown whole, among those of the other token
+        assert f"\ngroup {number} of modest {'x' * 1000}" in prompt
+
+
+def test_a_group_of_one_token_does_not_take_the_place_of_the_same_group_of_another(play: Play) -> None:
+    world = play(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
+    _group(world, "greedy", 1)
+    _group(world, "modest", 1)
+    world.run(hours=2)
+    assert "group 1 of greedy" in world.asked[0].stdin
+    assert "group 1 of modest" in world.asked[0].stdin
+
+
+def _group(world: World, token: str, number: int) -> str:
+    text = f"group {number} of {token} {'x' * 1000}"
+    future = world.inbox.ask(WakeAgent(Wake("ops", source="webhook", sender=f"am {number}", text=text, token=token)))
+    world.engine.tick(world.clock.read())
+    refused = future.exception(timeout=0)
+    return refused.code if isinstance(refused, Refused) else "kept"
+
+
+def test_a_wake_whose_beat_failed_is_tried_again_after_1_5_and_30_minutes_and_then_with_the_slot(play: Play) -> None:
+    world = play(agent(interval="1d", retries="0"))
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda asked: 1
+    world.wake("ops", "look at the backup")
+    world.run(days=1)
+    assert world.story()[1:] == [
+        *(f"03-02 {slot} api failed exit" for slot in ("08:01", "08:02", "08:07", "08:37")),
+        "03-03 08:00 interval failed exit",
+    ]
+    assert all("look at the backup" in asked.stdin for asked in world.asked[1:])
+
+
+@pytest.mark.parametrize(
+    ("interval", "told"),
+    [("6m", ["08:01 api", "08:02 api", "08:06 interval"]), ("40m", ["08:01 api", "08:02 api", "08:07 api", "08:37 api"])],
+)
+def test_a_wake_whose_beat_failed_is_not_tried_again_where_the_next_slot_comes_first(
+    play: Play, interval: str, told: list[str]
+) -> None:
+    world = play("limits: {min_interval: 1m}\n" + agent(interval=interval, retries="0"))
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 1 + len(told) else 1
+    world.wake("ops", "look")
+    world.run(minutes=38)
+    assert [" ".join(line.split()[1:3]) for line in world.story()[1 : 1 + len(told)]] == told
+    assert "look" in world.asked[len(told)].stdin
+
+
+def test_a_slot_that_a_failed_beat_supersedes_does_not_keep_its_wake_waiting(play: Play) -> None:
+    world = play(agent(interval="1d", retries="0"))
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 2 else "HEARTBEAT_OK"
+    world.until("2026-03-03 07:59:50")
+    world.wake("ops", "look")
+    world.run(minutes=3)
+    assert world.story()[1:] == [
+        "03-03 07:59 api failed exit",
+        "03-03 08:00 interval skipped superseded",
+        "03-03 08:00 api ok heartbeat_ok",
+    ]
+
+
+def test_a_wake_refused_outside_the_hours_starts_a_beat_when_they_open_if_no_slot_does(play: Play) -> None:
+    world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 14:00")
+    world.until("2026-03-03 03:00")
+    world.wake("ops", "look")
+    world.until("2026-03-03 08:01")
+    assert world.story()[1:] == ["03-03 03:00 api skipped active_hours", "03-03 08:00 api ok heartbeat_ok"]
+
+
+def test_a_wake_that_nobody_heard_makes_a_notice_with_its_text(play: Play) -> None:
+    world = play(agent(interval="1h"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    world.wake("ops", "the disk\nis full", sender="disks")
+    world.wake("ops", "no mail", sender="mail")
+    world.run(hours=25)
+    notices = [text for _, _, text in world.said if "expired" in text]
+    assert [text.splitlines() for text in notices] == [
+        [
+            "2 wakes of agent ops expired: the agent was not told within 1d (limits.wake_keep).",
+            "- by api disks (waited for: paused): the disk is full",
+            "- by api mail (waited for: paused): no mail",
+            "Why it did not run: heartbeatd explain ops",
+        ]
+    ]
+
+
+def test_wakes_that_expire_one_after_the_other_make_a_notice_each(play: Play) -> None:
+    world = play(agent(interval="1h"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    world.wake("ops", "one", sender="a")
+    world.run(hours=2)
+    world.wake("ops", "two", sender="b")
+    world.run(hours=25)
+    assert [text.splitlines()[1] for _, _, text in world.said if "expired" in text] == [
+        f"- by api {sender} (waited for: paused): {text}" for sender, text in (("a", "one"), ("b", "two"))
+    ]
+
+
+def test_a_wake_for_the_next_slot_that_never_comes_makes_a_notice_too(play: Play) -> None:
+    job = BACKUP.replace("ops}", "ops, wake_mode: next}").replace('schedule: "0 3 * * *"', 'at: "2026-03-03T03:00"')
+    world = play(agent(interval="none") + job)
+    world.run(days=3)
+    assert [text.splitlines()[0] for _, name, text in world.said if name == "ops"] == [
+        "1 wake of agent ops expired: the agent was not told within 1d (limits.wake_keep)."
+    ]
+
+
+def test_people_are_exempt_from_the_flood_limit_and_use_nothing_of_it(play: Play) -> None:
+    world = play("limits: {wake_flood: 1 per 1h, wake_gap: 1s}\n" + agent(interval="1d"))
+    world.run(minutes=1)
+    for _ in range(3):
+        world.wake("ops", "look", source=Trigger.MANUAL, sender="cli")
+        world.run(minutes=1)
+    world.wake("ops", "by a program")
+    world.run(minutes=1)
+    world.wake("ops", "by a program again")
+    world.run(minutes=1)
+    world.wake("ops", "by a person", source=Trigger.MANUAL, sender="cli")
+    world.run(minutes=1)
+    assert [line.split()[1:3] for line in world.story()[1:]] == [
+        *([f"08:0{minute}", "manual"] for minute in (1, 2, 3)),
+        ["08:04", "api"],
+        ["08:06", "manual"],
+    ]
+    assert "by a program again" in world.asked[-1].stdin
+
+
+def test_refused_wakes_use_up_nothing_of_the_flood_limit(play: Play) -> None:
+    world = play("limits: {wake_flood: 2 per 1h, wake_gap: 1s}\n" + agent(interval="1d", precheck="{command: x, on_error: skip}"))
+    world.prechecks["ops"] = lambda asked: 3 if asked.at < at("2026-03-02 08:10") else "mail"
+    world.run(minutes=1)
+    for number in range(5):
+        world.wake("ops", "look", sender=f"sender{number}")
+        world.run(minutes=1)
+    world.until("2026-03-02 08:10")
+    world.wake("ops", "look")
+    world.run(minutes=1)
+    assert world.story()[-1] == "03-02 08:10 api ok heartbeat_ok"
+    assert len([line for line in world.story() if "precheck_failed" in line]) == 6
+
+
+def test_a_storm_that_is_refused_makes_no_storm_of_prechecks(play: Play) -> None:
+    world = play(agent(interval="1d", precheck="{command: x, on_error: skip}"))
+    world.prechecks["ops"] = lambda asked: 3
+    world.run(minutes=1)
+    for number in range(120):
+        world.wake("ops", "look", sender=f"sender{number}")
+        world.run(seconds=1)
+    assert len(world.prechecked) <= 1 + 5
+
+
+def test_what_a_budget_refuses_is_refused_once_and_not_for_every_sender(play: Play) -> None:
+    world = play(agent(interval="none", budget="{runs_per_day: 1}"))
+    world.wake("ops", "one")
+    world.run(minutes=5)
+    for number in range(100):
+        world.wake("ops", f"message {number}", sender=f"sender{number}")
+        world.run(seconds=10)
+    assert world.story() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:05 api skipped budget"]
+    world.until("2026-03-03 00:01")
+    assert world.story()[2:] == ["03-03 00:00 api ok heartbeat_ok"]
+    assert "message 99" in world.asked[-1].stdin
+
+
+def test_more_starts_than_the_flood_limit_wait_until_the_rate_allows_one(play: Play) -> None:
     world = play("limits: {wake_flood: 3 per 10m, wake_gap: 1s}\n" + agent(interval="1h"))
     world.run(minutes=1)
     for _ in range(6):
@@ -123,9 +405,9 @@ def test_more_starts_than_the_flood_limit_wait_for_the_slot(play: Play) -> None:
         world.run(seconds=30)
     world.run(hours=1)
     assert [line for line in world.story() if "api" in line] == [
-        f"03-02 08:0{minute} api ok heartbeat_ok" for minute in (1, 1, 2)
+        f"03-02 08:{minute} api ok heartbeat_ok" for minute in ("01", "01", "02", "11")
     ]
-    assert "By api bot" in world.asked[-1].stdin  # the slot at nine tells it
+    assert "By api bot, 3 times" in next(asked for asked in world.asked if asked.at.minute == 11).stdin
 
 
 def test_a_wake_that_arrives_with_the_slot_rides_with_it(play: Play) -> None:
@@ -179,10 +461,10 @@ def test_a_wake_survives_a_failed_run_and_a_crash(play: Play) -> None:
     world.run(minutes=1)
     world.scripts["ops"] = lambda asked: 1
     world.wake("ops", "look at the backup")
-    world.run(minutes=1)
+    world.run(seconds=30)
     world.off(minutes=5)
     world.scripts.clear()
-    world.run(hours=1)
+    world.run(minutes=1)
     assert "look at the backup" in world.asked[-1].stdin
     assert "By api bot" in world.asked[-1].stdin
     world.run(hours=1)
@@ -324,7 +606,7 @@ def test_a_flood_on_an_agent_without_an_interval_is_heard_when_it_is_over(play: 
     world.run(minutes=1)
     world.wake("ops", "two")
     world.run(hours=1)
-    assert world.story() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:11 api ok heartbeat_ok"]
+    assert world.story() == ["03-02 08:00 api ok heartbeat_ok", "03-02 08:10 api ok heartbeat_ok"]
     assert "two" in world.asked[-1].stdin
 
 

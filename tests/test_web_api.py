@@ -12,7 +12,9 @@ import pytest
 from living import CONFIG, TEXT, TOKENS, Living
 from prometheus_client.parser import text_string_to_metric_families
 
+from scheduler.engine.requests import WakeAgent
 from scheduler.outcome import Kind
+from scheduler.wake import Wake
 
 CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
 
@@ -186,6 +188,41 @@ def wakes(daemon: Living) -> list[tuple[Any, ...]]:
 def test_a_wake_bears_the_name_of_its_token(daemon: Living) -> None:
     daemon.post("/api/v1/agents/ops/wake", {"text": "hear"}, WAKER)
     assert wakes(daemon) == [("heartbeat", "ops", "api", "waker", "hear")]
+
+
+def test_a_wake_that_has_to_wait_is_answered_with_what_it_waits_for(daemon: Living) -> None:
+    wake = "/api/v1/agents/ops/wake"
+    assert daemon.post(wake, {"text": "one"}, CHIEF).data == {"wake": 1}
+    daemon.do(daemon.world.settle)
+    soon = daemon.post(wake, {"text": "two"}, CHIEF).data
+    assert soon == {"wake": 2, "waits_for": "wake_gap", "until": "2026-03-02T08:00:30Z"}
+    told = daemon.get("/api/v1/wakes/2", CHIEF).data
+    assert (told["state"], told["waits_for"], told["until"]) == ("waiting", "wake_gap", "2026-03-02T08:00:30Z")
+    assert daemon.get("/api/v1/status", CHIEF).data["wakes"] == [
+        {"name": "ops", "waiting": 1, "waits_for": "wake_gap", "until": "2026-03-02T08:00:30Z"}
+    ]
+    daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
+    assert daemon.post(wake, {"text": "three"}, CHIEF).data == {"wake": 2, "waits_for": "paused", "until": None}
+
+
+def test_a_token_that_has_filled_all_rows_is_refused_with_429_and_others_are_not(daemon: Living) -> None:
+    daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
+    group = {"version": "4", "receiver": "heartbeatd", "alerts": [{"status": "firing", "labels": {"alertname": "Full"}}]}
+    for number in range(1000):
+        daemon.world.inbox.ask(
+            WakeAgent(Wake("ops", source="webhook", sender=f"heartbeatd {number}", text="x" * 4000, token="chief"))
+        )
+    daemon.do(daemon.world.settle)
+    full = daemon.post("/api/v1/agents/ops/wake", group | {"groupKey": "one more"}, CHIEF)
+    assert (full.status, full.code) == (429, "too_many_wakes")
+    assert daemon.post("/api/v1/agents/ops/wake", {"text": "hear"}, WAKER).status == 200
+    assert daemon.post("/api/v1/agents/ops/wake", {}, daemon.token, X_Heartbeatd_Source="cli").status == 200
+    daemon.post("/api/v1/agents/ops/resume", {}, CHIEF)
+    daemon.do(lambda: daemon.world.run(minutes=31))
+    run = daemon.get("/api/v1/runs?name=ops&outcome=alert&limit=1", CHIEF).data["runs"][0]
+    shown = daemon.get(f"/api/v1/runs/{run['id']}", CHIEF).data["wakes"]
+    assert len(shown) == 1002
+    assert {len(wake["text"]) for wake in shown if wake["source"] == "webhook"} == {4000}
 
 
 def test_our_own_command_line_wakes_by_hand(daemon: Living) -> None:

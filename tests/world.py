@@ -216,9 +216,10 @@ class World:
         return future.result(timeout=0)
 
     def wake(
-        self, name: str, text: str = "", *, source: Trigger = Trigger.API, sender: str = "bot", cause: str | None = None
-    ) -> int:
-        return self.ask(WakeAgent(Wake(name, source=source, sender=sender, text=text), cause))
+        self, name: str, text: str = "", *, source: Trigger = Trigger.API, sender: str = "bot", token: str = "",
+        cause: str | None = None,
+    ) -> int:  # fmt: skip
+        return self.ask(WakeAgent(Wake(name, source=source, sender=sender, text=text, token=token), cause))
 
     def pause(self, key: Any, until: datetime | None = None) -> list[str]:
         return self.ask(Pause(key, until))

@@ -88,7 +88,7 @@ def _of_present(told: Told) -> Iterator[str]:
     yield from fact("last slot", _slot(told, told["last_slot"]))
     yield from fact("last run", _run(told, told["last_run"]))
     yield from fact("since then", _counts(told["skipped_since"], "slot"))
-    yield from fact("wakes", f"{told['wakes_waiting']} waiting" if told["wakes_waiting"] else "")
+    yield from fact("wakes", _wakes(told))
     for remark in told["checklist_remarks"]:
         yield from fact("checklist", remark)
     yield from fact("told", f"{counted(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
@@ -184,6 +184,15 @@ def _counts(counts: list[Told], what: str, sort: str = "") -> str:
         return ""
     total = counted(sum(each["count"] for each in counts), what)
     return f"{total}{sort}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
+
+
+def _wakes(told: Told) -> str:
+    """How many wait, for what, and until when."""
+    wait = told["wakes"]
+    if wait is None:
+        return ""
+    until = f", until {_local(told, wait['until'])}" if wait["until"] else ""
+    return f"{told['wakes_waiting']} waiting: {wait['says']}{until}"
 
 
 def _next(told: Told) -> str:

@@ -11,9 +11,13 @@ import click
 from scheduler.cli import reach
 from scheduler.cli.reach import Place
 from scheduler.cli.table import harmless
+from scheduler.cli.times import local, utc_now
+from scheduler.observe import waits
+from scheduler.observe.waits import Wait
 from scheduler.tables import past, wakes
 
 PAUSE = 0.1  # seconds between two looks
+MOMENT = 0.5  # seconds in which most refusals are known
 GOOD = ("ok", "alert", "async")
 
 
@@ -26,17 +30,48 @@ def mark(path: Path) -> int:
 
 def follow(path: Path, wake_id: int, before: int) -> int:
     """Wait until a run newer than `before` has heard the wake and ended; print it, and give 1 if it failed or was refused."""
-    where = reach.place(path)
+    where, told = reach.place(path), None
     while True:
         up = reach.running(where)
         run, over = _look(where, wake_id, before)
+        wait = None if over else _waits_for(where, wake_id)
         if run is not None:
-            return _print(run)
+            return _print(run, wait)
         if over:
             raise click.ClickException(f"wake {wake_id} ended without a run; `heartbeatd status` says what its agent does")
         if up is None:
             raise click.ClickException(f"no daemon runs; wake {wake_id} is kept for its next start")
+        if wait is not None and wait.was_refused:
+            raise click.ClickException(f"wake {wake_id} {_said(wait)}")
+        if wait is not None and not wait.starts and wait.reason != told:
+            click.echo(f"wake {wake_id} {_said(wait)}", err=True)
+            told = wait.reason
         time.sleep(PAUSE)
+
+
+def tell_of_wait(path: Path, wake_id: int) -> None:
+    """Print what a wake waits for that does not start its run at once.
+
+    A run that a daemon has just begun may be refused within moments: that is waited for, but not longer.
+    """
+    where, deadline = reach.place(path), time.monotonic() + MOMENT
+    while (wait := _waits_for(where, wake_id)) is not None:
+        if not wait.starts:
+            click.echo(_said(wait))
+            return
+        if reach.running(where) is None or time.monotonic() >= deadline:
+            return
+        time.sleep(PAUSE / 4)
+
+
+def _waits_for(where: Place, wake_id: int) -> Wait | None:
+    with reach.reading(where) as db:
+        return waits.of(db, wake_id, utc_now()) if db else None
+
+
+def _said(wait: Wait) -> str:
+    until = f" until {local(wait.until.isoformat())}" if wait.until else ""
+    return f"waits{until}: {wait.words}"
 
 
 def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
@@ -63,10 +98,13 @@ def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | Non
     return None, stands is None or stands["state"] == "ended"
 
 
-def _print(run: dict[str, Any]) -> int:
+def _print(run: dict[str, Any], wait: Wait | None) -> int:
+    """What a run came to; `wait` is what the wake waits for now, if the run did not tell it."""
     why = run["reason"] or run["suppression"]
     click.echo(f"run {run['id']}: {run['outcome']}" + (f" ({why})" if why else ""))
     for text in (run["text"], run["error"]):
         if text:
             click.echo(harmless(text))
+    if wait is not None:
+        click.echo(f"the wake {_said(wait)}", err=True)
     return 0 if run["outcome"] in GOOD else 1

@@ -71,7 +71,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
     RUN is its number, as `heartbeatd runs` lists it.
     """
     with reach.reading(reach.looked_at(path, state)) as db:
-        found = past.one(db, run) if db else None
+        found = past.whole(db, run) if db else None
     if found is None:
         raise Mistake(f"no run {run}; `heartbeatd runs` lists them")
     click.echo(json.dumps(found, indent=2) if form == "json" else _told(found))
@@ -101,7 +101,8 @@ def _row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
 
 def _told(run: dict[str, Any]) -> str:
     lines = [line for word, value in _facts(run) for line in fact(word, value)]
-    texts = [text for text in (_precheck(run), f"for the log:\n{run['log']}" if run["log"] else "", run["text"]) if text]
+    log = f"for the log:\n{run['log']}" if run["log"] else ""
+    texts = [text for text in (*map(_wake, run.get("wakes", [])), _precheck(run), log, run["text"]) if text]
     return "\n".join([*lines, *(part for text in texts for part in ("", harmless(text).rstrip()))])
 
 
@@ -140,6 +141,14 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
 def _tool(call: dict[str, Any]) -> str:
     times = f" x{call['count']}" if call["count"] > 1 else ""
     return f"{call['name']}{times}" + ("" if call["duration_ms"] is None else f" {call['duration_ms'] / 1000:.1f}s")
+
+
+def _wake(wake: dict[str, Any]) -> str:
+    """A wake that the run was to tell, with its whole text."""
+    times = f", {wake['count']} times" if wake["count"] > 1 else ""
+    outcome = f", outcome {wake['outcome']}" if wake["outcome"] else ""
+    waits = ", still waiting" if wake["state"] == "waiting" else ""
+    return f"wake {wake['id']} by {wake['source']} {wake['sender']}{times}{outcome}{waits}:\n{wake['text'] or '(without a text)'}"
 
 
 def _precheck(run: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from scheduler.cli.times import local, rough, short, utc_now, zone_name
 from scheduler.cli.waiting import waiting
 from scheduler.config.wording import counted
 from scheduler.observe.status import snapshot
+from scheduler.observe.waits import Wait
+from scheduler.outcome import Kind
 from scheduler.tables import reserve
 
 HEAD = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
@@ -62,7 +65,7 @@ def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
     """The snapshot, with what only the lock can tell: whether the last life goes on."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
     empty |= {"deadman_problem": None}
-    seen = seen or empty | {"budget": None, "entries": [], "queue": None, "outbox": []}
+    seen = seen or empty | {"budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
     return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 
 
@@ -98,7 +101,7 @@ def _facts(seen: dict[str, Any]) -> Iterator[str]:
         since = f" since {local(box['oldest_at'])}" if box["oldest_at"] else ""
         yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} given up"
     yield from _budgets(seen)
-    for tell in (_failing, waiting, _held):  # one kind of line after the other
+    for tell in (_failing, partial(_wakes, seen), _held):  # one kind of line after the other
         for entry in seen["entries"]:
             yield from tell(entry)
 
@@ -117,6 +120,12 @@ def _failing(entry: dict[str, Any]) -> Iterator[str]:
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield f"failing: {name} {often}{fault} since {local(failing['since'])}, {told}"
+
+
+def _wakes(seen: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
+    found = (each for each in seen["wakes"] if each["name"] == entry["name"] and entry["kind"] == Kind.HEARTBEAT)
+    wait = next(found, None)
+    yield from waiting(entry, Wait(wait["waits_for"]) if wait else None)
 
 
 def _held(entry: dict[str, Any]) -> Iterator[str]:

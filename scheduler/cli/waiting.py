@@ -7,13 +7,18 @@ from typing import Any
 
 from scheduler.cli.names import called
 from scheduler.cli.times import local
+from scheduler.observe.waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, Wait
+from scheduler.outcome import Reason
+
+PLAIN = (STARTING, NEXT_SLOT, ANOTHER_WAKE, Reason.CANCELLED)  # of which the time of the next run says enough
 
 
-def waiting(entry: dict[str, Any]) -> Iterator[str]:
-    """No line where none waits."""
+def waiting(entry: dict[str, Any], wait: Wait | None = None) -> Iterator[str]:
+    """No line where none waits; `wait` is what they wait for."""
     if count := entry["wakes_waiting"]:
         name = called(entry["kind"], entry["name"])
-        yield f"wakes: {count} {'waits' if count == 1 else 'wait'} to be told to {name} by its next run{_when(entry)}"
+        why = f": {wait.words}" if wait is not None and wait.reason not in PLAIN else ""
+        yield f"wakes: {count} {'waits' if count == 1 else 'wait'} to be told to {name} by its next run{_when(entry)}{why}"
 
 
 def _when(entry: dict[str, Any]) -> str:

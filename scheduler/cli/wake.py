@@ -8,7 +8,7 @@ import click
 
 from scheduler.cli import names, options
 from scheduler.cli.door import open_door
-from scheduler.cli.follow import follow, mark
+from scheduler.cli.follow import follow, mark, tell_of_wait
 from scheduler.outcome import Kind
 
 
@@ -25,7 +25,8 @@ def wake(agent: str, text: str, wait: bool, path: Path) -> int:
     name = names.only(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
     before = mark(path)
     wake_id = open_door(path).wake(name, text)
-    if not wait:
-        click.echo(f"wake {wake_id} of agent/{name} is in the queue")
-        return 0
-    return follow(path, wake_id, before)
+    if wait:
+        return follow(path, wake_id, before)
+    click.echo(f"wake {wake_id} of agent/{name} is in the queue")
+    tell_of_wait(path, wake_id)
+    return 0

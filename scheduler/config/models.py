@@ -378,7 +378,7 @@ class Limits(Part):
         written="30s",
     )
     wake_flood: Annotated[tuple[int, timedelta], text(fields.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
-        (5, timedelta(minutes=10)), "How many runs of an agent wakes may start.", written="5 per 10m"
+        (5, timedelta(minutes=10)), "How many runs of an agent programs may start by wakes.", written="5 per 10m"
     )
     wake_keep: SomeDuration = key(timedelta(hours=24), "How long a wake waits to be told.", written="24h")
     shutdown_grace: Duration = key(timedelta(seconds=30), "How long runs may go on when the daemon stops.", written="30s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import again, budgets, calls, claims, gathering, incidents, planning
+from scheduler.engine import again, budgets, calls, claims, gathering, incidents, planning, waking
 from scheduler.events import ChecklistRemarked, LaneTaken, NoTarget, Retried, Stale
 from scheduler.outcome import (
     ANSWERS,
@@ -20,6 +20,7 @@ from scheduler.outcome import (
     Reason,
     Skip,
     Suppression,
+    WakeResult,
 )
 from scheduler.tables import breakers, digests, duequeue, history, items, outbox, sessions, targets, wakes
 from scheduler.tables.duequeue import Open, Standing
@@ -186,11 +187,12 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
         items.note(turn, claim, ending)
     if ending.outcome is Outcome.ASYNC:
         items.put_off(turn, claim, ending)
-    _end_wakes(turn, standing, claim, ending)
+    noted = _noted(turn, standing, claim, ending, told=bool(fresh))
+    _end_wakes(turn, noted, claim, ending)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
     gathering.release(turn, entry)
-    return incidents.hear(turn, claim, ending, _noted(turn, standing, claim, ending, told=bool(fresh)))
+    return incidents.hear(turn, claim, ending, noted)
 
 
 def _tell_of_nobody(turn: Turn, claim: Claim) -> None:
@@ -200,11 +202,12 @@ def _tell_of_nobody(turn: Turn, claim: Claim) -> None:
 
 def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> None:
     """A wake has been heard once a run that rendered it said so; a refusal or a failure leaves it waiting."""
-    heard = ending.outcome in SUCCESSES or ending.reason is Skip.DISABLED or standing.kind is Kind.CRON
-    if claim.wakes and heard:
+    if claim.wakes and ending.reason is Skip.DISABLED:
+        wakes.heard(turn, claim.run_id, WakeResult.REJECTED)
+    elif claim.wakes and (ending.outcome in SUCCESSES or standing.kind is Kind.CRON):
         wakes.heard(turn, claim.run_id)
     elif claim.wakes:
-        wakes.give_back(turn, claim.run_id, again.at(turn, standing, claim, ending))
+        wakes.give_back(turn, claim.run_id, again.at(turn, standing, claim, ending), ending.reason or ending.outcome)
     wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
     _drop_wakes_of_the_retired(turn, standing)
 
@@ -236,4 +239,4 @@ def _wake(turn: Turn, wake: Wake) -> None:
     if woken is None or (Kind.HEARTBEAT, wake.name) not in turn.plan.entries:
         wakes.reject(turn, wake)
         return
-    wakes.ask(turn, woken, wake, gathering.held_until(turn, wake.name) if wake.urgent else None)
+    waking.ask(turn, woken, wake, gathering.held_until(turn, wake.name) if wake.urgent else None)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import guarded, planning
+from scheduler.engine import guarded, planning, waking
 from scheduler.engine.guarded import Part
-from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, stalls, wakes
+from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, stalls
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -29,7 +29,7 @@ def keep(turn: Turn, house: House) -> House:
     boots.tick(turn)
     if house.kept_at is not None and timedelta() <= turn.now - house.kept_at < EVERY:
         return house
-    wakes.expire(turn)
+    waking.expire(turn)
     holds.forget(turn)
     outbox.give_up_held(turn)
     digests.forget(turn)

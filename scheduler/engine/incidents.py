@@ -8,15 +8,16 @@ from heartbeat.verdict import digest
 from scheduler.engine import notices
 from scheduler.engine.notices import Notice, Story
 from scheduler.events import Told
-from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip
+from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.settings import OnFailure
-from scheduler.tables import breakers, incidents, outbox, targets
+from scheduler.tables import breakers, history, incidents, outbox, targets
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.incidents import CHANNEL, Incident
-from scheduler.tables.outbox import Letter
+from scheduler.tables.outbox import Letter, Origin
 from scheduler.tables.targets import Target
 from scheduler.turn import Turn
-from scheduler.work.entry import Claim
+from scheduler.wake import Wake
+from scheduler.work.entry import Claim, Entry
 
 MOST_FAULTS = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
 
@@ -139,6 +140,17 @@ def _notify(turn: Turn, claim: Claim, notice: Notice, text: str) -> None:
     wished, dead = claim.entry.on_failure.deliver, incidents.dead_targets(turn.db)
     living = tuple(target for target in targets.of(turn, wished, claim.entry.lane) if target not in dead)
     outbox.notify(turn, outbox.origin(claim), notice, text, living or (_elsewhere(turn, wished, dead),))
+
+
+def tell_of_expired(turn: Turn, entry: Entry, expired: tuple[Wake, ...]) -> None:
+    """Wakes of an agent have waited for too long: one notice for all that ended together."""
+    found = history.newest(turn.db, entry.kind, entry.name)
+    run_id, trigger, slot = found or (0, Trigger(expired[0].source), turn.now)
+    about = Origin(run_id, entry.kind, entry.name, trigger, slot)
+    text = notices.expired(expired, turn.limits.wake_keep)
+    wished, dead = entry.on_failure.deliver, incidents.dead_targets(turn.db)
+    living = tuple(target for target in targets.of(turn, wished, entry.lane) if target not in dead)
+    outbox.notify(turn, about, f"wakes expired {expired[-1].id}", text, living or (_elsewhere(turn, wished, dead),))
 
 
 def _lost(turn: Turn, letter: Letter, error: str) -> None:

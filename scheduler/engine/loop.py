@@ -143,7 +143,7 @@ class Engine:
             incidents.hear_of_channels(turn)
             breakers.probe_all(turn)  # whoever started us may have brought a new key
             syncing.sync(turn, {}, at_once=at_once)
-            again.begin_anew(turn)
+            again.begin_anew(turn, other_config=True)
             recovery.start_at_boot(turn)
             if slots_may_differ:
                 _replan_all(turn)

@@ -8,12 +8,16 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat
+from scheduler.config.wording import counted, written
 from scheduler.outcome import ANSWERS, FAILURES, Ending, Kind, Outcome, Skip
 from scheduler.tables.outbox import Letter
+from scheduler.wake import Wake
 from scheduler.work.entry import Claim
 
 ERROR_SHOWN = 500  # characters
 OUTPUT_SHOWN = 700  # of a job's output, from its end
+WAKES_SHOWN = 20  # of those that expired together
+WAKE_SHOWN = 200  # characters of the text of each
 
 WHY = {
     Skip.BREAKER_OPEN: "the provider of its model refuses us, or wants rest",
@@ -83,6 +87,23 @@ def undelivered(letter: Letter, error: str) -> str:
         f"Its text: heartbeatd show {letter.run_id}\n"
         f"Further ones that {letter.channel} does not take are not told here, until it has taken one: heartbeatd status"
     )
+
+
+def expired(wakes: tuple[Wake, ...], keep: timedelta) -> str:
+    """Wakes that ended before their agent was told them: from whom they came, why they waited, how their texts begin."""
+    shown = [_expired(wake) for wake in wakes[:WAKES_SHOWN]]
+    more = [f"... and {len(wakes) - WAKES_SHOWN} more"] if len(wakes) > WAKES_SHOWN else []
+    how_many = f"{counted(len(wakes), 'wake')} of agent {wakes[0].name} expired"
+    first = f"{how_many}: the agent was not told within {written(keep)} (limits.wake_keep)."
+    return "\n".join([first, *shown, *more, f"Why it did not run: heartbeatd explain {wakes[0].name}"])
+
+
+def _expired(wake: Wake) -> str:
+    times = f", {wake.count} times" if wake.count > 1 else ""
+    reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
+    text = " ".join(wake.text.split())
+    cut = text if len(text) <= WAKE_SHOWN else f"{text[:WAKE_SHOWN]}..."
+    return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 
 def _place(letter: Letter) -> str:

@@ -19,6 +19,7 @@ from scheduler.work.entry import Entry
 MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for a place as long as that
 NEXT_LOOK = timedelta(seconds=30)
 A_DAY = timedelta(days=1)
+SOON = timedelta(hours=1)  # a slot that comes within it tells what has been refused; for one that is further off nobody waits
 
 
 def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
@@ -157,9 +158,18 @@ def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
     """End a pause: its slots get their one row, and the entry goes on."""
     if standing.state == "active":
         standing = account_pause(turn, standing, at)
-    if standing.pace is paces.NEVER:
-        wakes.remind(turn, standing.kind, standing.name)
-    return standing._replace(paused_until=None)
+    resumed = standing._replace(paused_until=None)
+    if not slot_comes_by(turn, resumed, turn.now + SOON):
+        wakes.remind(turn, standing.kind, standing.name, refused_only=standing.pace is not paces.NEVER)
+    return resumed
+
+
+def slot_comes_by(turn: Turn, standing: Standing, by: datetime) -> bool:
+    """Whether a slot will start a run by then. One so close to a woken run that it is superseded does not."""
+    after = max(standing.settled_until, turn.now + turn.limits.wake_gap - MILLISECOND)
+    held = standing.backs_off_until
+    slot = standing.pace.next(max(after, held - MILLISECOND) if held else after)
+    return slot is not None and slot + standing.pace.offset <= by
 
 
 def resume_if_over(turn: Turn, standing: Standing) -> Standing:

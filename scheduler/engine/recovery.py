@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from scheduler.engine import calls, closing, planning
+from scheduler.engine import calls, closing, planning, waking
 from scheduler.events import Recovered
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.tables import duequeue, history, wakes
+from scheduler.tables import duequeue, history
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.turn import Turn
 from scheduler.wake import Wake
@@ -91,4 +91,4 @@ def start_at_boot(turn: Turn) -> None:
         elif entry.day_off(turn.now):
             history.skip(turn, standing, Trigger.REBOOT, Skip.CALENDAR, turn.now)
         else:
-            wakes.ask(turn, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+            waking.ask(turn, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.config.wording import suggest
-from scheduler.engine import again, budgets, planning, syncing
+from scheduler.engine import again, budgets, planning, syncing, waking
 from scheduler.engine.inbox import Refused
 from scheduler.events import Adopted
 from scheduler.outcome import Kind, Skip, Trigger
@@ -38,7 +38,7 @@ class WakeAgent:
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
             wakes.reject(turn, self.wake)
             raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
-        return wakes.ask(turn, standing, self.wake)
+        return waking.ask(turn, standing, self.wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RunJob:
         if obstacle is not None:
             history.skip(turn, standing, self.source, obstacle, turn.now)
             raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
-        return wakes.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+        return waking.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
 
 
 WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
@@ -181,7 +181,7 @@ class Adopt:
         budgets.follow(turn)
         boots.adopt(turn)
         breakers.probe_all(turn)
-        again.begin_anew(turn)
+        again.begin_anew(turn, other_config=True)
         turn.tell(Adopted(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from heartbeat.cadence import first_anchor
 from scheduler import paces
-from scheduler.engine import closing, planning
+from scheduler.engine import closing, planning, waking
 from scheduler.logs import event
 from scheduler.outcome import Kind, Skip, Trigger
 from scheduler.tables import duequeue, history, incidents, once, wakes
@@ -66,7 +66,7 @@ def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
         return
     duequeue.save(turn, standing, planning.idle(turn, standing))
     if by_hand:
-        wakes.ask(
+        waking.ask(
             turn,
             duequeue.get(turn, entry.kind, entry.name),
             Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),

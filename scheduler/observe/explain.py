@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from scheduler import paces
 from scheduler.engine import syncing
-from scheduler.observe import chronicle, folding, gates, records
+from scheduler.observe import chronicle, folding, gates, records, waits
 from scheduler.observe.account import Fate, fates
 from scheduler.observe.causes import Cause
 from scheduler.observe.folding import Stretch
@@ -100,6 +100,7 @@ def at_present(asked: Asked) -> dict[str, Any]:
         "next": {"slot": iso(standing.slot), "due_at": iso(standing.due_at)},
         "wakes_waiting": wakes.count(asked.db, *asked.key),
         "checklist_remarks": list(asked.remarks()),
+        "wakes": _wait(asked),
         "texts_told": digests.told_texts(asked.db, *asked.key, asked.now),
         "daemon": chronicle.life(asked.db, asked.now, running=asked.running),
     }
@@ -213,6 +214,12 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
         "causes": [_counted(cause, count) for cause, count in stretch.counts],
         "run": stretch.run,
     }
+
+
+def _wait(asked: Asked) -> dict[str, Any] | None:
+    """What the wakes of an agent wait for; None where none waits."""
+    wait = waits.next_of(asked.db, *asked.key, asked.now)
+    return wait.as_data() | {"says": wait.words} if wait else None
 
 
 def _gates(asked: Asked) -> dict[str, Any]:

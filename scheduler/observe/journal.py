@@ -33,6 +33,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._remarked: dict[str, tuple[str, ...]] = {}
+        self._full: set[str] = set()  # agents for which too many wakes wait: one line is enough, a storm brings thousands
         self._logs = self._log  # a dispatching method makes a function anew each time it is looked up
 
     def hear(self, happened: Event) -> None:
@@ -111,7 +112,13 @@ class Journal:
     @_log.register
     def _(self, wake: WakeTold) -> None:
         level = logging.WARNING if wake.result in (WakeResult.REJECTED, WakeResult.EXPIRED) else logging.DEBUG
-        event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result)
+        if wake.problem is None:
+            self._full.discard(wake.name)  # a wake of the agent was told or kept: there is room again
+        elif wake.name in self._full:
+            level = logging.DEBUG
+        else:
+            self._full.add(wake.name)
+        event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result, problem=wake.problem)
 
     @_log.register
     def _(self, told: Told) -> None:

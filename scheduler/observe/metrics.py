@@ -90,7 +90,7 @@ class Metrics:
         self._prechecks = _counter("precheck_failures_total", "Prechecks that failed, whether the run went on or not.", "name")
         self._retries = _counter("retries_total", "Attempts that failed and were planned anew.", "kind", "name")
         self._seconds = _counter("run_seconds_total", "Time spent in runs.", "kind", "name")
-        self._wakes = _counter("wakes_total", "Wakes, by what became of them.", "name", "source", "result")
+        self._wakes = _counter("wakes_total", "Wakes, by what became of them in the end.", "name", "source", "result")
         self._deliveries = _counter("deliveries_total", "Messages, by what became of them.", "channel", "result")
         self._tokens = _counter("tokens_total", "Tokens, by the model asked for.", "kind", "name", "model", "type")
         self._cost = _counter(
@@ -217,7 +217,7 @@ class Metrics:
 
     @_count.register
     def _(self, wake: WakeTold) -> None:
-        if (Kind.HEARTBEAT, wake.name) in self._shown:
+        if wake.final and (Kind.HEARTBEAT, wake.name) in self._shown:
             self._wakes.grow(wake.name, str(wake.source), wake.result.value)
 
     @_count.register

@@ -10,6 +10,7 @@ from typing import Any
 
 from scheduler import paces
 from scheduler.allowance import ALL
+from scheduler.observe import waits
 from scheduler.outcome import Kind
 from scheduler.tables import boots, breakers, holds, outbox, past, spend
 from scheduler.tables.duequeue import UNTIL_RESUMED
@@ -49,6 +50,7 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "budget": _budget(spend.today(db, now).get(ALL)),
         "entries": listed,
         "queue": _queue(db, listed, now),
+        "wakes": waits.everywhere(db, now),
         "outbox": [_outbox(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
     }
 

@@ -18,19 +18,21 @@ from scheduler.work.entry import Claim
 PRECHECK_KEPT = 4096  # characters of a precheck's output that a row keeps
 
 
-def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> None:
-    """Write the row of `count` slots, from `first` on, that did not run, and why.
+def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> int | None:
+    """Write the row of `count` slots, from `first` on, that did not run, and why; gives its id.
 
-    A slot that has a row already keeps it: nothing is counted twice.
+    A slot that has a row already keeps it: nothing is counted twice, and None is given.
     """
     row = turn.db.execute(
         "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
         " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
         (standing.kind, standing.name, millis(first), count, trigger, reason, millis(turn.now), turn.plan.settings.hash),
     ).fetchone()
-    if row is not None:
-        ending = Ending(Outcome.SKIPPED, reason)
-        turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
+    if row is None:
+        return None
+    ending = Ending(Outcome.SKIPPED, reason)
+    turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
+    return int(row["id"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +276,33 @@ def last_error(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:
     return row["error"] if row else None
 
 
-def starts_by_wakes(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> int:
-    """How many runs of the entry a wake started since then."""
+BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook')"
+
+
+def start_by_programs(db: sqlite3.Connection, kind: Kind, name: str, since: datetime, nth: int) -> datetime | None:
+    """When the `nth` last run of the entry since then began that a program's wake started; runs that were refused do not count.
+
+    None where there were fewer.
+    """
     query = (
-        "select count(*) from run where kind = ? and name = ? and trigger in ('cron', 'manual', 'api', 'webhook')"
-        " and started_at > ?"
+        f"select started_at from run where {BY_PROGRAMS} and started_at > ? and outcome is not 'skipped'"  # noqa: S608
+        " order by started_at desc limit 1 offset ?"
     )
-    return int(db.execute(query, (kind, name, millis(since))).fetchone()[0])
+    row = db.execute(query, (kind, name, millis(since), nth - 1)).fetchone()
+    return moment(row["started_at"]) if row else None
+
+
+def refused_by_programs(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> datetime | None:
+    """When the last run since then was refused that a program's wake had started; None where none was."""
+    query = f"select max(finished_at) from run where {BY_PROGRAMS} and started_at > ? and outcome = 'skipped'"  # noqa: S608
+    return optional(db.execute(query, (kind, name, millis(since))).fetchone()[0])
+
+
+def newest(db: sqlite3.Connection, kind: Kind, name: str) -> tuple[int, Trigger, datetime] | None:
+    """Id, trigger and slot of the newest row of an entry."""
+    query = "select id, trigger, slot from run where kind = ? and name = ? order by id desc limit 1"
+    row = db.execute(query, (kind, name)).fetchone()
+    return (row["id"], Trigger(row["trigger"]), moment(row["slot"])) if row else None
 
 
 UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')"
@@ -316,5 +338,6 @@ def trim(turn: Turn, standing: Standing, runs: int, batch: int) -> int:
 def _remove(turn: Turn, rows: list[sqlite3.Row]) -> int:
     ids = [(row["id"],) for row in rows]
     turn.db.executemany("delete from outbox where run_id = ?", ids)
+    turn.db.executemany("delete from wake where run_id = ? and state = 'ended'", ids)
     turn.db.executemany("delete from run where id = ?", ids)
     return len(ids)

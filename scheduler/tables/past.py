@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler.allowance import NANO
 from scheduler.outcome import Kind, Outcome
+from scheduler.tables import wakes
 from scheduler.tables.times import iso, millis, moment, optional
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
@@ -72,6 +73,12 @@ def one(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
     """One run as plain data."""
     row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
     return as_data(db, row) if row else None
+
+
+def whole(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
+    """One run, and under `wakes` those that it was to tell, with their whole texts; that is absent where there were none."""
+    run, held = one(db, run_id), wakes.of_run(db, run_id)
+    return run | {"wakes": held} if run is not None and held else run
 
 
 def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:

@@ -296,6 +296,41 @@ create table boot (
 
 
 @migrations()
+def m004_wakes_say_what_they_wait_for(db: Any) -> None:
+    """A wake knows the token that asked, what it waits for, and whether it started its run; texts stay as long as the run."""
+    for statement in WAKES_SAY_WHAT_THEY_WAIT_FOR.split(";\n"):
+        if statement.strip():
+            db.conn.execute(statement)
+
+
+# token: the one that a program showed, empty for people and jobs. waits_for: why the wake started no run at once (a reason of a
+# run, wake_gap or wake_flood). started: whether it started the run that has taken it.
+WAKES_SAY_WHAT_THEY_WAIT_FOR = """
+alter table wake add column token text not null default '';
+
+alter table wake add column waits_for text;
+
+alter table wake add column started integer not null default 0;
+
+update wake set token = sender where source = 'api' and kind = 'heartbeat';
+
+drop index wake_waiting;
+
+create unique index wake_waiting on wake (kind, name, source, sender, token) where state = 'waiting';
+
+create index wake_start on wake (kind, name, due_at, held_until, waits_for, state) where state = 'waiting';
+
+create index wake_kept on wake (kind, name, token, state) where state in ('waiting', 'taken');
+
+create index wake_ended on wake (updated_at) where state = 'ended';
+
+drop index wake_taken;
+
+create index wake_run on wake (run_id) where run_id is not null
+"""
+
+
+@migrations()
 def m007_cut_runs(db: Any) -> None:
     """When a run was cut short, so that the time in which no daemon ran is not its own."""
     db.execute("alter table run add column cut_at integer")

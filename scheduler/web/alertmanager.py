@@ -28,8 +28,8 @@ def is_notification(body: Mapping[str, Any]) -> bool:
     return "alerts" in body
 
 
-def wake(agent: str, body: Mapping[str, Any]) -> Wake:
-    """The wake that a notification asks for. Repeats for one group merge, as they have one sender.
+def wake(agent: str, body: Mapping[str, Any], token: str = "") -> Wake:
+    """The wake that a notification asks for, sent with a token. Repeats for one group merge, as they have one sender.
 
     Where all is resolved nobody needs to be woken: it is told by the next beat. Raises Problem for what is no notification.
     """
@@ -37,7 +37,7 @@ def wake(agent: str, body: Mapping[str, Any]) -> Wake:
         raise bad(f'version: only "{VERSION}" of the body of Alertmanager\'s webhook is understood')
     alerts = _alerts(body["alerts"])
     firing = any(_status(alert) == FIRING for alert in alerts)
-    return Wake(agent, source=Trigger.WEBHOOK, sender=_sender(body), text=_told(body, alerts), urgent=firing)
+    return Wake(agent, source=Trigger.WEBHOOK, sender=_sender(body), text=_told(body, alerts), urgent=firing, token=token)
 
 
 def _alerts(given: object) -> list[Mapping[str, Any]]:

@@ -32,11 +32,15 @@ MANY = 1_000_000
 HOLDER = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")
 
 
-async def wake(call: Call) -> dict[str, int]:
-    """Wake an agent, with a text for it or with what Alertmanager notifies of."""
-    check_reach(call, Kind.HEARTBEAT, call.path["name"])
-    found = alertmanager.wake(call.path["name"], call.body) if alertmanager.is_notification(call.body) else _wake(call)
-    return {"wake": await ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))}
+async def wake(call: Call) -> dict[str, Any]:
+    """Wake an agent, with a text for it or with what Alertmanager notifies of; says what it waits for, if it does."""
+    name = call.path["name"]
+    check_reach(call, Kind.HEARTBEAT, name)
+    is_notification = alertmanager.is_notification(call.body)
+    found = alertmanager.wake(name, call.body, call.caller.name) if is_notification else _wake(call)
+    number = await ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))
+    wait = await run_in_threadpool(reading.wait, call, number)
+    return {"wake": number} | (wait.as_data() if wait is not None and not wait.starts else {})
 
 
 def _wake(call: Call) -> Wake:
@@ -45,7 +49,8 @@ def _wake(call: Call) -> Wake:
     if not isinstance(text, str):
         raise bad("text: write a text in quotes")
     source, sender = _source(call)
-    return Wake(call.path["name"], source=source, sender=sender, text=text)
+    token = sender if source is Trigger.API else ""
+    return Wake(call.path["name"], source=source, sender=sender, text=text, token=token)
 
 
 async def run_job(call: Call) -> dict[str, int]:

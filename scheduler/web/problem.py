@@ -16,7 +16,13 @@ from scheduler.config.complaint import ConfigError
 from scheduler.engine.inbox import Refused
 from scheduler.tables.store import StoreError
 
-STATUS = {"bad_request": 400, "not_found": 404, "broken": 500, "no_answer": 503}  # of a Refused by its code; others are conflicts
+STATUS = {
+    "bad_request": 400,
+    "not_found": 404,
+    "too_many_wakes": 429,
+    "broken": 500,
+    "no_answer": 503,
+}  # of a Refused by its code; others are conflicts
 
 
 class Problem(Exception):

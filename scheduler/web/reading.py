@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from scheduler.observe import status
+from scheduler.observe import status, waits
+from scheduler.observe.waits import Wait
 from scheduler.outcome import Kind
 from scheduler.tables import mailbox, past, reserve, targets
 from scheduler.tables.store import reader, row_number
@@ -39,6 +40,7 @@ def overview(call: Call) -> dict[str, Any]:
     told["reserve_bytes"] = reserve.held(call.reach.state)
     told["config_hash"] = call.reach.settings().hash
     told["entries"] = _reached(call, told["entries"])
+    told["wakes"] = [each for each in told["wakes"] if call.caller.reaches(Kind.HEARTBEAT, each["name"])]
     return told
 
 
@@ -86,7 +88,7 @@ def runs(call: Call) -> dict[str, Any]:
 def run(call: Call) -> dict[str, Any]:
     """One run."""
     call.only()
-    return _one(call, "run", past.one)
+    return _one(call, "run", past.whole)
 
 
 def outbox(call: Call) -> dict[str, Any]:
@@ -109,9 +111,17 @@ def letter(call: Call) -> int:
 
 
 def wake(call: Call) -> dict[str, Any]:
-    """Where a wake stands."""
+    """Where a wake stands, and what it waits for."""
     call.only()
-    return _one(call, "wake", status.wake)
+    found = _one(call, "wake", status.wake)
+    still = wait(call, found["id"])
+    return found | (still.as_data() if still else {"waits_for": None, "until": None})
+
+
+def wait(call: Call, wake_id: int) -> Wait | None:
+    """What a wake waits for; None for one that has ended."""
+    with reading(call.reach) as db:
+        return waits.of(db, wake_id, call.reach.clock())
 
 
 def check_reach(call: Call, kind: Kind, name: str) -> None:

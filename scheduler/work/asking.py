@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from heartbeat import checklist
-from heartbeat.prompt import Prompt, estimate, most_tokens
+from heartbeat.prompt import Measure, Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
@@ -80,8 +80,12 @@ def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
 
 def length(claim: Claim, prompt: Prompt) -> int:
     """The tokens of what is asked: estimated, or at the very most where a budget rests on it."""
-    measure = estimate if room(claim) is None else most_tokens
-    return measure(prompt.text, *(text for _, text in claim.messages))
+    return measure(claim)(prompt.text, *(text for _, text in claim.messages))
+
+
+def measure(claim: Claim) -> Measure:
+    """How the tokens of what is asked are counted."""
+    return estimate if room(claim) is None else most_tokens
 
 
 def room(claim: Claim) -> int | None:

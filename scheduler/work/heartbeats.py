@@ -20,7 +20,7 @@ from heartbeat.runners import ask as runners
 from heartbeat.spec import Decide, Heartbeat
 from scheduler import paces
 from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
-from scheduler.wake import Wake
+from scheduler.wake import Wake, in_turns
 from scheduler.work import asking
 from scheduler.work.entry import Claim, Elapsed, Entry, Start
 
@@ -231,7 +231,7 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
         now=claim.started_at,
         last_beat=claim.last_beat,
         failures=claim.failures,
-        wakes=tuple(PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome) for wake in claim.wakes),
+        wakes=tuple(PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome) for wake in in_turns(claim.wakes)),
         checklist=selection.text,
         context=() if spec.light_context else asking.files(spec.workspace, spec.context),
         precheck=situation.precheck,
@@ -241,6 +241,10 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
         last_error=claim.last_error,
         up_since=claim.up_since,
         activity=claim.activity,
+        room=asking.room(claim),
+        measure=asking.measure(claim),
+        said=tuple(text for _, text in claim.messages),
+        run=claim.run_id,
     )
 
 
