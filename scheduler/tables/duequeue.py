@@ -156,7 +156,7 @@ def due(db: sqlite3.Connection, now: datetime, places: int, most: int) -> list[S
     """
     limit = min(places, most)
     rows = db.execute(f"{ENTRY} where due_at <= ? order by due_at, id limit ?", (millis(now), limit)).fetchall()
-    if len(rows) == limit and _more_are_due(db, now, places):
+    if len(rows) == limit < COMPETING and _more_are_due(db, now, places):
         rows = db.execute(LONGEST_WAITING, (millis(now), limit)).fetchall()
     return [_standing(row) for row in rows]
 
