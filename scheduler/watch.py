@@ -28,6 +28,11 @@ class Settled:
         """True while a change has been seen that is not complete yet: read again after `APART`."""
         return self._seen != self._known
 
+    @property
+    def wants_a_reading(self) -> bool:
+        """True also while the file cannot be read: it may become readable without any change of its own."""
+        return self.is_waiting or self._known is None
+
     def read(self, at: float, content: str | None) -> bool:
         """Take one reading, `at` in seconds of any steady clock; True exactly once for each complete change."""
         if content != self._seen:
@@ -68,7 +73,7 @@ class Watch:
 
     def _look(self) -> None:
         found = _stat(self._path)  # before the file is read: what changes after this is seen by the next look
-        if found == self._stat and not self._settled.is_waiting:
+        if found == self._stat and not self._settled.wants_a_reading:
             return
         self._stat = found
         if self._settled.read(time.monotonic(), content(self._path)):

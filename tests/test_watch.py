@@ -2,6 +2,7 @@
 
 import os
 import queue
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,6 +199,22 @@ def test_a_file_that_is_removed_or_moved_away_is_told_and_so_is_its_return(confi
     config.write_text("new")
     assert watched.next() == "new"
     assert watched.stop() == []
+
+
+def test_a_file_that_no_descriptor_was_left_for_is_read_again_though_it_is_as_it_was(config: Path) -> None:
+    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    watch = Watch(config, lambda: told.put(True), OFTEN)
+    config.write_text("new")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        watch.start()
+        assert told.get(timeout=PATIENCE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert told.get(timeout=PATIENCE)
+    watch.stop()
+    assert told.empty()
 
 
 def test_a_link_that_leads_nowhere_is_a_file_that_is_gone(config: Path, tmp_path: Path, watching: Watching) -> None:
