@@ -244,10 +244,13 @@ TROUBLE = Row(
         ),
         Panel(
             "What do providers answer instead?",
-            "Errors of model providers by class, and open breakers: no call is made while one is open. auth and payment need "
-            "you: the key, or the account.",
+            "Errors of model providers by class, and open circuit breakers, of a provider or of one model there: no call is made "
+            "while one is open. auth, payment and not_found need you: the key, the account, the name of the model.",
             {"{{provider}} {{class}}": grown("provider_errors_total", HERE, "provider, class")},
-            {"{{provider}} breaker open": f"max by (provider) ({gauge('breaker_open', HERE)})"},
+            {
+                "{{provider}} breaker open": f"max by (provider) ({gauge('breaker_open', HERE)})",
+                "{{provider}} {{model}} breaker open": f"max by (provider, model) ({gauge('breaker_model_open', HERE)})",
+            },
             bars=True,
             nothing="no model is called",
         ),

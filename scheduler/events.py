@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from heartbeat.runners import Tokens
+from scheduler.circuit import Circuit
 from scheduler.outcome import Delivery, Kind, Outcome, Trigger, WakeResult
 from scheduler.settings import Settings
 
@@ -164,11 +165,12 @@ class Mismatched:
 
 @dataclass(frozen=True, slots=True)
 class BreakerMoved:
-    """A provider's breaker opened or closed."""
+    """A circuit breaker opened or closed; `error` is what the provider said when it opened."""
 
-    provider: str
+    circuit: Circuit
     reason: str
     is_open: bool
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class Call:
     """One asking: of which provider (None: of none that we know), for which model, and how it went.
 
     `tokens` and `cost_usd` are None where nobody said them; `tools_ignored` counts the tools that a model wanted to use.
-    `unheard`: the question did not leave.
+    `unheard`: the question did not leave. `status` is the HTTP status of a refusal.
     """
 
     provider: str | None
@@ -130,6 +130,7 @@ class Call:
     retry_after: timedelta | None = None
     tools_ignored: int = 0
     unheard: bool = False
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import sqlite3
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from scheduler.circuit import Breaker, Circuit
 from scheduler.events import Event
 from scheduler.plan import Plan
 from scheduler.settings import Limits
@@ -31,7 +32,7 @@ class Turn:
     cancelled: list[int] = field(default_factory=list)  # runs in progress, to be ended after the commit
     held: set[str] | None = None  # the agents whose lanes are held; None: nobody has looked yet
     waited_for: set[tuple[str, str]] | None = None  # the entries for which a wake may wait; None: nobody has looked yet
-    probes: dict[str, datetime] | None = None  # when each open breaker may be tried; None: nobody has looked yet
+    breakers: dict[Circuit, Breaker] | None = None  # the open ones; None: nobody has looked yet
 
     @property
     def limits(self) -> Limits:
@@ -40,7 +41,7 @@ class Turn:
 
     def look_anew(self) -> None:
         """Forget what one question has answered for the whole turn: rows are not as they were then."""
-        self.held = self.waited_for = self.probes = None
+        self.held = self.waited_for = self.breakers = None
 
     def tell(self, event: Event) -> None:
         """Remember what happened; nobody hears of it unless the transaction commits."""

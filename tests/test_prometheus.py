@@ -191,6 +191,7 @@ deadman: {url: "MODEL/ping"}
 providers:
   anthropic: {api_key: k, base_url: "MODEL"}
   stingy: {kind: anthropic, api_key: k, base_url: "STINGY"}
+  picky: {kind: anthropic, api_key: k, base_url: "PICKY"}
 prices: {claude-sonnet-5: {input: 3.0, output: 15.0}, claude-haiku-5-5: {input: 1.0, output: 5.0}}
 channels:
   hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}
@@ -206,6 +207,7 @@ agents:
   renamed: {runner: {kind: anthropic}, model: claude-sonnet-5, heartbeat: {interval: 1m, budget: {usd_per_day: 1}}}
   unpriced: {runner: {kind: anthropic}, model: claude-opus-9, heartbeat: {interval: 1m}}
   refused: {runner: {kind: anthropic, provider: stingy}, heartbeat: {interval: 1m}}
+  unknown: {runner: {kind: anthropic, provider: picky}, heartbeat: {interval: 1m}}
 cron:
   tick: {every: 2m, command: tick, wake_heartbeat: quiet}
   long: {every: 5m, command: long}
@@ -264,10 +266,10 @@ def samples(when: datetime, text: str) -> Iterator[str]:
             yield f"{sample.name}{{{LABELS}{labels}}} {sample.value} {when.timestamp()}"
 
 
-def troubled(play: Callable[..., World], model: Server, stingy: Server) -> World:
+def troubled(play: Callable[..., World], model: Server, stingy: Server, picky: Server) -> World:
     count = iter(range(1000))
     return play(
-        TROUBLED.replace("MODEL", model.url).replace("STINGY", stingy.url),
+        TROUBLED.replace("MODEL", model.url).replace("STINGY", stingy.url).replace("PICKY", picky.url),
         scripts={
             "loud": lambda asked: f"The disk is full, {next(count)}.",
             "failing": lambda asked: 3,
@@ -282,8 +284,9 @@ def test_after_a_quarter_of_an_hour_of_trouble_every_panel_has_something_to_show
     tmp_path: Path, play: Callable[..., World], prometheus: Begin
 ) -> None:
     well, broke = says("HEARTBEAT_OK"), refuses(402, "billing_error", "no credit is left")
-    with Server([well]) as model, Server([well, broke]) as stingy:
-        end = stored(tmp_path, quarter(troubled(play, model, stingy)))
+    unknown = refuses(404, "not_found_error", "no such model")
+    with Server([well]) as model, Server([well, broke]) as stingy, Server([unknown]) as picky:
+        end = stored(tmp_path, quarter(troubled(play, model, stingy, picky)))
     (tmp_path / "prometheus.yml").write_text("{}")
     it = prometheus(tmp_path / "prometheus.yml")
     it.until(lambda: it.ask("status/buildinfo"))

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
-from scheduler.tables import past
+from scheduler.tables import breakers, past
 from scheduler.tables.schema import FIRST_SCHEMA, migrations
 from scheduler.tables.store import APPLICATION_ID, Store, StoreError, Unavailable, check_file, inspect, reader, reader_of_any_age
+from scheduler.tables.times import millis
 
 
 @contextmanager
@@ -178,6 +179,27 @@ def test_the_schema_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
         made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
         assert [each.name for each in migrations.applied(Database(store.connection))] == ours()
     assert {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")} <= made
+
+
+def of_the_first_edition(path: Path) -> sqlite3.Connection:
+    """A database as the first edition wrote it, with nothing in it."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    migrations.apply(Database(connection), stop_before=ours()[1])
+    return connection
+
+
+def test_a_database_of_the_first_edition_is_taken_over_with_its_circuit_breakers(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(of_the_first_edition(path)) as first:
+        first.execute("insert into breaker values ('anthropic', 'auth', 1000, 1801000, 7), ('local', 'rate', 2000, 902000, null)")
+    with closing(reader_of_any_age(path)) as before, opened(path) as store:
+        assert [str(breaker) for breaker in breakers.open_ones(before)] == ["provider anthropic: auth", "provider local: rate"]
+        found = breakers.open_ones(store.connection)
+    assert [(*each.circuit, each.reason, millis(each.opened_at), millis(each.probe_at), each.tried_by) for each in found] == [
+        ("anthropic", "*", "auth", 1000, 1801000, 7),
+        ("local", "*", "rate", 2000, 902000, None),
+    ]
 
 
 def test_reading_needs_a_database_and_makes_none(tmp_path: Path) -> None:

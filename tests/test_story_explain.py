@@ -121,15 +121,19 @@ def test_a_budget_that_is_spent_is_why(play: Play) -> None:
     assert told(day(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
 
 
-def test_a_provider_that_is_left_alone_is_why(play: Play) -> None:
+def test_an_open_circuit_breaker_is_why(play: Play) -> None:
     model = agent(interval="1h", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
     world = play(model + "providers: {anthropic: {api_key: k}}\n", start="2026-03-02 00:00")
     with world.store.transaction() as db:
         probe = millis(at("2026-03-03 00:00"))
-        db.execute("insert into breaker (provider, reason, opened_at, probe_at) values ('anthropic', 'auth', 0, ?)", (probe,))
+        db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?1, ?1, null, '[]')", (probe,))
     world.run(hours=23, minutes=30)
     assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
-    assert explain.at_present(asked(world))["now"]["reason"] == "breaker_open"
+    now = explain.at_present(asked(world))["now"]
+    assert (now["reason"], now["detail"]) == (
+        "breaker_open",
+        "provider anthropic: HTTP 401; next probe at 2026-03-03 00:00:00 UTC",
+    )
 
 
 def test_a_daemon_that_was_down_is_why_from_the_first_slot_to_the_last(play: Play) -> None:

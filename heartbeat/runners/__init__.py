@@ -91,7 +91,7 @@ class Answer:
     which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
     `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered. `tool_calls` are those that
     an agent has used, and `log` is what it says for the log alone. `truncated`: the text was cut at a limit of tokens.
-    `unheard`: the question did not leave, so that nothing can have been taken.
+    `unheard`: the question did not leave, so that nothing can have been taken. `status` is the HTTP status of a refusal.
     """
 
     text: str = ""
@@ -108,3 +108,4 @@ class Answer:
     log: str | None = None
     truncated: bool = False
     unheard: bool = False
+    status: int | None = None

@@ -74,7 +74,7 @@ def _refused(reply: Reply, veil: Veil) -> Trouble:
     """As the status says, but an account without money is no matter of waiting, though it is told as 429."""
     trouble = refusal(reply, veil)
     if reply.status == 429 and b"insufficient_quota" in reply.body:
-        return Trouble(Failure.PAYMENT, trouble.answer.error)
+        return Trouble(Failure.PAYMENT, trouble.answer.error, status=reply.status)
     return trouble
 
 

@@ -56,9 +56,12 @@ class Trouble(Exception):
         transient: bool = False,
         retry_after: timedelta | None = None,
         unheard: bool = False,
+        status: int | None = None,
     ) -> None:
         super().__init__(error)
-        self.answer = Answer(failure=failure, error=error, transient=transient, retry_after=retry_after, unheard=unheard)
+        self.answer = Answer(
+            failure=failure, error=error, transient=transient, retry_after=retry_after, unheard=unheard, status=status
+        )
 
 
 def refusal(reply: Reply, veil: Veil) -> Trouble:
@@ -66,9 +69,10 @@ def refusal(reply: Reply, veil: Veil) -> Trouble:
     said = _said(reply, veil)
     told = f"HTTP {reply.status} {phrase(reply.status)}".rstrip() + (f": {said}" if said else "")
     if 300 <= reply.status < 400:
-        return Trouble(Failure.BAD_ANSWER, f"{told}: redirects are not followed; write the address it leads to")
-    failure = class_of(reply.status)
-    return Trouble(failure, told, transient=failure in _TRANSIENT, retry_after=retry_after(reply.headers))
+        said_where = f"{told}: redirects are not followed; write the address it leads to"
+        return Trouble(Failure.BAD_ANSWER, said_where, status=reply.status)
+    failure, after = class_of(reply.status), retry_after(reply.headers)
+    return Trouble(failure, told, transient=failure in _TRANSIENT, retry_after=after, status=reply.status)
 
 
 def class_of(status: int) -> Failure:

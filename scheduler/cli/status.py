@@ -57,8 +57,14 @@ def _worries(seen: dict[str, Any]) -> Iterator[str]:
         yield from (f"  {problem}" for problem in refused["problems"])
     if seen["deadman_problem"]:
         yield f"deadman: pings do not arrive: {seen['deadman_problem']}"
-    if seen["breakers"]:
-        yield f"providers left alone because they refuse us: {', '.join(seen['breakers'])}"
+    yield from map(_breaker, seen["breakers"])
+
+
+def _breaker(breaker: dict[str, Any]) -> str:
+    model = "" if breaker["model"] is None else f", model {breaker['model']}" if breaker["model"] else ", its only model"
+    since, probe = local(breaker["opened_at"]), local(breaker["next_probe_at"])
+    why = breaker["error"] or breaker["reason"]
+    return f"circuit breaker open: provider {breaker['provider']}{model} since {since}, next probe from {probe}: {why}"
 
 
 def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:

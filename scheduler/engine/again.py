@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 from scheduler import paces
 from scheduler.engine import budgets, planning
 from scheduler.engine.planning import SOON
-from scheduler.outcome import FAILURES, Ending, Reason, Skip
+from scheduler.outcome import FAILURES, Ending, Failure, Reason, Skip
 from scheduler.tables import breakers, duequeue, outbox, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim, Entry
 
 # How a run ends that a provider did not want, be it in the midst of its attempts.
-AFTER_PROVIDERS = (*breakers.OPENS_ONE, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
+AFTER_PROVIDERS = (Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Reason.RATE_LIMITED, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
 
 # What another config may do away with.
 BY_CONFIG = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
@@ -76,5 +76,5 @@ def begin_anew(turn: Turn, *, other_config: bool = False) -> None:
 def refused_until(turn: Turn, entry: Entry) -> datetime | None:
     """Until when a provider or a budget would refuse the next run too; None where neither would."""
     lacking = budgets.shortage(turn, entry, first=True)
-    ends = (breakers.next_probe(turn, entry.providers), lacking.ends if lacking else None)
+    ends = (breakers.next_probe(turn, entry), lacking.ends if lacking else None)
     return max((end for end in ends if end is not None), default=None)

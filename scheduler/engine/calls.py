@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from scheduler.engine import again, budgets, money
 from scheduler.events import Mismatched, ProviderFailed
-from scheduler.outcome import Call, Ending, Failure
+from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Ending, Failure
 from scheduler.tables import breakers
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
+
+NO_WAIT = timedelta()
 
 
 def book(turn: Turn, claim: Claim, ending: Ending) -> None:
@@ -17,17 +21,21 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
     if not money.book(turn, claim, ending):
         return
     budgets.settle(turn, claim, ending)
-    # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
-    is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
     for call in ending.calls:
         _tell_of(turn, claim, call)
-        if is_current and breakers.hear(turn, call):
-            again.begin_anew(turn)
-    asked = {call.provider for call in ending.calls if not _is_cut_short(call)}
-    untried = [provider for provider in claim.probes if provider not in asked]
-    if untried:
-        breakers.give_back(turn, untried)
+    # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
+    is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
+    heard = [call for call in ending.calls if is_current and not _is_cut_short(call)]
+    closed = [circuit for call in heard for circuit in breakers.hear(turn, claim, call, _words(call, ending))]
+    wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
+    given_back = bool(claim.probes) and breakers.give_back(turn, claim, asked=bool(ending.calls), wait=wait)
+    if closed or given_back:
         again.begin_anew(turn)
+
+
+def _words(call: Call, ending: Ending) -> str:
+    """What the provider said of a call that failed, without the name that the error begins with."""
+    return (ending.error or "").removeprefix(f"provider {call.provider!r}: ")
 
 
 def _tell_of(turn: Turn, claim: Claim, call: Call) -> None:

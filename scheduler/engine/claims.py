@@ -28,7 +28,7 @@ def first(
 def admitted(turn: Turn, claim: Claim, *, first: bool) -> Claim:
     """The claim with what it may spend and whom it may ask: whether a provider is shut off, and which one it is to try again."""
     claim = budgets.admit(turn, claim, first=first)
-    breaker_open, probes = breakers.admit(turn, claim.entry.providers, claim.run_id)
+    breaker_open, probes = breakers.admit(turn, claim.entry, claim.run_id)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
 
@@ -37,7 +37,8 @@ def imagined(turn: Turn, entry: Entry, standing: Standing) -> Claim:
     run = Open(0, "running", turn.now, standing.pace.trigger, 1, 0, 0, turn.owner, turn.now)
     lacking = budgets.shortage(turn, entry, first=True)
     claim = _claim(turn, entry, standing, run, ())
-    return replace(claim, over_budget=lacking.said if lacking else None, breaker_open=breakers.refuse(turn, entry.providers))
+    shut_off = breakers.refusal(turn, entry)
+    return replace(claim, over_budget=lacking.said if lacking else None, breaker_open=str(shut_off) if shut_off else None)
 
 
 def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:

@@ -111,7 +111,7 @@ def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) 
     used = claim.attempt - claim.crashes
     if ending.transient and ending.retry_after and ending.retry_after > LONGEST_RETRY_AFTER:
         return replace(ending, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
-    if not ending.transient or used > claim.entry.retries or breakers.is_open(turn, claim.entry.providers):
+    if not ending.transient or used > claim.entry.retries or breakers.is_open(turn, claim.entry):
         return ending, None
     if budgets.shortage(turn, claim.entry, first=False) is not None:
         return replace(ending, error=f"{ending.error}; {SPENT}" if ending.error else SPENT), None
@@ -144,14 +144,14 @@ def _wait(turn: Turn, standing: Standing, claim: Claim, ending: Ending, again_at
 
 def _is_only_for_now(turn: Turn, claim: Claim, why: Skip) -> bool:
     """Whether a run need not be refused, for its agent's lane will be free, or another run is about to find its provider well."""
-    return why is Skip.BUSY or (why is Skip.BREAKER_OPEN and breakers.may_answer_soon(turn, claim.entry.providers))
+    return why is Skip.BUSY or (why is Skip.BREAKER_OPEN and breakers.may_answer_soon(turn, claim.entry))
 
 
 def _wait_to_begin(turn: Turn, standing: Standing, claim: Claim, why: Skip) -> None:
     """Somebody else speaks to the agent, or tries its provider: the slot is kept, and ends as that when its time is over."""
     entry = claim.entry
     before = duequeue.open_run(turn.db, entry.kind, entry.name)
-    is_free = why is Skip.BREAKER_OPEN and not breakers.refuse(turn, entry.providers)
+    is_free = why is Skip.BREAKER_OPEN and breakers.refusal(turn, entry) is None
     again_at = turn.now if is_free else planning.next_look(turn, entry, standing, claim.slot)
     if before is None or not history.defer(turn, claim, why, again_at):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))

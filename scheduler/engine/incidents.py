@@ -8,7 +8,7 @@ from heartbeat.verdict import digest
 from scheduler.engine import notices
 from scheduler.engine.notices import Notice, Story
 from scheduler.events import Told
-from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.settings import OnFailure
 from scheduler.tables import breakers, history, incidents, outbox, targets
 from scheduler.tables.duequeue import Standing
@@ -70,7 +70,7 @@ def _is_over(turn: Turn, claim: Claim, ending: Ending) -> bool:
     if was is None or was.reason not in CHAIN:
         return False
     trouble = Skip(was.reason)
-    shut_off = trouble is Skip.BREAKER_OPEN and breakers.is_open(turn, claim.entry.providers)  # a probe that asked nobody
+    shut_off = trouble is Skip.BREAKER_OPEN and breakers.is_open(turn, claim.entry)  # a probe that asked nobody
     return not shut_off and _is_past(trouble, ending.reason)
 
 
@@ -110,7 +110,13 @@ def _lasting(before: str | None, ending: Ending) -> str | None:
 
 def _is_consequence(was: Incident, ending: Ending) -> bool:
     """A provider that is left alone is no new fault where its refusal has been told."""
-    return ending.reason is Skip.BREAKER_OPEN and was.reason in (*breakers.OPENS_ONE, Skip.BREAKER_OPEN)
+    return ending.reason is Skip.BREAKER_OPEN and was.reason in (
+        Failure.AUTH,
+        Failure.PAYMENT,
+        Failure.NOT_FOUND,
+        Reason.RATE_LIMITED,
+        Skip.BREAKER_OPEN,
+    )
 
 
 def _news(turn: Turn, was: Incident, now: Incident, count: int, rule: OnFailure) -> Notice | None:

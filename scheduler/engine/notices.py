@@ -20,7 +20,7 @@ WAKES_SHOWN = 20  # of those that expired together
 WAKE_SHOWN = 200  # characters of the text of each
 
 WHY = {
-    Skip.BREAKER_OPEN: "the provider of its model refuses us, or wants rest",
+    Skip.BREAKER_OPEN: "its provider or model refuses calls",
     Skip.BUDGET: "its budget is used up",
     Skip.CHECKLIST_TOO_LARGE: "its checklist is too large",
     Skip.CHECKLIST_UNREADABLE: "its checklist is not a file that may be read",

@@ -88,7 +88,7 @@ def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Cla
 
 def _may_go_on(turn: Turn, entry: Entry, standing: Standing, run: Open) -> bool:
     """A run that has asked already ends as a failure, and not as a skip, when its provider has been shut off meanwhile."""
-    shut_off = run.has_failed and breakers.is_open(turn, entry.providers)
+    shut_off = run.has_failed and breakers.is_open(turn, entry)
     return not shut_off and planning.still_in_time(turn, entry, standing, run.slot)
 
 

@@ -11,7 +11,7 @@ from scheduler import paces
 from scheduler.engine import closing, planning, waking
 from scheduler.logs import event
 from scheduler.outcome import Kind, Skip, Trigger
-from scheduler.tables import duequeue, history, incidents, once, wakes
+from scheduler.tables import breakers, duequeue, history, incidents, once, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
@@ -26,6 +26,7 @@ def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
     `at_once` makes new entries due now instead of at their first slot.
     """
     incidents.keep_channels(turn, turn.plan.settings.channels)
+    breakers.forget_unasked(turn)
     known = duequeue.texts(turn.db)
     for key, entry in turn.plan.entries.items():
         if key not in known:

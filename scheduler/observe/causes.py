@@ -59,7 +59,7 @@ EXACT: dict[tuple[str, str | None], str] = {
     (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert again: told before",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
-    (WAITING, Skip.BREAKER_OPEN): "waiting until another run has tried its provider",
+    (WAITING, Skip.BREAKER_OPEN): "waiting until another run has probed its provider",
 }
 
 WORDS: dict[str, str] = {
@@ -83,7 +83,7 @@ WORDS: dict[str, str] = {
     Skip.NOTHING_DUE: "no item of the checklist was due",
     Skip.NOT_SHOWN: "nobody would hear it (show_ok, show_alerts: false)",
     Skip.BUDGET: "the budget is spent",
-    Skip.BREAKER_OPEN: "the provider is left alone (breaker open)",
+    Skip.BREAKER_OPEN: "the circuit breaker of its provider or model is open",
     Skip.PRECHECK: "the precheck found nothing to do",
     Skip.PRECHECK_UNCHANGED: "the precheck found nothing new",
     Skip.PRECHECK_FAILED: "the precheck failed",

@@ -10,11 +10,12 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from scheduler import paces
+from scheduler.circuit import Breaker
 from scheduler.config.wording import counted
 from scheduler.engine import claims, planning
 from scheduler.outcome import Kind, Skip
 from scheduler.plan import Plan
-from scheduler.tables import duequeue, holds
+from scheduler.tables import breakers, duequeue, holds
 from scheduler.tables.duequeue import Standing
 from scheduler.turn import Turn
 from scheduler.work.lanes import Lanes
@@ -51,6 +52,8 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
     answers = dict(entry.gates(replace(claim, busy=lane_taken)))
     details = _held(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
+    shut_off = breakers.refusal(turn, entry)
+    details |= {Skip.BREAKER_OPEN: _refused(shut_off, entry.zone, now)} if shut_off else {}
     return Gates(_in_order(answers | _open_run(db, standing)), complete=True, details=details)
 
 
@@ -78,6 +81,12 @@ def _held(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: 
     until = datetime.fromisoformat(last["until"]).astimezone(zone)
     more = f", and {counted(len(holders) - 1, 'other')} for a shorter time" if len(holders) > 1 else ""
     return {Skip.BUSY: f"{last['id']} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"}
+
+
+def _refused(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
+    """What is shut off, what the provider said, and when it is probed."""
+    at = f"{breaker.probe_at.astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
+    return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry is to probe it first'}"
 
 
 def _in_order(answers: dict[Skip, bool | None]) -> tuple[Answer, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scheduler import paces
 from scheduler.allowance import ALL, NOTHING, Budget, Scope
+from scheduler.circuit import Circuit, around
 from scheduler.observe.series import Family
 from scheduler.outcome import Kind
 from scheduler.settings import Settings
@@ -93,13 +94,24 @@ def of_wakes(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[Family]:
     yield family
 
 
-def of_breakers(db: sqlite3.Connection, providers: Iterable[str]) -> Iterator[Family]:
-    """Which of these providers are left alone because they refuse us."""
-    family = Family("gauge", "heartbeatd_breaker_open", "1 while a provider that refuses us is left alone.", ("provider",))
-    open_ones = breakers.open_ones(db)
-    for provider in providers:
-        family.put(int(provider in open_ones), provider)
-    yield family
+def of_breakers(db: sqlite3.Connection, asked: Collection[Circuit]) -> Iterator[Family]:
+    """For which of these models, and of their providers as a whole, the circuit breaker is open."""
+    whole = Family(
+        "gauge", "heartbeatd_breaker_open", "1 while no calls are made to a provider that refuses them.", ("provider",)
+    )
+    models = Family(
+        "gauge",
+        "heartbeatd_breaker_model_open",
+        "1 while no calls are made for a model that its provider refuses.",
+        ("provider", "model"),
+    )
+    open_ones = {breaker.circuit for breaker in breakers.open_ones(db)}
+    for circuit in around(asked):
+        if circuit.is_whole:
+            whole.put(int(circuit in open_ones), circuit.provider)
+        else:
+            models.put(int(circuit in open_ones), *circuit)
+    return iter((whole, models))
 
 
 def of_budgets(db: sqlite3.Connection, settings: Settings, wanted: Collection[Key], now: datetime) -> Iterator[Family]:

@@ -159,8 +159,15 @@ class Journal:
 
     @_log.register
     def _(self, moved: BreakerMoved) -> None:
+        circuit = moved.circuit
         event(
-            logging.WARNING, "breaker", provider=moved.provider, state="open" if moved.is_open else "closed", reason=moved.reason
+            logging.WARNING,
+            "breaker",
+            provider=circuit.provider,
+            model=None if circuit.is_whole else circuit.model,
+            state="open" if moved.is_open else "closed",
+            reason=moved.reason,
+            problem=moved.error or None,
         )
 
     @_log.register

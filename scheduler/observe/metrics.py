@@ -163,7 +163,7 @@ class Metrics:
         yield from gauges.of_entries(db, self._shown)
         yield from gauges.of_wakes(db, [name for kind, name in self._shown if kind == Kind.HEARTBEAT])
         yield from gauges.of_outbox(db, self._settings.channels)
-        yield from gauges.of_breakers(db, possible.providers(self._settings))
+        yield from gauges.of_breakers(db, possible.circuits(self._settings))
         yield from gauges.of_queue(db, at)
         yield from gauges.of_budgets(db, self._settings, self._shown, at)
         yield from gauges.of_files(self._settings.state)

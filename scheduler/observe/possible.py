@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from cron.job import Job
 from heartbeat import items
 from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner, PythonRunner, Runner
+from scheduler.circuit import Circuit
 from scheduler.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.settings import Settings
+from scheduler.work import asking
 
 BY_HAND = (Trigger.MANUAL, Trigger.API)
 FROM_OUTSIDE = (*BY_HAND, Trigger.WEBHOOK)
@@ -58,9 +60,20 @@ def models(settings: Settings) -> list[str]:
 
 def providers(settings: Settings) -> list[str]:
     """Every provider that an enabled agent or job may ask."""
-    of_beats = (runner for beat in settings.heartbeats.values() if beat.enabled for runner in _model_runners(beat))
-    of_jobs = (agent.runner for agent in _asked_by_jobs(settings) if isinstance(agent.runner, ModelRunner))
-    return sorted({runner.provider.name for runner in (*of_beats, *of_jobs)})
+    return sorted({circuit.provider for circuit in circuits(settings)})
+
+
+def circuits(settings: Settings) -> list[Circuit]:
+    """Every model that an enabled agent or job may ask at a provider."""
+    of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _asked_by(beat))
+    of_jobs = ((agent.runner, agent.model) for agent in _asked_by_jobs(settings))
+    return sorted(asking.models(*of_beats, *of_jobs))
+
+
+def _asked_by(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:
+    yield beat.runner, beat.model
+    if beat.decide:
+        yield beat.decide.runner, beat.decide.model
 
 
 def _asked_by_jobs(settings: Settings) -> Iterator[Agent]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from scheduler import paces
 from scheduler.allowance import ALL
+from scheduler.circuit import Breaker
 from scheduler.observe import waits
 from scheduler.outcome import Kind
 from scheduler.tables import boots, breakers, holds, outbox, past, spend
@@ -46,12 +47,25 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "config_hash": _config_hash(db),
         "config_refused": _refused(boots.latest(db)),
         "deadman_problem": _deadman_problem(boots.latest(db)),
-        "breakers": breakers.open_ones(db),
+        "breakers": [_breaker(breaker) for breaker in breakers.open_ones(db)],
         "budget": _budget(spend.today(db, now).get(ALL)),
         "entries": listed,
         "queue": _queue(db, listed, now),
         "wakes": waits.everywhere(db, now),
         "outbox": [_outbox(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
+    }
+
+
+def _breaker(breaker: Breaker) -> dict[str, Any]:
+    """To what no calls are made, why, and when the next one may probe it; a model of null means the provider as a whole."""
+    circuit = breaker.circuit
+    return {
+        "provider": circuit.provider,
+        "model": None if circuit.is_whole else circuit.model,
+        "reason": breaker.reason,
+        "error": breaker.error,
+        "opened_at": iso(breaker.opened_at),
+        "next_probe_at": iso(breaker.probe_at),
     }
 
 

@@ -18,6 +18,13 @@ def m001_first_schema(db: Any) -> None:
 
 
 @migrations()
+def m002_breakers_by_model(db: Any) -> None:
+    """Circuit breakers of single models, and whose turn it is to probe."""
+    for statement in BREAKERS_BY_MODEL.split(";\n"):
+        db.conn.execute(statement)
+
+
+@migrations()
 def m003_answers(db: Any) -> None:
     """What became of answers: cut, still to come until when, and why a precheck failed.
 
@@ -334,3 +341,26 @@ create index wake_run on wake (run_id) where run_id is not null
 def m007_cut_runs(db: Any) -> None:
     """When a run was cut short, so that the time in which no daemon ran is not its own."""
     db.execute("alter table run add column cut_at integer")
+
+
+BREAKERS_BY_MODEL = """
+create table breaker_by_model (
+  provider text not null,
+  model text not null,              -- * for the provider as a whole; empty where requests name none
+  reason text not null,             -- class of the failure that opened it
+  error text not null,              -- what the provider said
+  opened_at integer not null,
+  probe_at integer not null,        -- from then on one run may probe
+  half_open_at integer not null,    -- when the present round of probes could begin
+  tried_by integer,                 -- the run that probes; null: none, or it has ended
+  turns text not null,              -- which entries could probe since it opened, the latest last, as JSON
+  primary key (provider, model)
+) strict, without rowid;
+
+insert into breaker_by_model (provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns)
+  select provider, '*', reason, '', opened_at, probe_at, probe_at, tried_by, '[]' from breaker;
+
+drop table breaker;
+
+alter table breaker_by_model rename to breaker
+"""

@@ -12,6 +12,7 @@ from heartbeat.prompt import Measure, Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
+from scheduler.circuit import Circuit
 from scheduler.outcome import Call, Ending, Failure, Outcome, Skip
 from scheduler.work.entry import Claim, Start
 
@@ -75,6 +76,7 @@ def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
         retry_after=answer.retry_after,
         tools_ignored=answer.tools_ignored,
         unheard=answer.unheard,
+        status=answer.status,
     )
 
 
@@ -101,7 +103,7 @@ def outgrows(claim: Claim, prompt: Prompt) -> bool:
 
 def why(claim: Claim, obstacle: Skip) -> str | None:
     """What is to be said of an obstacle beside its name."""
-    return claim.over_budget if obstacle is Skip.BUDGET else None
+    return {Skip.BUDGET: claim.over_budget, Skip.BREAKER_OPEN: claim.breaker_open}.get(obstacle)
 
 
 def about(claim: Claim) -> dict[str, object]:
@@ -114,9 +116,11 @@ def about(claim: Claim) -> dict[str, object]:
     }
 
 
-def providers(*asked: Runner | None) -> tuple[str, ...]:
-    """The names of the providers at which models are asked, each once."""
-    return tuple(dict.fromkeys(runner.provider.name for runner in asked if isinstance(runner, ModelRunner)))
+def models(*asked: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
+    """The models that these runners ask at providers of the config, each once."""
+    return tuple(
+        dict.fromkeys(Circuit(runner.provider.name, model or "") for runner, model in asked if isinstance(runner, ModelRunner))
+    )
 
 
 def make_room(workspace: Path, program: object) -> None:

@@ -12,6 +12,7 @@ from cron.job import Job
 from heartbeat import verdict
 from heartbeat.spec import Agent
 from scheduler import paces
+from scheduler.circuit import Circuit
 from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Reason, Skip
 from scheduler.wake import Wake
 from scheduler.work import asking, prompts
@@ -50,8 +51,8 @@ class JobEntry(Entry):
         return self.agent.model if self.agent else None
 
     @property
-    def providers(self) -> tuple[str, ...]:
-        return asking.providers(self.agent.runner) if self.agent else ()
+    def models(self) -> tuple[Circuit, ...]:
+        return asking.models((self.agent.runner, self.agent.model)) if self.agent else ()
 
     @property
     def lane(self) -> str | None:

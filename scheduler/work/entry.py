@@ -15,6 +15,7 @@ from heartbeat.prompt import Activity
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import said, with_note
 from scheduler.allowance import Reserved
+from scheduler.circuit import Circuit, around
 from scheduler.outcome import Ending, Kind, Skip, Trigger
 from scheduler.settings import OnFailure
 from scheduler.wake import Wake
@@ -48,10 +49,11 @@ class Claim:
     """One attempt that this daemon owns, with all that its worker needs to know; `started_at` is its `now`.
 
     `entry` is the config the attempt began with. `last_beat` and `failures` speak of the runs before this slot, `messages` of
-    what was said in them, as (role, text). `probes` are the providers with an open breaker that this attempt may try; `asked`
-    holds when each item of a checklist was last asked about, by its hash, and `last_precheck` the digest of what a precheck
-    last printed. `busy`: somebody else has the lane. `last_error` is that of the run before, if it failed; `up_since` when the
-    daemon began, or its machine last woke up; `activity` what a gateway last told of the agent.
+    what was said in them, as (role, text). `breaker_open` says what an open circuit breaker keeps it from asking, None where
+    there is none; `probes` are the open ones that this attempt may probe. `asked` holds when each item of a checklist was last
+    asked about, by its hash, and `last_precheck` the digest of what a precheck last printed. `busy`: somebody else has the
+    lane. `last_error` is that of the run before, if it failed; `up_since` when the daemon began, or its machine last woke up;
+    `activity` what a gateway last told of the agent.
     `over_budget` says why the most that it can take no longer fits into the day, None if it does; `reserved` is what it may
     take, None without a budget.
     """
@@ -69,11 +71,11 @@ class Claim:
     wakes: tuple[Wake, ...]
     last_beat: datetime | None
     failures: int
-    breaker_open: bool = False
+    breaker_open: str | None = None
     busy: bool = False
     over_budget: str | None = None
     reserved: Reserved | None = None
-    probes: tuple[str, ...] = ()
+    probes: tuple[Circuit, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
     asked: Mapping[str, datetime] = field(default_factory=dict)
     last_precheck: str | None = None
@@ -160,8 +162,17 @@ class Entry(ABC):
 
     @property
     @abstractmethod
-    def providers(self) -> tuple[str, ...]:
-        """The names of the providers whose models it asks."""
+    def models(self) -> tuple[Circuit, ...]:
+        """The models that it asks at providers of the config."""
+
+    @property
+    def circuits(self) -> tuple[Circuit, ...]:
+        """What must be in order for it to run: each provider that it asks, and each model there."""
+        return around(self.models)
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
 
     @property
     @abstractmethod

@@ -19,6 +19,7 @@ from heartbeat.runners import Answer, Run, Tokens
 from heartbeat.runners import ask as runners
 from heartbeat.spec import Decide, Heartbeat
 from scheduler import paces
+from scheduler.circuit import Circuit
 from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
 from scheduler.wake import Wake, in_turns
 from scheduler.work import asking
@@ -48,8 +49,10 @@ class HeartbeatEntry(Entry):
         return self.spec.model
 
     @property
-    def providers(self) -> tuple[str, ...]:
-        return asking.providers(self.spec.decide.runner if self.spec.decide else None, self.spec.runner)
+    def models(self) -> tuple[Circuit, ...]:
+        decide = self.spec.decide
+        first = ((decide.runner, decide.model),) if decide else ()
+        return asking.models(*first, (self.spec.runner, self.spec.model))
 
     @property
     def lane(self) -> str:
@@ -211,7 +214,7 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         paused=claim.paused,
         busy=claim.busy,
         checklist=checklist_of(spec),
-        breaker_open=claim.breaker_open,
+        breaker_open=claim.breaker_open is not None,
         over_budget=claim.over_budget is not None,
         room=asking.room(claim),
         slot=claim.slot,

@@ -29,7 +29,11 @@ async def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.
 
 def gates(claim: Claim) -> list[tuple[Skip, bool]]:
     """Each reason not to ask the agent that is known beforehand, with whether it stands in the way."""
-    return [(Skip.BUSY, claim.busy), (Skip.BUDGET, claim.over_budget is not None), (Skip.BREAKER_OPEN, claim.breaker_open)]
+    return [
+        (Skip.BUSY, claim.busy),
+        (Skip.BUDGET, claim.over_budget is not None),
+        (Skip.BREAKER_OPEN, claim.breaker_open is not None),
+    ]
 
 
 def _about(job: Job, agent: Agent, claim: Claim) -> dict[str, object]:

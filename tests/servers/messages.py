@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from servers.scripted import Act, reply
+from servers.scripted import Act, Request, Server, reply
 
 USAGE = {"input_tokens": 120, "output_tokens": 30, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 2}
 
@@ -37,3 +38,20 @@ def says(words: str) -> Act:
 
 def refuses(status: int, kind: str, words: str, **headers: str) -> Act:
     return reply({"type": "error", "error": {"type": kind, "message": words}}, status, **headers)
+
+
+class Models(Server):
+    """Answers each request by what is in it, and not by its place in a script; `answer` may be replaced meanwhile."""
+
+    def __init__(self, answer: Callable[[Request], Act]) -> None:
+        super().__init__([])
+        self.answer = answer
+
+    def _next(self, request: Request) -> Act:
+        with self._lock:
+            self.requests.append(request)
+            return self.answer(request)
+
+    def models(self) -> list[str]:
+        """The models that were asked for, in the order of the requests."""
+        return [request.json["model"] for request in self.requests]

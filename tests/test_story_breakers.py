@@ -1,0 +1,265 @@
+"""Stories of circuit breakers: which refusal shuts off what, who makes the probe, and how this is shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from servers.messages import Models, message, refuses, says, text
+from servers.scripted import Act, Request, Server, hang_up, reply
+from test_metrics import Page
+from world import World
+
+from scheduler.cli.main import main
+from scheduler.events import BreakerMoved
+from scheduler.observe import explain
+from scheduler.observe.status import snapshot
+from scheduler.outcome import Kind
+from scheduler.work import lanes
+
+Play = Callable[..., World]
+
+KEY = "sk-ant-canary-0123456789"
+OK = says("HEARTBEAT_OK")
+NO_KEY = refuses(401, "authentication_error", "invalid x-api-key")
+FORBIDDEN = refuses(403, "permission_error", "this key may not use that model")
+
+
+def fleet(url: str, *names: str, **beats: str) -> str:
+    """Agents of one provider that beat every 30 minutes, all at the same time; a keyword adds keys to one heartbeat.
+
+    `model_NAME` names the model of an agent.
+    """
+    lines = [
+        f'providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{url}"}}}}',
+        "channels: {hook: {kind: webhook, url: 'http://127.0.0.1:1/x', allow_private: true}}",
+        "defaults: {agent: {runner: {kind: anthropic}}}",
+        "agents:",
+    ]
+    for name in names:
+        keys = {"interval": "30m", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "hook", "retries": "0"}
+        more = beats.get(name, "")
+        beat = ", ".join([f"{key}: {value}" for key, value in keys.items() if f"{key}:" not in more] + ([more] if more else []))
+        lines.append(f"  {name}: {{model: {beats.get(f'model_{name}', 'claude-haiku-5-5')}, heartbeat: {{{beat}}}}}")
+    return "\n".join(lines) + "\n"
+
+
+def by_model(**answers: Act) -> Callable[[Request], Act]:
+    """Answers by the model that is asked for (`_` for `-`); all others are well."""
+    return lambda request: answers.get(str(request.json["model"]).replace("-", "_"), OK)
+
+
+def ends(world: World, name: str) -> Counter[str]:
+    """How often each end came for an agent."""
+    return Counter(str(row["reason"] or row["outcome"]) for row in world.rows(name))
+
+
+FIVE = ("a", "b", "c", "d", "e")
+LATER = {name: f"stagger: {5 * place}m" for place, name in enumerate(FIVE) if place}  # one after the other
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_model_that_is_refused_costs_the_other_agents_of_its_provider_nothing(play: Play, status: int) -> None:
+    with Models(by_model(forbidden=refuses(status, "permission_error", "no"))) as server:
+        world = play(fleet(server.url, *FIVE, model_a="forbidden", **LATER), environ={"KEY": KEY})
+        world.run(hours=24)
+    assert [ends(world, name) for name in FIVE[1:]] == [Counter(ok=48)] * 4
+    assert server.models().count("forbidden") == 49
+
+
+def test_a_refused_model_is_tried_once_in_half_an_hour(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=65)
+    assert [line.split(" ", 3)[3] for line in world.story()] == [
+        "failed auth", "skipped breaker_open", "skipped breaker_open",
+        "failed auth", "skipped breaker_open", "skipped breaker_open",
+        "failed auth",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment")])
+def test_a_key_or_an_account_that_is_refused_shuts_off_the_whole_provider(play: Play, status: int, reason: str) -> None:
+    with Models(lambda request: refuses(status, "authentication_error", "no")) as server:
+        world = play(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
+        world.run(minutes=29)
+    assert (ends(world, "a"), ends(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
+
+
+def test_the_agent_whose_probe_failed_is_not_the_next_one_to_probe(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world.run(hours=6)
+    probes = [row["name"] for row in world.rows() if row["reason"] == "auth"][5:]
+    assert probes == [*FIVE, *FIVE, *FIVE][:12]
+
+
+def test_an_agent_that_is_alone_with_its_provider_makes_every_probe(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, "a", "far", far="interval: 1d"), environ={"KEY": KEY})
+        world.run(hours=3, minutes=10)
+    assert ends(world, "a")["auth"] == 7
+
+
+def test_an_agent_that_always_declines_its_probe_does_not_keep_the_others_from_probing(play: Play, tmp_path: Path) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, "a", "idle", idle="interval: 10m, checklist: HEARTBEAT.md"), environ={"KEY": KEY})
+        world.write("idle/HEARTBEAT.md", "")
+        world.run(hours=3, minutes=10)
+    assert ends(world, "a")["auth"] == 7
+
+
+def test_an_agent_that_must_pass_its_turn_waits_for_the_one_that_probes(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, "a", "b", b="stagger: 5m"), environ={"KEY": KEY})
+        world.run(minutes=20)
+        server.answer = lambda request: OK
+        world.run(minutes=20)
+    assert [line[6:] for line in world.story("a")] == ["08:00 interval failed auth", "08:30 interval ok heartbeat_ok"]
+    assert [line[6:] for line in world.story("b")][1:] == ["08:31 interval ok heartbeat_ok"]
+    assert world.rows("a")[1]["finished_at"] >= world.rows("b")[1]["finished_at"]
+
+
+def test_a_reload_lets_the_agent_probe_whose_probe_failed(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        yaml = fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m")
+        world = play(yaml, environ={"KEY": KEY})
+        world.run(minutes=9)
+        server.answer = lambda request: OK
+        world.reload(yaml)
+        world.run(minutes=1, seconds=30)
+    assert world.story("a")[-1] == "03-02 08:10 interval ok heartbeat_ok"
+
+
+def test_a_probe_that_fails_for_another_reason_leaves_the_next_one_to_the_next_agent(play: Play) -> None:
+    script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
+    with Server(script) as server:
+        world = play(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
+        world.run(minutes=45)
+    assert [line.split(" ", 3)[3] for line in world.story()] == [
+        "failed auth", "skipped breaker_open", "skipped breaker_open", "failed overloaded", "ok heartbeat_ok",
+    ]  # fmt: skip
+
+
+def test_of_agents_without_slots_whose_probe_comes_together_the_next_begins_when_the_first_says_nothing(play: Play) -> None:
+    script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
+    names = ("a", "b", "c")
+    with Server(script) as server:
+        world = play(fleet(server.url, *names, **dict.fromkeys(names, "interval: none")), environ={"KEY": KEY})
+        world.wake("a", "one")
+        world.run(minutes=5)
+        world.wake("b", "two")
+        world.wake("c", "three")
+        world.run(minutes=26)
+    assert [row["outcome"] for row in world.rows() if row["slot"] >= "2026-03-02T08:30"].count("ok") == 2
+
+
+def test_an_answer_that_is_no_use_shows_all_the_same_that_the_provider_answers(play: Play) -> None:
+    with Server([NO_KEY, reply(message(text("No."), stop_reason="refusal")), OK]) as server:
+        world = play(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m"), environ={"KEY": KEY})
+        world.run(minutes=45)
+    assert ends(world, "a") + ends(world, "b") == Counter(auth=1, breaker_open=5, bad_answer=1, ok=3)
+
+
+def test_the_success_of_another_model_does_not_open_the_way_to_the_refused_one(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 5m", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=25)
+    assert server.models().count("forbidden") == 1
+
+
+def test_a_job_that_asks_with_another_model_is_not_shut_off(play: Play) -> None:
+    cron = 'cron: {digest: {every: 30m, prompt: "Write it.", agent: a, model: claude-sonnet-5, deliver: hook}}\n'
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", model_a="forbidden") + cron, environ={"KEY": KEY})
+        world.run(minutes=95)
+    assert ends(world, "digest") == Counter(ok=3)
+
+
+def test_a_decision_by_a_refused_model_shuts_off_whoever_needs_it_and_nobody_else(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        yaml = fleet(server.url, "a", "b", a="interval: 10m, decide: {model: forbidden}", b="interval: 10m")
+        world = play(yaml, environ={"KEY": KEY})
+        world.run(minutes=25)
+    assert (ends(world, "a"), ends(world, "b")) == (Counter(auth=1, breaker_open=2), Counter(ok=3))
+
+
+def test_breakers_survive_a_restart_and_are_probed_at_once_then(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=15)
+        assert len(server.requests) == 1
+        world.off(minutes=1)
+        world.run(minutes=5)
+    assert len(server.requests) == 2
+
+
+def test_a_breaker_of_a_model_that_nobody_asks_any_more_is_forgotten(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.reload(fleet(server.url, "a"))
+    assert world.store.connection.execute("select count(*) from breaker").fetchone()[0] == 0
+
+
+def test_a_connection_that_fails_opens_no_breaker(play: Play) -> None:
+    with Server([hang_up()]) as server:
+        world = play(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
+        world.run(minutes=25)
+    assert ends(world, "a") == Counter(connect=3)
+
+
+# How it is shown.
+
+
+def test_the_row_of_a_skip_says_which_model_of_which_provider_refused_with_what(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=15)
+    said = "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model"
+    assert world.rows("a")[1]["error"] == said
+    moved = next(event for event in world.events if isinstance(event, BreakerMoved))
+    assert (*moved.circuit, moved.is_open, moved.reason) == ("anthropic", "forbidden", True, "auth")
+
+
+def test_status_names_provider_and_model_and_when_they_are_probed(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=5)
+    (found,) = snapshot(world.store.connection, world.clock.now)["breakers"]
+    assert found == {
+        "provider": "anthropic", "model": "forbidden", "reason": "auth",
+        "error": "HTTP 403 Forbidden: this key may not use that model",
+        "opened_at": "2026-03-02T08:00:00Z", "next_probe_at": "2026-03-02T08:30:00Z",
+    }  # fmt: skip
+    assert main(["status", "--state", str(world.state)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "circuit breaker open: provider anthropic, model forbidden since" in printed
+    assert "HTTP 403 Forbidden: this key may not use that model" in printed
+
+
+def test_explain_names_provider_and_model(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        asked = explain.about(
+            world.store.connection, world.plan(), (Kind.HEARTBEAT, "a"), lanes.beside(world.state), world.clock.now, running=True
+        )
+    assert asked is not None
+    assert explain.at_present(asked)["now"]["detail"] == (
+        "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
+        " next probe at 2026-03-02 08:30:00 UTC"
+    )
+
+
+def test_the_metrics_tell_a_provider_from_one_of_its_models(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
+        page = Page(world)
+        world.run(minutes=5)
+    shown = page.text()
+    assert 'heartbeatd_breaker_open{provider="anthropic"} 0' in shown
+    assert 'heartbeatd_breaker_model_open{provider="anthropic",model="forbidden"} 1' in shown
+    assert 'heartbeatd_breaker_model_open{provider="anthropic",model="claude-haiku-5-5"} 0' in shown
