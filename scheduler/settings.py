@@ -18,6 +18,7 @@ May = Literal["read", "wake", "operate", "edit"]
 Transport = Literal["webhook", "telegram", "discord", "command", "apprise"]
 Uncertain = Literal["resend", "hold"]
 
+LOG = "log"  # the built-in channel
 LAST = "last"  # in `deliver`: whoever spoke with the agent last
 
 

@@ -33,6 +33,7 @@ class Turn:
     held: set[str] | None = None  # the agents whose lanes are held; None: nobody has looked yet
     waited_for: set[tuple[str, str]] | None = None  # the entries for which a wake may wait; None: nobody has looked yet
     breakers: dict[Circuit, Breaker] | None = None  # the open ones; None: nobody has looked yet
+    unsteady: frozenset[Circuit] = frozenset()  # what flaps and works at present, as found with the breakers
 
     @property
     def limits(self) -> Limits:

@@ -120,7 +120,7 @@ def test_whoever_cannot_run_for_a_provider_that_refuses_does_not_work_again_befo
         world.run(minutes=65)
     whys = [row["reason"] for row in world.rows("web")]
     assert {"breaker_open", "precheck"} == set(whys)
-    assert [text[:17] for _, name, text in world.said if name == "web"] == ["Agent web was not"]
+    assert [text.splitlines()[0][:34] for _, _, text in world.said] == ["Provider anthropic refuses the key"]
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment"), (403, "auth")])

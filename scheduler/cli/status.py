@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from scheduler.circuit import EVERY_MODEL, Circuit
 from scheduler.cli import options, reach
 from scheduler.cli.figures import why
 from scheduler.cli.names import called
@@ -58,19 +59,33 @@ def _worries(seen: dict[str, Any]) -> Iterator[str]:
     if seen["deadman_problem"]:
         yield f"deadman: pings do not arrive: {seen['deadman_problem']}"
     yield from map(_breaker, seen["breakers"])
+    yield from map(_outage, seen["outages"])
+    for entry in seen["flapping"]:
+        yield f"flapping: {called(entry['kind'], entry['name'])} failed and worked again by turns"
 
 
 def _breaker(breaker: dict[str, Any]) -> str:
-    model = "" if breaker["model"] is None else f", model {breaker['model']}" if breaker["model"] else ", its only model"
     since, probe = local(breaker["opened_at"]), local(breaker["next_probe_at"])
     why = breaker["error"] or breaker["reason"]
-    return f"circuit breaker open: provider {breaker['provider']}{model} since {since}, next probe from {probe}: {why}"
+    return f"circuit breaker open: {_circuit(breaker)} since {since}, next probe from {probe}: {why}"
+
+
+def _outage(outage: dict[str, Any]) -> str:
+    state = "failing" if outage["failing"] else "works again"
+    flapping = " and flapping" if outage["flapping"] else ""
+    told = f"reported {local(outage['told_at'])}" if outage["told_at"] else "not reported yet"
+    return f"{state}{flapping}: {_circuit(outage)} ({outage['reason']}) since {local(outage['since'])}, {told}"
+
+
+def _circuit(named: dict[str, Any]) -> str:
+    """A provider, or one of its models, as the config names them."""
+    return str(Circuit(named["provider"], EVERY_MODEL if named["model"] is None else named["model"]))
 
 
 def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
     """The snapshot, with what only the lock can tell: whether the last life goes on."""
     empty: dict[str, Any] = {"daemon": None, "downs": [], "config_hash": None, "config_refused": None, "breakers": []}
-    empty |= {"deadman_problem": None}
+    empty |= {"deadman_problem": None, "outages": [], "flapping": []}
     seen = seen or empty | {"budget": None, "entries": [], "queue": None, "wakes": [], "outbox": []}
     return seen | {"daemon": (seen["daemon"] or {}) | {"running": up is not None, "pid": up.pid if up else None}}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from scheduler.engine import again, budgets, money
+from scheduler.circuit import answers
+from scheduler.engine import again, budgets, money, outages
 from scheduler.events import Mismatched, ProviderFailed
 from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Ending, Failure
 from scheduler.tables import breakers
@@ -26,16 +27,16 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
     # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
     is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
     heard = [call for call in ending.calls if is_current and not _is_cut_short(call)]
-    closed = [circuit for call in heard for circuit in breakers.hear(turn, claim, call, _words(call, ending))]
+    closed = [circuit for call in heard for circuit in breakers.hear(turn, claim, call, outages.words(call.provider, ending))]
+    for circuit in closed:
+        outages.closed(turn, claim, circuit)
+    for call in heard:
+        if answers(call):
+            outages.answers(turn, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.give_back(turn, claim, asked=bool(ending.calls), wait=wait)
     if closed or given_back:
         again.begin_anew(turn)
-
-
-def _words(call: Call, ending: Ending) -> str:
-    """What the provider said of a call that failed, without the name that the error begins with."""
-    return (ending.error or "").removeprefix(f"provider {call.provider!r}: ")
 
 
 def _tell_of(turn: Turn, claim: Claim, call: Call) -> None:

@@ -8,7 +8,20 @@ from functools import partial
 
 from scheduler.engine import guarded, planning, waking
 from scheduler.engine.guarded import Part
-from scheduler.tables import boots, digests, duequeue, former, history, holds, jumps, outbox, sessions, spend, stalls
+from scheduler.tables import (
+    boots,
+    changes,
+    digests,
+    duequeue,
+    former,
+    history,
+    holds,
+    jumps,
+    outbox,
+    sessions,
+    spend,
+    stalls,
+)
 from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
@@ -35,6 +48,7 @@ def keep(turn: Turn, house: House) -> House:
     digests.forget(turn)
     sessions.forget(turn)
     spend.forget(turn)
+    changes.forget(turn)
     kept = turn.plan.settings.history
     former.forget(turn, kept.keep)
     jumps.forget(turn, kept.keep)

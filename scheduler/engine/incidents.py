@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heartbeat.verdict import digest
-from scheduler.engine import notices
+from scheduler.engine import notices, outages, recipients
 from scheduler.engine.notices import Notice, Story
 from scheduler.events import Told
-from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.settings import OnFailure
-from scheduler.tables import breakers, history, incidents, outbox, targets
+from scheduler.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.settings import LOG, OnFailure
+from scheduler.tables import breakers, changes, history, incidents, outbox
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.incidents import CHANNEL, Incident
 from scheduler.tables.outbox import Letter, Origin
@@ -21,7 +21,6 @@ from scheduler.work.entry import Claim, Entry
 
 MOST_FAULTS = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
 
-LOG = "log"
 CHAIN = tuple(Skip)  # in the order in which a beat is checked
 
 # What one and the same check may say: where it says something else, it does not say the first any more.
@@ -34,14 +33,19 @@ CHECKS = (
 def hear(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     """How a run ended, for those who want to know of its failures; gives what the standing row remembers of it.
 
-    A run that goes well while nothing was wrong costs nothing here.
+    Where a provider is at fault, the outage of that is reported, and not each entry that suffers from it. A run that goes well
+    while nothing was wrong costs nothing here.
     """
     if _is_trouble(ending) and claim.entry.on_failure.after:
-        return _worse(turn, claim, ending, standing)
+        blamed = outages.blame(turn, claim, ending)
+        if blamed is not None:
+            return _suffers(turn, claim, ending, standing, blamed)
+        has_closed = ending.reason is Skip.BREAKER_OPEN  # in the meantime: nothing is wrong any more
+        return standing if has_closed else _worse(turn, claim, ending, standing)
     if ending.precheck_problem and ending.outcome in ANSWERS and claim.entry.on_failure.after:
         return _precheck_fails(turn, claim, ending, standing)
-    if standing.troubles and _is_over(turn, claim, ending):
-        return _better(turn, claim, standing)
+    if (standing.troubles or standing.flapping) and _is_over(turn, claim, ending):
+        return _better(turn, claim, ending, standing)
     return standing
 
 
@@ -78,27 +82,51 @@ def _is_past(trouble: Skip, reason: Skip) -> bool:
     return CHAIN.index(reason) > CHAIN.index(trouble) or any({trouble, reason} <= check for check in CHECKS)
 
 
+def _suffers(turn: Turn, claim: Claim, ending: Ending, standing: Standing, blamed: outages.Blame) -> Standing:
+    """A provider is at fault: what is known of the entry is kept for `status`, and notices are the outage's."""
+    entry, count = claim.entry, standing.troubles + 1
+    was = _found(turn, claim, standing)
+    now = replace(was, reason=_lasting(was.reason, ending), circuit=blamed.circuit)
+    incidents.put(turn, entry.kind, entry.name, now)
+    outages.fails(turn, claim, blamed, count)
+    return standing._replace(troubles=count)
+
+
 def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     entry, count = claim.entry, standing.troubles + 1
-    was = (incidents.find(turn.db, entry.kind, entry.name) if standing.troubles else None) or Incident(turn.now)
+    was = _found(turn, claim, standing)
     fault = digest(ending.error or ending.reason or "", "numbers")
-    known = fault in was.faults or _is_consequence(was, ending)
-    faults = was.faults if known or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
-    now = replace(was, faults=faults, reason=_lasting(was.reason, ending))
-    notice = _news(turn, was, now, count, entry.on_failure)
+    faults = was.faults if fault in was.faults or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
+    now = replace(was, faults=faults, reason=_lasting(was.reason, ending), circuit=None)
+    notice = _news(turn, claim, was, now, count)
+    if notice is Notice.FLAPPING and was.flapping_at is None:
+        now = replace(now, flapping_at=turn.now)
+    if notice is Notice.STEADY:
+        now = replace(now, flapping_at=None)
     if notice is not None:
         text = notices.worse(notice, claim, ending, _story(turn, now, count))
         _notify(turn, claim, notice, text)
         now = replace(now, told_at=turn.now)
     incidents.put(turn, entry.kind, entry.name, now)
-    return standing._replace(troubles=count)
+    return standing._replace(troubles=count, flapping=int(now.flapping_at is not None))
+
+
+def _found(turn: Turn, claim: Claim, standing: Standing) -> Incident:
+    """The incident of an entry that is in trouble; what flaps and worked until now has begun to fail now."""
+    known = standing.troubles or standing.flapping
+    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name) if known else None
+    if was is None:
+        return Incident(turn.now)
+    return was if standing.troubles else replace(was, since=turn.now, reason=None, circuit=None)
 
 
 def _precheck_fails(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     """The agent has answered, so that whatever else was wrong is over; but its precheck failed, and it was asked all the same."""
     was = incidents.find(turn.db, claim.entry.kind, claim.entry.name) if standing.troubles else None
     if was is not None and was.reason != Skip.PRECHECK_FAILED:
-        standing = _better(turn, claim, standing)
+        standing = _better(turn, claim, ending, standing)
+        if not standing.flapping:
+            changes.drop(turn, claim.entry.kind, claim.entry.name)  # one trouble gives way to another: that is no flapping
     failing = replace(ending, reason=Skip.PRECHECK_FAILED, error=ending.precheck_problem)
     return _worse(turn, claim, failing, standing)
 
@@ -108,32 +136,69 @@ def _lasting(before: str | None, ending: Ending) -> str | None:
     return before if before and before not in CHAIN and isinstance(ending.reason, Skip) else ending.reason
 
 
-def _is_consequence(was: Incident, ending: Ending) -> bool:
-    """A provider that is left alone is no new fault where its refusal has been told."""
-    return ending.reason is Skip.BREAKER_OPEN and was.reason in (
-        Failure.AUTH,
-        Failure.PAYMENT,
-        Failure.NOT_FOUND,
-        Reason.RATE_LIMITED,
-        Skip.BREAKER_OPEN,
-    )
-
-
-def _news(turn: Turn, was: Incident, now: Incident, count: int, rule: OnFailure) -> Notice | None:
-    """What there is to tell of a trouble that has come again; None where it has been told."""
+def _news(turn: Turn, claim: Claim, was: Incident, now: Incident, count: int) -> Notice | None:
+    """What there is to report of a trouble that has come again; None where it has been reported."""
+    entry, rule = claim.entry, claim.entry.on_failure
+    if was.flapping_at is not None:
+        return _news_of_flapping(turn, claim, was, count)
     if was.told_at is None:
-        return Notice.FAILING if count >= rule.after else None
+        if count < rule.after:
+            return None
+        return Notice.FLAPPING if changes.note(turn, entry.kind, entry.name) else Notice.FAILING
     if now.faults != was.faults:
         return Notice.CHANGED
     return Notice.REMINDER if turn.now - was.told_at >= rule.remind else None
 
 
-def _better(turn: Turn, claim: Claim, standing: Standing) -> Standing:
-    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name)
-    incidents.drop(turn, claim.entry.kind, claim.entry.name)
-    if claim.entry.on_failure.after and was is not None and was.told_at is not None:
+def _news_of_flapping(turn: Turn, claim: Claim, was: Incident, count: int) -> Notice | None:
+    entry, rule = claim.entry, claim.entry.on_failure
+    if count == rule.after:
+        changes.note(turn, entry.kind, entry.name)
+    elif count > rule.after and changes.is_stable(turn, entry.kind, entry.name):
+        changes.drop(turn, entry.kind, entry.name)
+        return Notice.STEADY
+    return Notice.FLAPPING if _is_to_be_reminded(turn, was, rule) else None
+
+
+def _is_to_be_reminded(turn: Turn, was: Incident, rule: OnFailure) -> bool:
+    return was.told_at is None or turn.now - was.told_at >= rule.remind
+
+
+def _better(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+    entry = claim.entry
+    was = incidents.find(turn.db, entry.kind, entry.name)
+    if was is not None and was.circuit is not None and ending.outcome in ANSWERS:
+        outages.works(turn, claim, was.circuit)
+    if was is not None and was.flapping_at is not None and entry.on_failure.after:
+        return _better_again(turn, claim, was, standing)
+    incidents.drop(turn, entry.kind, entry.name)
+    if not entry.on_failure.after or was is None or was.told_at is None:
+        return standing._replace(troubles=0, flapping=0)
+    if not changes.note(turn, entry.kind, entry.name):
         text = notices.better(claim, was.reason, _story(turn, was, standing.troubles))
         _notify(turn, claim, Notice.RECOVERED, text)
+        return standing._replace(troubles=0, flapping=0)
+    _notify(turn, claim, Notice.FLAPPING, notices.flaps(claim))
+    now = Incident(turn.now, told_at=turn.now, flapping_at=turn.now)
+    incidents.put(turn, entry.kind, entry.name, now)
+    return standing._replace(troubles=0, flapping=1)
+
+
+def _better_again(turn: Turn, claim: Claim, was: Incident, standing: Standing) -> Standing:
+    """What flaps works: that is reported once it has done so for an hour, and before only as a reminder."""
+    entry = claim.entry
+    if standing.troubles >= entry.on_failure.after and was.circuit is None:
+        changes.note(turn, entry.kind, entry.name)
+    elif changes.is_stable(turn, entry.kind, entry.name):
+        changes.drop(turn, entry.kind, entry.name)
+        incidents.drop(turn, entry.kind, entry.name)
+        _notify(turn, claim, Notice.RECOVERED, notices.stable(claim))
+        return standing._replace(troubles=0, flapping=0)
+    now = replace(was, since=turn.now, circuit=None)
+    if _is_to_be_reminded(turn, was, entry.on_failure):
+        _notify(turn, claim, Notice.FLAPPING, notices.flaps(claim))
+        now = replace(now, told_at=turn.now)
+    incidents.put(turn, entry.kind, entry.name, now)
     return standing._replace(troubles=0)
 
 
@@ -142,10 +207,7 @@ def _story(turn: Turn, incident: Incident, count: int) -> Story:
 
 
 def _notify(turn: Turn, claim: Claim, notice: Notice, text: str) -> None:
-    """Tell those who are to be told; where all of their channels are dead, somebody else."""
-    wished, dead = claim.entry.on_failure.deliver, incidents.dead_targets(turn.db)
-    living = tuple(target for target in targets.of(turn, wished, claim.entry.lane) if target not in dead)
-    outbox.notify(turn, outbox.origin(claim), notice, text, living or (_elsewhere(turn, wished, dead),))
+    outbox.notify(turn, outbox.origin(claim), notice, text, recipients.of(turn, claim.entry))
 
 
 def tell_of_expired(turn: Turn, entry: Entry, expired: tuple[Wake, ...]) -> None:
@@ -154,9 +216,7 @@ def tell_of_expired(turn: Turn, entry: Entry, expired: tuple[Wake, ...]) -> None
     run_id, trigger, slot = found or (0, Trigger(expired[0].source), turn.now)
     about = Origin(run_id, entry.kind, entry.name, trigger, slot)
     text = notices.expired(expired, turn.limits.wake_keep)
-    wished, dead = entry.on_failure.deliver, incidents.dead_targets(turn.db)
-    living = tuple(target for target in targets.of(turn, wished, entry.lane) if target not in dead)
-    outbox.notify(turn, about, f"wakes expired {expired[-1].id}", text, living or (_elsewhere(turn, wished, dead),))
+    outbox.notify(turn, about, f"wakes expired {expired[-1].id}", text, recipients.of(turn, entry))
 
 
 def _lost(turn: Turn, letter: Letter, error: str) -> None:
@@ -169,14 +229,7 @@ def _lost(turn: Turn, letter: Letter, error: str) -> None:
         return
     entry = turn.plan.entries.get((Kind(letter.kind), letter.name))
     wished = entry.on_failure.deliver if entry else ()
-    target = _elsewhere(turn, wished, dead | {Target(letter.channel)})
+    target = recipients.elsewhere(turn, wished, dead | {Target(letter.channel)})
     text = notices.undelivered(letter, error)
     if outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", text, (target,)):
         incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now), letter.whom)
-
-
-def _elsewhere(turn: Turn, wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
-    """A channel that works as far as we know: of those that are wished, else any that is declared, else the log."""
-    declared = turn.plan.settings.channels
-    usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].usable)
-    return Target(next((name for name in usable if name != LOG), LOG))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -9,7 +10,8 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat
 from scheduler.config.wording import counted, written
-from scheduler.outcome import ANSWERS, FAILURES, Ending, Kind, Outcome, Skip
+from scheduler.outcome import ANSWERS, FAILURES, Ending, Failure, Kind, Outcome, Skip
+from scheduler.tables.outages import Outage
 from scheduler.tables.outbox import Letter
 from scheduler.wake import Wake
 from scheduler.work.entry import Claim
@@ -28,14 +30,50 @@ WHY = {
     Skip.PROMPT_TOO_LARGE: "its prompt is larger than max_input_tokens",
 }
 
+AFFECTED_SHOWN = 10  # entries that a notice names
+
+# What a provider does that fails, by the class of the failure: of the provider as a whole, and of one of its models.
+REFUSES: Mapping[str, tuple[str, str]] = {
+    Failure.AUTH: ("refuses the key", "does not allow the use of {model}"),
+    Failure.PAYMENT: ("refuses the account until it is paid", ""),
+    Failure.NOT_FOUND: ("", "does not know {model}"),
+    Failure.RATE: ("limits the rate of calls", ""),
+    Failure.OVERLOADED: ("is overloaded", ""),
+    Failure.SERVER: ("answers with server errors", ""),
+    Failure.CONNECT: ("cannot be connected to", ""),
+    Failure.DNS: ("cannot be found by its name", ""),
+    Failure.TLS: ("has no certificate that can be trusted", ""),
+    Failure.TIMEOUT: ("does not answer in time", ""),
+}
+
+# What to do about it.
+REMEDIES: Mapping[str, tuple[str, str]] = {
+    Failure.AUTH: (
+        "put a valid key where providers.{provider}.api_key says; then `heartbeatd reload`; restart if the environment has it.",
+        "have the provider allow the model for this key, or name another `model:`; then `heartbeatd reload`.",
+    ),
+    Failure.PAYMENT: ("see to the account at the provider (credit, billing); then `heartbeatd reload`.", ""),
+    Failure.NOT_FOUND: ("", "correct `model:`, or the provider's `base_url`, in the config and save it."),
+    Failure.RATE: ("use longer intervals or fewer agents, or have the provider raise the limit.", ""),
+    Failure.CONNECT: ("check the network, `network.proxy` and providers.{provider}.base_url.", ""),
+    Failure.DNS: ("check the name server and providers.{provider}.base_url.", ""),
+    Failure.TLS: ("check providers.{provider}.base_url, `network.ca_file` and the clock of this machine.", ""),
+}
+UNTIL_STABLE = "Single changes are not reported until it has been stable for an hour."
+LASTING = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.TLS})  # failures that somebody has to mend
+WAIT = "see the provider's status page; runs go on as soon as it answers."
+
 
 class Notice(StrEnum):
-    """What is told of a run."""
+    """What a notice reports."""
 
     FAILING = "failing"
     CHANGED = "changed"
     REMINDER = "reminder"
     RECOVERED = "recovered"
+    FLAPPING = "flapping"
+    STEADY = "steady"  # it flapped, and fails all the time now
+    REPLACED = "replaced"  # who suffered from a model asks another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +87,12 @@ class Story:
 
     def __str__(self) -> str:
         if self.count == 1:
-            return f"at {self._local(self.since)}"
-        return f"{self.count} times in a row, since {self._local(self.since)} ({_rough(self.now - self.since)})"
+            return f"at {_local(self.since, self.zone)}"
+        return f"{self.count} times in a row, since {_local(self.since, self.zone)} ({_rough(self.now - self.since)})"
 
-    def _local(self, instant: datetime) -> str:
-        return f"{instant.astimezone(self.zone):%Y-%m-%d %H:%M} {self.zone.key}"
+
+def _local(instant: datetime, zone: ZoneInfo) -> str:
+    return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
 
 def worse(notice: Notice, claim: Claim, ending: Ending, story: Story) -> str:
@@ -62,6 +101,8 @@ def worse(notice: Notice, claim: Claim, ending: Ending, story: Story) -> str:
     first = {
         Notice.CHANGED: f"{who} has another fault now; it {verb} {story}.",
         Notice.REMINDER: f"{who} still has the same fault; it {verb} {story}.",
+        Notice.STEADY: f"{who} does not flap any more, but fails all the time; it {verb} {story}.",
+        Notice.FLAPPING: f"{who} flaps: it failed and worked again by turns within 24 hours. At present it fails. {UNTIL_STABLE}",
     }.get(notice, f"{who} {verb} {story}.")
     lines = (first, _fault(ending), _output(claim, ending), f"More: heartbeatd show {claim.run_id}")
     return "\n".join(line for line in lines if line)
@@ -77,6 +118,92 @@ def _before(claim: Claim, reason: str | None) -> str:
     if reason == Skip.PRECHECK_FAILED and isinstance(spec, Heartbeat) and spec.precheck and spec.precheck.on_error == "run":
         return "its precheck failed"
     return "it was not run" if reason in WHY else "it failed"
+
+
+def flaps(claim: Claim) -> str:
+    """It fails again and again, and works at present."""
+    return f"{_called(claim)} flaps: it failed and worked again by turns within 24 hours. At present it works. {UNTIL_STABLE}"
+
+
+def stable(claim: Claim) -> str:
+    """It flapped, and has worked for an hour."""
+    return f"{_called(claim)} works again, and has been stable for an hour."
+
+
+def of_outage(
+    notice: Notice,
+    outage: Outage,
+    affected: Sequence[tuple[str, str]],
+    shut_off: bool,
+    run_id: int,
+    now: datetime,
+    zone: ZoneInfo,
+) -> str:
+    """What a provider does that fails, its words, who is affected, what to do; or that it answers again.
+
+    `affected` are entries by kind and name; `shut_off`: its circuit breaker is open, and no calls are made.
+    """
+    since = f"{_local(outage.since, zone)} ({_rough(now - outage.since)})"
+    failed = f"It failed since {since}: {_first_line(outage.error or outage.reason)}"
+    does = _does(outage)
+    names = f"Affected: {_named(affected)}." if affected else ""
+    probed = " No calls are made but for a probe every 30 minutes." if shut_off else ""
+    match notice:
+        case Notice.RECOVERED if outage.failing:
+            return "\n".join(line for line in (f"{_begin(outage)} answers again. {failed}", names) if line)
+        case Notice.RECOVERED:
+            return f"{_begin(outage)} answers again, and has been stable since {since}."
+        case Notice.FLAPPING if not outage.failing:
+            return f"{_begin(outage)} flaps: it failed again and again within 24 hours, and answers at present. {UNTIL_STABLE}"
+    first = {
+        Notice.CHANGED: f"Another failure: {does}, since {since}.",
+        Notice.REMINDER: f"Still: {does}, since {since}.",
+        Notice.STEADY: f"No longer flapping, but failing: {does}, since {since}.",
+        Notice.FLAPPING: f"{_begin(outage)} flaps: it failed again and again within 24 hours. At present {does}. {UNTIL_STABLE}",
+    }.get(notice, f"{does[0].upper()}{does[1:]}, since {_local(outage.since, zone)}.")
+    remedy = f"What to do: {_remedy(outage)}"
+    lines = (first, _cut(outage.error), f"{names}{probed}".strip(), remedy, f"More: heartbeatd show {run_id}")
+    return "\n".join(line for line in lines if line)
+
+
+def replaced(claim: Claim, outage: Outage) -> str:
+    """An entry that suffered from a model asks another one by now, and works."""
+    return f"{_called(claim)} asks another model now, and works. No run waits for {outage.circuit} any more."
+
+
+def sort(outage: Outage) -> str:
+    """The kind of failure: classes that come and go with one and the same trouble of a provider are one kind."""
+    return outage.reason if outage.reason in LASTING else "unavailable"
+
+
+def _begin(outage: Outage) -> str:
+    name = str(outage.circuit)
+    return name[0].upper() + name[1:]
+
+
+def _does(outage: Outage) -> str:
+    """What a provider does that fails, as a sentence without its end."""
+    whole, model = REFUSES.get(outage.reason, ("", ""))
+    said = whole if outage.circuit.is_whole else model
+    named = f"the model {outage.circuit.model}" if outage.circuit.model else "its only model"
+    return f"provider {outage.circuit.provider} {(said or 'fails').format(model=named)}"
+
+
+def _remedy(outage: Outage) -> str:
+    whole, model = REMEDIES.get(outage.reason, (WAIT, WAIT))
+    said = whole if outage.circuit.is_whole else model
+    return (said or WAIT).format(provider=outage.circuit.provider)
+
+
+def _named(entries: Sequence[tuple[str, str]]) -> str:
+    """Entries by their names, the agents first; of many only the first ten."""
+    shown = ", ".join(_who(kind, name) for kind, name in entries[:AFFECTED_SHOWN])
+    more = len(entries) - AFFECTED_SHOWN
+    return f"{shown} and {counted(more, 'other')}" if more > 0 else shown
+
+
+def _first_line(text: str) -> str:
+    return _cut(text.partition("\n")[0])
 
 
 def undelivered(letter: Letter, error: str) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from scheduler import paces
 from scheduler.engine import planning
 from scheduler.engine.closing import LONGEST_DELAY
-from scheduler.tables import boots, breakers, duequeue, holds, incidents, jumps
+from scheduler.tables import boots, breakers, changes, duequeue, holds, incidents, jumps, outages
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.times import millis
 from scheduler.turn import Turn
@@ -52,6 +52,8 @@ def _pull_near(turn: Turn) -> None:
     holds.pull_near(turn)
     breakers.pull_near(turn)
     incidents.pull_near(turn)
+    outages.pull_near(turn)
+    changes.pull_near(turn)
     for entry in turn.plan.entries.values():
         if entry.dedup_window:
             until = millis(turn.now + entry.dedup_window)

@@ -11,7 +11,7 @@ from scheduler import paces
 from scheduler.engine import closing, planning, waking
 from scheduler.logs import event
 from scheduler.outcome import Kind, Skip, Trigger
-from scheduler.tables import breakers, duequeue, history, incidents, once, wakes
+from scheduler.tables import breakers, changes, duequeue, history, incidents, once, outages, wakes
 from scheduler.tables.duequeue import Standing
 from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
@@ -38,6 +38,7 @@ def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
     for key in known.keys() - turn.plan.entries.keys():
         if known[key][0] != "removed":
             _retire(turn, before.get(key), duequeue.get(turn, *key), "removed", Skip.REMOVED)
+    outages.forget_unasked(turn)
 
 
 def foreseen(entry: Entry, standing: Standing | None, now: datetime) -> tuple[datetime, datetime]:
@@ -148,5 +149,6 @@ def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, rea
         closing.give_up(turn, entry, retired, run)
     wakes.drop(turn, standing.kind, standing.name)
     incidents.drop(turn, standing.kind, standing.name)
+    changes.drop(turn, standing.kind, standing.name)
     gone = duequeue.get(turn, standing.kind, standing.name)
-    planning.replan(turn, gone, gone._replace(troubles=0))
+    planning.replan(turn, gone, gone._replace(troubles=0, flapping=0))

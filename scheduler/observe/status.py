@@ -13,8 +13,9 @@ from scheduler.allowance import ALL
 from scheduler.circuit import Breaker
 from scheduler.observe import waits
 from scheduler.outcome import Kind
-from scheduler.tables import boots, breakers, holds, outbox, past, spend
+from scheduler.tables import boots, breakers, holds, outages, outbox, past, spend
 from scheduler.tables.duequeue import UNTIL_RESUMED
+from scheduler.tables.outages import Outage
 from scheduler.tables.times import iso, millis, moment, optional
 
 # Each entry with its newest row, found by index, what is wrong with it, and the number of its waiting wakes. A kind or name of
@@ -23,7 +24,9 @@ ENTRIES = """
 select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
-  incident.since as failing_since, incident.told_at as failing_told_at, incident.reason as failing_reason,
+  incident.since as failing_since, incident.reason as failing_reason,
+  coalesce(incident.told_at, (select max(told_at) from outage_notice as sent
+    where sent.provider = incident.provider and sent.model = incident.model)) as failing_told_at,
   (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
@@ -47,6 +50,8 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "config_hash": _config_hash(db),
         "config_refused": _refused(boots.latest(db)),
         "deadman_problem": _deadman_problem(boots.latest(db)),
+        "outages": [_outage(outage, told_at) for outage, told_at in outages.everything(db)],
+        "flapping": [dict(row) for row in db.execute("select kind, name from entry where flapping order by kind desc, name")],
         "breakers": [_breaker(breaker) for breaker in breakers.open_ones(db)],
         "budget": _budget(spend.today(db, now).get(ALL)),
         "entries": listed,
@@ -66,6 +71,21 @@ def _breaker(breaker: Breaker) -> dict[str, Any]:
         "error": breaker.error,
         "opened_at": iso(breaker.opened_at),
         "next_probe_at": iso(breaker.probe_at),
+    }
+
+
+def _outage(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
+    """A provider, or a model of it, that fails at present, or flaps; a model of null means the provider as a whole."""
+    circuit = outage.circuit
+    return {
+        "provider": circuit.provider,
+        "model": None if circuit.is_whole else circuit.model,
+        "reason": outage.reason,
+        "error": outage.error,
+        "since": iso(outage.since),
+        "failing": outage.failing,
+        "flapping": outage.flapping_at is not None,
+        "told_at": iso(told_at),
     }
 
 
@@ -137,7 +157,7 @@ def _done_at(row: sqlite3.Row) -> datetime | None:
 
 def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
     """What goes wrong at present: how often in a row, since when, and when its people were told last."""
-    if row["failing_since"] is None:
+    if row["failing_since"] is None or not row["troubles"]:
         return None
     times = {"since": iso(optional(row["failing_since"])), "told_at": iso(optional(row["failing_told_at"]))}
     return {"times": row["troubles"], "reason": row["failing_reason"], **times}

@@ -21,6 +21,13 @@ PROBE_EVERY = timedelta(minutes=30)
 PASSED_ON_FOR = timedelta(hours=1)  # how long a probe is left to others who are to make it first
 MOST_TURNS = 100  # that are remembered
 
+# The open breakers, and (without a reason) what flaps and works at present.
+EVERYTHING = """
+select provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns from breaker
+union all
+select provider, model, '', '', 0, 0, 0, null, '[]' from outage where flapping_at is not null and not failing
+"""
+
 
 def admit(turn: Turn, entry: Entry, run_id: int) -> tuple[str | None, tuple[Circuit, ...]]:
     """What an open breaker keeps this run from asking, in words, else None; and the circuits that the run is to probe.
@@ -51,6 +58,22 @@ def next_probe(turn: Turn, entry: Entry) -> datetime | None:
     """When all that this entry asks may be probed; None where it may be by now."""
     times = (breaker.probe_at for breaker in _open_ones_of(turn, entry))
     return max((at for at in times if at > turn.now), default=None)
+
+
+def open_one(turn: Turn, entry: Entry) -> Breaker | None:
+    """The first open breaker of what this entry asks."""
+    return next(iter(_open_ones_of(turn, entry)), None)
+
+
+def find(turn: Turn, circuit: Circuit) -> Breaker | None:
+    """The breaker of a circuit, if it is open."""
+    return _all(turn).get(circuit)
+
+
+def unsteady(turn: Turn) -> frozenset[Circuit]:
+    """The circuits that flap, and work at present: found by the same question as the open breakers."""
+    _all(turn)
+    return turn.unsteady
 
 
 def is_open(turn: Turn, entry: Entry) -> bool:
@@ -200,7 +223,9 @@ def _open_ones_of(turn: Turn, entry: Entry) -> list[Breaker]:
 def _all(turn: Turn) -> dict[Circuit, Breaker]:
     """Every open breaker by its circuit. One question a turn answers it for all: most providers refuse nobody."""
     if turn.breakers is None:
-        turn.breakers = {breaker.circuit: breaker for breaker in map(_breaker, turn.db.execute("select * from breaker"))}
+        rows = turn.db.execute(EVERYTHING).fetchall()
+        turn.breakers = {breaker.circuit: breaker for breaker in (_breaker(row) for row in rows if row["reason"])}
+        turn.unsteady = frozenset(Circuit(row["provider"], row["model"]) for row in rows if not row["reason"])
     return turn.breakers
 
 

@@ -51,6 +51,7 @@ class Standing(NamedTuple):
     queue: int | None = None
     approvals: int | None = None
     active_at: datetime | None = None
+    flapping: int = 0
 
     @property
     def pace(self) -> Pace:
@@ -131,7 +132,8 @@ class Open:
 # Every column by its place: two dozen names looked up one by one would take three times as long.
 ENTRY = (
     "select id, kind, name, state, pace, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,"
-    " last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at"
+    " last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,"
+    " flapping"
     " from entry"
 )
 
@@ -140,12 +142,13 @@ def _standing(row: sqlite3.Row) -> Standing:
     (
         number, kind, name, state, pace, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,
         last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,
+        flapping,
     ) = row  # fmt: skip
     return Standing(
         number, Kind(kind), name, state, pace, moment(first_seen_at), moment(anchor), moment(settled_until),
         optional(slot), optional(due_at), optional(paused_until), optional(last_slot), optional(last_ended_at),
         optional(last_woken_at), optional(last_success_at), failures, quiet, alerting, troubles, precheck, queue, approvals,
-        optional(active_at),
+        optional(active_at), flapping,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from scheduler.circuit import Circuit
 from scheduler.tables.targets import Target
 from scheduler.tables.times import bound, millis, moment, optional
 from scheduler.turn import Turn
@@ -20,13 +21,16 @@ class Incident:
     """What goes wrong with an entry or a channel.
 
     `faults` are the ways in which it went wrong so far, each by its hash; `reason` is that of the last failure, else of the
-    last skip. `told_at` None: nobody has been told yet.
+    last skip. `told_at` None: nobody has been told yet. `circuit` is the provider or model that is at fault, None where it is the
+    entry's own trouble. `flapping_at` is when it was found to flap; while it does, this stays though the entry may work.
     """
 
     since: datetime
     faults: tuple[str, ...] = ()
     reason: str | None = None
     told_at: datetime | None = None
+    circuit: Circuit | None = None
+    flapping_at: datetime | None = None
 
 
 def find(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
@@ -34,15 +38,27 @@ def find(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
     row = db.execute("select * from incident where kind = ? and name = ?", (kind, name)).fetchone()
     if row is None:
         return None
-    return Incident(moment(row["since"]), tuple(json.loads(row["faults"])), row["reason"], optional(row["told_at"]))
+    circuit = None if row["provider"] is None else Circuit(row["provider"], row["model"])
+    return Incident(
+        since=moment(row["since"]),
+        faults=tuple(json.loads(row["faults"])),
+        reason=row["reason"],
+        told_at=optional(row["told_at"]),
+        circuit=circuit,
+        flapping_at=optional(row["flapping_at"]),
+    )
 
 
 def put(turn: Turn, kind: str, name: str, incident: Incident, whom: str = "") -> None:
     """Open an incident, or write how it goes on; `whom` is for a channel that leaves open whom it tells."""
     turn.db.execute(
-        "insert or replace into incident (kind, name, whom, since, faults, reason, told_at) values (?, ?, ?, ?, ?, ?, ?)",
-        (kind, name, whom, millis(incident.since), json.dumps(incident.faults), incident.reason, bound(incident.told_at)),
-    )
+        "insert or replace into incident (kind, name, whom, since, faults, reason, told_at, provider, model, flapping_at)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            kind, name, whom, millis(incident.since), json.dumps(incident.faults), incident.reason, bound(incident.told_at),
+            *(incident.circuit or (None, None)), bound(incident.flapping_at),
+        ),
+    )  # fmt: skip
 
 
 def drop(turn: Turn, kind: str, name: str) -> None:
@@ -52,7 +68,10 @@ def drop(turn: Turn, kind: str, name: str) -> None:
 
 def pull_near(turn: Turn) -> None:
     """The clock was set back: nothing went wrong, or was told, in the future."""
-    turn.db.execute("update incident set since = min(since, ?1), told_at = min(told_at, ?1)", (millis(turn.now),))
+    turn.db.execute(
+        "update incident set since = min(since, ?1), told_at = min(told_at, ?1), flapping_at = min(flapping_at, ?1)",
+        (millis(turn.now),),
+    )
 
 
 def drop_target(turn: Turn, outbox_id: int) -> None:

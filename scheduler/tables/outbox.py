@@ -105,21 +105,23 @@ def _left_over(turn: Turn, outbox_id: int | None) -> list[Letter]:
     return [_letter(row) for row in turn.db.execute(query, (outbox_id,))] if outbox_id else []
 
 
-def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...]) -> bool:
+def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...], title: str | None = None) -> bool:
     """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run.
 
-    False where all of it was there already.
+    Its title is the entry's name unless another is given. False where all of it was there already.
     """
-    written = [_write(turn, about, target, message, notice) for target in told]
+    written = [_write(turn, about, target, message, notice, title) for target in told]
     return any(row is not None for row in written)
 
 
-def _write(turn: Turn, about: Origin, target: Target, message: str, notice: str | None) -> sqlite3.Row | None:
+def _write(
+    turn: Turn, about: Origin, target: Target, message: str, notice: str | None, title: str | None = None
+) -> sqlite3.Row | None:
     """Write all parts of a message; gives the last one's id, None where it was there already."""
     parts = _parts(turn, target.channel, message)
     row = None
     for part, text in enumerate(parts, 1):
-        row = _insert(turn, about, target, part, len(parts), text, notice)
+        row = _insert(turn, about, target, part, len(parts), text, notice, title or about.name)
     return row
 
 
@@ -129,7 +131,7 @@ def _parts(turn: Turn, name: str, message: str) -> list[str]:
 
 
 def _insert(
-    turn: Turn, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None
+    turn: Turn, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None, title: str
 ) -> sqlite3.Row | None:
     now = millis(turn.now)
     row: sqlite3.Row | None = turn.db.execute(
@@ -138,7 +140,7 @@ def _insert(
         " on conflict (key, channel) do nothing returning id",
         (
             letter_key(about, part, notice), target.channel, target.whom, about.run_id, about.kind, about.name, about.trigger,
-            millis(about.slot), part, parts, about.name, text, notice, now, now,
+            millis(about.slot), part, parts, title, text, notice, now, now,
         ),
     ).fetchone()  # fmt: skip
     return row

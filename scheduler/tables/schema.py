@@ -18,9 +18,9 @@ def m001_first_schema(db: Any) -> None:
 
 
 @migrations()
-def m002_breakers_by_model(db: Any) -> None:
-    """Circuit breakers of single models, and whose turn it is to probe."""
-    for statement in BREAKERS_BY_MODEL.split(";\n"):
+def m002_circuits(db: Any) -> None:
+    """Circuit breakers of single models, whose turn it is to probe, outages of providers, and what flaps."""
+    for statement in CIRCUITS.split(";\n"):
         db.conn.execute(statement)
 
 
@@ -343,7 +343,8 @@ def m007_cut_runs(db: Any) -> None:
     db.execute("alter table run add column cut_at integer")
 
 
-BREAKERS_BY_MODEL = """
+# In `incident`, provider and model are those at fault, and null where it is the entry's own trouble.
+CIRCUITS = """
 create table breaker_by_model (
   provider text not null,
   model text not null,              -- * for the provider as a whole; empty where requests name none
@@ -362,5 +363,46 @@ insert into breaker_by_model (provider, model, reason, error, opened_at, probe_a
 
 drop table breaker;
 
-alter table breaker_by_model rename to breaker
+alter table breaker_by_model rename to breaker;
+
+create table outage (
+  provider text not null,
+  model text not null,              -- * for the provider as a whole
+  since integer not null,           -- when it began to fail, or to work again
+  reason text not null,             -- class of the last failure
+  error text not null,              -- what the provider said
+  failing integer not null,         -- 0: it works at present, but flaps
+  reported integer not null,        -- 1: notices of this failure are sent
+  flapping_at integer,              -- when it was found to flap
+  primary key (provider, model)
+) strict, without rowid;
+
+create table outage_notice (
+  provider text not null,
+  model text not null,
+  channel text not null,
+  whom text not null,
+  told_at integer not null,         -- when this target was last notified of the outage
+  faults text not null,             -- and of which kinds of failure so far, as JSON
+  primary key (provider, model, channel, whom)
+) strict, without rowid;
+
+create table change (
+  id integer primary key,
+  kind text not null,               -- heartbeat, cron, provider
+  name text not null,
+  at integer not null               -- when it began to fail, or worked again
+) strict;
+
+create index change_of_entry on change (kind, name, at);
+
+alter table incident add column provider text;
+
+alter table incident add column model text;
+
+alter table incident add column flapping_at integer;
+
+create index incident_of_circuit on incident (provider, model) where provider is not null;
+
+alter table entry add column flapping integer not null default 0
 """

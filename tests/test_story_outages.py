@@ -1,0 +1,362 @@
+"""Stories of outages: one notice for all who suffer from one provider, one recovery, and what flaps is reported once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+
+import pytest
+from servers.messages import Models, refuses
+from servers.scripted import Act, Server, hang_up
+from test_story_breakers import FIVE, FORBIDDEN, KEY, LATER, NO_KEY, OK, by_model, ends, fleet
+from test_story_notices import ended
+from test_story_slots import agent, job
+from world import World
+
+from scheduler.engine.delivery import Parcel
+from scheduler.observe.status import snapshot
+from scheduler.transports import Sent
+
+Play = Callable[..., World]
+
+BUSY = refuses(529, "overloaded_error", "Overloaded")
+
+
+def told(world: World) -> list[str]:
+    """Every notice: when it came, and its first line."""
+    return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, _, text in world.said]
+
+
+def kinds(world: World) -> list[str]:
+    """What each notice reports, with the channel that got it."""
+    rows = world.store.connection.execute("select notice, channel from outbox where notice is not null order by id")
+    return [f"{row['notice'].split(' ')[0]} {row['channel']}" for row in rows]
+
+
+AGAIN = (
+    "03-02 13:30 Provider anthropic, model forbidden answers again. It failed since 2026-03-02 08:00 UTC (5h 30m):"
+    " HTTP 403 Forbidden: this key may not use that model"
+)
+
+
+def test_five_agents_of_one_provider_one_with_a_forbidden_model_for_a_day(play: Play) -> None:
+    """The story of the issue: the healthy ones lose at most one beat each; one notice, one recovery."""
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        yaml = fleet(server.url, *FIVE, model_a="forbidden", **LATER)
+        world = play(yaml, environ={"KEY": KEY})
+        world.run(hours=5, minutes=20)
+        server.answer = lambda request: OK
+        world.run(hours=18, minutes=40)
+    assert [49 - ends(world, name)["ok"] <= 1 for name in FIVE[1:]] == [True] * 4
+    assert told(world) == [
+        "03-02 08:00 Provider anthropic does not allow the use of the model forbidden, since 2026-03-02 08:00 UTC.",
+        AGAIN,
+    ]
+
+
+REMEDY = (
+    "What to do: put a valid key where providers.anthropic.api_key says; then `heartbeatd reload`; restart if the environment"
+    " has it."
+)
+
+
+def test_the_notice_of_a_provider_has_its_status_its_words_who_is_affected_and_what_to_do(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world.run(minutes=5)
+    ((_, _, text),) = world.said
+    assert text.splitlines() == [
+        "Provider anthropic refuses the key, since 2026-03-02 08:00 UTC.",
+        "HTTP 401 Unauthorized: invalid x-api-key",
+        "Affected: agent a, agent b, agent c, agent d, agent e. No calls are made but for a probe every 30 minutes.",
+        REMEDY,
+        "More: heartbeatd show 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("act", "begins"),
+    [
+        (NO_KEY, "Provider anthropic refuses the key"),
+        (refuses(402, "billing_error", "no credit"), "Provider anthropic refuses the account until it is paid"),
+        (refuses(429, "rate_limit_error", "slow", retry_after="86400"), "Provider anthropic limits the rate of calls"),
+        (FORBIDDEN, "Provider anthropic does not allow the use of the model claude-haiku-5-5"),
+        (refuses(404, "not_found_error", "what?"), "Provider anthropic does not know the model claude-haiku-5-5"),
+        (BUSY, "Provider anthropic is overloaded"),
+        (refuses(500, "api_error", "broken"), "Provider anthropic answers with server errors"),
+        (hang_up(), "Provider anthropic cannot be connected to"),
+    ],
+)
+def test_fifteen_agents_of_a_provider_that_fails_for_a_day_are_one_notice_and_one_recovery(
+    play: Play, act: Act, begins: str
+) -> None:
+    names = [f"a{number:02}" for number in range(15)]
+    more = {name: f"stagger: {place}m, on_failure: {{remind: 2d}}" for place, name in enumerate(names)}
+    with Models(lambda request: act) as server:
+        world = play(fleet(server.url, *names, **more), environ={"KEY": KEY})
+        world.run(hours=12)
+        server.answer = lambda request: OK
+        world.run(hours=2)
+    first, last = told(world)
+    assert begins in first
+    assert "answers again" in last
+    assert all(entry["failing"] is None for entry in snapshot(world.store.connection, world.clock.now)["entries"])
+
+
+def test_an_agent_that_fails_in_its_own_way_has_a_notice_of_its_own(play: Play) -> None:
+    with Models(by_model(own=refuses(400, "invalid_request_error", "what?"), busy=BUSY)) as server:
+        yaml = fleet(server.url, "a", "b", "c", model_a="busy", model_b="busy", model_c="own")
+        world = play(yaml, environ={"KEY": KEY})
+        world.run(minutes=65)
+    assert sorted(line[12:] for line in told(world)) == [
+        "Agent c failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
+        "Provider anthropic is overloaded, since 2026-03-02 08:00 UTC.",
+    ]
+
+
+def test_a_blip_of_which_no_agent_has_had_enough_is_not_reported(play: Play) -> None:
+    with Models(lambda request: BUSY) as server:
+        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world.run(minutes=20)
+        server.answer = lambda request: OK
+        world.run(hours=2)
+    assert (told(world), [row["outcome"] for row in world.rows()].count("failed")) == ([], 5)
+    assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
+
+
+def test_an_outage_without_a_breaker_is_reported_once_any_agent_has_failed_often_enough(play: Play) -> None:
+    with Models(lambda request: BUSY) as server:
+        world = play(fleet(server.url, "a", "b", a="on_failure: {after: 9}", b="on_failure: {after: 3}"), environ={"KEY": KEY})
+        world.run(minutes=59)
+        assert told(world) == []
+        world.run(minutes=2)
+    assert [line[:11] for line in told(world)] == ["03-02 09:00"]
+
+
+CHANNELS = "{hook: {kind: webhook, url: 'http://127.0.0.1:1/x', allow_private: true}, other: {kind: webhook, url: 'http://127.0.0.1:1/y', allow_private: true}}"
+
+
+def with_two_channels(yaml: str) -> str:
+    head, _, tail = yaml.partition("channels: ")
+    return f"{head}channels: {CHANNELS}\n{tail.partition(chr(10))[2]}"
+
+
+def test_each_channel_has_one_notice_and_one_recovery(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        other = "deliver: other, stagger: 10m"
+        world = play(with_two_channels(fleet(server.url, *FIVE, d=other, e=other)), environ={"KEY": KEY})
+        world.run(hours=2)
+        server.answer = lambda request: OK
+        world.run(hours=1)
+    assert sorted(kinds(world)) == ["failing hook", "failing other", "recovered hook", "recovered other"]
+
+
+def test_an_agent_of_which_nobody_wants_to_hear_is_no_reason_for_a_notice(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, "a", a="on_failure: none"), environ={"KEY": KEY})
+        world.run(hours=2)
+    assert told(world) == []
+
+
+def test_a_job_that_asks_the_same_provider_is_one_of_the_affected(play: Play) -> None:
+    cron = 'cron: {digest: {every: 1h, prompt: "Write it.", agent: a, deliver: hook}}\n'
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, "a") + cron, environ={"KEY": KEY})
+        world.run(hours=3)
+    assert len(told(world)) == 1
+    assert "Affected: agent a, cron job digest." in world.said[0][2]
+
+
+def test_an_outage_is_reported_again_after_a_while_and_when_the_provider_fails_in_another_way(play: Play) -> None:
+    script = [NO_KEY] * 14 + [refuses(402, "billing_error", "no credit")] * 3 + [OK]
+    with Server(script) as server:
+        world = play(fleet(server.url, "a"), environ={"KEY": KEY})
+        world.run(hours=10)
+    assert [line[:29] for line in told(world)] == [
+        "03-02 08:00 Provider anthropi",
+        "03-02 14:00 Still: provider a",
+        "03-02 15:00 Another failure: ",
+        "03-02 16:30 Provider anthropi",
+    ]
+
+
+def test_an_outage_is_neither_repeated_nor_forgotten_by_a_restart(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world.run(minutes=45)
+        world.off(minutes=5)
+        world.run(minutes=45)
+        server.answer = lambda request: OK
+        world.off(minutes=5)
+        world.run(minutes=45)
+    assert kinds(world) == ["failing hook", "recovered hook"]
+
+
+def test_an_agent_that_is_given_another_model_ends_the_outage_of_its_old_one(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.reload(fleet(server.url, "a"))
+        world.run(minutes=30)
+    assert told(world)[1:] == [
+        "03-02 08:30 Agent a asks another model now, and works. No run waits for provider anthropic, model forbidden any more."
+    ]
+    assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
+
+
+def test_an_outage_of_an_agent_that_is_removed_is_forgotten(play: Play) -> None:
+    with Models(by_model(forbidden=FORBIDDEN)) as server:
+        world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.reload(fleet(server.url, "b"))
+        world.run(minutes=30)
+    assert snapshot(world.store.connection, world.clock.now)["outages"] == []
+    assert len(told(world)) == 1
+
+
+def test_whoever_was_only_shut_off_counts_its_failures_anew_after_the_recovery(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, "a", "c", c="interval: 1d, stagger: 20m", model_c="slow"), environ={"KEY": KEY})
+        world.run(minutes=29)
+        assert ends(world, "c") == Counter(breaker_open=1)
+        server.answer = by_model(slow=BUSY)
+        world.run(hours=24)
+    assert ends(world, "c") == Counter(breaker_open=1, overloaded=1)
+    assert kinds(world) == ["failing hook", "recovered hook"]
+
+
+def test_status_shows_the_outage_and_whether_it_was_reported(play: Play) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = play(fleet(server.url, "a", "b"), environ={"KEY": KEY})
+        world.run(minutes=5)
+    seen = snapshot(world.store.connection, world.clock.now)
+    assert seen["outages"] == [
+        {
+            "provider": "anthropic", "model": None, "reason": "auth", "error": "HTTP 401 Unauthorized: invalid x-api-key",
+            "since": "2026-03-02T08:00:00Z", "failing": True, "flapping": False, "told_at": "2026-03-02T08:00:00Z",
+        }
+    ]  # fmt: skip
+    assert [entry["failing"]["told_at"] for entry in seen["entries"]] == ["2026-03-02T08:00:00Z"] * 2
+
+
+def test_a_provider_whose_channel_is_dead_is_reported_on_another(play: Play) -> None:
+    def send(parcel: Parcel) -> Sent:
+        return Sent("dead", "gone", None) if parcel.channel.name == "hook" else Sent("delivered", "", None)
+
+    with Models(lambda request: NO_KEY) as server:
+        yaml = with_two_channels(fleet(server.url, "a", "b"))
+        world = play(yaml, environ={"KEY": KEY}, sends=send)
+        world.run(hours=1)
+    assert kinds(world)[:2] == ["failing hook", "undelivered other"]
+
+
+# Flapping.
+
+
+def by_turns(world: World, name: str, *spans: timedelta, error: str = "no") -> None:
+    """Let an agent or a job fail and work by turns, each for its span; it begins by failing."""
+    for place, span in enumerate(spans):
+        fails = place % 2 == 0
+        world.scripts[name] = lambda asked, fails=fails: ended(1, error) if fails else "HEARTBEAT_OK"
+        world.run(seconds=max(span.total_seconds() - (not place), 0))  # a second before the slot at its end
+
+
+HOUR = timedelta(hours=1)
+
+
+def test_an_agent_that_flaps_is_reported_once_as_flapping_until_it_is_stable(play: Play) -> None:
+    world = play(agent(retries="0"))
+    by_turns(world, "ops", *[HOUR] * 5, timedelta(hours=3))
+    assert [line[:59] for line in told(world)] == [
+        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-0",
+        "03-02 09:00 Agent ops works again. Before that it failed 2 ",
+        "03-02 10:30 Agent ops flaps: it failed and worked again by ",
+        "03-02 14:00 Agent ops works again, and has been stable for ",
+    ]
+
+
+def test_an_agent_that_flaps_for_a_day_is_reported_by_remind(play: Play) -> None:
+    world = play(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
+    by_turns(world, "ops", *[timedelta(minutes=30)] * 48)
+    assert Counter("flaps" in line for line in told(world)) == {False: 2, True: 4}
+    assert [line[:11] for line in told(world)] == [
+        "03-02 08:00", "03-02 08:30", "03-02 09:00", "03-02 15:00", "03-02 21:00", "03-03 03:00",
+    ]  # fmt: skip
+
+
+def test_what_flapped_and_fails_for_an_hour_is_reported_as_failing_again(play: Play) -> None:
+    world = play(agent(retries="0"))
+    by_turns(world, "ops", HOUR, HOUR, timedelta(hours=5), timedelta(hours=1))
+    assert [line[:11] + line[21:50] for line in told(world)][2:] == [
+        "03-02 10:30 flaps: it failed and worked ",
+        "03-02 11:30 does not flap any more, but ",
+        "03-02 15:00 works again. Before that it ",
+    ]
+
+
+def test_two_changes_in_a_day_are_no_flapping_and_older_ones_do_not_count(play: Play) -> None:
+    world = play(agent(retries="0"))
+    by_turns(world, "ops", HOUR, timedelta(hours=25), HOUR, timedelta(hours=25))
+    assert [line for line in told(world) if "flaps" in line] == []
+    assert len(told(world)) == 4
+
+
+def test_flapping_is_known_after_a_restart(play: Play) -> None:
+    world = play(agent(retries="0"))
+    by_turns(world, "ops", HOUR, HOUR, HOUR)
+    world.off(seconds=1)
+    by_turns(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
+    assert [line[12:27] for line in told(world)] == ["Agent ops faile", "Agent ops works", "Agent ops flaps"]
+    assert snapshot(world.store.connection, world.clock.now)["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
+
+
+def test_a_job_that_flaps_is_reported_once_as_flapping(play: Play) -> None:
+    world = play(job(every="30m", deliver="log"))
+    numbers = count()
+    world.scripts["measure"] = lambda asked: 1 if next(numbers) % 2 == 0 else ""
+    world.run(hours=5)
+    assert [("flaps" in line) for line in told(world)] == [False, False, True]
+
+
+def test_an_agent_that_flapped_is_told_of_as_before_once_it_has_been_stable(play: Play) -> None:
+    world = play(agent(retries="0"))
+    by_turns(world, "ops", HOUR, HOUR, HOUR, timedelta(hours=2), HOUR)
+    assert [line[12:36] for line in told(world)][-2:] == ["Agent ops works again, a", "Agent ops failed 2 times"]
+
+
+def test_a_provider_that_flaps_is_reported_once_as_flapping_until_it_is_stable(play: Play) -> None:
+    with Models(lambda request: OK) as server:
+        more = {name: f"{stagger}, on_failure: {{after: 1}}" for name, stagger in LATER.items()}
+        world = play(fleet(server.url, *FIVE, **more), environ={"KEY": KEY})
+        for number in range(10):
+            fails = number % 2 == 0
+            server.answer = lambda request, fails=fails: BUSY if fails else OK
+            world.run(minutes=40)
+        server.answer = lambda request: OK
+        world.run(hours=3)
+    assert [line.split(" ", 2)[2][:34] for line in told(world)] == [
+        "Provider anthropic is overloaded, ",
+        "Provider anthropic answers again. ",
+        "Provider anthropic flaps: it faile",
+        "Provider anthropic answers again, ",
+    ]
+
+
+def test_an_agent_that_is_removed_while_it_flaps_is_forgotten(play: Play) -> None:
+    world = play(agent(retries="0"))
+    by_turns(world, "ops", HOUR, HOUR, HOUR)
+    world.reload(agent(retries="0", enabled="false"))
+    world.reload(agent(retries="0"))
+    by_turns(world, "ops", timedelta(0), timedelta(hours=3))
+    assert len(told(world)) == 3
+
+
+def test_a_failure_that_decides_nothing_does_not_end_the_outage(play: Play) -> None:
+    with Server([NO_KEY, refuses(400, "invalid_request_error", "what?"), OK]) as server:
+        world = play(fleet(server.url, "a"), environ={"KEY": KEY})
+        world.run(minutes=40)
+        assert kinds(world) == ["failing hook", "failing hook"]
+        world.run(minutes=25)
+    assert kinds(world)[2:] == ["recovered hook", "recovered hook"]
