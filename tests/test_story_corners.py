@@ -336,6 +336,33 @@ def test_a_changed_stagger_does_not_lose_the_slot_that_waits_for_it(play) -> Non
 # --- wakes -------------------------------------------------------------------------------------------------------------------
 
 
+def test_a_schedule_that_changes_between_a_slot_and_its_stagger_does_not_lose_the_slot(play) -> None:
+    world = play(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
+    world.until("2026-03-02 08:00:05")  # the stagger of this job is 10 s
+    world.reload(job(schedule='"0 8,20 * * *"', stagger="2m"))
+    world.until("2026-03-02 20:01")
+    assert world.story() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
+
+
+def test_a_job_that_is_added_or_enabled_between_a_slot_and_its_stagger_runs_at_that_slot(play) -> None:
+    staggered = job(schedule='"0 8,9 * * *"', stagger="2m")  # 10 s
+    world = play(staggered, start="2026-03-02 08:00:05")
+    world.until("2026-03-02 08:30")
+    world.reload(job(schedule='"0 8,9 * * *"', stagger="2m", enabled="false"))
+    world.until("2026-03-02 09:00:05")
+    world.reload(staggered)
+    world.until("2026-03-02 10:00")
+    assert world.story() == ["03-02 08:00 schedule ok", "03-02 09:00 schedule ok"]
+
+
+def test_a_schedule_that_changes_after_a_slot_has_run_does_not_run_it_again(play) -> None:
+    world = play(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
+    world.until("2026-03-02 08:00:12")
+    world.reload(job(schedule='"0 8,20 * * *"', stagger="5m"))
+    world.until("2026-03-02 20:05")
+    assert world.story() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
+
+
 def test_a_wake_that_joined_a_minute_ago_is_not_older_than_wake_keep(play) -> None:
     world = play(agent(interval="1h"))
     world.run(minutes=1)

@@ -44,10 +44,10 @@ def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
 def foreseen(entry: Entry, standing: Standing | None, now: datetime) -> tuple[datetime, datetime]:
     """Where an entry's grid would stand, and up to when it would be accounted for, if the rows followed the plan now."""
     if standing is None:
-        return _first_anchor(now, entry.pace_text), now - MILLISECOND
+        return _first_anchor(now, entry.pace_text), _due_from(now, entry.pace_text) - MILLISECOND
     if (standing.state, standing.pace_text) == (_state(entry), entry.pace_text):
         return standing.anchor, standing.settled_until
-    return _anchor(entry, standing), max(now, standing.settled_until)
+    return _anchor(entry, standing), max(_due_from(now, entry.pace_text), standing.settled_until)
 
 
 def _state(entry: Entry) -> str:
@@ -62,7 +62,8 @@ def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
     if beats_now and entry.open_at(turn.now):
         # The beat is made in place of the grid's first point, for each is paid. In closed time the point stays, and moves.
         anchor += timedelta(seconds=paces.parts(entry.pace_text).get("interval", 0))
-    standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, turn.now - MILLISECOND)
+    settled = _due_from(turn.now, entry.pace_text) - MILLISECOND
+    standing = duequeue.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, settled)
     if beats_now:
         duequeue.save(turn, standing, standing._replace(slot=turn.now, due_at=turn.now))
         return
@@ -89,6 +90,11 @@ def _first_anchor(first_seen: datetime, pace_text: str) -> datetime:
     return first_anchor(first_seen, timedelta(seconds=paces.parts(pace_text).get("stagger", 0)))
 
 
+def _due_from(now: datetime, pace_text: str) -> datetime:
+    """The time after which slots come due from `now` on: by its stagger, a slot that has a name already may still be to come."""
+    return now - timedelta(seconds=paces.parts(pace_text).get("offset", 0))
+
+
 def _follow(turn: Turn, entry: Entry, standing: Standing) -> None:
     if not entry.enabled:
         _retire(turn, entry, standing, "disabled", Skip.DISABLED)
@@ -100,7 +106,7 @@ def _follow(turn: Turn, entry: Entry, standing: Standing) -> None:
 
 def _revive(turn: Turn, entry: Entry, standing: Standing) -> None:
     """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
-    settled = max(turn.now, standing.settled_until)
+    settled = max(_due_from(turn.now, entry.pace_text), standing.settled_until)
     anchor = _anchor(entry, standing)
     planning.replan(
         turn, standing, standing._replace(state="active", settled_until=settled, pace_text=entry.pace_text, anchor=anchor)
@@ -112,7 +118,7 @@ def _move(turn: Turn, entry: Entry, standing: Standing) -> None:
     after = standing
     if not _same_slots(standing.pace_text, entry.pace_text):
         after = _booked_old(turn, standing)
-        after = after._replace(settled_until=max(turn.now, after.settled_until))
+        after = after._replace(settled_until=max(_due_from(turn.now, entry.pace_text), after.settled_until))
     planning.replan(turn, standing, after._replace(pace_text=entry.pace_text, anchor=_anchor(entry, standing)))
 
 
