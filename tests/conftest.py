@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,22 @@ settings.load_profile("steady")
 # A shell starts `make test &` with SIGINT ignored, and so would every daemon be started that a test interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def no_open_files() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """`with no_open_files():` no more files can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    @contextmanager
+    def begin() -> Iterator[None]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    yield begin
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import signal
 import socket
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -107,6 +108,16 @@ def test_a_file_without_permission_is_unreadable(root: Path) -> None:
     (root / "HEARTBEAT.md").write_text("x")
     (root / "HEARTBEAT.md").chmod(0)
     assert read(root, "HEARTBEAT.md") is Refusal.UNREADABLE
+
+
+def test_a_file_that_no_descriptor_is_left_for_is_not_called_unreadable(
+    root: Path, no_open_files: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """A beat that is skipped for its checklist is not tried again, one that fails is."""
+    (root / "HEARTBEAT.md").write_text("- look")
+    with no_open_files(), pytest.raises(OSError, match="Too many open files"):
+        read(root, "HEARTBEAT.md")
+    assert read(root, "HEARTBEAT.md") == "- look"
 
 
 def test_a_file_as_folder_is_unreadable(root: Path) -> None:

@@ -5,7 +5,8 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,14 @@ def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
     one.children.end("shutdown")
     one.result()
     assert (tmp_path / "tidied").exists()
+
+
+def test_where_no_more_files_can_be_opened_nothing_is_started_and_later_it_is(
+    no_open_files: Callable[[], AbstractContextManager[None]],
+) -> None:
+    with no_open_files(), pytest.raises(OSError, match="Too many open files"):
+        start("true")
+    assert start("true").exit_code == 0
 
 
 def test_after_the_end_nothing_is_started_any_more(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -286,3 +287,11 @@ def test_more_than_a_turn_takes_are_not_as_many_turns_that_began_late(play: Play
     world.run(minutes=1)
     assert len(world.rows(outcome="ok")) == 2 * LOOKS_AT_ONCE + 1
     assert caplog.text.count("stalled") == 1
+
+
+def test_a_message_that_could_not_begin_for_want_of_open_files_has_not_been_sent_and_is_tried_again(play: Play) -> None:
+    answers: list[Any] = [OSError(errno.EMFILE, "Too many open files"), Sent("delivered", "", None)]
+    world = play(CONFIG, scripts=ALARM, sends=lambda parcel: answers.pop(0))
+    world.run(minutes=5)
+    assert delivery(world) == "delivered"
+    assert answers == []

@@ -2,9 +2,9 @@
 
 import os
 import queue
-import resource
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,7 @@ class Watched:
 
 
 Watching = Callable[[Path], Watched]
+Limit = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -201,17 +202,13 @@ def test_a_file_that_is_removed_or_moved_away_is_told_and_so_is_its_return(confi
     assert watched.stop() == []
 
 
-def test_a_file_that_no_descriptor_was_left_for_is_read_again_though_it_is_as_it_was(config: Path) -> None:
+def test_a_file_that_no_descriptor_was_left_for_is_read_again_though_it_is_as_it_was(config: Path, no_open_files: Limit) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
     watch = Watch(config, lambda: told.put(True), OFTEN)
     config.write_text("new")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
+    with no_open_files():
         watch.start()
         assert told.get(timeout=PATIENCE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert told.get(timeout=PATIENCE)
     watch.stop()
     assert told.empty()

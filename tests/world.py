@@ -285,6 +285,8 @@ class World:
 
     def _send(self, parcel: Parcel) -> tuple[Sent, timedelta]:
         answer = by_hand(parcel) if parcel.channel.kind == "log" else self.sends(parcel)
+        if isinstance(answer, BaseException):  # as an executor says it
+            return answer, timedelta()
         sent, took = (answer.answer, answer.time) if isinstance(answer, Takes) else (answer, timedelta())
         if sent.state == "delivered":
             self.said.append((self.clock.now, parcel.letter.name, parcel.letter.text))
