@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sqlite3
 import subprocess
 import sys
 from calendar import timegm
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic, strptime
 from typing import Any
@@ -18,10 +20,13 @@ from urllib.request import urlopen
 
 import pytest
 import tools
+from sqlite_utils import Database
 from test_daemon import Daemon
 from world import World
 
 from scheduler.tables.reserve import MIB
+from scheduler.tables.schema import migrations
+from scheduler.tables.store import APPLICATION_ID, Store, StoreError
 
 pytestmark = pytest.mark.process
 
@@ -256,3 +261,23 @@ def test_a_later_start_on_a_full_disk_names_path_and_remedy_and_leaves_all_as_it
     assert sizes(tmp_path / "state") == before
     disk.clear()
     subprocess.run(RUN, cwd=tmp_path, timeout=60, check=True)
+
+
+def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_half_copy(mount: Mount, tmp_path: Path) -> None:
+    disk = mount(tmp_path / "state", "1m")
+    path = tmp_path / "state" / "h.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"pragma application_id = {APPLICATION_ID}")
+        first, *later = [migration.name for migration in migrations.pending(Database(memory=True))]
+        migrations.apply(Database(connection), stop_before=later[0])
+        connection.execute("pragma journal_mode = wal")
+    disk.fill()
+    ballast = tmp_path / "state" / "ballast"
+    os.truncate(ballast, ballast.stat().st_size - 80 * 1024)  # room to open the database, and not for a copy of it
+    with pytest.raises(StoreError, match="its disk is full; make room there"):
+        Store.open(path)
+    assert not path.with_name("h.db.before-migration").exists()
+    disk.clear()
+    with closing(sqlite3.connect(path)) as connection:
+        assert [each.name for each in migrations.applied(Database(connection))] == [first]
+    Store.open(path).close()
