@@ -91,7 +91,7 @@ def test_an_agent_behind_a_url_may_say_that_its_text_was_cut(play: Play) -> None
     assert words(world) == [f"The disk is\n\n{CUT_SHORT}"]
 
 
-@pytest.mark.parametrize("more", ['"truncated": true', '"stop_reason": "max_tokens"'])
+@pytest.mark.parametrize("more", ['"truncated": true', '"stop_reason": "max_tokens"', '"finish_reason": "length"'])
 def test_a_program_may_report_that_its_text_was_cut(play: Play, more: str) -> None:
     world = play(agent())
     world.scripts["ops"] = lambda asked: f'{{"result": "The disk is", {more}}}'
