@@ -1,116 +1,161 @@
-"""Many beats due at once that ask a slow model, beside the ideal: one wave of calls after the other."""
+"""Many runs due at once that call a slow model over TLS, beside two scripts that make the same calls with the bare SDK."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
 import resource
-import select
-import socket
+import ssl
 import sys
 import tempfile
 import time
-from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-
-from scheduler.app import Daemon, now
-from scheduler.tables import boots
+from typing import Any
 
 ANSWER = 2.0  # seconds that the server takes
+CERTIFICATE = Path(__file__).parent.parent / "tests" / "servers" / "localhost.pem"
 BODY = json.dumps({
     "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-haiku-5-5", "stop_reason": "end_turn",
     "content": [{"type": "text", "text": "HEARTBEAT_OK"}], "usage": {"input_tokens": 100, "output_tokens": 5},
 }).encode()  # fmt: skip
+ROUNDS = 2  # the first makes the connections; the second finds them kept, where a client keeps them
 
 
-def serve(told) -> None:
-    """A server of the Messages API that thinks for two seconds about everything.
-
-    It shares the machine with what is measured, where the model's would not, so it does as little as can be done: asyncio takes
-    a third of a second for a thousand calls.
-    """
-    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
-    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    listener.setblocking(False)
-    told.put(listener.getsockname()[1])
-    ready = select.epoll()
-    ready.register(listener, select.EPOLLIN)
-    asking: dict[int, tuple[socket.socket, bytes]] = {}
-    thinking: deque[tuple[float, socket.socket]] = deque()
-    while True:
-        for number, _ in ready.poll(max(thinking[0][0] - time.monotonic(), 0.0) if thinking else None):
-            if number == listener.fileno():
-                client = listener.accept()[0]
-                asking[client.fileno()] = client, b""
-                ready.register(client, select.EPOLLIN)
-                continue
-            client, said = asking[number]
-            more = heard(client)
-            asking[number] = client, said + more
-            if not more or is_whole(said + more):
-                ready.unregister(number)
-                thinking.append((time.monotonic() + ANSWER, client))
-        while thinking and thinking[0][0] <= time.monotonic():
-            with thinking.popleft()[1] as client, suppress(OSError):  # it may have gone meanwhile
-                client.sendall(answer)
+def serve(told: multiprocessing.Queue[int]) -> None:
+    """A server of the Messages API, with kept connections, that takes two seconds for each call."""
+    asyncio.run(_serve(told))
 
 
-def heard(client: socket.socket) -> bytes:
-    with suppress(OSError):
-        return client.recv(65536)
-    return b""
+async def _serve(told: multiprocessing.Queue[int]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    server = await asyncio.start_server(_answer, "127.0.0.1", 0, ssl=context, backlog=4096)
+    told.put(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
 
 
-def is_whole(said: bytes) -> bool:
-    head, end, body = said.partition(b"\r\n\r\n")
-    return bool(end) and len(body) == int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    try:
+        while True:
+            asked = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(asked.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            await asyncio.sleep(ANSWER)
+            writer.write(head + BODY)
+    except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+        writer.close()
 
 
-def config(folder: Path, port: int, beats: int, concurrency: int, interval: float) -> Path:
-    beat = (
-        f'{{runner: {{kind: anthropic}}, heartbeat: {{interval: {interval:g}s, stagger: 0s, checklist: "- x\\n", deliver: log}}}}'
-    )
+def config(folder: Path, port: int, beats: int) -> Path:
+    beat = '{runner: {kind: anthropic}, heartbeat: {interval: 20s, stagger: 0s, checklist: "- x\\n", deliver: log}}'
     path = folder / "config.yaml"
     path.write_text(
-        f'server: {{listen: "127.0.0.1:0"}}\nlimits: {{concurrency: {concurrency}, min_interval: 1s}}\n'
-        f'providers: {{anthropic: {{api_key: "k", base_url: "http://127.0.0.1:{port}"}}}}\n'
+        f'server: {{listen: "127.0.0.1:0"}}\nlimits: {{concurrency: {beats}, min_interval: 1s}}\n'
+        f'providers: {{anthropic: {{api_key: "k", base_url: "https://localhost:{port}"}}}}\n'
+        f"network: {{proxy: none, ca_file: {CERTIFICATE}}}\n"
         "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}\n"
         "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(beats))
     )
     return path
 
 
-def one_round(daemon: Daemon) -> float:
-    """Seconds from the time at which all are due to the time at which all have ended and are booked."""
-    due = daemon.store.connection.execute("select min(due_at) from entry").fetchone()[0] / 1000
-    daemon._loop(lambda: time.time() > due and daemon.engine.at_rest(now().now), None)
-    return time.time() - due
+def ours(port: int, beats: int, report: Callable[[], None]) -> None:
+    """The daemon: queue, calls and booking."""
+    from scheduler import app
+    from scheduler.tables import boots
 
-
-def main(beats: int, waves: int, rounds: int = 5) -> None:
-    """Several rounds, for the machine has its slow moments: each is told, the best and the median again."""
-    told: multiprocessing.Queue[int] = multiprocessing.Queue()
-    server = multiprocessing.Process(target=serve, args=(told,), daemon=True)
-    server.start()
-    ideal = ANSWER * waves
     with tempfile.TemporaryDirectory() as folder:
-        path = config(Path(folder), told.get(), beats, beats // waves, interval=5 * ideal)
-        daemon = Daemon(path, dict(os.environ), listen=False)
-        daemon.warm_up()
-        daemon.engine.begin(now(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
-        shares = []
-        for number in range(1, rounds + 1):
-            took = one_round(daemon)
-            shares.append(ideal / took)
-            print(f"round {number}, {beats} beats in waves of {beats // waves}: {took:.2f} s, {shares[-1]:.2f} of the ideal")
+        daemon = app.Daemon(config(Path(folder), port, beats), dict(os.environ), listen=False)
+        app.warm_runners(daemon.settings)
+        daemon.engine.begin(app.now(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
+        report()
+        for _ in range(ROUNDS):
+            due = daemon.store.connection.execute("select min(due_at) from entry").fetchone()[0] / 1000
+            daemon._loop(lambda: time.time() > due and daemon.engine.at_rest(app.now().now), None)  # noqa: B023
+        report()
         rows = daemon.store.connection.execute("select outcome, count(*) from run group by outcome").fetchall()
+        assert dict(map(tuple, rows)) == {"ok": ROUNDS * beats}, dict(map(tuple, rows))
+
+
+def sdk(port: int, beats: int, report: Callable[[], None], *, over_aiohttp: bool) -> None:
+    """A script that makes the same calls, and nothing else."""
+    import anthropic
+    import httpx2
+
+    trust = ssl.create_default_context(cafile=CERTIFICATE)
+
+    async def calls() -> None:
+        if over_aiohttp:
+            import aiohttp
+            from anthropic._vendor.httpx_aiohttp import AiohttpTransport
+
+            session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust, limit=0))
+            http = httpx2.AsyncClient(transport=AiohttpTransport(verify=trust, client=session))
+        else:
+            limits = httpx2.Limits(max_connections=beats, max_keepalive_connections=beats)
+            http = httpx2.AsyncClient(verify=trust, limits=limits)
+        client = anthropic.AsyncAnthropic(
+            api_key="k", base_url=f"https://localhost:{port}", http_client=http, max_retries=0, timeout=120
+        )
+        said: Any = {"role": "user", "content": "How is it?" * 40}
+        report()
+        for number in range(ROUNDS):
+            if number:
+                await asyncio.sleep(15)
+            await asyncio.gather(
+                *(client.messages.create(model="claude-haiku-5-5", max_tokens=2000, messages=[said]) for _ in range(beats))
+            )
+        report()
+        await client.close()
+        if over_aiohttp:
+            await session.close()
+
+    asyncio.run(calls())
+
+
+WAYS: dict[str, Callable[[int, int, Callable[[], None]], None]] = {
+    "heartbeatd": ours,
+    "AsyncAnthropic over aiohttp": lambda *given: sdk(*given, over_aiohttp=True),
+    "AsyncAnthropic, its own transport": lambda *given: sdk(*given, over_aiohttp=False),
+}
+
+
+def measure(way: str, port: int, beats: int, told: multiprocessing.Queue[tuple[float, float, float]]) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def report() -> None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        seen.append((used.ru_utime + used.ru_stime, time.monotonic()))
+
+    WAYS[way](port, beats, report)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    told.put((seen[1][0] - seen[0][0], seen[1][1] - seen[0][1], memory))
+
+
+def main(beats: int) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    port_of: multiprocessing.Queue[int] = spawn.Queue()
+    server = spawn.Process(target=serve, args=(port_of,), daemon=True)
+    server.start()
+    port = port_of.get()
+    cpu: dict[str, float] = {}
+    for way in WAYS:
+        told: multiprocessing.Queue[tuple[float, float, float]] = spawn.Queue()
+        child = spawn.Process(target=measure, args=(way, port, beats, told))
+        child.start()
+        cpu[way], wall, memory = told.get()
+        child.join()
+        each = cpu[way] * 1000 / (ROUNDS * beats)
+        print(f"{way:<34} {cpu[way]:6.2f} s CPU, {each:5.2f} ms a call, {wall:5.1f} s in all, {memory:4.0f} MB", flush=True)
     server.terminate()
-    print(f"best {max(shares):.2f}, median {median(shares):.2f} of the ideal")
-    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB; {dict(map(tuple, rows))}")
+    own = cpu["heartbeatd"]
+    for way, used in cpu.items():
+        if way != "heartbeatd":
+            print(f"heartbeatd takes {own / used:.2f} of the CPU of {way}")
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in (sys.argv[1:] or ["1000", "1"])))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

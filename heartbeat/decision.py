@@ -42,12 +42,13 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided: with `run` the agent is given `tasks`; `tokens` and `model_used` say what the decision took."""
+    """What was decided: with `run` the agent is given `tasks`. The others say what it took, and its name at the provider."""
 
     action: Action
     tasks: str
     tokens: Tokens | None = None
     model_used: str | None = None
+    request_id: str | None = None
 
 
 class Undecided(ValueError):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from hashlib import sha256
-from pathlib import Path
-from typing import Protocol
 
-from heartbeat.runners import command
+from heartbeat.runners import Ended, Start
 from heartbeat.spec import Heartbeat, Precheck
 
 KEEP = 64 * 1024  # bytes of output that are read; what is longer is never taken for the same as before
@@ -41,29 +37,14 @@ class Checked:
     digest: str | None = None
 
 
-class Ended(command.Ended, Protocol):
-    """How a program ended, and who ended it: its own time (`timeout`), or somebody who ends the whole run."""
-
-    @property
-    def ended_by(self) -> str | None: ...
-
-
-class Start(Protocol):
-    """Runs a program to its end, at most so long."""
-
-    def __call__(
-        self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int, timeout: timedelta
-    ) -> Ended: ...
-
-
-def look(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: Start) -> Checked:
+async def look(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: Start) -> Checked:
     """Run the precheck in the workspace and read what it says; `last` is the digest of the output that was last dealt with.
 
     It gets PATH, HOME, LANG and HEARTBEATD_AGENT, and nothing on its standard input.
     """
     argv = ("/bin/sh", "-c", precheck.command)
     env = {"HEARTBEATD_AGENT": heartbeat.name}
-    ended = start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=KEEP, timeout=precheck.timeout)
+    ended = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=KEEP, timeout=precheck.timeout)
     output = ended.output.decode(errors="replace").replace("\0", "")
     if ended.ended_by not in (None, "timeout"):
         return Checked(Found.CUT, ended.exit_code, output, "was cut short")

@@ -149,6 +149,11 @@ class Heartbeat:
     async_timeout: timedelta = timedelta(hours=1)
     strip_reasoning: bool = True
 
+    @property
+    def reads_checklist(self) -> bool:
+        """Whether the checklist is a file, and not the text itself."""
+        return "\n" not in self.checklist
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:

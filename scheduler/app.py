@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
+from heartbeat.runners import Resources
 from heartbeat.runners import ask as runners
 from scheduler import __version__, descriptors, plan, takeover
 from scheduler.bell import Bell
@@ -34,11 +35,13 @@ from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import NoteDeadman
 from scheduler.events import Closed, Event
 from scheduler.logs import event
+from scheduler.net.http_client import HttpClient
 from scheduler.observe.journal import Journal
 from scheduler.observe.metrics import Metrics
 from scheduler.outcome import FAILURES, Ending
 from scheduler.reload import Reloader
 from scheduler.rhythm import Rhythm
+from scheduler.settings import Settings
 from scheduler.tables import once
 from scheduler.tables.boots import Boot
 from scheduler.tables.store import Unavailable
@@ -47,9 +50,8 @@ from scheduler.watch import Watch
 from scheduler.web.reach import Reach
 from scheduler.web.server import Server
 from scheduler.work import lanes
-from scheduler.work.baton import Baton
 from scheduler.work.entry import Claim
-from scheduler.work.executor import LocalExecutor
+from scheduler.work.executor import LocalExecutor, WorkerLoop
 from scheduler.work.process import Children
 
 LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
@@ -83,7 +85,6 @@ class Daemon:
         descriptors.see_to(self.settings.limits.concurrency)
         self._descriptors = Descriptors(time.monotonic)
         self._bell = Bell()
-        self._baton = Baton()
         self._rhythm = Rhythm(self._bell, time.monotonic, time.sleep)
         self._stops = 0
         self._reload_wanted = False
@@ -94,8 +95,10 @@ class Daemon:
         self._lanes = lanes.beside(self.settings.state)
         self._lanes.prepare()
         inbox = Inbox(self._bell.ring)
-        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, "run", self._baton)
-        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(_send, self._mark_of_letter, self._bell.ring, "deliver", self._baton)
+        self._workers = WorkerLoop()
+        self._http = HttpClient(lambda: self.engine.plan.settings.network)
+        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, self._workers)
+        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(self._send, self._mark_of_letter, self._bell.ring, self._workers)
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
@@ -108,7 +111,7 @@ class Daemon:
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
             self._descriptors.places,
         )
-        pings: LocalExecutor[Ping, Sent] = LocalExecutor(_ping, _no_mark, _no_bell, "deadman", self._baton)
+        pings: LocalExecutor[Ping, Sent] = LocalExecutor(self._ping, _no_mark, _no_bell, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
         self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = Server(self._reach(), scarce=self._descriptors.tell) if listen else None
@@ -160,6 +163,7 @@ class Daemon:
         for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
             signal.signal(number, handler)
         survivors = takeover.end_orphans(self.store)
+        warm_runners(self.settings)
         threading.Thread(target=self.warm_up, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
         self.engine.begin(now(), boot, survivors, at_once=at_once)
@@ -168,10 +172,7 @@ class Daemon:
         event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
 
     def warm_up(self) -> None:
-        """Import what models are asked with and make the files of the lanes: a second or two that no beat should wait for."""
-        beats = [beat.runner for beat in self.settings.heartbeats.values() if beat.enabled]
-        others = [agent.runner for agent in self.settings.asked.values()]
-        runners.warm([*beats, *others])
+        """Make the files of the lanes: for a thousand agents half a second that no run should wait for."""
         gc.collect()
         gc.freeze()  # what is there by now stays, so a burst of beats need not have its garbage collected through all of that
         self._lanes.prepare([*self.settings.heartbeats, *self.settings.asked])
@@ -181,8 +182,7 @@ class Daemon:
 
     def _turn(self) -> float:
         """One turn; gives the seconds until the next one."""
-        with self._baton:
-            again_at = self.engine.tick(now())
+        again_at = self.engine.tick(now())
         ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
         self._start_reload()
         wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP)
@@ -204,6 +204,7 @@ class Daemon:
                 self.engine.finish(now())
         except Unavailable as error:
             event(logging.ERROR, "database_unavailable", problem=str(error))
+        self._workers.close(self._http.close)
         self.store.close()
         self._lock.release()
         event(logging.INFO, "stopped")
@@ -236,7 +237,14 @@ class Daemon:
         begun = time.monotonic()
         with lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
-            return await claim.entry.carry(claim_in_lane, start, lambda: timedelta(seconds=time.monotonic() - begun))
+            elapsed = lambda: timedelta(seconds=time.monotonic() - begun)  # noqa: E731
+            return await claim.entry.carry(claim_in_lane, Resources(start, self._http), elapsed)
+
+    async def _send(self, parcel: Parcel, children: Children) -> Sent:
+        return await delivery.send(parcel, children.start, self._http)
+
+    async def _ping(self, ping: Ping, children: Children) -> Sent:  # pinging starts no children
+        return await deadman.send(ping, self._http)
 
     def _mark_of_letter(self, parcel: Parcel) -> str:
         return f"{self.instance}/outbox/{parcel.letter.id}"
@@ -245,20 +253,21 @@ class Daemon:
         self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES
 
 
+def warm_runners(settings: Settings) -> None:
+    """Import what the runners of these settings need, so that no run's time goes into that."""
+    beats = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
+    deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
+    runners.warm([*beats, *deciding, *(agent.runner for agent in settings.asked.values())])
+
+
 def _load(path: Path, environ: Mapping[str, str]) -> Loaded:
-    return load.load(path, environ, today=Today(utc_now(), once.knows))
+    loaded = load.load(path, environ, today=Today(utc_now(), once.knows))
+    warm_runners(loaded.settings)
+    return loaded
 
 
 def _mark(claim: Claim) -> str:
     return claim.mark
-
-
-async def _send(parcel: Parcel, children: Children) -> Sent:
-    return delivery.send(parcel, children.start)
-
-
-async def _ping(ping: Ping, children: Children) -> Sent:  # noqa: ARG001 (pinging starts no children)
-    return deadman.send(ping)
 
 
 def _no_mark(ping: Ping) -> str:  # noqa: ARG001

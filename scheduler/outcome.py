@@ -141,7 +141,7 @@ class Ending:
     `transient` says that another attempt could end better, `retry_after` how long the other side asked to be left alone.
     `calls` lists whom this attempt asked. `precheck` is what was found before the agent was asked, `selection` what of its
     checklist it was asked about. `tool_calls` are the tools that the agent used, `log` what it said for the log alone.
-    `truncated`: the answer was cut at a limit of tokens.
+    `truncated`: the answer was cut at a limit of tokens. `request_id` is the provider's own name for the last call.
     """
 
     outcome: Outcome
@@ -161,6 +161,7 @@ class Ending:
     tool_calls: tuple[ToolCall, ...] = ()
     log: str | None = None
     truncated: bool = False
+    request_id: str | None = None
 
     @property
     def precheck_problem(self) -> str | None:

@@ -18,6 +18,8 @@ May = Literal["read", "wake", "operate", "edit"]
 Transport = Literal["webhook", "telegram", "discord", "command", "apprise"]
 Uncertain = Literal["resend", "hold"]
 
+Proxy = Literal["environment", "none"] | Secret
+
 LOG = "log"  # the built-in channel
 LAST = "last"  # in `deliver`: whoever spoke with the agent last
 
@@ -99,6 +101,17 @@ class OnFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """How requests leave.
+
+    `proxy` is the environment's, none, or a URL. The authorities in `ca_file` are trusted beside the system's.
+    """
+
+    proxy: Proxy = "environment"
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Deadman:
     """Where somebody else notices when no ping comes any more, and how often one does."""
 
@@ -145,4 +158,5 @@ class Settings:
     prices: Mapping[str, Price] = field(default_factory=dict)
     asked: Mapping[str, Agent] = field(default_factory=dict)
     deadman: Deadman | None = None
+    network: Network = Network()
     allowances: Allowances = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from dataclasses import replace
@@ -9,8 +10,11 @@ from dataclasses import replace
 import pytest
 from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
+from waited import DIRECT, waited
 
 from scheduler.transports import Sent, State, apprise
+
+send = waited(apprise.send)
 
 
 def url(server: Server) -> str:
@@ -19,13 +23,13 @@ def url(server: Server) -> str:
 
 def answered(act: Act, total: float = 10) -> Sent:
     with Server([act]) as server:
-        return apprise.send(url(server), MESSAGE, total=total)
+        return send(url(server), MESSAGE, DIRECT, total=total)
 
 
 def test_an_alert_arrives_once_as_plain_text() -> None:
     text = "Disk **full** <b>now</b> \\n :fire: {{x}} @everyone"
     with Server([reply()]) as server:
-        assert apprise.send(url(server), replace(MESSAGE, text=text)) == Sent("delivered", "", None)
+        assert send(url(server), replace(MESSAGE, text=text), DIRECT) == Sent("delivered", "", None)
     (request,) = server.requests
     told = request.json
     assert (told["message"], told["title"], told["type"], told["attachments"]) == (text, "ops", "info", [])
@@ -53,12 +57,16 @@ def test_what_does_not_end_in_time_is_uncertain() -> None:
 
 
 def test_too_many_that_hang_are_not_joined_by_more() -> None:
+    async def crowd(there: str) -> tuple[list[Sent], Sent, Sent]:
+        hanging = [await apprise.send(there, MESSAGE, DIRECT, total=0) for _ in range(apprise.HANGING)]
+        refused = await apprise.send(there, MESSAGE, DIRECT, total=0)
+        for thread in [thread for thread in threading.enumerate() if thread.name == "_ask"]:
+            await asyncio.to_thread(thread.join, 10)
+        await asyncio.sleep(0)
+        return hanging, refused, await apprise.send(there, MESSAGE, DIRECT)
+
     with Server([after(0.6, reply())]) as server:
-        hanging = [apprise.send(url(server), MESSAGE, total=0) for _ in range(apprise.HANGING)]
-        refused = apprise.send(url(server), MESSAGE, total=0)
-        for thread in [thread for thread in threading.enumerate() if thread.name == "apprise"]:
-            thread.join(10)
-        later = apprise.send(url(server), MESSAGE)
+        hanging, refused, later = asyncio.run(crowd(url(server)))
     assert {sent.state for sent in hanging} == {"uncertain"}
     assert refused == Sent("retry", "16 earlier messages to services of Apprise still hang", None)
     assert later.state == "delivered"
@@ -67,7 +75,7 @@ def test_too_many_that_hang_are_not_joined_by_more() -> None:
 @pytest.mark.parametrize("wrong", ["carrier://canary", "slack://canary", "json://", "", "canary", "mailto://canary", "://"])
 def test_what_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        sent = apprise.send(wrong, MESSAGE)
+        sent = send(wrong, MESSAGE, DIRECT)
         with pytest.raises(ValueError, match="not a URL of a service that Apprise knows") as refused:
             apprise.limit(wrong)
     assert sent == Sent("dead", "Apprise knows no service of this URL", None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waited import waited
 from world import World, by_hand
 
 from scheduler.cli.main import main
@@ -26,7 +27,7 @@ def message(text: str = TEXT) -> Message:
 
 
 def send(folder: Path, script: str, text: str = TEXT, *arguments: str, **more: Any) -> Sent:
-    return command.send(("sh", "-c", script, *arguments), folder, message(text), Children("here").start, **more)
+    return waited(command.send)(("sh", "-c", script, *arguments), folder, message(text), Children("here").start, **more)
 
 
 def test_the_text_comes_on_standard_input_and_never_among_the_arguments(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_one_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
-    sent = command.send(("./tell.sh",), tmp_path, message(), Children("here").start)
+    sent = waited(command.send)(("./tell.sh",), tmp_path, message(), Children("here").start)
     assert sent == Sent("retry", "no such program: './tell.sh'", None)
 
 

@@ -9,10 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from waited import waited
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run
-from heartbeat.runners.command import MAX_ERROR, ask
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, command
+from heartbeat.runners.command import MAX_ERROR
 from heartbeat.spec import CommandRunner
+
+ask = waited(command.ask)
 
 RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(minutes=5), lambda: {"failures": 2, "zone": "Zürich"})
 
@@ -25,6 +28,8 @@ class Ended:
     truncated: bool = False
     timed_out: bool = False
     problem: str | None = None
+    ended_by: str | None = None
+    size: int = 0
 
 
 @dataclass
@@ -38,8 +43,16 @@ class Program:
     cwd: Path = Path()
     keep: int = 0
 
-    def __call__(
-        self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = 0,
+        keep_tail: bool = False,
+        timeout: timedelta | None = None,
     ) -> Ended:
         self.argv, self.stdin, self.env, self.cwd, self.keep = argv, stdin, env, cwd, keep
         return self.ended

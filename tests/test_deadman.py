@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import signal
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 from config_file import SMALL, complaints, read
 from servers.scripted import Server, drip, hang_up, page, reply
 from test_daemon import Begin, daemon
+from waited import with_http
 from world import Clock, Inline, at
 
 from scheduler.engine.deadman import Ping, Pinger, send
@@ -146,7 +148,7 @@ def ping(
     server: Server, beat: Any = "success", problem: str | None = None, path: str = "/canary", *, private: bool = True
 ) -> Sent:
     switch = Deadman(Secret(f"{server.url}{path}"), timedelta(minutes=1), allow_private=private)
-    return send(Ping(beat, problem, switch))
+    return asyncio.run(with_http(lambda http: send(Ping(beat, problem, switch), http)))
 
 
 @pytest.mark.parametrize(

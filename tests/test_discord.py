@@ -9,28 +9,28 @@ from datetime import timedelta
 import pytest
 from servers.discord import TOKEN, URL, Discord, refusal, slow_down
 from servers.scripted import Act, Request, hang_up, page, reply, reset, silence
-from test_telegram import MESSAGE, WIRE
+from test_telegram import MESSAGE
+from waited import delivered
 
 from scheduler.transports import Sent, State, address
 from scheduler.transports.discord import send
-from scheduler.transports.post import Wire
 
 
 def answered(*acts: Act, total: float = 30) -> Sent:
     with Discord(list(acts)) as discord:
-        return send(URL, MESSAGE, replace(WIRE, total=total), base=discord.url)
+        return delivered(send, URL, MESSAGE, total=total, base=discord.url)
 
 
 def test_an_alert_arrives_once_and_as_it_was_said() -> None:
     with Discord() as discord:
-        assert send(URL, MESSAGE, WIRE, base=discord.url) == Sent("delivered", "", None)
+        assert delivered(send, URL, MESSAGE, base=discord.url) == Sent("delivered", "", None)
     assert discord.texts == ["The disk is full."]
 
 
 def test_nobody_is_mentioned_and_nothing_is_previewed() -> None:
     text = "@everyone @here <@1> <@&1> https://example.org"
     with Discord() as discord:
-        send(URL, replace(MESSAGE, text=text), WIRE, base=discord.url)
+        delivered(send, URL, replace(MESSAGE, text=text), base=discord.url)
     assert discord.messages == [{"content": text, "allowed_mentions": {"parse": []}, "flags": 4}]
     assert discord.pinged == []
 
@@ -54,7 +54,7 @@ def test_a_mention_would_have_called_everyone() -> None:
 )
 def test_no_link_hides_behind_words(text: str, shown: str) -> None:
     with Discord() as discord:
-        send(URL, replace(MESSAGE, text=text), WIRE, base=discord.url)
+        delivered(send, URL, replace(MESSAGE, text=text), base=discord.url)
     assert discord.texts == [shown]
 
 
@@ -74,7 +74,7 @@ def test_the_url_is_ours_or_the_one_that_discord_shows(url: str, base: str | Non
 
 def test_a_thread_is_written_to_where_the_webhook_is() -> None:
     with Discord() as discord:
-        sent = send(f"{discord.url}/api/webhooks/42/{TOKEN}?thread_id=7", MESSAGE, WIRE)
+        sent = delivered(send, f"{discord.url}/api/webhooks/42/{TOKEN}?thread_id=7", MESSAGE)
     assert sent.state == "delivered"
     assert discord.requests[0].path == f"/api/v10/webhooks/42/{TOKEN}?wait=true&thread_id=7"
 
@@ -83,7 +83,7 @@ def test_a_thread_is_written_to_where_the_webhook_is() -> None:
     "url", ["discord://42", "discord://x/canary", "https://discord.com/canary", "discord://42/a?b=c", "ftp://x", ""]
 )
 def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
-    assert send(url, MESSAGE, WIRE) == Sent("dead", address.NO_HOOK, None)
+    assert delivered(send, url, MESSAGE) == Sent("dead", address.NO_HOOK, None)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_server_that_never_answers_leaves_it_uncertain() -> None:
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
     with Discord() as discord:
-        sent = send(URL, MESSAGE, Wire(allow_private=False), base=discord.url)
+        sent = delivered(send, URL, MESSAGE, allow_private=False, base=discord.url)
     assert (sent.state, discord.requests) == ("dead", [])
 
 

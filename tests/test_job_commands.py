@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from config_file import read
+from waited import client
 from world import at
 
-from heartbeat.waiting import here
+from heartbeat.runners import Resources
 from scheduler import plan
 from scheduler.outcome import Ending, Kind, Trigger
 from scheduler.work.entry import Claim
@@ -24,11 +25,14 @@ def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, afte
     entry = plan.make(settings).entries[(Kind.CRON, "measure")]
     now = at("2026-03-02 08:00")
     claim = Claim(7, 1, "me", entry, now, Trigger.EVERY, 1, 0, now, paused=False, wakes=(), last_beat=None, failures=0)
-    children = Children(claim.mark)
-    if after is not None:
-        alarm = threading.Timer(after, children.end, ("timeout",))
-        alarm.start()
-    return here(entry.carry(claim, children.start, timedelta))
+
+    async def carry() -> Ending:
+        children = Children(claim.mark)
+        if after is not None:
+            asyncio.get_running_loop().call_later(after, children.end, "timeout")
+        return await entry.carry(claim, Resources(children.start, client()), timedelta)
+
+    return asyncio.run(carry())
 
 
 def test_text_is_a_line_for_the_shell_and_a_list_is_not(tmp_path: Path) -> None:

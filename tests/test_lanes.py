@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import subprocess
@@ -60,7 +61,7 @@ def test_what_a_child_left_behind_keeps_the_lane(tmp_path: Path) -> None:
     with lanes.if_free("ops") as fd:
         assert fd is not None
         start = partial(Children("life/1").start, inherited=(fd,))
-        start(["sh", "-c", f"read line < {gate} &"], stdin=b"", env={}, cwd=tmp_path)
+        asyncio.run(start(["sh", "-c", f"read line < {gate} &"], stdin=b"", env={}, cwd=tmp_path))
     assert not is_free(lanes)
     gate.write_text("end\n")
     os.close(lanes.wait("ops", lambda: None))
@@ -70,7 +71,9 @@ def test_what_a_child_left_behind_keeps_the_lane(tmp_path: Path) -> None:
 def test_a_child_of_another_run_does_not_inherit_the_lane(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
     with lanes.if_free("ops") as fd:
-        ended = Children("life/2").start(["sh", "-c", f"test ! -e /proc/self/fd/{fd}"], stdin=b"", env={}, cwd=tmp_path)
+        ended = asyncio.run(
+            Children("life/2").start(["sh", "-c", f"test ! -e /proc/self/fd/{fd}"], stdin=b"", env={}, cwd=tmp_path)
+        )
     assert ended.exit_code == 0
 
 

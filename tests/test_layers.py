@@ -16,7 +16,7 @@ DOORS = {
     "_ruamel_yaml": {"scheduler/config/tree.py"},
     "sqlite_utils": {"scheduler/tables/store.py", "scheduler/tables/schema.py"},
     "prometheus_client": {"scheduler/observe/metrics.py", "scheduler/observe/gauges.py"},
-    "httptools": {"heartbeat/runners/arriving.py"},
+    "aiohttp": {"scheduler/net/http_client.py"},
     "anthropic": {"heartbeat/runners/anthropic.py"},
     "httpx2": {"heartbeat/runners/anthropic.py"},
     "apprise": {"scheduler/transports/apprise.py"},
@@ -28,15 +28,9 @@ ROOMS = {"click": "scheduler/cli", "starlette": "scheduler/web", "uvicorn": "sch
 # Who may read the real clocks, by how they are asked: the app hands them on, and what waits in real time must measure it.
 CLOCKS = {
     "scheduler/app.py",
-    "scheduler/work/process.py",
     "scheduler/work/orphans.py",
     "scheduler/watch.py",
     "scheduler/logs.py",
-    "scheduler/work/baton.py",
-    "scheduler/work/desk.py",
-    "scheduler/work/waitingroom.py",
-    "heartbeat/waiting.py",
-    "heartbeat/runners/line.py",
 }
 
 
@@ -86,7 +80,7 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
 
 
 # The rooms of the daemon from the ground up: each may know those before it, and none after it.
-FLOORS = ("transports", "paces", "config", "work", "tables", "engine", "observe", "web", "cli")
+FLOORS = ("net", "transports", "paces", "config", "work", "tables", "engine", "observe", "web", "cli")
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in FLOORS], ids=name_of)

@@ -211,7 +211,7 @@ def test_the_page_says_how_to_install_it_and_the_command_that_it_names_runs() ->
 
 def test_the_library_is_imported_when_it_is_first_used_and_needs_no_other_package() -> None:
     shown = "import sys, heartbeat; before = 'heartbeat.library' in sys.modules; heartbeat.beat; "
-    foreign = "['scheduler', 'cron', 'anthropic', 'httptools', 'pydantic']"
+    foreign = "['scheduler', 'cron', 'anthropic', 'aiohttp', 'pydantic']"
     assert bare("-c", f"{shown}print(before, [name for name in {foreign} if name in sys.modules])") == "False []\n"
 
 

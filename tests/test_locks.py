@@ -1,5 +1,6 @@
 """The daemon's lock and its folder: one daemon per database, whoever was killed or stopped, and nobody else looks in."""
 
+import asyncio
 import os
 import signal
 import stat
@@ -110,7 +111,7 @@ def test_releasing_twice_does_no_harm(path: Path) -> None:
 
 def test_a_command_that_outlives_the_daemon_does_not_keep_the_lock(path: Path, tmp_path: Path) -> None:
     with take(path):
-        left = Children("life/1").start(["sh", "-c", "sleep 300 & echo $!"], stdin=b"", env={}, cwd=tmp_path)
+        left = asyncio.run(Children("life/1").start(["sh", "-c", "sleep 300 & echo $!"], stdin=b"", env={}, cwd=tmp_path))
     take(path, "next").release()
     os.kill(int(left.output), signal.SIGKILL)
 

@@ -15,10 +15,10 @@ from scheduler.work import orphans
 
 # A daemon in small: starts one command as the real one does, says its pid, and waits to be killed.
 DAEMON = """
-import sys, threading
+import asyncio, sys
 from pathlib import Path
 from scheduler.work.process import Children
-Children(sys.argv[1]).start(["sh", "-c", sys.argv[2]], stdin=b"", env={}, cwd=Path("/"))
+asyncio.run(Children(sys.argv[1]).start(["sh", "-c", sys.argv[2]], stdin=b"", env={}, cwd=Path("/")))
 """
 
 

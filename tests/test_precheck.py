@@ -10,23 +10,32 @@ from typing import Any
 
 import pytest
 from test_checks import OPS
+from waited import waited
 
-from heartbeat.precheck import Checked, Found, look
+from heartbeat import precheck as prechecks
+from heartbeat.precheck import Checked, Found
 from heartbeat.spec import Precheck
 from scheduler.work.process import Children, Ended
+
+look = waited(prechecks.look)
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
 FINE = Ended(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
 
 
 def looked(last: str | None = None, precheck: Precheck = MAIL, **ended: Any) -> Checked:
-    return look(OPS, precheck, last, lambda *_, **__: replace(FINE, **ended))
+    async def start(*_: Any, **__: Any) -> Ended:
+        return replace(FINE, **ended)
+
+    return look(OPS, precheck, last, start)
 
 
 def test_it_is_run_by_the_shell_in_the_workspace_with_its_own_time_and_next_to_nothing_in_its_environment() -> None:
     seen: list[object] = []
 
-    def start(argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int, timeout: timedelta) -> Ended:
+    async def start(
+        argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int, timeout: timedelta
+    ) -> Ended:
         seen.extend([argv, stdin, env, cwd, keep, timeout])
         return FINE
 

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from test_command_runner import RUN, Ended, Program, answer
+from test_command_runner import RUN, Ended, Program, answer, ask
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
-from heartbeat.runners.command import ask
 from heartbeat.runners.printed import read
 from heartbeat.spec import CommandRunner
 

@@ -1,5 +1,6 @@
 """Child processes: what they see, what is kept of what they say, and that they end with their whole group."""
 
+import asyncio
 import os
 import select
 import signal
@@ -15,14 +16,14 @@ import pytest
 
 from scheduler.secret import Secret
 from scheduler.work import process
-from scheduler.work.process import Children, Ended
+from scheduler.work.process import Children, Ended, Why
 
 MIB = 1024 * 1024
 
 
 def start(*argv: str, children: Children | None = None, **more: Any) -> Ended:
     given: dict[str, Any] = {"stdin": b"", "env": {}, "cwd": Path("/")} | more
-    return (children or Children("life/1")).start(argv, **given)
+    return asyncio.run((children or Children("life/1")).start(argv, **given))
 
 
 def python(code: str, **more: Any) -> Ended:
@@ -55,14 +56,25 @@ class Background:
     """One start in a thread of its own, in the folder of its pipe, so that it can be ended while it runs."""
 
     def __init__(self, pipe: Pipe, *argv: str) -> None:
-        self.children = Children("life/7")
-        self._result: list[Ended] = []
-        self._thread = threading.Thread(target=lambda: self._result.append(start(*argv, cwd=pipe.folder, children=self.children)))
+        self._children = Children("life/7")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
+        given: Any = {"stdin": b"", "env": {}, "cwd": pipe.folder}
+        self._result = asyncio.run_coroutine_threadsafe(self._children.start(argv, **given), self._loop)
+
+    def end(self, why: Why) -> None:
+        self._loop.call_soon_threadsafe(self._children.end, why)
 
     def result(self) -> Ended:
+        return self._result.result(20)
+
+    def close(self) -> None:
+        self.end("cancelled")
+        self._result.exception(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(20)
-        return self._result[0]
+        self._loop.close()
 
 
 @pytest.fixture
@@ -70,7 +82,7 @@ def running() -> Iterator[list[Background]]:
     started: list[Background] = []
     yield started
     for one in started:
-        one.children.end("cancelled")
+        one.close()
 
 
 def wait_for_end(pid: int) -> None:
@@ -180,7 +192,7 @@ def test_a_running_child_is_ended_from_another_thread(why: process.Why, pipe: Pi
     one = Background(pipe, "sh", "-c", "echo ready >told; exec sleep 300")
     running.append(one)
     pipe.hear()
-    one.children.end(why)
+    one.end(why)
     ended = one.result()
     assert (ended.exit_code, ended.ended_by, ended.timed_out) == (-signal.SIGTERM, why, why == "timeout")
 
@@ -189,7 +201,7 @@ def test_what_it_said_before_its_end_is_kept(pipe: Pipe, running: list[Backgroun
     one = Background(pipe, "sh", "-c", "echo half; echo ready >told; exec sleep 300")
     running.append(one)
     pipe.hear()
-    one.children.end("timeout")
+    one.end("timeout")
     assert one.result().output == b"half\n"
 
 
@@ -197,7 +209,7 @@ def test_a_child_deaf_to_term_is_killed_with_its_whole_group(pipe: Pipe, running
     one = Background(pipe, "sh", "-c", "trap '' TERM; sleep 300 & echo $! >told; while :; do wait; done")
     running.append(one)
     grandchild = int(pipe.hear())
-    one.children.end("timeout")
+    one.end("timeout")
     assert one.result().exit_code == -signal.SIGKILL
     wait_for_end(grandchild)
 
@@ -209,7 +221,7 @@ def test_a_deaf_grandchild_is_killed_even_if_the_leader_obeys_and_its_pipes_are_
     one = Background(pipe, "sh", "-c", deaf)
     running.append(one)
     pipe.hear()
-    one.children.end("cancelled")
+    one.end("cancelled")
     ended = one.result()
     assert ended.exit_code == -signal.SIGTERM
     wait_for_end(int(ended.output))
@@ -222,7 +234,7 @@ def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
     one = Background(pipe, "sh", "-c", tidy + "exec sleep 300")
     running.append(one)
     pipe.hear()
-    one.children.end("shutdown")
+    one.end("shutdown")
     one.result()
     assert (tmp_path / "tidied").exists()
 

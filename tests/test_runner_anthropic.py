@@ -13,20 +13,18 @@ import pytest
 from servers import messages
 from servers.messages import message, refuses, says, text, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, raw, reply, reset, silence
-from waited import waited
+from waited import asked as ask
+from waited import decided as decide
 
 from heartbeat.decision import Action, Decision
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
-from heartbeat.runners import anthropic as runner
 from heartbeat.runners.anthropic import warm
 from heartbeat.spec import ModelRunner, Provider
 
-ask, decide = waited(runner.ask), waited(runner.decide)
-
 KEY = "sk-ant-canary-0123456789"
 RUN = Run("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
-OURS = {"content-length", "accept-encoding", "connection"}  # headers that the wire decides about
 TOKENS = Tokens(input=120, output=30, cache_read=7, cache_write=2)
+CA = "if your own authority signed it, write network: {ca_file: PATH}"
 LINE = "provider 'anthropic': it has no key; write providers: {anthropic: {api_key: \"${ANTHROPIC_API_KEY}\"}}"
 
 
@@ -72,42 +70,11 @@ def test_one_turn_is_asked_without_tools_and_with_a_bound() -> None:
     assert KEY in request.headers.get("authorization", "") + request.headers.get("x-api-key", "")
 
 
-def test_a_kept_form_is_what_the_sdk_would_send_for_each_call() -> None:
-    turns = [
-        {"role": "user", "content": "Zürich?"},
-        {"role": "assistant", "content": "Calm."},
-        {"role": "user", "content": RUN.prompt},
-    ]
-    with Server([says("fine")]) as server:
-        said = replace(RUN, messages=(("user", "Zürich?"), ("assistant", "Calm.")))
-        for run in (RUN, said, RUN, said):
-            assert ask(run, at(server.url)).text == "fine"
-        client = runner._client(KEY, server.url)
-        made = client.messages.with_raw_response.create(
-            model=RUN.model, max_tokens=2000, messages=turns, timeout=5.0
-        ).http_request
-    last = server.requests[-1]
-    assert last.json == json.loads(made.read())
-    sent, meant = ({name: value for name, value in each.headers.items() if name not in OURS} for each in (last, made))
-    assert sent == meant
-    assert [len(request.json["messages"]) for request in server.requests] == [1, 3, 1, 3]
-
-
-def test_beats_that_have_some_of_their_time_left_share_a_form() -> None:
-    """After a precheck or a decision no two have the same, and a form for each would push out those of all other agents."""
-    with Server([says("fine")]) as server:
-        ask(replace(RUN, timeout=timedelta(seconds=4.9)), at(server.url))
-        made = runner._form.cache_info().misses
-        for seconds in (4.1, 4.1234, 5.0):
-            ask(replace(RUN, timeout=timedelta(seconds=seconds)), at(server.url))
-        assert runner._form.cache_info().misses == made
-    assert {request.headers["x-stainless-timeout"] for request in server.requests} == {"5.0"}
-
-
-def test_a_kept_form_does_not_show_its_key() -> None:
-    form = runner._form(KEY, "http://127.0.0.1:9", "claude-haiku-5-5", 2000, 5.0)
-    assert KEY in str(form.headers)
-    assert KEY not in repr(form)
+def test_the_request_id_is_kept_whether_it_succeeds_or_not() -> None:
+    fine = answer_to(reply(message(text("fine")), request_id="req_011"))
+    busy = answer_to(reply({"error": {"message": "busy"}}, 529, request_id="req_012"))
+    odd = answer_to(reply(message(text("fine")), request_id="<b>no id</b>"))
+    assert (fine.request_id, busy.request_id, odd.request_id) == ("req_011", "req_012", None)
 
 
 def test_kept_messages_come_before_the_prompt() -> None:
@@ -243,7 +210,7 @@ def test_a_certificate_that_nobody_vouches_for_is_not_accepted() -> None:
     with Server([says("gotcha")], tls=True) as server:
         answer = ask(RUN, at(server.url))
     assert (answer.failure, answer.transient, server.requests) == (Failure.TLS, False, [])
-    assert answer.error == "provider 'anthropic': its certificate is not trusted (self-signed certificate)"
+    assert answer.error == "provider 'anthropic': its certificate is not trusted (self-signed certificate); " + CA
 
 
 def test_a_text_larger_than_an_answer_may_be_is_a_failure_that_cost_its_tokens() -> None:

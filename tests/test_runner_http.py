@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from servers.gateway import later, says, says_plainly
 from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
-from waited import waited
+from waited import asked as ask
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens, http
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
 from heartbeat.spec import HttpRunner
-
-ask = waited(http.ask)
 
 META = {"run": 7, "failures": 2, "zone": "Zürich"}
 RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(seconds=5), lambda: META)

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from servers.completions import completion, refuses, says, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, reply, silence
-from waited import waited
+from waited import asked as ask
+from waited import decided as decide
 
 from heartbeat.decision import Action, Decision
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens, openai
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
 from heartbeat.spec import ModelRunner, Provider
-
-ask, decide = waited(openai.ask), waited(openai.decide)
 
 KEY = "sk-canary-0123456789"
 RUN = Run("ops", "How is it?\n", "llama-9", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import textwrap
 import threading
@@ -70,7 +71,7 @@ def in_process(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 def call(run: Run, name: str, *, in_process: bool = False, children: Children | None = None) -> Answer:
     start = (children or Children("test")).start
-    return ask(run, PythonRunner(name if ":" in name else f"house_agent:{name}", in_process), start)
+    return asyncio.run(ask(run, PythonRunner(name if ":" in name else f"house_agent:{name}", in_process), start))
 
 
 def test_the_callable_gets_the_run_as_a_dict(run: Run, in_process: bool) -> None:

@@ -14,9 +14,9 @@ from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import asked as asked_of
 from world import Asked, Takes, World
 
-from heartbeat.waiting import Cut
 from scheduler.observe import explain, gauges
 from scheduler.observe.status import snapshot
+from scheduler.work.executor import NeverBegun
 from scheduler.work.process import Ended
 
 Play = Callable[..., World]
@@ -56,7 +56,7 @@ def usd(world: World, key: str = "usd_per_day") -> float:
 
 
 def test_what_was_ended_before_it_began_has_taken_nothing(play: Play) -> None:
-    world = play(tool("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda asked: Cut()})
+    world = play(tool("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda asked: NeverBegun()})
     world.run(minutes=1)
     assert (world.story(), world.rows()[0]["error"]) == (["03-02 08:00 interval failed exit"], "was ended before it began")
     assert usd(world) == 0

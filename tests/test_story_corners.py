@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from test_story_slots import OPS, agent, job
-from threadless import no_thread_left
 from world import QUIET, Takes, World, at
 
 from scheduler.engine.inbox import Refused
@@ -24,9 +23,6 @@ from scheduler.tables.store import Store, Unavailable
 from scheduler.transports import Sent
 from scheduler.turn import Turn
 from scheduler.wake import Wake
-from scheduler.work.baton import Baton
-from scheduler.work.executor import LocalExecutor
-from scheduler.work.process import Children
 
 HOUR = timedelta(hours=1)
 ALARM = "ALERT: the disk is full"
@@ -643,17 +639,6 @@ def test_a_disabled_job_cut_by_a_stop_does_not_run_again(play) -> None:
     world.boot()
     world.run(minutes=1)
     assert len(world.asked) == 1
-
-
-def test_a_task_for_which_no_thread_can_be_had_ends_as_a_surprise() -> None:
-    async def carry(task: str, children: Children) -> str:
-        return task
-
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, lambda task: task, lambda: None, "test", Baton())
-    with no_thread_left():
-        executor.submit(7, "task")
-    assert executor.inflight() == {}
-    assert [number for number, done in executor.results() if done.surprise is not None] == [7]
 
 
 def test_a_beat_whose_process_outlived_the_daemon_is_not_started_beside_it(play) -> None:

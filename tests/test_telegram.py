@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silence
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
+from waited import delivered
 
 from scheduler.transports import Message, Sent, State, address
-from scheduler.transports.post import Wire
 from scheduler.transports.telegram import send
 
 MESSAGE = Message(
@@ -25,24 +25,23 @@ MESSAGE = Message(
     text="The disk is full.",
     title="ops",
 )
-WIRE = Wire(allow_private=True)
 
 
 def answered(*acts: Act, total: float = 30) -> Sent:
     with Telegram(list(acts)) as telegram:
-        return send(URL, MESSAGE, replace(WIRE, total=total), base=telegram.url)
+        return delivered(send, URL, MESSAGE, total=total, base=telegram.url)
 
 
 def test_an_alert_arrives_once_and_as_it_was_said() -> None:
     with Telegram() as telegram:
-        assert send(URL, MESSAGE, WIRE, base=telegram.url) == Sent("delivered", "", None)
+        assert delivered(send, URL, MESSAGE, base=telegram.url) == Sent("delivered", "", None)
     assert telegram.texts == ["The disk is full."]
 
 
 def test_nothing_in_the_text_is_markup_or_a_preview() -> None:
     text = "@everyone [x](tg://user?id=1) <b>bold</b> https://example.org *stars* <@&1>"
     with Telegram() as telegram:
-        send(URL, replace(MESSAGE, text=text), WIRE, base=telegram.url)
+        delivered(send, URL, replace(MESSAGE, text=text), base=telegram.url)
     assert telegram.messages == [{"chat_id": CHAT, "text": text, "link_preview_options": {"is_disabled": True}}]
 
 
@@ -65,7 +64,7 @@ def test_the_url_names_the_chat_and_its_topic(url: str, chat: str, topic: int | 
 
 def test_a_topic_is_written_to() -> None:
     with Telegram() as telegram:
-        send(f"{URL}:12", MESSAGE, WIRE, base=f"{telegram.url}/")
+        delivered(send, f"{URL}:12", MESSAGE, base=f"{telegram.url}/")
     assert telegram.messages[0]["message_thread_id"] == 12
 
 
@@ -74,7 +73,7 @@ def test_a_topic_is_written_to() -> None:
     ["tgram://1:a", "tgram://1:a/", "tgram://1:a/1/2", "tgram://1:a/1?x=y", "tgram:///1", "tgram://a b/1", "http://1:a/1", ""],
 )
 def test_what_is_no_url_of_a_chat_is_dead_and_not_shown(url: str) -> None:
-    sent = send(url, MESSAGE, WIRE)
+    sent = delivered(send, url, MESSAGE)
     assert sent == Sent("dead", address.NO_BOT, None)
 
 
@@ -119,13 +118,13 @@ def test_a_server_that_never_ends_its_answer_leaves_it_uncertain(act: Act) -> No
 def test_where_nobody_listens_it_is_tried_again() -> None:
     with Telegram() as telegram:
         gone = telegram.url
-    sent = send(URL, MESSAGE, WIRE, base=gone)
+    sent = delivered(send, URL, MESSAGE, base=gone)
     assert sent == Sent("retry", "127.0.0.1: no connection: Connection refused", None)
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
     with Telegram() as telegram:
-        sent = send(URL, MESSAGE, Wire(allow_private=False), base=telegram.url)
+        sent = delivered(send, URL, MESSAGE, allow_private=False, base=telegram.url)
     assert (sent.state, telegram.requests) == ("dead", [])
 
 

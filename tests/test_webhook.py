@@ -1,7 +1,6 @@
 """The webhook: what is posted, what each answer means, and which addresses are never connected to."""
 
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -11,11 +10,12 @@ from typing import Any
 
 import pytest
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
+from waited import delivered
 
 from heartbeat.runners.trouble import retry_after
+from scheduler.net.address_guard import is_public
+from scheduler.settings import Network
 from scheduler.transports import Message, Sent, State, split
-from scheduler.transports.guard import is_public
-from scheduler.transports.post import Wire
 from scheduler.transports.webhook import send
 
 MESSAGE = Message(
@@ -29,6 +29,7 @@ MESSAGE = Message(
     text='Disk "full" – 東京\n',
     title="ops: alert",
 )
+TRUSTING = Network(proxy="none", ca_file=CERTIFICATE)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 Start = Callable[[Act | bytes], Server]
@@ -45,7 +46,7 @@ def at(server: Server, rest: str = "/hook", host: str = "127.0.0.1") -> str:
 
 
 def post(url: str, **more: Any) -> Sent:
-    return send(url, MESSAGE, Wire(**({"allow_private": True} | more)))
+    return delivered(send, url, MESSAGE, **more)
 
 
 class Resolver:
@@ -361,7 +362,10 @@ def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent() ->
     with Server([raw(OK)], tls=True) as server:
         sent = post(f"https://localhost:{server.port}/canary")
     assert (sent.state, server.requests) == ("retry", [])
-    assert sent.error == "localhost: its certificate is not trusted (self-signed certificate)"
+    assert (
+        sent.error
+        == "localhost: its certificate is not trusted (self-signed certificate); if your own authority signed it, write network: {ca_file: PATH}"
+    )
 
 
 def test_a_trusted_certificate_of_another_name_is_refused() -> None:
@@ -369,7 +373,7 @@ def test_a_trusted_certificate_of_another_name_is_refused() -> None:
         sent = post(
             f"https://other.example:{server.port}/canary",
             resolve=Resolver(["127.0.0.1"]),
-            tls=ssl.create_default_context(cafile=CERTIFICATE),
+            network=TRUSTING,
         )
     assert (sent.state, server.requests) == ("retry", [])
     assert "its certificate is not trusted (Hostname mismatch" in sent.error
@@ -377,7 +381,7 @@ def test_a_trusted_certificate_of_another_name_is_refused() -> None:
 
 def test_a_trusted_certificate_is_accepted() -> None:
     with Server([raw(OK)], tls=True) as server:
-        sent = post(f"https://localhost:{server.port}/hook", tls=ssl.create_default_context(cafile=CERTIFICATE))
+        sent = post(f"https://localhost:{server.port}/hook", network=TRUSTING)
     assert (sent.state, server.requests[0].path) == ("delivered", "/hook")
 
 

@@ -1,15 +1,23 @@
-"""Runners and the wire for those who just wait for them."""
+"""Runs a coroutine to its end for tests that are plain functions, with a real HTTP client where one is needed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from heartbeat.waiting import here
+from heartbeat.runners import Reply, Resources, Run, Start
+from heartbeat.runners import ask as runners
+from scheduler.net.http_client import HttpClient, Resolve
+from scheduler.settings import Network
+from scheduler.transports.post import HttpOptions
+from scheduler.work.process import Children
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+DIRECT = Network(proxy="none")
 
 
 def waited(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
@@ -17,6 +25,47 @@ def waited(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     @wraps(work)
     def done(*args: P.args, **more: P.kwargs) -> T:
-        return here(work(*args, **more))
+        return asyncio.run(work(*args, **more))
 
     return done
+
+
+def client(network: Network = DIRECT, **more: Any) -> HttpClient:
+    """An HTTP client with `network` as its settings; `resolve` replaces the system's resolver."""
+    return HttpClient(lambda: network, **more)
+
+
+async def with_http(work: Callable[[HttpClient], Coroutine[Any, Any, T]], network: Network = DIRECT, **more: Any) -> T:
+    """What `work` gives with a client of its own, which is closed behind it."""
+    async with client(network, **more) as http:
+        return await work(http)
+
+
+def post(url: str, headers: dict[str, str], body: bytes, seconds: float, **more: Any) -> Reply:
+    """One request of a runner, by a client of its own."""
+    return asyncio.run(with_http(lambda http: http.post(url, headers, body, seconds), **more))
+
+
+def asked(run: Run, runner: Any, start: Start | None = None, **more: Any) -> Any:
+    """What an agent answers by its runner."""
+    start = start or Children("test").start
+    return asyncio.run(with_http(lambda http: runners.ask(run, runner, Resources(start, http)), **more))
+
+
+def decided(run: Run, runner: Any, **more: Any) -> Any:
+    """What a model decides."""
+    return asyncio.run(with_http(lambda http: runners.decide(run, runner, http), **more))
+
+
+def delivered(
+    send: Callable[..., Coroutine[Any, Any, T]],
+    *message: Any,
+    allow_private: bool = True,
+    total: float = 30.0,
+    resolve: Resolve | None = None,
+    network: Network = DIRECT,
+    **more: Any,
+) -> T:
+    """What a channel's `send` makes of a message."""
+    given = {} if resolve is None else {"resolve": resolve}
+    return asyncio.run(with_http(lambda http: send(*message, HttpOptions(http, allow_private, total), **more), network, **given))

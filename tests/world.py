@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from heartbeat.waiting import here
+from waited import with_http
+
+from heartbeat.runners import Resources
 from scheduler import plan
 from scheduler.config.load import load
 from scheduler.config.today import Today
@@ -19,6 +22,7 @@ from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
 from scheduler.events import Event
+from scheduler.net.http_client import HttpClient
 from scheduler.outcome import Ending, Trigger
 from scheduler.tables import once, past
 from scheduler.tables.boots import Boot
@@ -31,6 +35,7 @@ from scheduler.work.executor import Done
 from scheduler.work.process import Children, Ended
 
 QUIET = "HEARTBEAT_OK"
+LOOP = asyncio.new_event_loop()
 
 
 def at(text: str) -> datetime:
@@ -258,7 +263,7 @@ class World:
         took = self.takes.get(claim.entry.name, timedelta())
         elapsed = timedelta()
 
-        def start(
+        async def start(
             argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False,
             timeout: timedelta | None = None,
         ) -> Ended:  # fmt: skip
@@ -279,7 +284,11 @@ class World:
 
         try:
             with lanes.taken(lanes.beside(self.state), claim) as (claim_in_lane, _):
-                return here(claim.entry.carry(claim_in_lane, start, lambda: elapsed)), took
+
+                def attempt(http: HttpClient) -> Coroutine[Any, Any, Any]:
+                    return claim.entry.carry(claim_in_lane, Resources(start, http), lambda: elapsed)
+
+                return LOOP.run_until_complete(with_http(attempt)), took
         except Exception as surprise:  # noqa: BLE001 (as an executor does)
             return surprise, took
 
@@ -295,7 +304,7 @@ class World:
 
 def by_hand(parcel: Parcel) -> Sent:
     """Send a message by the real transport of its channel."""
-    return delivery.send(parcel, Children("test").start)
+    return LOOP.run_until_complete(with_http(lambda http: delivery.send(parcel, Children("test").start, http)))
 
 
 def _ended(answer: Any) -> Ended:

@@ -1,12 +1,13 @@
-"""What a runner is given and what it gives back, whichever way it reaches the agent."""
+"""Defines what a runner is given and what it returns, whichever way it reaches the agent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 MAX_ANSWER = 64 * 1024  # bytes
 
@@ -91,7 +92,8 @@ class Answer:
     which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
     `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered. `tool_calls` are those that
     an agent has used, and `log` is what it says for the log alone. `truncated`: the text was cut at a limit of tokens.
-    `unheard`: the question did not leave, so that nothing can have been taken. `status` is the HTTP status of a refusal.
+    `unheard`: the question did not leave, so that nothing can have been taken. `status` is the HTTP status of a refusal, and
+    `request_id` the provider's own name for the call.
     """
 
     text: str = ""
@@ -109,3 +111,72 @@ class Answer:
     truncated: bool = False
     unheard: bool = False
     status: int | None = None
+    request_id: str | None = None
+
+
+class Ended(Protocol):
+    """How a program ended.
+
+    `exit_code` None: a signal ended it, or it did not start and `problem` says why. `ended_by` names what ended it from
+    outside: its own time (`timeout`), or the end of the whole run. `size` counts the bytes of output, kept or not.
+    """
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def output(self) -> bytes: ...
+    @property
+    def errors(self) -> bytes: ...
+    @property
+    def truncated(self) -> bool: ...
+    @property
+    def timed_out(self) -> bool: ...
+    @property
+    def problem(self) -> str | None: ...
+    @property
+    def ended_by(self) -> str | None: ...
+    @property
+    def size(self) -> int: ...
+
+
+class Start(Protocol):
+    """Runs a program to its end, within time and size limits of its own; values of `env` may be secrets, shown to it alone."""
+
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = ...,
+        keep_tail: bool = ...,
+        timeout: timedelta | None = ...,
+    ) -> Ended: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One HTTP answer; the names of its `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpClient(Protocol):
+    """Posts to other machines, within time and size limits."""
+
+    def __hash__(self) -> int: ...
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
+        """The answer, whatever its status. Raises `trouble.Trouble` if there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What an attempt may use of the world outside: `start` for programs, `http` for requests."""
+
+    start: Start
+    http: HttpClient

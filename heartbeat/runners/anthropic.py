@@ -1,62 +1,63 @@
-"""Ask a model of Anthropic, or of a server that speaks its Messages API, in one turn and without tools.
+"""Asks a model of Anthropic, or of a server that speaks its Messages API, by the SDK: one turn, without tools.
 
-The one door of the SDK. Key and address come from the config alone: whatever the SDK would read from its environment
-variables or profile files is given or taken away here. Its import takes about a second, so it is made when first needed.
+The only module that imports the SDK. Key and address come from the config alone: whatever the SDK would read from its
+environment variables or profile files is given or taken away here. Its import takes a second, so it is made when first needed.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache, lru_cache
-from math import ceil
 from types import ModuleType
 from typing import Any
 
 from heartbeat import decision
 from heartbeat.decision import Decision
-from heartbeat.runners import Answer, Failure, Run, Tokens, data, model
-from heartbeat.runners.trouble import Trouble, json_object, refusal
+from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, Tokens, data, model
+from heartbeat.runners.trouble import Trouble, json_object, refusal, request_id
 from heartbeat.runners.veil import Veil, parts_of, reveal
-from heartbeat.runners.wire import MALFORMED, post
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"
+MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
 
-_JSON = {"content-type": "application/json"}
 FORCED = {
     "tools": [{"name": decision.TOOL, "description": decision.DESCRIPTION, "input_schema": decision.SCHEMA}],
     "tool_choice": {"type": "tool", "name": decision.TOOL},
 }
 
 
-async def ask(run: Run, runner: ModelRunner) -> Answer:
+async def ask(run: Run, runner: ModelRunner, http: HttpClient) -> Answer:
     """One turn: what was said before, then the prompt; the text blocks of what comes back are the answer.
 
     Makes exactly one request, or none if it cannot succeed: without a key or a model. Takes `run.timeout` at most.
     """
     try:
-        return _read(await _call(run, runner, {}))
+        message, request = await _call(run, runner, {}, http)
+        return replace(_read(message), request_id=request)
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
-async def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
+async def decide(run: Run, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """The forced decision about `run.prompt`; an Answer is always a failure."""
     try:
-        return _decided(await _call(run, runner, FORCED))
+        message, request = await _call(run, runner, FORCED, http)
+        return replace(_decided(message), request_id=request)
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
 def warm() -> None:
-    """Import the SDK ahead of the first beat; takes about a second of CPU once, nothing after that."""
-    _form("none", BASE_URL, "none", 1, 1.0)
+    """Import the SDK and all that its first request would import, ahead of the first run; takes about a second of CPU once."""
+    _sdk()
+    from anthropic.resources.messages import AsyncMessages  # noqa: F401 (imported for its effect)
 
 
-async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any]) -> dict[str, Any]:
+async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any], http: HttpClient) -> tuple[dict[str, Any], str | None]:
+    """The message that came back, and the provider's name for the request."""
     provider = runner.provider
     key, url = model.key_of(provider), reveal(provider.base_url or BASE_URL)
     if key is None:
@@ -64,53 +65,46 @@ async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any]) -> dict[
         raise Trouble(Failure.AUTH, f"it has no key; write {line}")
     if run.model is None:
         raise Trouble(Failure.BAD_REQUEST, f"no model is named; write a model: for the agent {run.agent}")
-    seconds = run.timeout.total_seconds()
-    form = _form(key, url, run.model, runner.max_output_tokens, float(ceil(seconds)))
-    body = {**form.body, **more, "messages": data.turns(run)}
-    reply = await post(form.url, form.headers, json.dumps(body).encode(), seconds)
+    sdk = _sdk()
+    try:
+        raw = await _client(http, key, url).messages.with_raw_response.create(
+            model=run.model,
+            max_tokens=runner.max_output_tokens,
+            messages=data.turns(run),
+            timeout=run.timeout.total_seconds(),
+            **more,
+        )
+    except sdk.APIStatusError as error:
+        raise refusal(_reply(error.response), Veil([key, *parts_of(url, all_of_it=True)])) from None
+    except sdk.APIConnectionError as error:  # the SDK puts this around whatever its transport raises
+        raise error.__cause__ if isinstance(error.__cause__, Trouble) else error from None
+    reply = _reply(raw.http_response)
     if reply.status != 200:
         raise refusal(reply, Veil([key, *parts_of(url, all_of_it=True)]))
-    return json_object(reply)
+    return json_object(reply), request_id(reply.headers)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Form:
-    """A request as the SDK makes it, to be filled with what is said. It shows itself to nobody: its headers hold the key."""
-
-    url: str
-    headers: Mapping[str, str]
-    body: Mapping[str, Any]
-
-
-@lru_cache(maxsize=256)
-def _form(key: str, url: str, name: str, bound: int, seconds: float) -> Form:
-    """The SDK's request for a call like this; kept, for the SDK takes as long to make one as all the rest of a beat takes.
-
-    The seconds are whole ones, which it only tells the other side: what a precheck leaves of its time differs at each beat.
-    """
-    raw = _client(key, url).messages.with_raw_response.create(model=name, max_tokens=bound, messages=[], timeout=seconds)
-    request = raw.http_request
-    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers.raw}
-    return Form(str(request.url), headers, json.loads(request.read()))
+def _reply(response: Any) -> Reply:
+    return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, response.content)
 
 
 @lru_cache(maxsize=32)
-def _client(key: str, url: str) -> Any:
-    """The client for one key and address. It sends nothing itself.
+def _client(http: HttpClient, key: str, url: str) -> Any:
+    """The SDK's client for one key and address, sending through `http`.
 
     A given key, address, signing key and tracing keep the SDK from looking for its own. Its one variable that cannot be
-    outbid adds headers to every request, so those are dropped.
+    overridden adds headers to every request, so those are dropped. It does not retry: retries are rows of the queue.
     """
     import httpx2
 
     try:
-        client = _sdk().Anthropic(
+        client = _sdk().AsyncAnthropic(
             api_key=key,
             base_url=url,
             webhook_key="",
             max_retries=0,
             open_telemetry=False,
-            http_client=_drafts(),
+            http_client=httpx2.AsyncClient(transport=_transport(http), trust_env=False),
         )
     except httpx2.InvalidURL:
         raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
@@ -127,16 +121,21 @@ def _sdk() -> ModuleType:
     return anthropic
 
 
-def _drafts() -> Any:
+def _transport(http: HttpClient) -> Any:
+    """The layer of the SDK's HTTP library that sends: over our client, which keeps the deadline, counts what it reads, guards
+    and knows whether the request had left. The transport that the SDK brings for aiohttp knows none of these.
+    """
     import httpx2
 
-    class Drafts(httpx2.Client):
-        """Sends nothing: requests go our own way, which keeps a deadline, asks no proxy and trusts no body."""
+    class Transport(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            seconds = request.extensions["timeout"]["read"]
+            reply = await http.post(str(request.url), dict(request.headers), request.content, seconds)
+            # The SDK decodes refusals by the charset that their header names, and fails where that is none.
+            headers = {**reply.headers, "content-type": reply.headers.get("content-type", "").partition(";")[0]}
+            return httpx2.Response(reply.status, headers=headers, content=reply.body, request=request)
 
-        def send(self, request: httpx2.Request, **_: object) -> httpx2.Response:
-            return httpx2.Response(200, headers=_JSON, content=b"{}", request=request)
-
-    return Drafts(trust_env=False, transport=httpx2.BaseTransport())  # its own would load all certificates for each client
+    return Transport()
 
 
 def _read(message: dict[str, Any]) -> Answer:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, printed
+from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Run, Start, printed
 from heartbeat.runners.data import clean
 from heartbeat.spec import CommandRunner
 
@@ -16,39 +13,7 @@ MAX_ERROR = 2000  # characters of standard error that are told
 MAX_OUTPUT = 1024 * 1024  # bytes of output that are looked at, its end; a report may be larger than the answer in it
 
 
-class Ended(Protocol):
-    """How a program ended. `exit_code` None: a signal ended it, or it did not start and `problem` says why."""
-
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def output(self) -> bytes: ...
-    @property
-    def errors(self) -> bytes: ...
-    @property
-    def truncated(self) -> bool: ...
-    @property
-    def timed_out(self) -> bool: ...
-    @property
-    def problem(self) -> str | None: ...
-
-
-class Start(Protocol):
-    """Runs a program to its end, within time and size limits of its own; values of `env` may be secrets, shown to it alone."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes,
-        env: Mapping[str, object],
-        cwd: Path,
-        keep: int = ...,
-        keep_tail: bool = ...,
-    ) -> Ended: ...
-
-
-def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
+async def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
     """Run the agent's program in its workspace and read its answer.
 
     Beside the runner's own `env` it gets HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, where a model is asked for,
@@ -57,7 +22,7 @@ def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
     """
     env = {**runner.env, **_facts(run)}
     stdin = run.prompt.encode(errors="replace")
-    ended = start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True)
+    ended = await start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True)
     failed = _failed(ended, run)
     if failed is None:
         return _read(ended)

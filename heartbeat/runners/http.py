@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import json
 
-from heartbeat.runners import Answer, Failure, Run, data
-from heartbeat.runners.trouble import Reply, Trouble, json_object, one_line, refusal
+from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, data
+from heartbeat.runners.trouble import Trouble, json_object, one_line, refusal
 from heartbeat.runners.veil import Veil, is_secret, parts_of, reveal
-from heartbeat.runners.wire import post
 from heartbeat.spec import HttpRunner
 
 
-async def ask(run: Run, runner: HttpRunner) -> Answer:
+async def ask(run: Run, runner: HttpRunner, http: HttpClient) -> Answer:
     """Post the run and read what comes back within `run.timeout`.
 
     200 with JSON (`text`, or `error`; beside them `model`, `tokens`, `cost_usd`) or with plain text is the answer. 202 means
     that it comes later: the run's number, `run` in the request, says where it belongs. Anything else is a failure.
     """
     try:
-        return await _asked(run, runner)
+        return await _asked(run, runner, http)
     except Trouble as trouble:
         return trouble.answer
 
 
-async def _asked(run: Run, runner: HttpRunner) -> Answer:
+async def _asked(run: Run, runner: HttpRunner, http: HttpClient) -> Answer:
     url = reveal(runner.url)
     headers = {"accept": "application/json, text/plain"} | {name: reveal(value) for name, value in runner.headers.items()}
     body = json.dumps(data.of(run)).encode()
-    return _read(await post(url, headers, body, run.timeout.total_seconds()), _veil(runner, url))
+    return _read(await http.post(url, headers, body, run.timeout.total_seconds()), _veil(runner, url))
 
 
 def _veil(runner: HttpRunner, url: str) -> Veil:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from heartbeat import decision
 from heartbeat.decision import Decision
-from heartbeat.runners import Answer, Failure, Run, Tokens, data, model
-from heartbeat.runners.trouble import Reply, Trouble, json_object, message_in, one_line, refusal
+from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, Tokens, data, model
+from heartbeat.runners.trouble import Trouble, json_object, message_in, one_line, refusal, request_id
 from heartbeat.runners.veil import Veil, parts_of, reveal
-from heartbeat.runners.wire import post
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.openai.com/v1"
@@ -26,37 +26,39 @@ FORCED = {
 }
 
 
-async def ask(run: Run, runner: ModelRunner) -> Answer:
+async def ask(run: Run, runner: ModelRunner, http: HttpClient) -> Answer:
     """One turn: what was said before, then the prompt; the content of the first choice is the answer.
 
     Makes exactly one request. The key is optional, and so is the model where the server has but one. Takes
     `run.timeout` at most.
     """
     try:
-        return _read(await _call(run, runner, {}))
+        completion, request = await _call(run, runner, {}, http)
+        return replace(_read(completion), request_id=request)
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
-async def decide(run: Run, runner: ModelRunner) -> Answer | Decision:
+async def decide(run: Run, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """The forced decision about `run.prompt`; an Answer is always a failure."""
     try:
-        return _decided(await _call(run, runner, FORCED))
+        completion, request = await _call(run, runner, FORCED, http)
+        return replace(_decided(completion), request_id=request)
     except Trouble as trouble:
         return model.of_provider(trouble, runner.provider)
 
 
-async def _call(run: Run, runner: ModelRunner, more: dict[str, Any]) -> dict[str, Any]:
+async def _call(run: Run, runner: ModelRunner, more: dict[str, Any], http: HttpClient) -> tuple[dict[str, Any], str | None]:
     key, url = model.key_of(runner.provider), reveal(runner.provider.base_url or BASE_URL)
     body = json.dumps({**_question(run, runner), **more}).encode()
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    reply = await post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
+    reply = await http.post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
     if reply.status != 200:
         raise _refused(reply, _veil(key, url))
     completion = json_object(reply)
     if completion.get("error"):
         raise _failed(completion["error"], reply, _veil(key, url))
-    return completion
+    return completion, request_id(reply.headers)
 
 
 def _veil(key: str | None, url: str) -> Veil:

@@ -7,38 +7,41 @@ timeout in seconds) and returns its text, None for nothing to say, or a dict of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from heartbeat import waiting
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, child, data
-from heartbeat.runners.command import MAX_ERROR, Ended, Start
-from heartbeat.runners.trouble import Reply, Trouble, json_object, one_line
+from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Reply, Run, Start, child, data
+from heartbeat.runners.command import MAX_ERROR
+from heartbeat.runners.trouble import Trouble, json_object, one_line
 from heartbeat.runners.veil import Veil
 from heartbeat.spec import PythonRunner
+from heartbeat.threads import in_daemon_thread, wait_to_the_end
 
 _NO_SECRETS = Veil(())
 
 
-def ask(run: Run, runner: PythonRunner, start: Start) -> Answer:
+async def ask(run: Run, runner: PythonRunner, start: Start) -> Answer:
     """Call it and read what it returns.
 
-    In a child process it can be ended, and imports from the agent's workspace first. With `in_process` it runs in the
-    worker's thread and imports what the daemon can: it starts at once, but cannot be ended when its time is over (it goes
-    on, and holds its thread), shares memory and standard output with the daemon, and takes it along if it crashes.
+    In a child process it can be ended, and imports from the agent's workspace first. With `in_process` it runs in a daemon
+    thread and imports what the daemon can: it starts at once, but cannot be ended when its time is over (it goes on, and keeps
+    its agent's lane), shares memory and standard output with the daemon, and takes it along if it crashes.
     """
     try:
-        return _called(run, runner) if runner.in_process else _read(run, _started(run, runner, start))
+        if not runner.in_process:
+            return _read(run, await _started(run, runner, start))
+        return await wait_to_the_end(asyncio.ensure_future(in_daemon_thread(_called, run, runner)))
     except Trouble as trouble:
         return trouble.answer
 
 
-def _started(run: Run, runner: PythonRunner, start: Start) -> Ended:
+async def _started(run: Run, runner: PythonRunner, start: Start) -> Ended:
     # -P keeps the script's own folder, in which http.py lies beside it, off the path.
     argv = (sys.executable, "-P", str(Path(child.__file__).resolve()), runner.call)
-    return start(argv, stdin=json.dumps(_plain(run)).encode(), env={"PYTHONUTF8": "1"}, cwd=run.workspace)
+    return await start(argv, stdin=json.dumps(_plain(run)).encode(), env={"PYTHONUTF8": "1"}, cwd=run.workspace)
 
 
 def _plain(run: Run) -> dict[str, object]:
@@ -78,7 +81,6 @@ def _told(what: str, ended: Ended) -> str:
 
 
 def _called(run: Run, runner: PythonRunner) -> Answer:
-    waiting.blocks()
     try:
         function = child.load(runner.call)
     except (ImportError, AttributeError, TypeError) as error:

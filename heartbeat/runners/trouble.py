@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
-from heartbeat.runners import Answer, Failure
+from heartbeat.runners import Answer, Failure, Reply
 from heartbeat.runners.veil import Veil
 
 MAX_SAID = 500  # characters of what the other side says about a failure
 LONGEST_WAIT = 10 * 365 * 24 * 3600  # seconds; a Retry-After beyond it is as good as this
 
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f]+")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}", re.ASCII)
 _SECONDS = re.compile(r"\d{1,20}(\.\d{1,9})?", re.ASCII)
 
 _CLASSES = {
@@ -36,15 +36,6 @@ _CLASSES = {
 _TRANSIENT = frozenset({Failure.RATE, Failure.OVERLOADED, Failure.SERVER})
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One HTTP answer, read to its end; the names of its `headers` are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class Trouble(Exception):
     """There is no answer. Raised anywhere on the way to one, caught by the runner, which gives `answer` back."""
 
@@ -57,10 +48,17 @@ class Trouble(Exception):
         retry_after: timedelta | None = None,
         unheard: bool = False,
         status: int | None = None,
+        request_id: str | None = None,
     ) -> None:
         super().__init__(error)
         self.answer = Answer(
-            failure=failure, error=error, transient=transient, retry_after=retry_after, unheard=unheard, status=status
+            failure=failure,
+            error=error,
+            transient=transient,
+            retry_after=retry_after,
+            unheard=unheard,
+            status=status,
+            request_id=request_id,
         )
 
 
@@ -71,8 +69,15 @@ def refusal(reply: Reply, veil: Veil) -> Trouble:
     if 300 <= reply.status < 400:
         said_where = f"{told}: redirects are not followed; write the address it leads to"
         return Trouble(Failure.BAD_ANSWER, said_where, status=reply.status)
-    failure, after = class_of(reply.status), retry_after(reply.headers)
-    return Trouble(failure, told, transient=failure in _TRANSIENT, retry_after=after, status=reply.status)
+    failure = class_of(reply.status)
+    return Trouble(
+        failure,
+        told,
+        transient=failure in _TRANSIENT,
+        retry_after=retry_after(reply.headers),
+        status=reply.status,
+        request_id=request_id(reply.headers),
+    )
 
 
 def class_of(status: int) -> Failure:
@@ -109,6 +114,12 @@ def retry_after(headers: Mapping[str, str]) -> timedelta | None:
     if until is None or now is None:
         return None
     return min(max(until - now, timedelta()), timedelta(seconds=LONGEST_WAIT))
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The other side's own name for the request, which its support asks for; None if it gives none that can be shown."""
+    given = headers.get("request-id") or headers.get("x-request-id") or ""
+    return given if _REQUEST_ID.fullmatch(given) else None
 
 
 def one_line(text: str, veil: Veil) -> str:

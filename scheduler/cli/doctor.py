@@ -29,6 +29,7 @@ from scheduler.config import load
 from scheduler.config.complaint import ConfigError
 from scheduler.config.today import Today
 from scheduler.config.wording import counted
+from scheduler.net import proxies
 from scheduler.tables import boots, once, outbox, reserve, store
 
 Level = Literal["ok", "warn", "bad"]
@@ -109,6 +110,8 @@ def _config(path: Path) -> Iterator[Finding]:
         yield Finding("warn", "crontab", f"`crontab -l` still has what {names} runs, so that both run it; take it out there")
     for agent, remark in _remarks(loaded.settings.heartbeats.values()):
         yield Finding("warn", "checklist", f"{agent}: {remark}")
+    authority = f"; trusts {loaded.settings.network.ca_file} too" if loaded.settings.network.ca_file else ""
+    yield Finding("ok", "network", proxies.describe(loaded.settings.network) + authority)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
 
 

@@ -16,7 +16,7 @@ from scheduler.cli.times import utc_now
 from scheduler.config import load
 from scheduler.config.wording import either, suggest
 from scheduler.engine import trial
-from scheduler.settings import Channel, Settings
+from scheduler.settings import Channel, Network, Settings
 from scheduler.transports import Sent
 
 
@@ -30,7 +30,8 @@ def ping(name: str | None, path: Path) -> int:
 
     It goes straight from here, not through the daemon's outbox, and is tried once. Exit code 1 if one was not delivered.
     """
-    chosen = _chosen(load.load(path, os.environ).settings, name)
+    settings = load.load(path, os.environ).settings
+    chosen = _chosen(settings, name)
     channels = [channel for channel in chosen if not channel.open]
     for channel in chosen:
         if channel.open:
@@ -38,7 +39,7 @@ def ping(name: str | None, path: Path) -> int:
     if not chosen:
         click.echo("no channel is declared; messages go to the log")
     logs.set_up(sys.stderr)
-    tried = [_try(channel) for channel in channels]
+    tried = [_try(channel, settings.network) for channel in channels]
     return int(not all(tried))
 
 
@@ -58,8 +59,8 @@ def _chosen(settings: Settings, name: str | None) -> list[Channel]:
         raise Mistake(str(error)) from None
 
 
-def _try(channel: Channel) -> bool:
-    sent = trial.send(channel, utc_now())
+def _try(channel: Channel, network: Network) -> bool:
+    sent = trial.send(channel, network, utc_now())
     click.echo(f"{channel.name}: {_told(sent)}")
     return sent.state == "delivered"
 

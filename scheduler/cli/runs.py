@@ -123,6 +123,7 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("finished", local(run["finished_at"]) if run["finished_at"] else ""),
         ("took", between(run["started_at"], run["finished_at"]) if run["started_at"] and run["finished_at"] else ""),
         ("model", _model(run)),
+        ("request", run["request_id"] or ""),
         ("tokens", _tokens(run["tokens"])),
         ("cost", "" if run["cost_usd"] is None else usd(run["cost_usd"])),
         ("charged", _charged(run["charged"]) if run["charged"] else ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from cron import crontab
 from cron.job import Job
 from scheduler.config import zones
-from scheduler.work.process import Children
+from scheduler.work.process import Children, Ended
 
 PATIENCE = timedelta(seconds=5)
 MOST = 1024 * 1024  # bytes of a crontab that are looked at
@@ -17,8 +18,12 @@ MOST = 1024 * 1024  # bytes of a crontab that are looked at
 
 def listed(program: str = "crontab") -> str:
     """The user's crontab; empty if there is none, or the host has no cron."""
-    ended = Children("doctor").start([program, "-l"], stdin=b"", env={}, cwd=Path("/"), keep=MOST, timeout=PATIENCE)
+    ended = asyncio.run(_run([program, "-l"]))
     return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
+
+
+async def _run(argv: list[str]) -> Ended:
+    return await Children("doctor").start(argv, stdin=b"", env={}, cwd=Path("/"), keep=MOST, timeout=PATIENCE)
 
 
 def twice(table: str, jobs: Iterable[Job]) -> list[str]:

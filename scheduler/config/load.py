@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.config import agents, budgets, calendars, channels, deadman, fields, inherit, jobs, models, overrides, server, tree
+from scheduler.config import agents, budgets, calendars, channels, fields, inherit, jobs, models, network, overrides, server, tree
 from scheduler.config.asked import Asked
 from scheduler.config.budgets import Budgets
 from scheduler.config.check import check
@@ -109,7 +109,8 @@ def _settings(
         jobs=found_jobs,
         prices=prices.known,
         asked=asked.of_jobs,
-        deadman=deadman.deadman(config.deadman, _spot(root, frame, "deadman")),
+        deadman=network.deadman(config.deadman, _spot(root, frame, "deadman")),
+        network=network.network(config.network, _spot(root, frame, "network")),
         allowances=allowed.known,
     )
     if today is not None:

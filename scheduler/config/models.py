@@ -453,6 +453,16 @@ class Deadman(Part):
     allow_private: Truth = key(False, "Allows addresses of this machine and of private networks.")
 
 
+class Network(Part):
+    """How requests to providers, gateways, channels and the dead man's switch leave this machine."""
+
+    proxy: SecretText = key(
+        "environment",
+        "`environment` (HTTPS_PROXY, HTTP_PROXY), `none`, or a URL. NO_PROXY holds for a URL too.",
+    )
+    ca_file: PathOrNone = key(None, "Certificates (PEM) of authorities that are trusted beside the system's.", else_="none")
+
+
 class Calendar(Part):
     """Days that `skip_on` and `only_on` name."""
 
@@ -484,6 +494,7 @@ class Config(Part):
     state: PathText = key("state/heartbeatd.db", "The database: a regular file, or none yet. A link is followed.")
     env_file: PathOrNone = key(None, "NAME=value lines, mode 0600, for `${NAME}`.", else_="none")
     server: Server = key(Server(), "The HTTP interface.", written={})
+    network: Network = key(Network(), "How requests leave this machine.", written={})
     limits: Limits = key(Limits(), "Bounds for all entries.", written={})
     providers: dict[str, Provider] = key({}, "Whom models are asked at, by name.", else_="`anthropic`, without a key")
     prices: dict[str, Price] = key({}, "What models cost, by their name.", written={})

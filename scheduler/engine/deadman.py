@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from scheduler.engine.loop import Health
 from scheduler.logs import event
+from scheduler.net.http_client import HttpClient
 from scheduler.settings import Deadman
 from scheduler.transports import Sent, deadman
 from scheduler.transports.deadman import Beat
-from scheduler.transports.post import Wire
+from scheduler.transports.post import HttpOptions
 from scheduler.work.executor import Done, Executor
 
 A_MOMENT = 1.0  # seconds
@@ -89,7 +90,7 @@ class Pinger:
         self._problem = problem
 
 
-def send(ping: Ping) -> Sent:
+async def send(ping: Ping, http: HttpClient) -> Sent:
     """Send one ping; waits for at most ten seconds, and raises nothing of the network."""
     switch = ping.switch
-    return deadman.send(switch.url.reveal(), ping.beat, ping.problem, Wire(switch.allow_private, total=TOTAL))
+    return await deadman.send(switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, TOTAL))

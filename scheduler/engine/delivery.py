@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from heartbeat.runners import Start
 from scheduler.descriptors import is_scarcity
 from scheduler.logs import event
+from scheduler.net.http_client import HttpClient
 from scheduler.outcome import Kind
 from scheduler.settings import Channel, Uncertain
 from scheduler.tables import outbox, targets
 from scheduler.tables.outbox import Letter
 from scheduler.transports import Message, Sent, command, discord, telegram, webhook
-from scheduler.transports.command import Start
-from scheduler.transports.post import Wire
+from scheduler.transports.post import HttpOptions
 from scheduler.turn import Turn
 from scheduler.work.executor import Done
 
@@ -25,8 +26,6 @@ SHARE = 4  # of one channel, so that one that hangs does not hold up the others
 LONGEST_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
 ONCE_MORE = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
 KNOWS_REPEATS = ("webhook", "log")  # kinds that take a message's key, or do not mind a line more
-
-Send = Callable[["Parcel"], Sent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +100,12 @@ def when_uncertain(channel: Channel, kind: str) -> Uncertain:
     return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
 
 
-def send(parcel: Parcel, start: Start) -> Sent:
+async def send(parcel: Parcel, start: Start, http: HttpClient) -> Sent:
     """Hand one message to its channel; waits for the channel."""
-    return hand_over(parcel.channel, _message(parcel.letter), start)
+    return await hand_over(parcel.channel, _message(parcel.letter), start, http)
 
 
-def hand_over(channel: Channel, message: Message, start: Start) -> Sent:
+async def hand_over(channel: Channel, message: Message, start: Start, http: HttpClient) -> Sent:
     """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network.
 
     `start` starts a channel's program.
@@ -115,24 +114,24 @@ def hand_over(channel: Channel, message: Message, start: Start) -> Sent:
         event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
         return Sent("delivered", "", None)
     if channel.kind == "command":
-        return command.send(channel.argv, channel.folder, message, start)
+        return await command.send(channel.argv, channel.folder, message, start)
     if channel.url is None:
         return Sent("retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file", None)
     if channel.open:
         return Sent("dead", f"the URL of channels.{channel.name} holds {{target}}, and nobody is named", None)
-    url, wire = channel.url.reveal(), Wire(channel.allow_private)
+    url, options = channel.url.reveal(), HttpOptions(http, channel.allow_private)
     base = channel.base_url.reveal() if channel.base_url else None
     match channel.kind:
         case "telegram":
-            return telegram.send(url, message, wire, base=base)
+            return await telegram.send(url, message, options, base=base)
         case "discord":
-            return discord.send(url, message, wire, base=base)
+            return await discord.send(url, message, options, base=base)
         case "apprise":
             from scheduler.transports import apprise  # a fifth of a second and 20 MiB, and most have no such channel
 
-            return apprise.send(url, message)
+            return await apprise.send(url, message, http.network)
         case "webhook":
-            return webhook.send(url, message, wire)
+            return await webhook.send(url, message, options)
 
 
 def _doubt(turn: Turn, letter: Letter, channel: Channel, error: str) -> None:

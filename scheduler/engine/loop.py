@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from heartbeat.waiting import Cut
 from scheduler.descriptors import is_scarcity
 from scheduler.engine import (
     again,
@@ -43,7 +42,7 @@ from scheduler.tables.store import Full, Store, Unavailable
 from scheduler.transports import Sent
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
-from scheduler.work.executor import Done, Executor
+from scheduler.work.executor import Done, Executor, NeverBegun
 from scheduler.work.process import Why
 
 LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
@@ -362,7 +361,7 @@ def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
 
 
 def _surprise(error: BaseException | None) -> Ending:
-    if isinstance(error, Cut):
+    if isinstance(error, NeverBegun):
         return Ending(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
     if is_scarcity(error):
         return Ending(Outcome.FAILED, Failure.EXIT, error=f"could not begin: {error}", transient=True)

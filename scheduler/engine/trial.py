@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
 from scheduler.engine.delivery import hand_over
-from scheduler.settings import Channel
+from scheduler.net.http_client import HttpClient
+from scheduler.settings import Channel, Network
 from scheduler.tables import targets
 from scheduler.transports import Message, Sent
 from scheduler.work.process import Children
@@ -28,20 +30,22 @@ def aimed(channel: Channel, whom: str) -> Channel:
     raise ValueError(f"channel: name {named}")
 
 
-def send(channel: Channel, now: datetime) -> Sent:
-    """Try one channel; waits for it. The message has a key of its own: no receiver shall take it for one that it had."""
-    return hand_over(
-        channel,
-        Message(
-            key=secrets.token_hex(32),
-            kind="ping",
-            name="ping",
-            trigger="manual",
-            slot=now,
-            part=1,
-            parts=1,
-            text=TEXT,
-            title="heartbeatd",
-        ),
-        Children("ping").start,
+def send(channel: Channel, network: Network, now: datetime) -> Sent:
+    """Try one channel, and wait for it. The message has a key of its own: no receiver shall take it for one that it had."""
+    return asyncio.run(_send(channel, network, now))
+
+
+async def _send(channel: Channel, network: Network, now: datetime) -> Sent:
+    message = Message(
+        key=secrets.token_hex(32),
+        kind="ping",
+        name="ping",
+        trigger="manual",
+        slot=now,
+        part=1,
+        parts=1,
+        text=TEXT,
+        title="heartbeatd",
     )
+    async with HttpClient(lambda: network) as http:
+        return await hand_over(channel, message, Children("ping").start, http)

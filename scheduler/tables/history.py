@@ -139,11 +139,12 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     closed = turn.db.execute(
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
-        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?"
+        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
+        " request_id = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
             millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
-            ending.truncated, result_due_at and millis(result_due_at),
+            ending.truncated, result_due_at and millis(result_due_at), ending.request_id,
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
@@ -171,10 +172,10 @@ def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool
     """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
     waiting = turn.db.execute(
         "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
-        " precheck_exit = ?, precheck_output = ?, precheck_error = ?"
+        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, request_id = ?"
         " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (
-            millis(not_before), ending.outcome, ending.reason, ending.error, ending.text, *_precheck(ending),
+            millis(not_before), ending.outcome, ending.reason, ending.error, ending.text, *_precheck(ending), ending.request_id,
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip

@@ -101,6 +101,7 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "finished_at": iso(optional(row["finished_at"])),
         "model_requested": row["model_requested"],
         "model_used": row["model_used"],
+        "request_id": row["request_id"],
         "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
         "cost_usd": row["cost_usd"],
         "charged": _charged(row),

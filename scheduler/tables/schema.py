@@ -42,6 +42,12 @@ def m003_answers(db: Any) -> None:
     )
 
 
+@migrations()
+def m008_request_id(db: Any) -> None:
+    """The provider's own name for a run's last call, which its support asks for."""
+    db.conn.execute("alter table run add column request_id text")
+
+
 FIRST_SCHEMA = """
 create table entry (
   id integer primary key,

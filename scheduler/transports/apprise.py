@@ -1,21 +1,22 @@
-"""One message sent to a service that Apprise knows: it says yes or no, and after half a minute we no longer wait."""
+"""Sends one message to a service that Apprise knows: it answers yes or no, and after half a minute we no longer wait."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 from functools import cache
-from queue import Empty, SimpleQueue
 
 from apprise import Apprise, AppriseAsset, NotifyBase, NotifyFormat, NotifyType, PersistentStoreMode
 
-from heartbeat import waiting
+from heartbeat.threads import in_daemon_thread
+from scheduler.net import proxies
+from scheduler.settings import Network
 from scheduler.transports import Message, Sent
 
 TOTAL = 30.0  # seconds, whatever the service needs to do
 HANGING = 16  # sendings that may still hang after their time; a thread cannot be ended from outside
 
-_free = threading.BoundedSemaphore(HANGING)
+_under_way: set[asyncio.Future[bool]] = set()
 
 for _name in ("apprise", "requests", "urllib3"):  # they print URLs, and in those are tokens
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
@@ -32,36 +33,36 @@ def limit(url: str) -> int:
     return max(int(service.body_maxlen), 2)
 
 
-def send(url: str, message: Message, *, total: float = TOTAL) -> Sent:
+async def send(url: str, message: Message, network: Network, *, total: float = TOTAL) -> Sent:
     """Send `message` once as plain text; waits for at most `total` seconds, then nobody knows whether it arrived.
 
-    Apprise opens its own connections: no address is refused to it, and of a refusal the reason is not known.
+    Apprise opens its own connections, through the proxies of `network`: no address is refused to it, and of a refusal the
+    reason is not known. It blocks, so it runs in a daemon thread.
     """
     service = _service(url)
     if service is None:
         return Sent("dead", "Apprise knows no service of this URL", None)
     name = str(service.service_name)
-    if not _free.acquire(blocking=False):
+    if len(_under_way) >= HANGING:
         return Sent("retry", f"{HANGING} earlier messages to services of Apprise still hang", None)
-    answers: SimpleQueue[bool] = SimpleQueue()
-    threading.Thread(target=_ask, args=(service, message, answers), name="apprise", daemon=True).start()
-    waiting.blocks()
+    proxies.set_for_libraries(network)
+    asking = asyncio.ensure_future(in_daemon_thread(_ask, service, message))
+    _under_way.add(asking)
+    asking.add_done_callback(_under_way.discard)
     try:
-        yes = answers.get(timeout=total)
-    except Empty:
+        async with asyncio.timeout(total):
+            yes = await asyncio.shield(asking)
+    except TimeoutError:
         return Sent("uncertain", f"{name} did not answer in time", None)
     return Sent("delivered", "", None) if yes else Sent("retry", f"{name} did not take the message", None)
 
 
-def _ask(service: NotifyBase, message: Message, answers: SimpleQueue[bool]) -> None:
+def _ask(service: NotifyBase, message: Message) -> bool:
     """Apprise turns what goes wrong inside a service into a no."""
     title = message.title if service.title_maxlen > 0 else ""
-    try:
-        caller = Apprise(asset=_asset())
-        caller.add(service)
-        answers.put(bool(caller.notify(message.text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT)))
-    finally:
-        _free.release()
+    caller = Apprise(asset=_asset())
+    caller.add(service)
+    return bool(caller.notify(message.text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT))
 
 
 def _service(url: str) -> NotifyBase | None:

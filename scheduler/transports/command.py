@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
 
+from heartbeat.runners import Start
 from scheduler.transports import Message, Sent
 from scheduler.transports.post import shown
 
 TOTAL = timedelta(seconds=30)
 
 
-class Ended(Protocol):
-    """How a program ended. `exit_code` None: it never ran; `problem` says why, or why it was ended for its own fault."""
-
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def errors(self) -> bytes: ...
-    @property
-    def problem(self) -> str | None: ...
-    @property
-    def ended_by(self) -> str | None: ...
-
-
-class Start(Protocol):
-    """Runs a program to its end, at most so long."""
-
-    def __call__(
-        self, argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, timeout: timedelta
-    ) -> Ended: ...
-
-
-def send(argv: tuple[str, ...], folder: Path, message: Message, start: Start, *, total: timedelta = TOTAL) -> Sent:
+async def send(argv: tuple[str, ...], folder: Path, message: Message, start: Start, *, total: timedelta = TOTAL) -> Sent:
     """Hand `message` once to a program that is started in `folder`; waits for at most `total`.
 
     No word of the message is ever in `argv`. Beside the text it is told whose it is, and HEARTBEATD_KEY, which is the same when
     a message comes again. Exit 0 means that it was taken; of a program that is ended from outside nobody knows.
     """
     about = {"HEARTBEATD_KEY": message.key, "HEARTBEATD_KIND": message.kind, "HEARTBEATD_NAME": message.name}
-    ended = start(argv, stdin=message.text.encode(errors="replace"), env=about, cwd=folder, timeout=total)
+    ended = await start(argv, stdin=message.text.encode(errors="replace"), env=about, cwd=folder, timeout=total)
     said = shown(ended.errors.decode(errors="replace").strip(), ())
     if ended.exit_code is None:
         return Sent("retry", ended.problem or "it was not started, for the daemon stops", None)

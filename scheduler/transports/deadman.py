@@ -6,20 +6,20 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from scheduler.transports import Sent
-from scheduler.transports.post import Wire, judge, post
+from scheduler.transports.post import HttpOptions, judge, post
 
 Beat = Literal["start", "success", "fail"]
 
 PATHS: dict[Beat, str] = {"start": "/start", "success": "", "fail": "/fail"}
 
 
-def send(url: str, beat: Beat, problem: str | None, wire: Wire) -> Sent:
+async def send(url: str, beat: Beat, problem: str | None, options: HttpOptions) -> Sent:
     """Ping once: `url` itself for a success, with /start or /fail at the end of its path for the others.
 
     The body is JSON: the beat, and the problem if there is one. https://healthchecks.io/docs/http_api/
     """
     content = {"beat": beat} | ({"problem": problem} if problem else {})
-    answer = post(_address(url, PATHS[beat]), content, wire)
+    answer = await post(_address(url, PATHS[beat]), content, options)
     return answer if isinstance(answer, Sent) else judge(answer)
 
 

@@ -8,13 +8,13 @@ from heartbeat.runners.veil import parts_of
 from scheduler.transports import Message, Sent, address
 from scheduler.transports.address import Hook
 from scheduler.transports.limits import DISCORD as LIMIT
-from scheduler.transports.post import Answer, Wire, judge, post, seconds, shown
+from scheduler.transports.post import Answer, HttpOptions, judge, post, seconds, shown
 
 BASE = "https://discord.com"
 SUPPRESS_EMBEDS = 1 << 2
 
 
-def send(url: str, message: Message, wire: Wire, *, base: str | None = None) -> Sent:
+async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> Sent:
     """Send `message` once to the webhook of a discord:// URL; `base` replaces Discord's own server.
 
     Nobody is mentioned, no link is previewed, and none can hide behind other words. Discord knows no key to tell a repeat by.
@@ -24,7 +24,7 @@ def send(url: str, message: Message, wire: Wire, *, base: str | None = None) -> 
     except ValueError as error:
         return Sent("dead", str(error), None)
     server = base or hook.base or BASE
-    answer = post(_execute(hook, server), _content(message), wire)
+    answer = await post(_execute(hook, server), _content(message), options)
     return answer if isinstance(answer, Sent) else _judge(answer, [hook.token, *parts_of(server, all_of_it=True)])
 
 

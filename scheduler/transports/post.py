@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from ssl import SSLContext
 from typing import Any
 
-from heartbeat.runners import wire as http
-from heartbeat.runners.line import Line, Names, Resolve
 from heartbeat.runners.trouble import LONGEST_WAIT, Trouble, phrase, retry_after
 from heartbeat.runners.veil import Veil
-from heartbeat.waiting import here
+from scheduler.net.address_guard import AddressRefused
+from scheduler.net.http_client import HttpClient, take_apart
 from scheduler.transports import Sent
-from scheduler.transports.guard import Refused, check
 
 TOTAL = 30.0  # seconds
 SAID_MAX = 200  # characters of what a receiver says that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
-    """How a request may travel.
+class HttpOptions:
+    """How a message is posted: by `http`, within `seconds`. Addresses that are not public need `allow_private`."""
 
-    Addresses that are not public need `allow_private`; `resolve` is called like `socket.getaddrinfo`; `total` is seconds;
-    `tls` replaces the system's trust in certificates.
-    """
-
+    http: HttpClient
     allow_private: bool
-    resolve: Resolve = socket.getaddrinfo
-    total: float = TOTAL
-    tls: SSLContext | None = None
+    seconds: float = TOTAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +47,26 @@ class Answer:
         return found if isinstance(found, dict) else {}
 
 
-def post(url: str, content: Mapping[str, Any], wire: Wire, headers: Mapping[str, str] | None = None) -> Answer | Sent:
+async def post(
+    url: str, content: Mapping[str, Any], options: HttpOptions, headers: Mapping[str, str] | None = None
+) -> Answer | Sent:
     """Post `content` as JSON to `url` once, following no redirect; what became of the message if there was no answer.
 
-    Only http and https. Blocks for at most `wire.total` seconds and raises nothing of the network.
+    Only http and https. Takes `options.seconds` at most and raises nothing of the network.
     """
     try:
-        target = http.take_apart(url)
+        host = take_apart(url).host
     except Trouble as trouble:
         return Sent("dead", str(trouble), None)
-    line = Line(wire.total, Names(wire.resolve), check=None if wire.allow_private else check)
     sent = {"user-agent": f"heartbeatd/{_version()}"} | dict(headers or {})
+    body = json.dumps(content).encode()
     try:
-        head, body = http.head(target, sent.items()), json.dumps(content).encode()
-        reply = here(http.send(target, head, body, line, http.beginning, wire.tls))
-    except Refused as refusal:
-        return Sent("dead", str(refusal), None)
-    except Trouble as trouble:  # before the first byte it is surely not there, after it nobody knows
-        return Sent("uncertain" if line.sent else "retry", f"{target.host}: {trouble}", None)
-    return Answer(target.host, reply.status, reply.headers, reply.body)
+        reply = await options.http.deliver(url, sent, body, options.seconds, allow_private=options.allow_private)
+    except AddressRefused as refused:
+        return Sent("dead", str(refused), None)
+    except Trouble as trouble:  # before its head has left it is surely not there, after that nobody knows
+        return Sent("retry" if trouble.answer.unheard else "uncertain", f"{host}: {trouble}", None)
+    return Answer(host, reply.status, reply.headers, reply.body)
 
 
 def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> Sent:

@@ -8,12 +8,12 @@ from typing import Any
 from heartbeat.runners.veil import parts_of
 from scheduler.transports import Message, Sent, address
 from scheduler.transports.address import Bot
-from scheduler.transports.post import Answer, Wire, judge, post, seconds, shown
+from scheduler.transports.post import Answer, HttpOptions, judge, post, seconds, shown
 
 BASE = "https://api.telegram.org"
 
 
-def send(url: str, message: Message, wire: Wire, *, base: str | None = None) -> Sent:
+async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> Sent:
     """Send `message` once as plain text to the chat of a tgram:// URL; `base` replaces Telegram's own server.
 
     No markup is read from the text and no link in it is previewed. Telegram knows no key to tell a repeat by.
@@ -22,7 +22,7 @@ def send(url: str, message: Message, wire: Wire, *, base: str | None = None) -> 
         bot = address.bot(url)
     except ValueError as error:
         return Sent("dead", str(error), None)
-    answer = post(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), wire)
+    answer = await post(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), options)
     return answer if isinstance(answer, Sent) else _judge(answer, [bot.token, *parts_of(base or "", all_of_it=True)])
 
 

@@ -7,15 +7,15 @@ from datetime import UTC
 from typing import Any
 
 from scheduler.transports import Message, Sent
-from scheduler.transports.post import Wire, judge, post
+from scheduler.transports.post import HttpOptions, judge, post
 
 
-def send(url: str, message: Message, wire: Wire) -> Sent:
+async def send(url: str, message: Message, options: HttpOptions) -> Sent:
     """Post `message` to `url` once, as `post` does.
 
     The receiver can tell a repeat by the Idempotency-Key header, which is the message's key.
     """
-    answer = post(url, _content(message), wire, {"Idempotency-Key": message.key})
+    answer = await post(url, _content(message), options, {"Idempotency-Key": message.key})
     return answer if isinstance(answer, Sent) else judge(answer)
 
 

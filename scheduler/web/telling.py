@@ -39,7 +39,8 @@ async def ping(call: Call) -> dict[str, Any]:
     call.only("channel")
     check_all(call)
     channels = _tried(call)
-    sent = await asyncio.gather(*(run_in_threadpool(trial.send, channel, call.reach.clock()) for channel in channels))
+    network, now = call.reach.settings().network, call.reach.clock()
+    sent = await asyncio.gather(*(run_in_threadpool(trial.send, channel, network, now) for channel in channels))
     return {
         "channels": [
             {"channel": channel.name, "state": each.state, "error": each.error or None}

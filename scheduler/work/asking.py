@@ -9,12 +9,12 @@ from typing import Protocol
 
 from heartbeat import checklist
 from heartbeat.prompt import Measure, Prompt, estimate, most_tokens
-from heartbeat.runners import Answer, Run
+from heartbeat.runners import Answer, Resources, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
 from scheduler.circuit import Circuit
 from scheduler.outcome import Call, Ending, Failure, Outcome, Skip
-from scheduler.work.entry import Claim, Start
+from scheduler.work.entry import Claim
 
 NOTHING_SAID = "the answer was cut at its limit of tokens before it said anything"
 
@@ -25,9 +25,9 @@ class Judge(Protocol):
     def __call__(self, text: str, *, truncated: bool) -> Ending: ...
 
 
-async def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Judge) -> Ending:
+async def ask(run: Run, prompt: Prompt, runner: Runner, resources: Resources, judge: Judge) -> Ending:
     """Ask and wait; `prompt` is what `run` asks, in parts. What it took is in the end's calls, however it went."""
-    answer = await runners.ask(run, runner, start)
+    answer = await runners.ask(run, runner, resources)
     call = call_of(runner, run.model, answer)
     if answer.failure is not None:
         return failed(answer, prompt, call)
@@ -39,6 +39,7 @@ async def ask(run: Run, prompt: Prompt, runner: Runner, start: Start, judge: Jud
         calls=(call,),
         tool_calls=answer.tool_calls,
         log=answer.log,
+        request_id=answer.request_id,
     )
 
 
@@ -61,6 +62,7 @@ def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
         tool_calls=answer.tool_calls,
         log=answer.log,
         truncated=answer.truncated,
+        request_id=answer.request_id,
     )
 
 

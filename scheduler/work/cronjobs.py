@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 from cron import command
 from cron.job import Job
 from heartbeat import verdict
+from heartbeat.runners import Ended, Resources
 from heartbeat.spec import Agent
 from scheduler import paces
 from scheduler.circuit import Circuit
 from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Reason, Skip
 from scheduler.wake import Wake
 from scheduler.work import asking, prompts
-from scheduler.work.entry import Claim, Elapsed, Entry, Start
-from scheduler.work.process import Ended
+from scheduler.work.entry import Claim, Elapsed, Entry
 
 KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
 NO_END = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # what has not been, or is still to come, wakes nobody
@@ -88,10 +88,10 @@ class JobEntry(Entry):
             return asking.nothing_said(text)
         return replace(ending, message=self.said(ending).strip() or None)
 
-    async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
         if self.agent is None:
-            return run(self.spec, start)
-        return _with_message(self.spec, await prompts.ask(self.spec, self.agent, claim, start, self.judge))
+            return await run(self.spec, resources)
+        return _with_message(self.spec, await prompts.ask(self.spec, self.agent, claim, resources, self.judge))
 
     @property
     def may_wake(self) -> tuple[str, ...]:
@@ -112,12 +112,14 @@ class JobEntry(Entry):
         )
 
 
-def run(job: Job, start: Start) -> Ending:
+async def run(job: Job, resources: Resources) -> Ending:
     """One attempt of a job; a job without a command has nothing to do but to wake."""
     if job.command is None:
         return Ending(Outcome.OK)
     child = command.child(job, {})
-    return _ending(job, start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True))
+    return _ending(
+        job, await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
+    )
 
 
 def _ending(job: Job, ended: Ended) -> Ending:

@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.prompt import Activity
+from heartbeat.runners import Resources
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import said, with_note
 from scheduler.allowance import Reserved
@@ -19,29 +18,12 @@ from scheduler.circuit import Circuit, around
 from scheduler.outcome import Ending, Kind, Skip, Trigger
 from scheduler.settings import OnFailure
 from scheduler.wake import Wake
-from scheduler.work.process import Ended
 
 Key = tuple[Kind, str]
 
 
 Elapsed = Callable[[], timedelta]
 """How long an attempt has been going on."""
-
-
-class Start(Protocol):
-    """Starts a child process for a run and waits for its end."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes,
-        env: Mapping[str, object],
-        cwd: Path,
-        keep: int = ...,
-        keep_tail: bool = ...,
-        timeout: timedelta | None = ...,
-    ) -> Ended: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +206,7 @@ class Entry(ABC):
         """How a run ends that was answered with this text, which may have been cut at a limit of tokens (`truncated`)."""
 
     @abstractmethod
-    async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
         """Carry one attempt through, in a worker's thread; is put aside while it waits for an answer."""
 
     @property

@@ -1,26 +1,30 @@
-"""The seam between deciding and doing: tasks go in, endings come out, and nothing here touches the database."""
+"""Carries out what the engine decides: tasks go in, results come out, and nothing here touches the database."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from heartbeat.waiting import Cut
-from scheduler.work.baton import Baton
-from scheduler.work.desk import Desk
 from scheduler.work.process import Children, Why
-from scheduler.work.waitingroom import WaitingRoom
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+CLOSING = 2.0  # seconds that the tasks of a loop which is closed may take to end
+
+
+class NeverBegun(Exception):
+    """A task was ended before it had begun."""
+
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T, R]):
-    """A task that has ended: its result, or the exception that nobody expected; Cut for one that was ended before it began."""
+    """A task that has ended: its result, or the exception that nobody expected; NeverBegun if it was ended before it began."""
 
     task: T
     result: R | None
@@ -58,22 +62,77 @@ class Executor(Protocol[T, R]):
         ...
 
 
+class WorkerLoop:
+    """One asyncio event loop in a daemon thread, which starts with the first call. All executors of a daemon share it."""
+
+    def __init__(self, name: str = "work") -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Have the loop call `function`; returns at once. RuntimeError if the machine has no thread for the loop."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = self._start()
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Cancel what is left, await `last` and end the thread; what does not end within two seconds is left behind."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is None or self._thread is None:
+            return
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: loop.create_task(self._wind_up(loop, last)))
+        self._thread.join(2 * CLOSING)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, args=(loop,), name=f"heartbeatd-{self._name}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            loop.close()
+            raise
+        return loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    @staticmethod
+    async def _wind_up(loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        others = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=CLOSING)
+        if last is not None:
+            await last()
+        loop.stop()
+
+
 @dataclass(eq=False, slots=True)
 class _Job(Generic[T, R]):
-    """A task under its number; `work` once it has begun, `cut` once somebody wants its end."""
+    """A task under its number; `work` once the loop has it."""
 
     number: int
     task: T
     scope: Children
-    work: Coroutine[Any, Any, R] | None = None
-    cut: bool = False
+    work: asyncio.Task[R] | None = None
 
 
 class LocalExecutor(Generic[T, R]):
-    """Threads of this process: one thinks at a time, more wait where one must, and work that is put aside needs none.
+    """Carries tasks through on a worker loop of this process.
 
-    `carry` gets the task and the scope in which it may start children. `notify` is called whenever a result is there.
-    Who thinks has the `baton`.
+    `carry` gets the task and the scope in which it may start children. `notify` is called, in the loop's thread, whenever a
+    result is there.
     """
 
     def __init__(
@@ -81,25 +140,23 @@ class LocalExecutor(Generic[T, R]):
         carry: Callable[[T, Children], Coroutine[Any, Any, R]],
         mark: Callable[[T], str],
         notify: Callable[[], None],
-        name: str,
-        baton: Baton,
+        loop: WorkerLoop,
     ) -> None:
         self._carry = carry
         self._mark = mark
         self._notify = notify
+        self._loop = loop
         self._lock = threading.Lock()
         self._jobs: dict[int, _Job[T, R]] = {}
         self._results: dict[int, Done[T, R]] = {}
-        self._desk = Desk(name, baton)
-        self._room: WaitingRoom[_Job[T, R]] = WaitingRoom(self._take_up, name)
 
     def submit(self, number: int, task: T) -> None:
         job: _Job[T, R] = _Job(number, task, Children(self._mark(task)))
         with self._lock:
             self._jobs[number] = job
         try:
-            self._desk.bring(partial(self._begin, job))
-        except RuntimeError as error:  # the machine has no thread left: this task fails, the others go on
+            self._loop.call(self._begin, job)
+        except RuntimeError as error:  # the machine has no thread left: this task fails, and the next is tried again
             self._keep(job, Done(task, None, error))
 
     def results(self) -> list[tuple[int, Done[T, R]]]:
@@ -118,11 +175,8 @@ class LocalExecutor(Generic[T, R]):
     def cancel(self, number: int, why: Why) -> None:
         with self._lock:
             job = self._jobs.get(number)
-        if job is None:
-            return
-        job.scope.end(why)
-        if why != "timeout":  # what waits for an answer keeps its own time, and says better what it was late for
-            self._cut(job)
+        if job is not None:
+            self._loop.call(self._end, job, why)
 
     def give_up(self, number: int, done: Done[T, R]) -> None:
         with self._lock:
@@ -130,36 +184,41 @@ class LocalExecutor(Generic[T, R]):
             if job is None:
                 return
             self._results[number] = done
-        self._cut(job)
-
-    def _cut(self, job: _Job[T, R]) -> None:
-        job.cut = True
-        self._room.hurry(job)
+        self._loop.call(self._drop, job)
 
     def _begin(self, job: _Job[T, R]) -> None:
-        """Begin what is still wanted: while it lay on the pile it may have been ended, or given up for another attempt."""
+        """Begin what is still wanted: it may have been given up meanwhile, for another attempt."""
+        if self._is_wanted(job):
+            job.work = asyncio.get_running_loop().create_task(self._guarded(job))
+            job.work.add_done_callback(partial(self._finish, job))
+
+    async def _guarded(self, job: _Job[T, R]) -> R:
         if job.scope.has_ended:
-            self._keep(job, Done(job.task, None, Cut()))
-        elif self._is_wanted(job):
-            job.work = self._carry(job.task, job.scope)
-            self._go_on(job, None)
-
-    def _take_up(self, job: _Job[T, R], came: bool) -> None:
-        self._desk.bring_back(partial(self._go_on, job, came))
-
-    def _go_on(self, job: _Job[T, R], came: bool | None) -> None:
-        """Work on until the end, or until there is something to wait for."""
-        assert job.work is not None
-        # The one broad handler: whatever a runner raises, SystemExit too, becomes a failed run and not a dead worker.
+            raise NeverBegun
+        # The one broad handler: whatever a runner raises, SystemExit too, becomes a failed run and does not end the loop.
         try:
-            self._room.admit(job, job.work.throw(Cut()) if job.cut and came is False else job.work.send(came))
-            if job.cut:
-                self._room.hurry(job)
-        except StopIteration as end:
-            self._keep(job, Done(job.task, end.value))
-        except BaseException as surprise:  # noqa: BLE001
-            job.work.close()
-            self._keep(job, Done(job.task, None, surprise))
+            return await self._carry(job.task, job.scope)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    def _end(self, job: _Job[T, R], why: Why) -> None:
+        """End its children, and its call; but a call keeps its own time, and says better what it waited for when that is over."""
+        job.scope.end(why)
+        if job.work is not None and why != "timeout":
+            job.work.cancel()
+
+    @staticmethod
+    def _drop(job: _Job[T, R]) -> None:
+        if job.work is not None:
+            job.work.cancel()
+
+    def _finish(self, job: _Job[T, R], work: asyncio.Task[R]) -> None:
+        if work.cancelled():
+            self._keep(job, Done(job.task, None, NeverBegun()))
+        elif (error := work.exception()) is not None:
+            self._keep(job, Done(job.task, None, error))
+        else:
+            self._keep(job, Done(job.task, work.result()))
 
     def _keep(self, job: _Job[T, R], done: Done[T, R]) -> None:
         """Keep a result, unless its task was given up; the number may be another attempt's by now, the job is not."""

@@ -15,15 +15,16 @@ from heartbeat.items import Selection
 from heartbeat.precheck import Found
 from heartbeat.prompt import Facts, Prompt, compose, meta
 from heartbeat.prompt import Wake as PromptWake
-from heartbeat.runners import Answer, Run, Tokens
+from heartbeat.runners import Answer, Resources, Run, Tokens
 from heartbeat.runners import ask as runners
 from heartbeat.spec import Decide, Heartbeat
+from heartbeat.threads import in_daemon_thread
 from scheduler import paces
 from scheduler.circuit import Circuit
 from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
 from scheduler.wake import Wake, in_turns
 from scheduler.work import asking
-from scheduler.work.entry import Claim, Elapsed, Entry, Start
+from scheduler.work.entry import Claim, Elapsed, Entry
 
 A_MOMENT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
 
@@ -95,29 +96,30 @@ class HeartbeatEntry(Entry):
     def judge(self, text: str, *, truncated: bool) -> Ending:
         return _judged(self.spec, text, truncated=truncated)
 
-    async def carry(self, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
-        return await beat(self.spec, claim, start, elapsed)
+    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
+        return await beat(self.spec, claim, resources, elapsed)
 
     def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
         """A heartbeat wakes nobody."""
         return ()
 
 
-async def beat(spec: Heartbeat, claim: Claim, start: Start, elapsed: Elapsed) -> Ending:
+async def beat(spec: Heartbeat, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
     """One attempt of a heartbeat: nothing is asked before every gate has been passed."""
-    situation = look(spec, claim)
+    # Files may lie on a network folder that hangs: what reads them must not hold up the other runs of the loop.
+    situation = await in_daemon_thread(look, spec, claim) if spec.reads_checklist else look(spec, claim)
     obstacle = first_obstacle(situation)
     if obstacle is not None:
         error = create_if_wished(spec, obstacle) or asking.why(claim, obstacle)
         return Ending(Outcome.SKIPPED, obstacle, error=error)
     asking.make_room(spec.workspace, spec.precheck or spec.runner)
     if spec.precheck is None:
-        return await _go_on(spec, claim, situation, start, elapsed)
-    checked = precheck.look(spec, spec.precheck, claim.last_precheck, start)
-    return replace(await _checked(spec, claim, situation.later(precheck=checked), start, elapsed), precheck=checked)
+        return await _go_on(spec, claim, situation, resources, elapsed)
+    checked = await precheck.look(spec, spec.precheck, claim.last_precheck, resources.start)
+    return replace(await _checked(spec, claim, situation.later(precheck=checked), resources, elapsed), precheck=checked)
 
 
-async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
+async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> Ending:
     """A beat whose precheck has been made."""
     checked = situation.precheck
     assert checked is not None
@@ -126,29 +128,36 @@ async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, start: S
     obstacle = late_obstacle(situation)
     if obstacle is not None:
         return Ending(Outcome.SKIPPED, obstacle, error=checked.error or None)
-    return await _go_on(spec, claim, situation, start, elapsed)
+    return await _go_on(spec, claim, situation, resources, elapsed)
 
 
-async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, start: Start, elapsed: Elapsed) -> Ending:
+async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> Ending:
     """What is to be asked is put together, measured and asked."""
     selection = situation.selection
-    facts = _facts(spec, claim, situation, selection)
+    reads_files = situation.beats_without_a_list or (spec.context and not spec.light_context)
+    facts = (
+        await in_daemon_thread(_facts, spec, claim, situation, selection)
+        if reads_files
+        else _facts(spec, claim, situation, selection)
+    )
     prompt = compose(facts, spec)
     if late_obstacle(situation.later(tokens=asking.length(claim, prompt))) is not None:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
-    return replace(await _answered(spec, claim, facts, prompt, start, elapsed), selection=selection)
+    return replace(await _answered(spec, claim, facts, prompt, resources, elapsed), selection=selection)
 
 
-async def _answered(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, elapsed: Elapsed) -> Ending:
+async def _answered(
+    spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, resources: Resources, elapsed: Elapsed
+) -> Ending:
     """The agent's answer, or where a decision comes first and is to skip, that."""
     left = _time_left(spec, elapsed) if spec.precheck else spec.timeout
     if spec.decide is None:
-        return await _asked(spec, claim, facts, prompt, start, left)
-    decided = await _decided(spec, spec.decide, claim, facts, left)
+        return await _asked(spec, claim, facts, prompt, resources, left)
+    decided = await _decided(spec, spec.decide, claim, facts, left, resources)
     if isinstance(decided, Ending):
         return decided
     told = replace(facts, tasks=decided.tasks)
-    ending = await _asked(spec, claim, told, compose(told, spec), start, _time_left(spec, elapsed))
+    ending = await _asked(spec, claim, told, compose(told, spec), resources, _time_left(spec, elapsed))
     return replace(ending, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *ending.calls))
 
 
@@ -156,13 +165,15 @@ def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
     return max(spec.timeout - elapsed(), A_MOMENT)
 
 
-async def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts, timeout: timedelta) -> Ending | Decision:
+async def _decided(
+    spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts, timeout: timedelta, resources: Resources
+) -> Ending | Decision:
     """What a model decides; the end of the run if that is to skip, or no decision at all."""
     prompt = question(facts, spec)
     if asking.outgrows(claim, prompt):
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
     run = _run(spec, claim, facts, prompt, decide.model, timeout)
-    answer = await runners.decide(run, decide.runner)
+    answer = await runners.decide(run, decide.runner, resources.http)
     if isinstance(answer, Answer):
         return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
     if answer.action is Action.RUN:
@@ -171,6 +182,7 @@ async def _decided(spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts, 
         Outcome.OK,
         suppression=Suppression.DECIDED_SKIP,
         model_used=answer.model_used,
+        request_id=answer.request_id,
         prompt_parts=dict(prompt.sizes),
         calls=(_decision_call(decide, answer.model_used, answer.tokens),),
     )
@@ -180,12 +192,12 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
     return Call(decide.runner.provider.name, decide.model, model_used, tokens)
 
 
-async def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, start: Start, timeout: timedelta) -> Ending:
+async def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, resources: Resources, timeout: timedelta) -> Ending:
     if facts.tasks is not None and asking.outgrows(claim, prompt):
         error = "the tasks that were decided on make the prompt larger than its budget allows"
         return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.sizes))
     run = _run(spec, claim, facts, prompt, spec.model, timeout, claim.messages)
-    return await asking.ask(run, prompt, spec.runner, start, partial(_judged, spec))
+    return await asking.ask(run, prompt, spec.runner, resources, partial(_judged, spec))
 
 
 def _run(

@@ -8,8 +8,7 @@ import time
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from scheduler.work.pipes import GLANCE
-from scheduler.work.process import GRACE, MARK
+from scheduler.work.process import GLANCE, GRACE, MARK
 
 PROC = Path("/proc")
 

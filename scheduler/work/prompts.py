@@ -7,24 +7,26 @@ from functools import partial
 from cron.job import Job
 from heartbeat import task
 from heartbeat.prompt import estimate
-from heartbeat.runners import Run
+from heartbeat.runners import Resources, Run
 from heartbeat.spec import Agent
+from heartbeat.threads import in_daemon_thread
 from scheduler.outcome import Ending, Outcome, Skip
 from scheduler.work import asking
-from scheduler.work.entry import Claim, Start
+from scheduler.work.entry import Claim
 
 
-async def ask(job: Job, agent: Agent, claim: Claim, start: Start, judge: asking.Judge) -> Ending:
+async def ask(job: Job, agent: Agent, claim: Claim, resources: Resources, judge: asking.Judge) -> Ending:
     """One attempt: the same gates as before a beat, as far as they are about the agent and not about its heartbeat."""
     obstacle = _obstacle(claim)
     if obstacle is not None:
         return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
     asking.make_room(agent.workspace, agent.runner)
-    prompt = task.compose(job.prompt or "", agent, claim.started_at, asking.files(agent.workspace, agent.context))
+    files = await in_daemon_thread(asking.files, agent.workspace, agent.context) if agent.context else ()
+    prompt = task.compose(job.prompt or "", agent, claim.started_at, files)
     if asking.outgrows(claim, prompt) or estimate(prompt.text) > agent.max_input_tokens:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
     run = Run(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, partial(_about, job, agent, claim))
-    return await asking.ask(run, prompt, agent.runner, start, judge)
+    return await asking.ask(run, prompt, agent.runner, resources, judge)
 
 
 def gates(claim: Claim) -> list[tuple[Skip, bool]]:

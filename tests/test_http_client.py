@@ -1,27 +1,25 @@
-"""The way to the world outside: names, connections, certificates, deadlines."""
+"""The HTTP client: names, connections, certificates, deadlines, proxies, and what every kind of bad answer becomes."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-import ssl
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
-from threadless import no_thread_left
-from waited import waited
+from waited import DIRECT, client, post
 
-from heartbeat import waiting
-from heartbeat.runners import Failure, wire
-from heartbeat.runners.line import Names
-from heartbeat.runners.trouble import Reply, Trouble
+from heartbeat.runners import Failure, Reply
+from heartbeat.runners.trouble import Trouble
+from scheduler.net.http_client import MALFORMED, HttpClient
+from scheduler.settings import Network
 
-post = waited(wire.post)
+TRUSTING = Network(proxy="none", ca_file=CERTIFICATE)
 
 
 class Resolver:
@@ -48,7 +46,7 @@ def trouble(url: str, seconds: float = 5.0, **more: Any) -> Trouble:
 
 
 def test_a_name_that_is_not_known_is_a_failure_of_its_own() -> None:
-    answer = trouble("http://nobody.example/", names=Names(Resolver([]))).answer
+    answer = trouble("http://nobody.example/", resolve=Resolver([])).answer
     assert (answer.failure, answer.transient, answer.error) == (Failure.DNS, True, "its name cannot be resolved")
     assert answer.unheard
 
@@ -56,13 +54,13 @@ def test_a_name_that_is_not_known_is_a_failure_of_its_own() -> None:
 @pytest.mark.parametrize("host", ["nobody\0.example", "no body.example", "nobody\x7f.example"])
 def test_a_host_that_no_head_of_a_request_can_hold_is_asked_of_nobody(host: str) -> None:
     resolver = Resolver(["127.0.0.1"])
-    answer = trouble(f"http://{host}/", names=Names(resolver)).answer
-    assert (answer.failure, answer.error, resolver.asked) == (Failure.BAD_REQUEST, wire.MALFORMED, 0)
+    answer = trouble(f"http://{host}/", resolve=resolver).answer
+    assert (answer.failure, answer.error, resolver.asked) == (Failure.BAD_REQUEST, MALFORMED, 0)
 
 
 def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
     gate = threading.Event()
-    answer = trouble("http://nobody.example/", 0.2, names=Names(Resolver(["127.0.0.1"], gate))).answer
+    answer = trouble("http://nobody.example/", 0.2, resolve=Resolver(["127.0.0.1"], gate)).answer
     gate.set()
     assert (answer.failure, answer.error, answer.unheard) == (Failure.DNS, "its name was not resolved in time", True)
 
@@ -70,60 +68,54 @@ def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
 def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
     gate = threading.Event()
     resolver = Resolver(["127.0.0.1"], gate)
-    names = Names(resolver)
-    with ThreadPoolExecutor(8) as pool:
-        found = [pool.submit(waited(names.find), "api.example", 443, 5.0) for _ in range(8)]
-        threading.Timer(0.1, gate.set).start()
-        assert len({str(each.result()) for each in found}) == 1
-    assert resolver.asked == 1
-    waited(names.find)("api.example", 443, 5.0)
-    assert resolver.asked == 2, "an answer is shared, not kept"
+
+    async def eight_then_one(url: str) -> tuple[list[int], int, int]:
+        async with client(resolve=resolver) as http:
+            calls = [asyncio.create_task(http.post(url, {}, b"{}", 5.0)) for _ in range(8)]
+            await asyncio.sleep(0.05)
+            gate.set()
+            statuses = [reply.status for reply in await asyncio.gather(*calls)]
+            shared = resolver.asked
+        async with client(resolve=resolver) as http:
+            await http.post(url, {}, b"{}", 5.0)
+        return statuses, shared, resolver.asked
+
+    with Server([reply({})]) as server:
+        statuses, shared, after_that = asyncio.run(eight_then_one(f"http://api.example:{server.port}/"))
+    assert (statuses, shared, after_that) == ([200] * 8, 1, 2), "an answer is shared, not kept"
 
 
-def test_a_name_that_nobody_could_be_sent_to_ask_for_is_asked_for_the_next_time() -> None:
-    resolver = Resolver(["127.0.0.1"])
-    names = Names(resolver)
-    with no_thread_left(), pytest.raises(RuntimeError):
-        waited(names.find)("api.example", 443, 5.0)
-    assert waited(names.find)("api.example", 443, 5.0)
-    assert resolver.asked == 1
+async def cut_short(url: str, gate: threading.Event | None = None) -> Trouble:
+    """How a call ends that is cancelled once it waits."""
+    more: dict[str, Any] = {"resolve": Resolver([], gate)} if gate else {}
+    async with client(**more) as http:
+        call = asyncio.create_task(http.post(url, {}, b"{}", 5.0))
+        await asyncio.sleep(0.2)
+        call.cancel()
+        with pytest.raises(Trouble) as caught:
+            await call
+    return caught.value
 
 
-def test_who_is_cut_short_while_he_waits_for_a_name_has_not_been_heard() -> None:
+def test_a_call_that_is_cancelled_while_its_name_is_resolved_was_not_sent() -> None:
     gate = threading.Event()
-    call = wire.post("http://nobody.example/", {}, b"{}", 5.0, names=Names(Resolver([], gate)))
-    call.send(None)
-    with pytest.raises(Trouble) as caught:
-        call.throw(waiting.Cut())
+    answer = asyncio.run(cut_short("http://nobody.example/", gate)).answer
     gate.set()
-    assert (caught.value.answer.failure, caught.value.answer.unheard) == (Failure.EXIT, True)
+    assert (answer.failure, answer.unheard) == (Failure.EXIT, True)
 
 
-def test_who_is_cut_short_while_he_waits_for_an_answer_closes_the_connection_and_may_have_been_heard() -> None:
+def test_a_call_that_is_cancelled_while_it_waits_closes_its_connection_and_may_have_arrived() -> None:
     closed = threading.Event()
     with Server([silent_until_closed(closed)]) as server:
-        call = wire.post(server.url, {}, b"{}", 5.0)
-        call.send(None)
-        with pytest.raises(Trouble) as caught:
-            call.throw(waiting.Cut())
+        answer = asyncio.run(cut_short(server.url)).answer
         assert closed.wait(10)
-    answer = caught.value.answer
-    assert (answer.failure, answer.unheard, answer.transient, answer.error) == (
-        Failure.EXIT,
-        False,
-        False,
-        "the call was cut short",
-    )
+    assert (answer.failure, answer.unheard, answer.transient) == (Failure.EXIT, False, False)
+    assert answer.error == "the call was cut short"
 
 
-def test_who_is_called_too_soon_waits_on_for_his_connection(crowded: str) -> None:
-    """A descriptor's number may be another connection's by the time that the room hears of it."""
-    call = wire.post(crowded, {}, b"{}", 20.0)
-    call.send(None)
-    call.send(True)
-    with pytest.raises(Trouble) as caught:
-        call.send(False)
-    assert (caught.value.answer.error, caught.value.answer.unheard) == ("no connection within 10 s", True)
+def test_a_connection_that_is_never_made_is_given_up_after_its_time(crowded: str) -> None:
+    answer = trouble(crowded, 0.5).answer
+    assert (answer.failure, answer.error, answer.unheard) == (Failure.TIMEOUT, "no answer within 0.5 s", True)
 
 
 @pytest.fixture
@@ -139,13 +131,13 @@ def crowded() -> Iterator[str]:
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:
     with Server([reply({})]) as server:
-        got = post(f"http://two.example:{server.port}/", {}, b"{}", 5.0, names=Names(Resolver(["127.0.0.2", "127.0.0.1"])))
+        got = post(f"http://two.example:{server.port}/", {}, b"{}", 5.0, resolve=Resolver(["127.0.0.2", "127.0.0.1"]))
     assert got.status == 200
 
 
 def test_a_trusted_certificate_is_accepted() -> None:
     with Server([reply({"fine": True})], tls=True) as server:
-        got = post(f"{server.url}/x", {}, b"{}", 5.0, tls=ssl.create_default_context(cafile=CERTIFICATE))
+        got = post(f"{server.url}/x", {}, b"{}", 5.0, network=TRUSTING)
     assert got.body == b'{"fine": true}'
 
 
@@ -153,8 +145,8 @@ def test_a_trusted_certificate_of_another_name_is_refused() -> None:
     with Server([reply({})], tls=True) as server:
         answer = trouble(
             f"https://other.example:{server.port}/",
-            names=Names(Resolver(["127.0.0.1"])),
-            tls=ssl.create_default_context(cafile=CERTIFICATE),
+            resolve=Resolver(["127.0.0.1"]),
+            network=TRUSTING,
         ).answer
     assert (answer.failure, answer.unheard, server.requests) == (Failure.TLS, True, [])
     assert "certificate is not trusted (Hostname mismatch" in answer.error
@@ -170,7 +162,7 @@ def test_a_server_without_tls_is_told_from_a_broken_one() -> None:
 
 def test_tls_that_is_spoilt_after_the_request_is_no_proof_that_nobody_has_heard_it() -> None:
     with Server([spoil], tls=True) as server:
-        answer = trouble(server.url, tls=ssl.create_default_context(cafile=CERTIFICATE)).answer
+        answer = trouble(server.url, network=TRUSTING).answer
     assert (answer.failure, answer.unheard, len(server.requests)) == (Failure.TLS, False, 1)
 
 
@@ -232,9 +224,12 @@ def test_endless_headers_are_cut() -> None:
 
 
 def test_calls_in_flight_do_not_wait_for_each_other() -> None:
-    with Server([after(0.5, reply({}))]) as server, ThreadPoolExecutor(100) as pool:
-        calls = [pool.submit(post, server.url, {}, b"{}", 3.0) for _ in range(100)]
-        assert {call.result(20).status for call in calls} == {200}
+    async def hundred(url: str) -> set[int]:
+        async with client() as http:
+            return {each.status for each in await asyncio.gather(*(http.post(url, {}, b"{}", 10.0) for _ in range(100)))}
+
+    with Server([after(0.5, reply({}))]) as server:
+        assert asyncio.run(hundred(server.url)) == {200}
     assert server.connections == 100
 
 
@@ -260,8 +255,67 @@ def test_what_only_informs_of_an_answer_is_passed_over() -> None:
         assert post(server.url, {}, b"{}", 5.0).body == b"ok"
 
 
-def test_hints_without_an_answer_are_no_answer() -> None:
-    """They need never end, and whoever reads them thinks all the while."""
-    with Server([raw(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")]) as server:
-        answer = trouble(server.url).answer
-    assert (answer.failure, answer.error) == (Failure.BAD_ANSWER, "it ended without a proper HTTP answer")
+def hint_for_ever(connection: socket.socket, over: threading.Event) -> None:
+    while not over.wait(0.001):
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
+
+
+def test_hints_without_an_end_are_left_in_time() -> None:
+    with Server([hint_for_ever]) as server:
+        answer = trouble(server.url, 0.5).answer
+    assert (answer.failure, answer.error) == (Failure.TIMEOUT, "no answer within 0.5 s")
+
+
+def kept_then(act: Act) -> Act:
+    """An answer after which the connection is kept; what becomes of the next request on it is `act`."""
+
+    def serve(connection: socket.socket, over: threading.Event) -> None:
+        reply({"first": True})(connection, over)
+        connection.recv(65536)
+        act(connection, over)
+
+    return serve
+
+
+async def twice(url: str) -> list[bytes]:
+    async with client() as http:
+        return [(await http.post(url, {}, b"{}", 10.0)).body for _ in range(2)]
+
+
+def test_a_connection_is_kept_for_the_next_request() -> None:
+    with Server([kept_then(reply({"second": True}))]) as server:
+        assert asyncio.run(twice(server.url)) == [b'{"first": true}', b'{"second": true}']
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("ends", [raw(b""), reset()])
+def test_a_kept_connection_that_the_server_has_just_closed_is_replaced_once(ends: Act) -> None:
+    with Server([kept_then(ends), reply({"again": True})]) as server:
+        assert asyncio.run(twice(server.url)) == [b'{"first": true}', b'{"again": true}']
+    assert server.connections == 2
+
+
+def test_a_request_is_repeated_at_most_once() -> None:
+    with Server([kept_then(raw(b"")), raw(b"")]) as server, pytest.raises(Trouble) as caught:
+        asyncio.run(twice(server.url))
+    assert (server.connections, caught.value.answer.unheard) == (2, False)
+
+
+def test_a_request_is_not_repeated_once_a_byte_of_an_answer_has_arrived() -> None:
+    with Server([kept_then(raw(b"HTTP/1.1 2")), reply({"again": True})]) as server, pytest.raises(Trouble) as caught:
+        asyncio.run(twice(server.url))
+    assert (server.connections, caught.value.answer.unheard) == (1, False)
+
+
+def test_a_changed_setting_holds_for_the_next_request() -> None:
+    networks = [DIRECT, Network(proxy="none", ca_file=CERTIFICATE)]
+
+    async def before_and_after(url: str) -> int:
+        async with HttpClient(lambda: networks[0]) as http:
+            with pytest.raises(Trouble):
+                await http.post(url, {}, b"{}", 10.0)
+            networks.pop(0)
+            return (await http.post(url, {}, b"{}", 10.0)).status
+
+    with Server([reply({})], tls=True) as server:
+        assert asyncio.run(before_and_after(server.url)) == 200

@@ -1,0 +1,1 @@
+"""The way to other machines: one HTTP client, and the rule for which addresses a message may go to."""

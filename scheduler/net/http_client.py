@@ -1,0 +1,529 @@
+"""Sends every HTTP request of the daemon: to providers, gateways, channels and the dead man's switch, over aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from ipaddress import IPv6Address
+from socket import AF_UNSPEC, AddressFamily, gaierror, getaddrinfo, socket
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from heartbeat.runners import Failure, Reply
+from heartbeat.runners.trouble import Trouble
+from heartbeat.threads import in_daemon_thread
+from scheduler.net import address_guard, proxies
+from scheduler.net.address_guard import AddressRefused
+from scheduler.settings import Network
+
+MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
+MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status
+CONNECT = 10.0  # seconds for name, connection and TLS together
+IN_ONE_PIECE = 512 * 1024  # bytes; aiohttp warns of larger bodies that are handed over as bytes
+
+PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
+MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
+OURS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})  # said by the client alone
+
+Resolve = Callable[..., Iterable[tuple[Any, ...]]]
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HOST = re.compile(r"[!-~]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that can be posted to: as it is requested, without its login, and its parts that errors and checks need."""
+
+    url: URL
+    scheme: str
+    host: str
+    login: str | None = field(repr=False)
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    """What is known of one request while it is under way.
+
+    `sent`: its head may have left, so nobody can say any more that it did not arrive. `reused`: it went over a kept connection.
+    `head` is the status and the headers of an answer that has said all by them, and `beginning` what of its body has been read.
+    """
+
+    target: Target
+    seconds: float
+    proxy: URL | None = None
+    resolving: bool = False
+    reused: bool = False
+    sent: bool = False
+    refused: AddressRefused | None = None
+    head: tuple[int, Mapping[str, str]] | None = None
+    beginning: bytearray = field(default_factory=bytearray)
+
+    def trouble(self, failure: Failure, error: str, *, transient: bool = True) -> Trouble:
+        return Trouble(failure, error, transient=transient, unheard=not self.sent)
+
+    def no_tls(self, reason: str) -> Trouble:
+        return self.trouble(Failure.TLS, f"no TLS with it{self.through()} ({reason})", transient=False)
+
+    def late(self) -> Trouble:
+        """Why there is nothing yet when the time is over."""
+        if self.resolving:
+            return self.trouble(Failure.DNS, "its name was not resolved in time")
+        if not self.sent and self.seconds > CONNECT:
+            return self.trouble(Failure.CONNECT, f"no connection{self.through()} within {CONNECT:g} s")
+        return self.trouble(Failure.TIMEOUT, f"no answer within {self.seconds:g} s")
+
+    def through(self) -> str:
+        """Names the proxy in an error, without its login."""
+        return f" through the proxy {proxies.host_and_port(str(self.proxy))}" if self.proxy else ""
+
+
+class HttpClient:
+    """One per event loop. Connections to providers and gateways are kept; messages get a new one each.
+
+    `network` is asked at each request, so that a reload takes effect at once. `resolve` is called like `socket.getaddrinfo`, in
+    a thread. There are no cookies, no redirects, no unpacking and no netrc. `async with` closes all connections at the end.
+    """
+
+    def __init__(self, network: Callable[[], Network], resolve: Resolve = getaddrinfo) -> None:
+        self._network = network
+        self._names = _Names(resolve)
+        self._pool: _Pool | None = None
+
+    @property
+    def network(self) -> Network:
+        """How requests leave at present."""
+        return self._network()
+
+    async def __aenter__(self) -> HttpClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; the client can be used again."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
+        """Post `body` to an agent or a provider; the reply, whatever its status, within `seconds`.
+
+        The body of a success is read to its end, at most 1 MiB; of anything else the first 64 KiB. A server that has closed a
+        kept connection without a byte of an answer is asked once more, over a new one. Raises Trouble, which says whether the
+        request can have arrived, in words that name neither the address nor a header's value.
+        """
+        return await self._exchange(url, headers, body, seconds, whole=True, kept=True, guarded=False)
+
+    async def deliver(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool) -> Reply:
+        """Post a message to its channel, over a connection of its own; of any answer the first 64 KiB are read.
+
+        Unless `allow_private`, only public addresses are connected to: AddressRefused for others. A name that a proxy resolves
+        cannot be checked. Raises Trouble as `post` does.
+        """
+        return await self._exchange(url, headers, body, seconds, whole=False, kept=False, guarded=not allow_private)
+
+    async def _exchange(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        seconds: float,
+        *,
+        whole: bool,
+        kept: bool,
+        guarded: bool,
+    ) -> Reply:
+        target = take_apart(url)
+        sent_headers = request_headers(target, headers)
+        pool = self._current_pool()
+        exchange = _Exchange(target, seconds, pool.proxy_for(target))
+        if guarded:
+            address_guard.check_literal(target.host) if exchange.proxy else address_guard.check_host(target.host)
+        pool.prepare(target)  # loading certificates takes a while, and not out of the request's time
+        with pool.in_use():
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._ask(pool, exchange, sent_headers, body, whole, kept, guarded and exchange.proxy is None)
+            except TimeoutError:
+                if exchange.head is None:
+                    raise exchange.late() from None
+                return Reply(*exchange.head, bytes(exchange.beginning[:MAX_BEGINNING]))
+            except asyncio.CancelledError:
+                # The task ends all the same, and says in its result whether the request had left: that decides what is charged.
+                raise exchange.trouble(Failure.EXIT, "the call was cut short", transient=False) from None
+
+    async def _ask(
+        self,
+        pool: _Pool,
+        exchange: _Exchange,
+        headers: Mapping[str, str],
+        body: bytes,
+        whole: bool,
+        kept: bool,
+        guarded: bool,
+    ) -> Reply:
+        try:
+            return await self._send(pool, exchange, headers, body, whole, kept, guarded)
+        except aiohttp.ServerDisconnectedError as error:
+            if not exchange.reused or error.message != "Server disconnected":  # else a part of an answer has arrived
+                raise _trouble(exchange, error) from None
+        except aiohttp.ClientOSError as error:
+            if not exchange.reused or not isinstance(error.__cause__ or error, ConnectionError):
+                raise _trouble(exchange, error) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _trouble(exchange, error) from None
+        exchange.reused = False
+        try:
+            return await self._send(pool, exchange, headers, body, whole, False, guarded)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _trouble(exchange, error) from None
+
+    async def _send(
+        self,
+        pool: _Pool,
+        exchange: _Exchange,
+        headers: Mapping[str, str],
+        body: bytes,
+        whole: bool,
+        kept: bool,
+        guarded: bool,
+    ) -> Reply:
+        token = _current.set(exchange)
+        try:
+            async with pool.session(kept, guarded).post(
+                exchange.target.url,
+                data=BytesIO(body) if len(body) > IN_ONE_PIECE else body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=exchange.proxy,
+                ssl=pool.trust or True,
+                trace_request_ctx=exchange,
+            ) as response:
+                if response.status == 101:
+                    raise Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer")
+                answered = {name.lower(): value for name, value in response.headers.items()}
+                if whole and 200 <= response.status < 300:
+                    return Reply(response.status, answered, await _whole(response))
+                exchange.head = response.status, answered
+                return Reply(response.status, answered, await _beginning(response, exchange.beginning))
+        finally:
+            _current.reset(token)
+
+    def _current_pool(self) -> _Pool:
+        network = self._network()
+        if self._pool is None or self._pool.network != network:
+            old, self._pool = self._pool, _Pool(network, self._names)
+            if old is not None:
+                old.retire()
+        return self._pool
+
+
+_current: ContextVar[_Exchange | None] = ContextVar("exchange", default=None)
+
+
+class _Pool:
+    """The sessions of one network setting. A retired one closes when its last request has ended."""
+
+    def __init__(self, network: Network, names: _Names) -> None:
+        self.network = network
+        self._names = names
+        self.trust: ssl.SSLContext | None = None
+        self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
+        self._users = 0
+        self._retired = False
+        self._closing: asyncio.Task[None] | None = None
+
+    def prepare(self, target: Target) -> None:
+        """Load the trusted certificates before the first request that needs them."""
+        if target.scheme == "https" and self.trust is None:
+            self.trust = ssl.create_default_context()
+            if self.network.ca_file is not None:
+                self.trust.load_verify_locations(self.network.ca_file)
+
+    def session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
+        if (kept, guarded) not in self._sessions:
+            self._sessions[kept, guarded] = self._open(kept, guarded)
+        return self._sessions[kept, guarded]
+
+    def proxy_for(self, target: Target) -> URL | None:
+        found = proxies.proxy_for(target.scheme, target.host, target.url.port or 0, self.network)
+        return URL(found) if found else None
+
+    def in_use(self) -> _Use:
+        return _Use(self)
+
+    def retire(self) -> None:
+        self._retired = True
+        self.release(0)
+
+    def release(self, users: int) -> None:
+        self._users += users
+        if self._retired and self._users == 0 and self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self.close())
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+    def _open(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            resolver=self._names,
+            use_dns_cache=False,
+            limit=0,  # `limits.concurrency` is the limit
+            force_close=not kept,
+            socket_factory=_guarded_socket if guarded else None,
+            happy_eyeballs_delay=None,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT, sock_connect=CONNECT),
+            trace_configs=[_tracing()],
+            skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
+        )
+
+
+class _Use:
+    """Counts a request among the users of its pool."""
+
+    def __init__(self, pool: _Pool) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> None:
+        self._pool.release(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.release(-1)
+
+
+class _Names(AbstractResolver):
+    """Resolves names in daemon threads, since the C library knows no timeout. Those who ask at the same time share a question."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._asked: dict[tuple[str, int], asyncio.Future[list[ResolveResult]]] = {}
+
+    async def resolve(self, host: str, port: int = 0, family: AddressFamily = AF_UNSPEC) -> list[ResolveResult]:
+        question = self._asked.get((host, port))
+        if question is None or question.done():
+            question = asyncio.ensure_future(in_daemon_thread(self._find, host, port))
+            self._asked[host, port] = question
+            question.add_done_callback(lambda ended: self._forget(host, port, ended))
+        return await asyncio.shield(question)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _find(self, host: str, port: int) -> list[ResolveResult]:
+        try:
+            found = list(self._resolve(host, port, type=1))  # SOCK_STREAM
+        except UnicodeError as error:
+            raise gaierror(str(error)) from None
+        if not found:
+            raise gaierror("no address")
+        return [
+            ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=0, flags=0)
+            for kind, _, _, _, address in found
+        ]
+
+    def _forget(self, host: str, port: int, ended: asyncio.Future[list[ResolveResult]]) -> None:
+        if self._asked.get((host, port)) is ended:
+            del self._asked[host, port]
+        if not ended.cancelled():
+            ended.exception()  # whoever asked may have left by now; asyncio would report it as never retrieved
+
+
+def _guarded_socket(info: Any) -> socket:
+    """A socket for one address, unless messages must not go there. Called with the address that is really connected to."""
+    exchange = _current.get()
+    host = exchange.target.host if exchange else ""
+    try:
+        address_guard.check_address(host, info[4][0])
+    except AddressRefused as refused:
+        if exchange:
+            exchange.refused = refused
+        raise
+    return socket(info[0], info[1], info[2])
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    def exchange_of(context: SimpleNamespace) -> _Exchange:
+        found: _Exchange = context.trace_request_ctx
+        return found
+
+    async def resolve_starts(_session: object, context: SimpleNamespace, _params: object) -> None:
+        exchange_of(context).resolving = True
+
+    async def resolve_ends(_session: object, context: SimpleNamespace, _params: object) -> None:
+        exchange_of(context).resolving = False
+
+    async def reused(_session: object, context: SimpleNamespace, _params: object) -> None:
+        exchange_of(context).reused = True
+
+    async def headers_sent(_session: object, context: SimpleNamespace, _params: object) -> None:
+        exchange_of(context).sent = True
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_dns_resolvehost_start.append(resolve_starts)
+    tracing.on_dns_resolvehost_end.append(resolve_ends)
+    tracing.on_connection_reuseconn.append(reused)
+    tracing.on_request_headers_sent.append(headers_sent)
+    return tracing
+
+
+@lru_cache(maxsize=64)
+def take_apart(url: str) -> Target:
+    """The parts of an http(s) URL. Trouble, which shows none of them, if nothing can be posted to it."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host = str(IPv6Address(host)) if ":" in host else host.encode("idna").decode("ascii")
+    except ValueError:
+        raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host):
+        raise Trouble(Failure.BAD_REQUEST, MALFORMED)
+    path = quote(parts.path or "/", safe=PATH_SAFE) + (f"?{quote(parts.query, safe=PATH_SAFE)}" if parts.query else "")
+    place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else None
+    try:
+        return Target(URL(f"{parts.scheme}://{place}{path}", encoded=True), parts.scheme, host, login)
+    except ValueError:
+        raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
+
+
+def request_headers(target: Target, given: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a request, names in lower case. Trouble for one that no request can hold.
+
+    The body is JSON unless a header says otherwise. A login in the URL becomes a header.
+    """
+    headers = {"user-agent": "heartbeatd", "content-type": "application/json", "accept-encoding": "identity"}
+    headers |= {name.lower(): value for name, value in given.items() if name.lower() not in OURS}
+    if target.login is not None and "authorization" in headers:
+        raise Trouble(Failure.BAD_REQUEST, "its address holds a login, but there is a key as well; write only one of them")
+    if target.login is not None:
+        headers["authorization"] = "Basic " + b64encode(target.login.encode()).decode()
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise Trouble(Failure.BAD_REQUEST, f"the header {name!r} holds a character that no header may hold (a line break?)")
+    return headers
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    if response.headers.get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
+        raise Trouble(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BODY:
+            response.close()
+            raise Trouble(Failure.BAD_ANSWER, f"its answer is larger than {MAX_BODY // 1024} KiB")
+    return bytes(body)
+
+
+async def _beginning(response: aiohttp.ClientResponse, body: bytearray) -> bytes:
+    """The first 64 KiB of a body whose status has said all; where it breaks off, or when, changes nothing."""
+    with suppress(aiohttp.ClientError, OSError):
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) >= MAX_BEGINNING:
+                response.close()
+                break
+    return bytes(body[:MAX_BEGINNING])
+
+
+def _trouble(exchange: _Exchange, error: Exception) -> Exception:
+    """What an error of aiohttp means, in words that hold no address and no secret."""
+    if exchange.refused is not None:
+        return exchange.refused
+    through = exchange.through()
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return exchange.late()
+        case aiohttp.ClientHttpProxyError():
+            return _refused_by_proxy(exchange, error.status)
+        case aiohttp.ClientProxyConnectionError():
+            proxy = proxies.host_and_port(str(exchange.proxy))
+            return exchange.trouble(Failure.CONNECT, f"no connection to the proxy {proxy}: {_reason(error) or 'failed'}")
+        case aiohttp.ClientConnectorCertificateError():
+            return exchange.trouble(Failure.TLS, _untrusted(error.certificate_error), transient=False)
+        case aiohttp.ClientConnectorDNSError():
+            return exchange.trouble(Failure.DNS, "its name cannot be resolved")
+        case aiohttp.ClientSSLError():
+            return exchange.no_tls(_ssl_reason(error))
+        case aiohttp.ClientConnectorError():
+            reason = _reason(error)
+            return exchange.trouble(
+                Failure.CONNECT, f"no connection{through}: {reason}" if reason else f"it broke the connection{through}"
+            )
+        case aiohttp.InvalidURL():
+            return exchange.trouble(Failure.BAD_REQUEST, MALFORMED, transient=False)
+        case aiohttp.ClientPayloadError():
+            return _broken_body(error)
+        case aiohttp.ClientOSError() if isinstance(error.__cause__, ssl.SSLError):
+            return exchange.no_tls(error.__cause__.reason or "broken")
+        case aiohttp.ServerDisconnectedError() if exchange.sent:
+            return exchange.trouble(Failure.CONNECT, "it closed the connection before its answer was complete")
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+            return exchange.trouble(Failure.CONNECT, f"it broke the connection{through}")
+        case ssl.SSLCertVerificationError():
+            return exchange.trouble(Failure.TLS, _untrusted(error), transient=False)
+        case ssl.SSLError():
+            return exchange.no_tls(error.reason or "handshake failed")
+        case OSError():
+            return exchange.trouble(Failure.CONNECT, f"it broke the connection{through}")
+        case _:
+            return exchange.trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer", transient=False)
+
+
+def _refused_by_proxy(exchange: _Exchange, status: int) -> Trouble:
+    proxy = proxies.host_and_port(str(exchange.proxy))
+    if status == 407:
+        where = "in its URL, in network.proxy or HTTPS_PROXY, as http://USER:PASSWORD@HOST:PORT"
+        return exchange.trouble(Failure.CONNECT, f"the proxy {proxy} wants a login (407); write it {where}", transient=False)
+    return exchange.trouble(Failure.CONNECT, f"the proxy {proxy} answered {status}", transient=status >= 500 or status == 429)
+
+
+def _broken_body(error: aiohttp.ClientPayloadError) -> Trouble:
+    """A body that breaks off is a broken connection; one that cannot be read is a bad answer."""
+    cause = error.__cause__
+    if isinstance(cause, aiohttp.http_exceptions.TransferEncodingError) and "Not enough data" not in str(cause):
+        return Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer")
+    if isinstance(cause, aiohttp.http_exceptions.BadHttpMessage) and "Not enough data" not in str(cause):
+        return Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer")
+    return Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True)
+
+
+def _reason(error: aiohttp.ClientConnectorError) -> str:
+    """The system's word for why there is no connection; empty where it has none, because the other side hung up."""
+    number = error.os_error.errno
+    return os.strerror(number) if number else ""
+
+
+def _ssl_reason(error: aiohttp.ClientSSLError) -> str:
+    cause = getattr(error, "os_error", None)
+    return getattr(cause, "reason", None) or "handshake failed"
+
+
+def _untrusted(error: BaseException) -> str:
+    message = getattr(error, "verify_message", None) or "it cannot be verified"
+    return f"its certificate is not trusted ({message}); if your own authority signed it, write network: {{ca_file: PATH}}"

@@ -1,0 +1,70 @@
+"""Finds the proxy that a request goes through, by the config or the environment."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed lacks it
+
+from scheduler.settings import Network
+
+OF_LIBRARIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+_at_start = {name: os.environ[name] for name in OF_LIBRARIES if name in os.environ}
+
+
+def proxy_for(scheme: str, host: str, port: int, network: Network) -> str | None:
+    """The URL of the proxy for a request, perhaps with a login in it; None for a direct one.
+
+    NO_PROXY is read as curl and Python read it: hosts, with or without a port, suffixes of names, and `*`.
+    """
+    if network.proxy == "none" or proxy_bypass_environment(f"{host}:{port}"):
+        return None
+    if network.proxy != "environment":
+        return network.proxy.reveal()
+    found = getproxies_environment().get(scheme)
+    return _with_scheme(found) if found else None
+
+
+def describe(network: Network) -> str:
+    """Which proxies are used, without their logins."""
+    if network.proxy == "none":
+        return "no proxy (network.proxy: none)"
+    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    but = f", but not for {exempt}" if exempt else ""
+    if network.proxy != "environment":
+        return f"through the proxy {host_and_port(network.proxy.reveal())} (network.proxy){but}"
+    found = getproxies_environment()
+    used = [f"{scheme} through {host_and_port(_with_scheme(found[scheme]))}" for scheme in ("https", "http") if found.get(scheme)]
+    return f"{', '.join(used)} (of the environment){but}" if used else "no proxy (the environment names none)"
+
+
+def host_and_port(url: str) -> str:
+    """What an error may show of a proxy's URL."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    return f"{parts.hostname}:{port}" if port else str(parts.hostname)
+
+
+def set_for_libraries(network: Network) -> None:
+    """Make libraries that open connections of their own (Apprise) use the same proxies, by this process's environment.
+
+    Children do not see it: they get no variables of ours but PATH, HOME and LANG.
+    """
+    wanted = dict(_at_start)
+    if network.proxy != "environment":
+        exempt = {name: value for name, value in _at_start.items() if name.lower() == "no_proxy"}
+        url = None if network.proxy == "none" else network.proxy.reveal()
+        wanted = exempt | ({"HTTP_PROXY": url, "HTTPS_PROXY": url} if url else {})
+    for name in OF_LIBRARIES:
+        if name in wanted:
+            os.environ[name] = wanted[name]
+        else:
+            os.environ.pop(name, None)
+
+
+def _with_scheme(text: str) -> str:
+    return text if "://" in text else f"http://{text}"

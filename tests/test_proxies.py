@@ -1,0 +1,175 @@
+"""Proxies and private authorities: each kind of request goes through HTTPS_PROXY, past it where that is said, and says what is wrong."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import completions, gateway, messages
+from servers.discord import URL as DISCORD_URL
+from servers.proxy import Proxy
+from servers.scripted import CERTIFICATE, Act, Server, reply
+from servers.telegram import URL as TELEGRAM_URL
+from test_telegram import MESSAGE
+from waited import asked, delivered, post
+
+from heartbeat.runners import Failure, Run
+from heartbeat.runners.trouble import Trouble
+from heartbeat.spec import HttpRunner, ModelRunner, Provider
+from scheduler.net import proxies
+from scheduler.secret import Secret
+from scheduler.settings import Network
+from scheduler.transports import Sent, discord, telegram, webhook
+
+RUN = Run("ops", "How is it?", "small", Path("agents/ops"), timedelta(seconds=20), lambda: {"run": 7})
+ENVIRONMENT = Network(ca_file=CERTIFICATE)
+NAMES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy")
+
+Ask = Callable[[str, Network], str]
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def by_runner(runner: Callable[[str], Any]) -> Ask:
+    return lambda url, network: asked(RUN, runner(url), network=network).text
+
+
+def by_channel(send: Callable[..., Any], where: str | None, **more: Any) -> Ask:
+    def ask(url: str, network: Network) -> str:
+        based = {"base": url} if where else {}
+        sent: Sent = delivered(send, where or url, MESSAGE, network=network, **based)
+        return sent.state
+
+    return ask
+
+
+WAYS: dict[str, tuple[Ask, Act, str]] = {
+    "anthropic": (by_runner(lambda url: ModelRunner(Provider("a", "anthropic", "key", url), 10)), messages.says("hi"), "hi"),
+    "openai": (by_runner(lambda url: ModelRunner(Provider("o", "openai", "key", url), 10)), completions.says("hi"), "hi"),
+    "http": (by_runner(lambda url: HttpRunner(url, {})), gateway.says("hi"), "hi"),
+    "webhook": (by_channel(webhook.send, None), reply({}), "delivered"),
+    "telegram": (by_channel(telegram.send, TELEGRAM_URL), reply({"ok": True}), "delivered"),
+    "discord": (by_channel(discord.send, DISCORD_URL), reply({"id": "1"}), "delivered"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_goes_through_the_proxy_of_the_environment(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, act, expected = WAYS[way]
+    with Proxy() as proxy, Server([act], tls=True) as server:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        assert ask(server.url, ENVIRONMENT) == expected
+    assert proxy.asked == [f"CONNECT localhost:{server.port} HTTP/1.1"]
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("past", ["no_proxy", "none"])
+def test_a_request_goes_past_the_proxy_where_that_is_said(way: str, past: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, act, expected = WAYS[way]
+    with Proxy() as proxy, Server([act], tls=True) as server:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        if past == "no_proxy":
+            monkeypatch.setenv("NO_PROXY", "localhost")
+        network = Network(proxy="none", ca_file=CERTIFICATE) if past == "none" else ENVIRONMENT
+        assert ask(server.url, network) == expected
+    assert proxy.asked == []
+
+
+def test_a_proxy_in_the_config_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    with Proxy("ada:canary") as proxy, Server([reply({})], tls=True) as server:
+        network = Network(proxy=Secret(proxy.url), ca_file=CERTIFICATE)
+        assert post(server.url, {}, b"{}", 20.0, network=network).status == 200
+    assert len(proxy.asked) == 1
+
+
+def test_a_plain_http_request_is_handed_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Proxy() as proxy, Server([reply({})]) as server:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        assert post(f"{server.url}/x", {}, b"{}", 20.0, network=Network()).status == 200
+    assert proxy.asked == [f"POST {server.url}/x HTTP/1.1"]
+
+
+def refused(network: Network, url: str = "https://localhost:9/") -> Trouble:
+    with pytest.raises(Trouble) as caught:
+        post(url, {}, b"{}", 20.0, network=network)
+    return caught.value
+
+
+def test_a_proxy_that_is_down_is_no_connection_and_costs_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    answer = refused(Network(proxy=Secret(f"http://ada:canary@127.0.0.1:{port}"))).answer
+    assert (answer.failure, answer.transient, answer.unheard) == (Failure.CONNECT, True, True)
+    assert answer.error == f"no connection to the proxy 127.0.0.1:{port}: Connection refused"
+
+
+def test_a_proxy_that_wants_a_login_says_where_to_write_it() -> None:
+    with Proxy("ada:canary") as proxy:
+        answer = refused(Network(proxy=Secret(f"http://ada:wrong@127.0.0.1:{proxy.port}"))).answer
+    assert (answer.failure, answer.transient, answer.unheard) == (Failure.CONNECT, False, True)
+    assert answer.error == (
+        f"the proxy 127.0.0.1:{proxy.port} wants a login (407); write it in its URL, in network.proxy or HTTPS_PROXY,"
+        " as http://USER:PASSWORD@HOST:PORT"
+    )
+
+
+def test_a_proxy_that_answers_502_is_tried_again() -> None:
+    with Proxy(answers=502) as proxy:
+        answer = refused(Network(proxy=Secret(proxy.url))).answer
+    assert (answer.failure, answer.transient, answer.unheard) == (Failure.CONNECT, True, True)
+    assert answer.error == f"the proxy 127.0.0.1:{proxy.port} answered 502"
+
+
+def test_a_private_authority_is_trusted_by_ca_file_alone() -> None:
+    with Server([reply({})], tls=True) as server:
+        assert post(server.url, {}, b"{}", 20.0, network=Network(proxy="none", ca_file=CERTIFICATE)).status == 200
+        answer = refused(Network(proxy="none"), server.url).answer
+    assert answer.failure is Failure.TLS
+    assert answer.error.endswith("if your own authority signed it, write network: {ca_file: PATH}")
+
+
+def test_a_literal_private_address_is_refused_behind_a_proxy_too() -> None:
+    with Proxy() as proxy:
+        network = Network(proxy=Secret(proxy.url))
+        sent = delivered(webhook.send, "http://10.0.0.1/hook", MESSAGE, network=network, allow_private=False)
+    assert (sent.state, proxy.asked) == ("dead", [])
+
+
+@pytest.mark.parametrize(
+    ("environ", "network", "said"),
+    [
+        ({}, Network(), "no proxy (the environment names none)"),
+        (
+            {"HTTPS_PROXY": "http://ada:canary@proxy.example:3128"},
+            Network(),
+            "https through proxy.example:3128 (of the environment)",
+        ),
+        (
+            {"https_proxy": "proxy.example:3128", "no_proxy": "localhost"},
+            Network(),
+            "https through proxy.example:3128 (of the environment), but not for localhost",
+        ),
+        ({"HTTPS_PROXY": "http://proxy.example:3128"}, Network(proxy="none"), "no proxy (network.proxy: none)"),
+        (
+            {},
+            Network(proxy=Secret("http://ada:canary@proxy.example:3128")),
+            "through the proxy proxy.example:3128 (network.proxy)",
+        ),
+    ],
+)
+def test_doctor_can_say_which_proxy_is_used(
+    environ: dict[str, str], network: Network, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert proxies.describe(network) == said
