@@ -242,6 +242,17 @@ def test_calls_in_flight_do_not_wait_for_each_other() -> None:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno number\r\n", Failure.BAD_ANSWER),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok", Failure.BAD_ANSWER),
         (b"HTTP/2 200\r\n\r\n", Failure.BAD_ANSWER),
+        (b"hello", Failure.BAD_ANSWER),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok", Failure.BAD_ANSWER),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok", Failure.BAD_ANSWER),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", Failure.BAD_ANSWER),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            Failure.BAD_ANSWER,
+        ),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok", Failure.BAD_ANSWER),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nok", Failure.BAD_ANSWER),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20_000 + b"\r\nContent-Length: 2\r\n\r\nok", Failure.BAD_ANSWER),
     ],
 )
 def test_what_is_no_answer_of_http_is_a_failure(said: bytes, failure: Failure) -> None:

@@ -36,6 +36,7 @@ CONNECT = 10.0  # seconds for name, connection and TLS together
 IN_ONE_PIECE = 512 * 1024  # bytes; aiohttp warns of larger bodies that are handed over as bytes
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
+NO_ANSWER = "it ended without a proper HTTP answer"
 MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
 OURS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})  # said by the client alone
 
@@ -216,8 +217,9 @@ class HttpClient:
                 ssl=pool.trust or True,
                 trace_request_ctx=exchange,
             ) as response:
-                if response.status == 101:
-                    raise Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer")
+                codings = [coding.lower() for coding in response.headers.getall("transfer-encoding", [])]
+                if response.status == 101 or codings not in ([], ["chunked"]):  # nothing else says where a body ends
+                    raise Trouble(Failure.BAD_ANSWER, NO_ANSWER)
                 answered = {name.lower(): value for name, value in response.headers.items()}
                 if whole and 200 <= response.status < 300:
                     return Reply(response.status, answered, await _whole(response))
@@ -492,7 +494,7 @@ def _trouble(exchange: _Exchange, error: Exception) -> Exception:
         case OSError():
             return exchange.trouble(Failure.CONNECT, f"it broke the connection{through}")
         case _:
-            return exchange.trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer", transient=False)
+            return exchange.trouble(Failure.BAD_ANSWER, NO_ANSWER, transient=False)
 
 
 def _refused_by_proxy(exchange: _Exchange, status: int) -> Trouble:
@@ -507,9 +509,9 @@ def _broken_body(error: aiohttp.ClientPayloadError) -> Trouble:
     """A body that breaks off is a broken connection; one that cannot be read is a bad answer."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.http_exceptions.TransferEncodingError) and "Not enough data" not in str(cause):
-        return Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer")
+        return Trouble(Failure.BAD_ANSWER, NO_ANSWER)
     if isinstance(cause, aiohttp.http_exceptions.BadHttpMessage) and "Not enough data" not in str(cause):
-        return Trouble(Failure.BAD_ANSWER, "it ended without a proper HTTP answer")
+        return Trouble(Failure.BAD_ANSWER, NO_ANSWER)
     return Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True)
 
 

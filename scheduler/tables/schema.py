@@ -42,12 +42,6 @@ def m003_answers(db: Any) -> None:
     )
 
 
-@migrations()
-def m008_request_id(db: Any) -> None:
-    """The provider's own name for a run's last call, which its support asks for."""
-    db.conn.execute("alter table run add column request_id text")
-
-
 FIRST_SCHEMA = """
 create table entry (
   id integer primary key,
@@ -347,6 +341,12 @@ create index wake_run on wake (run_id) where run_id is not null
 def m007_cut_runs(db: Any) -> None:
     """When a run was cut short, so that the time in which no daemon ran is not its own."""
     db.execute("alter table run add column cut_at integer")
+
+
+@migrations()
+def m008_request_id(db: Any) -> None:
+    """The provider's own name for a run's last call, which its support asks for."""
+    db.execute("alter table run add column request_id text")
 
 
 # In `incident`, provider and model are those at fault, and null where it is the entry's own trouble.
