@@ -242,9 +242,13 @@ def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
 def test_where_no_more_files_can_be_opened_nothing_is_started_and_later_it_is(
     no_open_files: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    with no_open_files(), pytest.raises(OSError, match="Too many open files"):
-        start("true")
-    assert start("true").exit_code == 0
+    async def scarce_then_not() -> Ended:
+        given: Any = {"stdin": b"", "env": {}, "cwd": Path("/")}
+        with no_open_files(), pytest.raises(OSError, match="Too many open files"):
+            await Children("life/1").start(["true"], **given)
+        return await Children("life/1").start(["true"], **given)
+
+    assert asyncio.run(scarce_then_not()).exit_code == 0
 
 
 def test_after_the_end_nothing_is_started_any_more(tmp_path: Path) -> None:

@@ -517,8 +517,9 @@ def _broken_body(error: aiohttp.ClientPayloadError) -> Trouble:
 
 def _reason(error: aiohttp.ClientConnectorError) -> str:
     """The system's word for why there is no connection; empty where it has none, because the other side hung up."""
+    hung_up = isinstance(error.os_error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
     number = error.os_error.errno
-    return os.strerror(number) if number else ""
+    return os.strerror(number) if number and not hung_up else ""
 
 
 def _ssl_reason(error: aiohttp.ClientSSLError) -> str:
