@@ -106,11 +106,11 @@ def test_active_hours_have_several_forms_and_one_zone(tmp_path: Path, keys: str,
 DEFAULTS = """\
 defaults:
   agent: {runner: {kind: command, argv: [cat]}, model: cheap}
-  heartbeat: {interval: 1h, deliver: log, active_hours: {start: "08:00", end: "10:00"}, dedup: {window: 2h}}
+  heartbeat: {interval: 1h, deliver: log, active_hours: {start: "08:00", end: "10:00", timezone: Asia/Tokyo, days: mon}, dedup: {window: 2h}}
   cron: {every: 6h, misfire: {grace: 5m}}
 agents:
   bare:
-  own: {heartbeat: {interval: 2h, active_hours: {days: mon}, dedup: {normalize: numbers}}}
+  own: {heartbeat: {interval: 2h, active_hours: {start: "09:00", end: "10:00"}, dedup: {normalize: numbers}}}
   always: {model: dear, heartbeat: {active_hours: always, deliver: none}}
   silent: {heartbeat: {deliver: []}}
 cron:
@@ -122,8 +122,24 @@ cron:
 def test_maps_merge_at_every_depth_and_all_else_is_replaced(tmp_path: Path) -> None:
     beats = read(tmp_path, DEFAULTS).settings.heartbeats
     assert (beats["bare"].interval, beats["bare"].model) == (timedelta(hours=1), "cheap")
-    assert (beats["own"].interval, beats["own"].hours.key()) == (timedelta(hours=2), "08:00-10:00 mon UTC")
+    assert beats["own"].interval == timedelta(hours=2)
     assert (beats["own"].dedup_window, beats["own"].dedup_normalize) == (timedelta(hours=2), "numbers")
+
+
+def test_active_hours_of_its_own_have_nothing_of_the_inherited_ones(tmp_path: Path) -> None:
+    beats = read(tmp_path, DEFAULTS).settings.heartbeats
+    assert beats["bare"].hours.key() == "08:00-10:00 mon Asia/Tokyo"
+    assert beats["own"].hours.key() == "09:00-10:00 mon,tue,wed,thu,fri,sat,sun UTC"
+    assert beats["own"].zone.key == "UTC"
+
+
+def test_active_hours_that_lack_a_part_do_not_inherit_it(tmp_path: Path) -> None:
+    text = DEFAULTS.replace('{start: "09:00", end: "10:00"}', "{days: tue}")
+    column = text.splitlines()[6].index("active_hours") + 1
+    assert complaints(tmp_path, text) == [
+        f'config.yaml:7:{column}: agents.own.heartbeat.active_hours.start: is missing; write start: "08:00"',
+        f'config.yaml:7:{column}: agents.own.heartbeat.active_hours.end: is missing; write end: "22:00"',
+    ]
 
 
 def test_a_heartbeat_s_own_schedule_undoes_an_inherited_interval_and_has_no_stagger(tmp_path: Path) -> None:

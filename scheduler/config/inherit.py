@@ -8,10 +8,12 @@ from scheduler.config.tree import Map
 _OF_A_JOB = ("schedule", "every", "at")
 _WHAT_IT_DOES = ("command", "prompt")
 _OF_A_BEAT = ("schedule", "interval")
+_WHOLE = ("active_hours",)  # its parts say one thing together: a zone or a day must not come into another's window
 
 
 def merge(base: Map, over: Map) -> Map:
-    """`over` on top of `base`: maps merge key by key at every depth, all else replaces; an empty value for a map keeps the map.
+    """`over` on top of `base`: maps merge key by key at every depth, all else replaces, and `active_hours` too; an empty value
+    for a map keeps the map.
 
     A map of another `kind` replaces too: its keys are not those of the first.
     """
@@ -20,7 +22,11 @@ def merge(base: Map, over: Map) -> Map:
     merged = Map({**base, **over}, {**base.marks, **over.marks})
     for key in base.keys() & over.keys():
         below, above = base[key], over[key]
-        if isinstance(below, Map) and (above is None or (isinstance(above, Map) and _alike(below, above))):
+        if (
+            isinstance(below, Map)
+            and (key not in _WHOLE or above is None)
+            and (above is None or (isinstance(above, Map) and _alike(below, above)))
+        ):
             merged[key] = merge(below, above or Map())
     return merged
 
