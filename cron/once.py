@@ -13,7 +13,7 @@ from cron.walltime import stretches
 
 TWO_DAYS = timedelta(days=2)  # no zone is farther than that from UTC
 LAST_YEAR = 9900  # beyond it the calendar of this machine ends, within what must be looked ahead
-WRITE = 'write at: "2026-12-24T18:00"'
+WRITE = 'write at: "2030-12-24T18:00"'
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 

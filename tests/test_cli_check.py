@@ -86,6 +86,7 @@ def test_faults_for_programs_are_one_object_on_stdout(tmp_path: Path, capsys: py
         "column": 27,
         "path": "agents.ops.heartbeat.interval",
         "message": "'soon' is not a duration; write 90s, 30m or 1h30m",
+        "remedies": [{"value": "90s"}, {"value": "30m"}, {"value": "1h30m"}],
     }
 
 

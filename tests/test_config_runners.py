@@ -226,7 +226,7 @@ FAULTS = [
     ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: a map is wanted here: keys with values, each on a line of its own and indented'),
     ('{kind: anthropic}\n', '{kind: claude}\n', "config.yaml:9:20: agents.ops.runner.kind: 'claude' is not known here; write kind: anthropic, openai, command, http or python"),
     ('{kind: anthropic}\n', '{kind: 5}\n', "config.yaml:9:20: agents.ops.runner.kind: '5' is not known here; write kind: anthropic, openai, command, http or python"),
-    ('{kind: anthropic}\n', '{kind: anthropic, argv: [cat]}\n', 'config.yaml:9:31: agents.ops.runner.argv: unknown key'),
+    ('{kind: anthropic}\n', '{kind: anthropic, argv: [cat]}\n', 'config.yaml:9:31: agents.ops.runner.argv: unknown key here; argv is for kind: command'),
     ('{kind: anthropic}\n', '{kind: anthropic, povider: work}\n', 'config.yaml:9:31: agents.ops.runner.povider: unknown key; did you mean provider?'),
     ('{kind: anthropic}\n', '{kind: anthropic, provider: wrk}\n', "config.yaml:9:41: agents.ops.runner.provider: 'wrk' is no provider of this file; did you mean work?"),
     ('{kind: anthropic}\n', '{kind: anthropic, provider: local}\n', 'config.yaml:9:5: agents.ops.runner: the provider local is of kind openai; write runner: {kind: openai, provider: local}'),
@@ -241,16 +241,16 @@ FAULTS = [
     (BEAT, 'isolated_session: false\n      session_keep: 0', 'config.yaml:12:21: agents.ops.heartbeat.session_keep: 0 is out of bounds; write a number from 2 to 100'),
     (BEAT, 'max_output_tokens: 0', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 0 is out of bounds; write an amount from 1 to 1000k'),
     (BEAT, 'max_output_tokens: 2m', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 2m is out of bounds; write an amount from 1 to 1000k'),
-    (BEAT, 'max_output_tokens: 2K', "config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: '2K' is not an amount of tokens; write 2000, 200k or 1m"),
+    (BEAT, 'max_output_tokens: 2K', "config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: '2K' is not an amount of tokens; write 2k"),
     (BEAT, 'max_output_tokens: 2.5', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: 2.5 is not an amount of tokens; write 2000, 200k or 1m'),
     (BEAT, 'max_output_tokens: true', 'config.yaml:11:26: agents.ops.heartbeat.max_output_tokens: true is not an amount of tokens; write 2000, 200k or 1m'),
     (BEAT, 'max_input_tokens: 0', 'config.yaml:11:25: agents.ops.heartbeat.max_input_tokens: 0 is out of bounds; write an amount from 1 to 1000k'),
     (BEAT, 'memory: TODO.md', 'config.yaml:11:15: agents.ops.heartbeat.memory: nothing is read where a missing or empty checklist is skipped; remove memory, or write on_empty: run too'),
-    (BEAT, 'memory: [../TODO.md]', "config.yaml:11:16: agents.ops.heartbeat.memory[0]: '../TODO.md' lies outside the workspace; name a file inside it"),
+    (BEAT, 'memory: [../TODO.md]', "config.yaml:11:16: agents.ops.heartbeat.memory[0]: '../TODO.md' lies outside the workspace; name a file inside it; nothing is read where a missing or empty checklist is skipped; remove it"),
     (BEAT, 'precheck:', 'config.yaml:11:16: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
     (BEAT, 'precheck: {unchanged: skip}', 'config.yaml:11:7: agents.ops.heartbeat.precheck.command: is missing; write command: ./new-mail.sh'),
-    (BEAT, 'precheck: ""', 'config.yaml:11:17: agents.ops.heartbeat.precheck: the text is empty; write one or remove the key'),
-    (BEAT, 'precheck: [./look]', 'config.yaml:11:17: agents.ops.heartbeat.precheck: a map is wanted here: keys with values, each on a line of its own and indented'),
+    (BEAT, 'precheck: ""', 'config.yaml:11:17: agents.ops.heartbeat.precheck: the text is empty; write one'),
+    (BEAT, 'precheck: [./look]', 'config.yaml:11:17: agents.ops.heartbeat.precheck: a command or a map is wanted here, not a list; write the command as one text'),
     (BEAT, 'precheck: {command: x, unchanged: maybe}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'maybe' is not known here; write skip or run"),
     (BEAT, 'precheck: {command: x, on_error: fail}', "config.yaml:11:40: agents.ops.heartbeat.precheck.on_error: 'fail' is not known here; write skip or run"),
     (BEAT, 'precheck: {command: x, timeout: 5m}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 5m leaves the agent no time; write less than the heartbeat's timeout of 5m"),
@@ -258,7 +258,7 @@ FAULTS = [
     (BEAT, 'decide:', 'config.yaml:11:14: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
     (BEAT, 'decide: {provider: work}', 'config.yaml:11:7: agents.ops.heartbeat.decide.model: is missing; write model: claude-haiku-5-5'),
     (BEAT, 'decide: always', "config.yaml:11:15: agents.ops.heartbeat.decide: 'always' is not known here; write none, or a map: keys with values"),
-    (BEAT, 'decide: {model: q, povider: x}', 'config.yaml:11:26: agents.ops.heartbeat.decide.povider: unknown key; did you mean provider?'),
+    (BEAT, 'decide: {model: q, povider: x}', "config.yaml:11:26: agents.ops.heartbeat.decide.povider: unknown key; did you mean provider?\nconfig.yaml:11:35: agents.ops.heartbeat.decide.provider: 'x' is no provider of this file; write anthropic, local or work, or declare it under providers:"),
     (BEAT, 'decide: {model: q, provider: lcal}', "config.yaml:11:36: agents.ops.heartbeat.decide.provider: 'lcal' is no provider of this file; did you mean local?"),
     (RUNNER + '\n    heartbeat:\n', OWN + '      provider: work\n', 'config.yaml:11:17: agents.ops.heartbeat.provider: a runner of kind command calls no model; remove provider, or write runner: {kind: anthropic}'),
     (RUNNER + '\n    heartbeat:\n', OWN + '      provider: work\n      decide: {model: q, provider: work}\n', 'config.yaml:11:17: agents.ops.heartbeat.provider: a runner of kind command calls no model; remove provider, or write runner: {kind: anthropic}'),
@@ -276,17 +276,17 @@ FAULTS = [
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: [X]}\n', 'config.yaml:9:52: agents.ops.runner.headers: a map is wanted here, not a list; write {Authorization: "Bearer ${NAME}"}'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a b: c}}\n', 'config.yaml:9:58: agents.ops.runner.headers.a b: this is not the name of a header; use letters, digits and -'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {Host: c}}\n', 'config.yaml:9:59: agents.ops.runner.headers.Host: this header belongs to the connection, and is written by the daemon; remove it'),
-    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: c, A: c}}\n', 'config.yaml:9:62: agents.ops.runner.headers.A: this header is given twice; upper and lower case are the same'),
+    ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: c, A: c}}\n', 'config.yaml:9:62: agents.ops.runner.headers.A: this header is given twice; upper and lower case are the same; remove it'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: 5}}\n', 'config.yaml:9:56: agents.ops.runner.headers.a: this does not read as text; put it in quotes'),
     ('{kind: anthropic}\n', '{kind: http, url: "http://a", headers: {a: "c\\nd"}}\n', 'config.yaml:9:56: agents.ops.runner.headers.a: a header holds ASCII letters, digits and signs, on one line'),
     ('{kind: anthropic}\n', '{kind: python}\n', 'config.yaml:9:5: agents.ops.runner.call: is missing; write call: "package.module:function"'),
     ('{kind: anthropic}\n', '{kind: python, call: answer}\n', 'config.yaml:9:34: agents.ops.runner.call: \'answer\' does not name a callable; write "package.module:function"'),
-    ('{kind: anthropic}\n', '{kind: python, call: "a:b", in_process: 1}\n', 'config.yaml:9:53: agents.ops.runner.in_process: 1 is not true or false; write true or false'),
+    ('{kind: anthropic}\n', '{kind: python, call: "a:b", in_process: 1}\n', 'config.yaml:9:53: agents.ops.runner.in_process: 1 is not true or false; write true'),
     ('kind: openai, ', '', 'config.yaml:3:3: providers.local.kind: is missing; write kind: openai or kind: anthropic, as the name is neither'),
     ('kind: openai', 'kind: ollama', "config.yaml:3:17: providers.local.kind: 'ollama' is not known here; write anthropic or openai"),
     ('"http://127.0.0.1:11434/v1"', 'localhost', 'config.yaml:3:35: providers.local.base_url: this is not the address of a server; write http:// or https:// with a host'),
-    ('api_key: "${KEY}"}', 'key: k}', 'config.yaml:2:15: providers.anthropic.key: unknown key; did you mean api_key?'),
-    ('api_key: "${KEY}"}', 'api_key: 5}', 'config.yaml:2:24: providers.anthropic.api_key: a text in quotes is wanted here'),
+    ('api_key: "${KEY}"}', 'key: k}', 'config.yaml:2:15: providers.anthropic.key: unknown key; write api_key:'),
+    ('api_key: "${KEY}"}', 'api_key: 5}', 'config.yaml:2:24: providers.anthropic.api_key: this does not read as text; put it in quotes'),
     ('api_key: "${KEY}"}', 'api_key: ""}', 'config.yaml:2:24: providers.anthropic.api_key: the text is empty'),
     ('api_key: "${KEY}"}', 'api_key: "${KEY"}', 'config.yaml:2:24: providers.anthropic.api_key: this holds a reference that is none; write ${NAME} or ${file:PATH}'),
     ('api_key: "${KEY}"}', 'api_key: "${NOPE}"}', 'config.yaml:2:24: providers.anthropic.api_key: NOPE is not set; set it in the environment or in the env_file'),
@@ -300,7 +300,7 @@ FAULTS = [
     ('input: 0, output: 0', 'input: 0, output: .inf', 'config.yaml:5:73: prices.q.output: inf is not a price; write USD per million tokens, like 3.0'),
     ('input: 0, output: 0', 'input: 0, output: .nan', 'config.yaml:5:73: prices.q.output: nan is not a price; write USD per million tokens, like 3.0'),
     ('input: 0, output: 0', 'input: 0, output: true', 'config.yaml:5:73: prices.q.output: true is not a price; write USD per million tokens, like 3.0'),
-    ('input: 0, output: 0', 'input: 0, output: 0, cached: 1', 'config.yaml:5:76: prices.q.cached: unknown key; did you mean cache_read?'),
+    ('input: 0, output: 0', 'input: 0, output: 0, cached: 1', 'config.yaml:5:76: prices.q.cached: unknown key; write cache_read:'),
 ]
 WARNINGS = [
     ('  anthropic: {api_key: "${KEY}"}\n', '', 'config.yaml:8:5: agents.ops.runner: there is no key for anthropic, so that its runs fail; write providers: {anthropic: {api_key: "${ANTHROPIC_API_KEY}"}}'),
@@ -329,7 +329,7 @@ def test_the_file_that_the_complaints_are_put_into_is_right(tmp_path: Path) -> N
 )
 def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     assert right in FLEET
-    assert complaints(tmp_path, FLEET.replace(right, wrong, 1), ENVIRON) == [line]
+    assert "\n".join(complaints(tmp_path, FLEET.replace(right, wrong, 1), ENVIRON)) == line
 
 
 @pytest.mark.parametrize(

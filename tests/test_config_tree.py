@@ -90,7 +90,7 @@ def test_bytes_that_are_no_text_are_pointed_at(tmp_path: Path, content: bytes, l
     assert complaints(tmp_path, content) == [line]
 
 
-@pytest.mark.parametrize("end", ["\r", "\r\n", "\n", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -99,8 +99,15 @@ def test_bytes_that_are_no_text_are_pointed_at(tmp_path: Path, content: bytes, l
         (b"\xff", "the byte 0xff is not UTF-8; save the file as UTF-8"),
     ],
 )
-def test_lines_end_as_yaml_has_them_end(tmp_path: Path, end: str, wrong: bytes, told: str) -> None:
+def test_lines_end_as_editors_have_them_end(tmp_path: Path, end: str, wrong: bytes, told: str) -> None:
     assert complaints(tmp_path, f"# first{end}".encode() + wrong) == [f"config.yaml:2:1: {told}"]
+
+
+@pytest.mark.parametrize("sign", ["\x85", "\u2028", "\u2029"])
+def test_signs_that_end_a_line_in_old_yaml_alone_are_text(tmp_path: Path, sign: str) -> None:
+    text = f"# a{sign}b\nx-a: one{sign}two\n{SMALL}"
+    assert complaints(tmp_path, text.replace("30m", "soon"))[0].startswith("config.yaml:3:76: ")
+    assert tree.read(text, Complaints("config.yaml"))["x-a"] == f"one{sign}two"
 
 
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:

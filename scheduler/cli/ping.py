@@ -14,7 +14,8 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
 from scheduler.cli.times import utc_now
 from scheduler.config import load
-from scheduler.config.wording import either, suggest
+from scheduler.config.advice import either
+from scheduler.config.wording import suggest
 from scheduler.engine import trial
 from scheduler.settings import Channel, Network, Settings
 from scheduler.transports import Sent

@@ -13,16 +13,25 @@ from heartbeat.hours import Hours, window
 from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.timed import Timed
 from scheduler.config import calendars, models, often
-from scheduler.config.fields import Share
+from scheduler.config.advice import Remedy, Wrong, removing
+from scheduler.config.fields import Share, fits_period
 from scheduler.config.frame import Frame, Spot
 from scheduler.config.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
+from scheduler.config.schedules import of_schedule
 from scheduler.config.telling import on_failure, only_channel
+from scheduler.config.tree import Map
 from scheduler.config.wording import written
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
 ANSWERS_LATER = ("http", "python")
 ALWAYS = Hours()
+NO_INTERVAL = Wrong(
+    "is missing",
+    Remedy("30m"),
+    Remedy("none"),
+    words='write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that beats only when woken',
+)
 SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # schedules and hours repeat, so that any day will do to ask whether they meet
 
 
@@ -32,7 +41,8 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
     interval, schedule = _interval(agent, spot), _schedule(agent, spot)
     period = schedule.period() if schedule else interval
     runner = runners.runner(agent, spot)
-    _check_heeded(agent, spot)
+    if spot.knows("runner"):
+        _check_heeded(agent, spot)
     deliver = _deliver(beat, spot)
     told = on_failure(beat.on_failure, deliver, spot, "heartbeat", "on_failure", speaks=True)
     built = Heartbeat(
@@ -89,20 +99,20 @@ def silent_by_default(agent: models.Agent, frame: Frame) -> bool:
 def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
     interval = agent.heartbeat.interval
     if agent.heartbeat.schedule is not None:
-        if interval != "missing":
-            spot.fault("interval and schedule exclude each other; keep one of them", "heartbeat", "schedule")
+        if interval != "missing" or not spot.knows("heartbeat", "interval"):
+            words = "keep one of them"
+            spot.fault(removing("interval and schedule exclude each other", words), "heartbeat", "schedule")
         return None
     if interval == "missing":
-        spot.fault(
-            'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that beats only when woken',
-            "heartbeat",
-            "interval",
-        )
+        if spot.knows("heartbeat", "schedule"):
+            spot.missing("interval", NO_INTERVAL, "heartbeat")
+        if calls_model(agent) and spot.knows("runner"):
+            often.narrow(spot, "heartbeat", "interval")
         return None
     assert not isinstance(interval, str)
     if not interval:
         return None
-    if calls_model(agent):
+    if calls_model(agent) and spot.knows("runner"):
         often.check_interval(interval, spot, "heartbeat", "interval")
     return interval
 
@@ -114,13 +124,21 @@ def _schedule(agent: models.Agent, spot: Spot) -> Schedule | None:
     try:
         schedule = parse(beat.schedule, _zone(beat, spot.frame))
     except ScheduleError as error:
-        spot.fault(str(error), "heartbeat", "schedule")
-        return None
+        least = spot.frame.min_interval if calls_model(agent) else NO_TIME
+        wrong = of_schedule(beat.schedule, str(error), "interval", least)
+        spot.fault(wrong, "heartbeat", "schedule")
+        return _meant(wrong, _zone(beat, spot.frame))
     for warning in schedule.warnings:
         spot.warn(warning, "heartbeat", "schedule")
-    if calls_model(agent):
+    if calls_model(agent) and spot.knows("runner"):
         often.check_schedule(schedule, spot, "heartbeat", "schedule")
     return schedule
+
+
+def _meant(wrong: Wrong, zone: ZoneInfo) -> Schedule | None:
+    """The schedule that must have been meant by one with a fault."""
+    value = next((remedy.value for remedy in wrong.remedies if remedy.means and not remedy.key), None)
+    return parse(value, zone) if isinstance(value, str) else None
 
 
 def _check_meets_hours(beat: Heartbeat, schedule: Schedule | None, spot: Spot) -> None:
@@ -135,27 +153,36 @@ def _ever_opens(schedule: Schedule, hours: Hours, offset: timedelta) -> bool:
 
 def _check_heeded(agent: models.Agent, spot: Spot) -> None:
     """Note what the agent writes itself and nothing would heed; what it inherits is for those whom it fits."""
-    for key, message in _unheeded(agent):
-        if spot.wrote("heartbeat", key):
-            spot.fault(message, "heartbeat", key)
+    for key, of, wrong in _unheeded(agent):
+        if spot.wrote("heartbeat", key) and all(spot.knows("heartbeat", other) for other in of):
+            spot.fault(wrong, "heartbeat", key)
 
 
-def _unheeded(agent: models.Agent) -> Iterator[tuple[str, str]]:
+def _unheeded(agent: models.Agent) -> Iterator[tuple[str, tuple[str, ...], Wrong]]:
+    """Keys without effect, the keys that decide that, and what is said of it."""
     beat, kind = agent.heartbeat, agent.runner.kind
     if beat.backoff_on_failure and (beat.schedule is not None or beat.interval is None):
-        yield "backoff_on_failure", "there is no interval to double; remove backoff_on_failure, or write interval: 30m"
+        words = "remove backoff_on_failure, or write interval: 30m"
+        yield "backoff_on_failure", ("interval", "schedule"), removing("there is no interval to double", words)
     if not calls_model(agent):
-        yield "max_output_tokens", f"a runner of kind {kind} calls no model and has bounds of its own; remove max_output_tokens"
+        problem = f"a runner of kind {kind} calls no model and has bounds of its own"
+        yield "max_output_tokens", ("decide",), removing(problem, "remove max_output_tokens")
     if not asks_provider(agent):
-        yield "provider", f"a runner of kind {kind} calls no model; remove provider, or write runner: {{kind: anthropic}}"
+        words = "remove provider, or write runner: {kind: anthropic}"
+        yield "provider", ("decide",), removing(f"a runner of kind {kind} calls no model", words)
     if kind not in ANSWERS_LATER:
-        yield "async_timeout", f"a runner of kind {kind} answers at once; remove async_timeout"
+        yield "async_timeout", (), removing(f"a runner of kind {kind} answers at once", "remove async_timeout")
     if "run" not in (beat.on_missing, beat.on_empty):
-        yield "memory", "nothing is read where a missing or empty checklist is skipped; remove memory, or write on_empty: run too"
+        problem = "nothing is read where a missing or empty checklist is skipped"
+        also = Remedy(beside=(("on_empty", "run"),))
+        yield "memory", ("on_missing", "on_empty"), removing(problem, "remove memory, or write on_empty: run too", also)
     if beat.isolated_session:
-        yield "session_keep", "nothing is kept in an isolated session; remove session_keep, or write isolated_session: false too"
+        kept = () if kind == "command" else (Remedy(beside=(("isolated_session", False),)),)
+        words = "remove session_keep" + (", or write isolated_session: false too" if kept else "")
+        yield "session_keep", ("isolated_session",), removing("nothing is kept in an isolated session", words, *kept)
     elif kind == "command":
-        yield "isolated_session", "a command is told nothing of earlier beats and keeps its own session; remove isolated_session"
+        problem = "a command is told nothing of earlier beats and keeps its own session"
+        yield "isolated_session", (), removing(problem, "remove isolated_session")
 
 
 def _precheck(beat: models.Heartbeat, spot: Spot) -> Precheck | None:
@@ -163,7 +190,7 @@ def _precheck(beat: models.Heartbeat, spot: Spot) -> Precheck | None:
     if part is None:
         return None
     timeout = part.timeout or min(beat.timeout / 2, LONGEST_PRECHECK)
-    if timeout >= beat.timeout:
+    if timeout >= beat.timeout and spot.knows("heartbeat", "timeout"):
         spot.fault(
             f"{written(timeout)} leaves the agent no time; write less than the heartbeat's timeout of {written(beat.timeout)}",
             "heartbeat",
@@ -177,7 +204,11 @@ def _stagger(name: str, beat: models.Heartbeat, period: timedelta | None, spot: 
     """Who names a time means it: with a schedule there is no stagger unless it is written."""
     share: Share = beat.stagger if beat.schedule is None or "stagger" in beat.model_fields_set else NO_TIME
     if isinstance(share, float):
+        if period:
+            spot.narrow(lambda value: fits_period(value, period), "10%", "heartbeat", "stagger")
         return stagger_of(name, period * share) if period else NO_TIME
+    if period:
+        spot.narrow(lambda value: fits_period(value, period), "10%", "heartbeat", "stagger")
     if period and share > period:
         noun = "interval" if beat.schedule is None else "schedule's shortest interval"
         spot.fault(f"{written(share)} is more than the {noun} of {written(period)}", "heartbeat", "stagger")
@@ -203,15 +234,10 @@ def _hours(beat: models.Heartbeat, spot: Spot) -> Hours:
     zone = beat.timezone or spot.frame.zone
     for index, part in enumerate(beat.active_hours):
         if part.start == part.end:
-            spot.fault(
-                "start and end are the same; write two different times, or active_hours: always",
-                "heartbeat",
-                "active_hours",
-                index,
-            )
-            return ALWAYS
-        if part.start == 1440:
-            spot.fault("24:00 cannot be a start; write 00:00", "heartbeat", "active_hours", index, "start")
+            only = len(beat.active_hours) == 1 and isinstance(spot.written["heartbeat"]["active_hours"], Map)
+            remedies, more = ([Remedy("always")], ", or active_hours: always") if only else ([], "")
+            wrong = Wrong("start and end are the same", *remedies, words=f"write two different times{more}")
+            spot.fault(wrong, "heartbeat", "active_hours", index)
             return ALWAYS
     return _shared_hours(tuple((part.start, part.end, part.days, part.timezone or zone) for part in beat.active_hours))
 

@@ -14,6 +14,7 @@ from heartbeat.spec import Agent, Heartbeat
 from scheduler import allowance
 from scheduler.allowance import Allowance, Attempt, Budget
 from scheduler.config import models
+from scheduler.config.advice import Remedy, Wrong
 from scheduler.config.frame import Spot
 from scheduler.config.prices import Prices, line
 from scheduler.config.runners import NOBODY
@@ -22,7 +23,7 @@ from scheduler.outcome import Kind
 LEAST_PROMPT = 2000  # tokens, at one a byte: the contract, the time and a line or two to do
 KEYS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
-Problems = Iterator[tuple[str, str]]
+Problems = Iterator[tuple[str | Wrong, str]]
 """What is wrong, and the key of the budget where it is; empty for the budget as a whole."""
 
 
@@ -82,10 +83,8 @@ def too_tight(attempt: Attempt) -> Problems:
     if room is None or room >= LEAST_PROMPT:
         return
     least = up(replace(attempt, input_tokens=LEAST_PROMPT).most.usd)
-    yield (
-        f"this leaves no room for a prompt beside the answers; write {least} or more, or a smaller max_output_tokens",
-        "usd_per_run",
-    )
+    words = f"write {least} or more, or a smaller max_output_tokens"
+    yield Wrong("this leaves no room for a prompt beside the answers", Remedy(float(least)), words=words), "usd_per_run"
 
 
 def _room(attempt: Attempt) -> int | None:
@@ -177,7 +176,8 @@ def _less(prefix: str, key: str, takes: str, enough: str, lower: str) -> Problem
             "",
         )
     else:
-        yield f"one run may take {takes}; write {enough} or more, or a smaller {lower}", key
+        value = int(enough) if enough.isdigit() else float(enough)
+        yield Wrong(f"one run may take {takes}", Remedy(value), words=f"write {enough} or more, or a smaller {lower}"), key
 
 
 def number(value: float) -> str:

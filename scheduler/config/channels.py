@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from scheduler.config import models
+from scheduler.config.advice import Remedy, Wrong, removing
 from scheduler.config.fields import is_web_address
 from scheduler.config.frame import Spot
 from scheduler.secret import Secret
@@ -33,12 +34,17 @@ def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Chan
     if part.kind == "command":
         return _command(name, part, spot)
     if part.argv:
-        spot.fault("only a command has an argv; write kind: command, or remove it", name, "argv")
+        words = "write kind: command, or remove it"
+        other = () if part.url or part.kind else (Remedy(beside=(("kind", "command"),)),)
+        first = other or (Remedy(remove=True),)
+        spot.fault(Wrong("only a command has an argv", *first, words=words), name, "argv")
     elif part.url is None:
         spot.fault('is missing; write url: "https://..."', name, "url")
     if part.url is None:
         return LOG  # of no use, for there is a fault
     url = spot.secret(part.url, name, "url", used=used)
+    if not spot.knows(name, "kind"):
+        return LOG
     base = spot.secret(part.base_url, name, "base_url", used=used) if part.base_url else None
     known = url.reveal() if url and not spot.frame.vault.sealed else ""
     scheme = address.scheme(known or part.url)
@@ -49,7 +55,7 @@ def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Chan
             _check_open(part.url, known)
             limit = _limit_of_any(kind, known, said=part.kind is not None)
         except ValueError as error:
-            spot.fault(str(error), name, "url")
+            spot.fault(error if isinstance(error, Wrong) else str(error), name, "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_server(name, part, kind, base, spot)
     return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit, open=address.SLOT in part.url)
@@ -85,7 +91,7 @@ def _limit_of_any(kind: Transport, url: str, *, said: bool) -> int | None:
 def _command(name: str, part: models.Channel, spot: Spot) -> Channel:
     for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
         if is_written:
-            spot.fault(f"a command is started and not called at an address; remove {key}", name, key)
+            spot.fault(removing("a command is started and not called at an address", f"remove {key}"), name, key)
     if not part.argv:
         spot.fault("is missing; write argv: [program, argument]", name, "argv")
     return Channel(name, "command", None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=spot.frame.folder)
@@ -122,8 +128,10 @@ def _apprise_limit(url: str) -> int:
 
 def _check_server(name: str, part: models.Channel, kind: Transport, base: Secret | None, spot: Spot) -> None:
     if part.base_url and kind not in _ELSEWHERE:
-        spot.fault(f"only telegram and discord have a base_url; remove it, as {kind} has all in url", name, "base_url")
+        words = f"remove it, as {kind} has all in url"
+        spot.fault(removing("only telegram and discord have a base_url", words), name, "base_url")
     elif base and not spot.frame.vault.sealed and not is_web_address(base.reveal()):
         spot.fault("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
     if part.allow_private and kind == "apprise":
-        spot.fault("Apprise opens its own connections, to private addresses too; remove allow_private", name, "allow_private")
+        problem = "Apprise opens its own connections, to private addresses too"
+        spot.fault(removing(problem, "remove allow_private"), name, "allow_private")

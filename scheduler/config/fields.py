@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
+from cron.expression import is_reboot, understand
 from heartbeat.calendars import Dates, parse_dates
 from heartbeat.hours import parse_days, parse_time
-from scheduler.config import zones
+from scheduler.config import meant, zones
+from scheduler.config.advice import Remedy, Wrong, as_yaml, instead, offered, surely, takes
 from scheduler.config.tree import Odd
-from scheduler.config.wording import SHOWN, either, kind, shown
+from scheduler.config.wording import SHOWN, closest, kind, shown
 from scheduler.settings import May
 
 Share = float | timedelta
@@ -26,60 +31,60 @@ Parsed = TypeVar("Parsed")
 
 LONGEST = timedelta(days=3660)  # ten years
 A_DAY = timedelta(days=1)
+MOST_SECONDS = 10**9  # what is longer is as wrong as this
 MOST_USD = 1_000_000
+SPANS = ("90s", "30m", "1h30m")  # durations as they may be written
+QUOTED = "put it in quotes"
+NOTHING = ("no", "off", "false", "never", "nothing", "disabled", "null", "nobody")  # words that others have for none
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
-_LOOSE = re.compile(r"(\d{1,9}) *(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)s?", re.ASCII | re.IGNORECASE)
 _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CRON_FIELD = re.compile(r"[0-9*/,a-z#-]+", re.ASCII | re.IGNORECASE)
 _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 _OUR_HEADERS = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
 
 
-class Inside(ValueError):
-    """A fault of one part of a value; `steps` lead to the part."""
-
-    def __init__(self, message: str, *steps: str | int) -> None:
-        super().__init__(message)
-        self.steps = steps
-
-
-def each(parse: Callable[[object], Parsed], values: list[Any]) -> list[Parsed]:
+def each(parse: Callable[[Any], Parsed], values: list[Any]) -> list[Parsed]:
     """Every item parsed; a fault names the item."""
     found = []
     for index, value in enumerate(values):
         try:
             found.append(parse(value))
+        except Wrong as wrong:
+            raise wrong.at(index) from None
         except ValueError as error:
-            raise Inside(str(error), index) from None
+            raise Wrong(str(error)).at(index) from None
     return found
 
 
 def text(value: object) -> str:
     if type(value) is str:
         if "\0" in value:
-            raise ValueError("a text cannot hold the character U+0000")
+            raise Wrong("a text cannot hold the character U+0000")
         return value
     if isinstance(value, Odd | int | float):
-        raise ValueError(f"{str(value).lower()[:SHOWN]} does not read as text; put it in quotes")
-    raise ValueError(f"a text is wanted here, not {kind(value)}")
+        raise Wrong(f"{str(value).lower()[:SHOWN]} does not read as text", Remedy(quote=True, means=True), words=QUOTED)
+    if isinstance(value, list) and len(value) == 1 and type(value[0]) is str and value[0].strip():
+        raise Wrong(f"a text is wanted here, not {kind(value)}", Remedy(value[0], means=True), words="remove the brackets")
+    raise Wrong(f"a text is wanted here, not {kind(value)}")
 
 
 def some_text(value: object) -> str:
     if not text(value).strip():
-        raise ValueError("the text is empty; write one or remove the key")
+        raise Wrong("the text is empty; write one")
     return str(value)
 
 
 def truth(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise ValueError(f"{shown(value)} is not true or false; write true or false")
+    raise offered(f"{shown(value)} is not true or false", truth, [meant.truth(value)], True, False)
 
 
 def whole(least: int, most: int) -> Callable[[object], int]:
@@ -87,9 +92,10 @@ def whole(least: int, most: int) -> Callable[[object], int]:
 
     def parse(value: object) -> int:
         if type(value) is not int:
-            raise ValueError(f"{shown(value)} is not a whole number; write one from {least} to {most}")
+            problem = f"{shown(value)} is not a whole number"
+            raise offered(problem, parse, [meant.number(value)], least, most, words=f"write one from {least} to {most}")
         if not least <= value <= most:
-            raise ValueError(f"{value} is out of bounds; write a number from {least} to {most}")
+            raise instead(f"{value} is out of bounds", least, most, words=f"write a number from {least} to {most}")
         return value
 
     return parse
@@ -102,7 +108,7 @@ def even(least: int, most: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         found = number(value)
         if found % 2:
-            raise ValueError(f"{found} is odd, but question and answer come in pairs; write {found - 1} or {found + 1}")
+            raise instead(f"{found} is odd, but question and answer come in pairs", found - 1, found + 1)
         return found
 
     return parse
@@ -115,9 +121,9 @@ def tokens(most: int) -> Callable[[object], int]:
         found = _TOKENS.fullmatch(value) if isinstance(value, str) else None
         amount = int(found[1]) * (1_000_000 if found[2] == "m" else 1000) if found else value
         if type(amount) is not int:
-            raise ValueError(f"{shown(value)} is not an amount of tokens; write 2000, 200k or 1m")
+            raise offered(f"{shown(value)} is not an amount of tokens", parse, [meant.tokens(value)], 2000, "200k", "1m")
         if not 0 < amount <= most:
-            raise ValueError(f"{value} is out of bounds; write an amount from 1 to {most // 1000}k")
+            raise instead(f"{value} is out of bounds", 1, f"{most // 1000}k", words=f"write an amount from 1 to {most // 1000}k")
         return amount
 
     return parse
@@ -126,11 +132,11 @@ def tokens(most: int) -> Callable[[object], int]:
 def price(value: object) -> float:
     """USD for a million tokens, from zero on."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{shown(value)} is not a price; write USD per million tokens, like 3.0")
+        raise _of_money(f"{shown(value)} is not a price", price, value, 3.0, "write USD per million tokens, like 3.0")
     if value < 0:
-        raise ValueError(f"{value} is less than nothing; write USD per million tokens, like 3.0")
+        raise instead(f"{value} is less than nothing", 3.0, words="write USD per million tokens, like 3.0")
     if value > MOST_USD:
-        raise ValueError(f"{value:g} is out of bounds; write USD per million tokens, {MOST_USD:,} at most")
+        raise instead(f"{value:g} is out of bounds", 3.0, words=f"write USD per million tokens, {MOST_USD:,} at most")
     return float(value)
 
 
@@ -139,12 +145,16 @@ def usd(least: float) -> Callable[[object], float]:
 
     def parse(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{shown(value)} is not an amount of USD; write 0.50")
+            raise _of_money(f"{shown(value)} is not an amount of USD", parse, value, None, "write a number, like 0.50")
         if not least <= value <= MOST_USD:
-            raise ValueError(f"{shown(value)} is out of bounds; write USD from {least:g} to {MOST_USD:,}")
+            raise Wrong(f"{shown(value)} is out of bounds; write USD from {least:g} to {MOST_USD:,}")
         return float(value)
 
     return parse
+
+
+def _of_money(problem: str, parse: Callable[[Any], object], value: object, example: float | None, words: str) -> Wrong:
+    return offered(problem, parse, [meant.usd(value)], *([] if example is None else [example]), words=words)
 
 
 def one_of(*words: str) -> Callable[[object], str]:
@@ -153,76 +163,163 @@ def one_of(*words: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if isinstance(value, str) and value in words:
             return str(value)
-        raise ValueError(f"{shown(value)} is not known here; write {either(words)}")
+        close = closest(value, words) if isinstance(value, str) else ()
+        if len(close) == 1:
+            raise surely(f"{shown(value)} is not known here", close[0], words=f"did you mean {close[0]}?")
+        raise instead(f"{shown(value)} is not known here", *words)
 
     return parse
 
 
 def duration(value: object) -> timedelta:
     """A length of time, zero or more."""
-    if isinstance(value, bool | None) or not isinstance(value, str | int | float):
-        raise ValueError(f"{shown(value)} is not a duration; write 90s, 30m or 1h30m")
-    if isinstance(value, int | float) or value.isdigit():
-        raise ValueError(f"{str(value)[:SHOWN]} has no unit; write {str(value)[:9]}s or {str(value)[:9]}m")
-    return _duration(value)
+    return _length(value, duration)
 
 
 def some_duration(value: object) -> timedelta:
     """A length of time above zero."""
-    span = duration(value)
+    span = _length(value, some_duration)
     if not span:
-        raise ValueError(f"{shown(value)} is no time at all; write 90s, 30m or 1h30m")
+        raise instead(f"{shown(value)} is no time at all", *SPANS)
     return span
 
 
 def up_to_a_day(value: object) -> timedelta:
     """A length of time above zero, and no more than a day."""
-    span = some_duration(value)
+    span = _length(value, up_to_a_day)
+    if not span:
+        raise instead(f"{shown(value)} is no time at all", *SPANS)
     if span > A_DAY:
-        raise ValueError(f"{shown(value)} is too long; write 24h or less")
+        raise instead(f"{shown(value)} is too long", "24h", words="write 24h or less")
     return span
 
 
 def interval(value: object) -> timedelta | None:
     """A heartbeat's interval; None for `none`, zero for a heartbeat that is switched off."""
-    if value == "none":
-        return None
-    if isinstance(value, str):
-        return _duration(value)
-    return duration(value)
+    _refuse_cron(value)
+    return None if value == "none" else _length(value, interval)
+
+
+def every(value: object) -> timedelta:
+    """A job's interval."""
+    _refuse_cron(value)
+    return some_duration(value)
+
+
+def _refuse_cron(value: object) -> None:
+    """An expression of cron in place of an interval, with the key that it belongs to."""
+    if type(value) is str and len(value) <= SHOWN and _looks_like_cron(value.strip()):
+        remedies = [Remedy(key="schedule", means=True)] if is_reboot(value) or takes(understand, value) else []
+        raise Wrong(f"{shown(value)} is a cron expression", *remedies, words=f"write schedule: {as_yaml(value)}")
+
+
+def _length(value: object, parse: Callable[[Any], object]) -> timedelta:
+    """A length of time. What is offered in place of another notation is what `parse`, the field itself, would take."""
+    problem = f"{shown(value)} is not a duration"
+    if isinstance(value, bool | None) or not isinstance(value, str | int | float):
+        raise instead(problem, *SPANS)
+    if isinstance(value, int | float) or value.strip().isdigit():
+        raise _without_unit(value, parse)
+    if span := _span(str(value)):
+        if span > LONGEST:
+            raise Wrong(f"{shown(value)} is more than ten years")
+        return span
+    if _DURATION.fullmatch(value) and value:
+        return timedelta(0)
+    if meant.below_a_second(value):
+        raise offered(f"{shown(value)} is no whole number of seconds", parse, ["1s"], *SPANS)
+    raise offered(problem, parse, [meant.duration(value)], *SPANS)
+
+
+def _without_unit(value: str | float, parse: Callable[[Any], object]) -> Wrong:
+    """A number alone could be of seconds, of minutes or, with a fraction, of hours."""
+    text = str(value).strip()[:SHOWN]
+    number = Fraction(text) if text.replace(".", "", 1).isdigit() else Fraction(0)
+    spans = [text + unit for unit in ("s", "m")] if number.denominator == 1 else []
+    spans = spans or list(filter(None, (meant.span(number * unit) for unit in (60, 3600))))
+    problem = f"{shown(value)} is not a duration" if isinstance(value, str) else f"{text} has no unit"
+    return offered(problem, parse, list(spans), *SPANS)
+
+
+def _looks_like_cron(text: str) -> bool:
+    return text.startswith("@") or (len(text.split()) == 5 and all(_CRON_FIELD.fullmatch(field) for field in text.split()))
 
 
 def share(value: object) -> Share:
     """A part of a period: a fraction from 0 to 1, or a length of time."""
+    problem = f"{shown(value)} is neither a percentage nor a duration"
+    if value == 0 and type(value) is int:
+        return timedelta(0)
     if not isinstance(value, str):
-        if value == 0 and type(value) is int:
-            return timedelta(0)
-        raise ValueError(f"{shown(value)} is neither a percentage nor a duration; write 10% or 90s")
+        part = [f"{value:g}%", f"{value * 100:g}%" if value < 1 else None] if isinstance(value, int | float) else []
+        raise offered(problem, share, [] if isinstance(value, bool) else list(part), "10%", "90s")
     if percent := _PERCENT.fullmatch(value):
         if int(percent[1]) > 100:
-            raise ValueError(f"{value} is more than the whole; write 0% to 100%")
+            raise instead(f"{value} is more than the whole", "0%", "100%", words="write 0% to 100%")
         return int(percent[1]) / 100
-    try:
-        return _duration(value)
-    except ValueError:
-        raise ValueError(f"{shown(value)} is neither a percentage nor a duration; write 10% or 90s") from None
+    if (span := _span(value)) and span <= LONGEST:
+        return span
+    if _DURATION.fullmatch(value) and value:
+        return timedelta(0)
+    loose = value.strip().lower().replace(" ", "").removesuffix("percent").removesuffix("%") + "%"
+    raise offered(problem, share, [loose if _PERCENT.fullmatch(loose) else meant.duration(value)], "10%", "90s")
+
+
+def fits_period(value: object, period: timedelta) -> bool:
+    """Whether a stagger is a share of the period, or no longer than it."""
+    found = share(value)
+    return isinstance(found, float) or found <= period
 
 
 def rate(value: object) -> tuple[int, timedelta]:
     """How many within how long."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if not found or not int(found[1]):
-        raise ValueError(f"{shown(value)} is not a rate; write 5 per 10m")
-    return int(found[1]), some_duration(found[2])
+    within = _span(found[2]) if found else None
+    if found and int(found[1]) and within and within <= LONGEST:
+        return int(found[1]), within
+    raise offered(f"{shown(value)} is not a rate", rate, [meant.rate(value)], "5 per 10m")
 
 
-def minute(value: object) -> int:
-    """A time of the day in minutes from midnight."""
-    if isinstance(value, Odd):
-        raise ValueError(f'a time stands in quotes, for others read this as a number: write "{value[:SHOWN]}"')
-    if (isinstance(value, str) and len(value) <= SHOWN) or type(value) is int:
-        return parse_time(value)
-    raise ValueError(f'{shown(value)} is not a time; write "08:00"')
+def opening(value: object) -> int:
+    """When a window opens, in minutes from midnight."""
+    if value == "24:00":
+        raise surely("24:00 cannot be a start", "00:00")
+    return _minute(value, opening, meant.opening)
+
+
+def closing(value: object) -> int:
+    """When a window closes, in minutes from midnight."""
+    return _minute(value, closing, meant.closing)
+
+
+def _minute(value: object, parse: Callable[[object], int], read: Callable[[object], str | None]) -> int:
+    if type(value) is str and len(value) <= SHOWN:
+        with suppress(ValueError):
+            return parse_time(value)
+    example = "08:00" if read is meant.opening else "22:00"
+    if type(value) is Odd and read(value) == value:
+        raise surely(f"a time stands in quotes, for others read {value} as a number", str(value))
+    problem = f"{shown(value)} is a number, not a time" if type(value) in (int, float) else f"{shown(value)} is not a time"
+    if isinstance(value, str) and len(value) <= SHOWN and (found := meant.zoned(value)):
+        raise _zoned(problem, read(found[0]), found[1])
+    words = f'write "{example}", two digits each, from "00:00" to "24:00"'
+    raise offered(
+        problem, parse, [read(value) if not isinstance(value, str) or len(value) <= SHOWN else None], example, words=words
+    )
+
+
+def _zoned(problem: str, time: str | None, name: str) -> Wrong:
+    """A time with its zone behind it, which has a key of its own."""
+    try:
+        right = str(zones.zone(name))
+    except Wrong as wrong:
+        right = next((str(remedy.value) for remedy in wrong.remedies if remedy.means), "")
+    if not right or not time:
+        return Wrong(f"{problem}; the zone has a key of its own: write timezone: Europe/Berlin beside it")
+    words = f"write {as_yaml(time)}, and timezone: {right} beside it"
+    if right.startswith("Etc/"):
+        words = f"{words} (the sign is reversed there), or better a place"
+    return Wrong(problem, Remedy(time, beside=(("timezone", right),), means=True), words=words)
 
 
 def windows(value: object) -> object:
@@ -231,16 +328,47 @@ def windows(value: object) -> object:
         return []
     if isinstance(value, list):
         return each(_window, value)
-    return [_window(value)]
+    return [_window(value, or_always=True)]
 
 
-def _window(value: object) -> object:
+def _window(value: object, *, or_always: bool = False) -> object:
     if isinstance(value, dict):
         return value
-    start, dash, end = value.partition("-") if type(value) is str else ("", "", "")
-    if not dash:
-        raise ValueError(f'{shown(value)} is not a window; write "08:00-22:00" or {{start: "08:00", end: "22:00"}}')
-    return {"start": start.strip(), "end": end.strip()}
+    problem = f"{shown(value)} is not a window"
+    words = 'write "08:00-22:00" or {start: "08:00", end: "22:00"}'
+    examples = ("08:00-22:00", {"start": "08:00", "end": "22:00"})
+    if not isinstance(value, str) or len(value) > SHOWN:
+        raise instead(problem, *examples, words=words)
+    start, dash, end = (part.strip() for part in value.partition("-"))
+    if dash and takes(parse_time, start) and takes(parse_time, end) and start not in (end, "24:00"):
+        return {"start": start, "end": end}
+    raise offered(problem, _window_or_always if or_always else _window, _windows_meant(value), *examples, words=words)
+
+
+def _windows_meant(text: str) -> list[object]:
+    """What a text must have meant that says when, perhaps with days and a zone around it."""
+    if found := meant.window(text):
+        return [found]
+    around: dict[str, object] = {}
+    rest = []
+    for word in re.split(r"[\s,]+", text.strip()):
+        if days := meant.days(word) if not word.isdigit() and meant.window(word) is None else None:
+            around["days"] = days
+        elif "/" in word and takes(zones.zone, word):
+            around["timezone"] = word
+        else:
+            rest.append(word.removesuffix("Z").removesuffix("z") if re.search(r"\dz", word, re.IGNORECASE) else word)
+            if re.search(r"\dz\b", word, re.IGNORECASE):
+                around["timezone"] = "UTC"
+    hours = meant.window(" ".join(re.sub(r"(?<=\d)[zZ]\b", "", word) for word in rest))
+    if not hours or hours == "always" or not around:
+        return []
+    start, _, end = hours.partition("-")
+    return [{"start": start, "end": end, **around}]
+
+
+def _window_or_always(value: object) -> object:
+    return value if value == "always" or isinstance(value, dict) else _window(value)
 
 
 def days(value: object) -> frozenset[int]:
@@ -248,8 +376,14 @@ def days(value: object) -> frozenset[int]:
     if not isinstance(value, list):
         return _day(value)
     if not value:
-        raise ValueError("no day is named; write mon-fri or [mon, wed], or leave the key out for every day")
-    return frozenset[int]().union(*each(_day, value))
+        raise instead(
+            "no day is named", "mon-fri", ["mon", "wed"], words="write mon-fri or [mon, wed], or leave the key out for every day"
+        )
+    return frozenset[int]().union(*each(_day_of_list, value))
+
+
+def _day_of_list(value: object) -> frozenset[int]:
+    return _day(value, in_list=True)
 
 
 def dates(value: object) -> tuple[Dates, ...]:
@@ -258,15 +392,22 @@ def dates(value: object) -> tuple[Dates, ...]:
 
 
 def _dates(value: object) -> Dates:
-    if not isinstance(value, str) or len(value) > SHOWN:
-        raise ValueError(f"{shown(value)} is not a day; write 2026-12-25, or 2026-12-24..2026-12-31")
-    return parse_dates(str(value))
+    if isinstance(value, str) and len(value) <= SHOWN:
+        with suppress(ValueError):
+            return parse_dates(str(value))
+    start, dots, end = value.partition("..") if isinstance(value, str) else ("", "", "")
+    if dots and takes(parse_dates, start) and takes(parse_dates, end):
+        raise surely(f"{shown(value)} runs backwards", f"{end}..{start}")
+    problem = f"{shown(value)} is not a day"
+    words = "write 2026-12-25, or 2026-12-24..2026-12-31"
+    fits = not isinstance(value, str) or len(value) <= SHOWN
+    raise offered(problem, _dates, [meant.dates(value) if fits else None], "2026-12-25", "2026-12-24..2026-12-31", words=words)
 
 
 def zone(value: object) -> ZoneInfo:
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a time zone; write a name of the IANA list, like Europe/Berlin or UTC")
-    return zones.zone(value)
+        raise instead(f"{shown(value)} is not a time zone", "Europe/Berlin", "UTC", words=zones.GENERAL)
+    return zones.zone(str(value))
 
 
 def name(value: str) -> str:
@@ -280,22 +421,28 @@ def name(value: str) -> str:
 
 def names(value: object) -> tuple[str, ...]:
     """Several words, or one that stands without brackets. An empty list means none."""
+    if isinstance(value, Odd | int | float):
+        text(value)
     if isinstance(value, str):
         return (some_text(value),)
     if not isinstance(value, list):
-        raise ValueError(f"a name or a list of names is wanted here, not {kind(value)}")
+        raise Wrong(f"a name or a list of names is wanted here, not {kind(value)}")
     found = tuple(each(some_text, value))
     for index, word in enumerate(found):
         if word in found[:index]:
-            raise Inside(f"{shown(word)} is named twice", index)
+            raise Wrong(
+                f"{shown(word)} is named twice", Remedy(remove=True, means=True), words="remove one of them", steps=(index,)
+            )
     return found
 
 
 def rights(value: object) -> tuple[str, ...]:
     """What a token may do; at least one thing."""
-    found = tuple(each(one_of(*get_args(May)), list(names(value))))
+    words = names(value)
+    left = [right for right in get_args(May) if right not in words]
+    found = tuple(each(lambda word: word if word in get_args(May) else one_of(*left)(word), list(words)))
     if not found:
-        raise ValueError("a token without a right is of no use; write [read, wake]")
+        raise instead("a token without a right is of no use", ["read", "wake"])
     return found
 
 
@@ -307,11 +454,25 @@ def targets(value: object) -> tuple[str, ...]:
 def argv(value: object) -> tuple[str, ...]:
     """A program with its arguments."""
     if not isinstance(value, list):
-        raise ValueError(f"a list is wanted here, not {kind(value)}; write [program, argument]")
+        raise _no_list(value)
     words = tuple(each(text, value))
     if not words or not words[0]:
-        raise ValueError("no program is named; write [program, argument]")
+        raise Wrong("no program is named; write [program, argument]")
     return words
+
+
+def _no_list(value: object) -> Wrong:
+    """A text in place of a program with its arguments: its words, or a shell for what only a shell understands."""
+    problem = f"a list is wanted here, not {kind(value)}"
+    if type(value) is not str or not value.strip() or len(value) > SHOWN:
+        return Wrong(f"{problem}; write [program, argument]")
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = []
+    if not words or set(value) & set("|&;<>$`*?()#~\n"):
+        words = ["/bin/sh", "-c", value]
+    return surely(problem, words)
 
 
 def command(value: object) -> str | tuple[str, ...]:
@@ -324,13 +485,21 @@ def environment(value: object) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise ValueError(f"a map is wanted here, not {kind(value)}; write {{NAME: value}}")
+        raise Wrong(f"a map is wanted here, not {kind(value)}; write {{NAME: value}}")
     for key, held in value.items():
         if not _VARIABLE.fullmatch(key):
-            raise Inside("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", key)
-        if type(held) is not str or "\0" in held:
-            raise Inside("this does not read as text; put it in quotes", key)
+            raise Wrong("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", steps=(key,))
+        _held_text(key, held)
     return tuple(value.items())
+
+
+def _held_text(key: str, held: object) -> None:
+    """A value of a map, which may be a secret, must be a text."""
+    if type(held) is str and "\0" not in held:
+        return
+    if isinstance(held, dict | list | str) and not isinstance(held, Odd):
+        raise Wrong("a text is wanted here", steps=(key,))
+    raise Wrong("this does not read as text", Remedy(quote=True, means=True), words=QUOTED, steps=(key,))
 
 
 def headers(value: object) -> tuple[tuple[str, str], ...]:
@@ -338,17 +507,19 @@ def headers(value: object) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise ValueError(f'a map is wanted here, not {kind(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
+        raise Wrong(f'a map is wanted here, not {kind(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
     seen: set[str] = set()
+    gone = Remedy(remove=True, means=True)
     for name, held in value.items():
         if not _HEADER.fullmatch(name):
-            raise Inside("this is not the name of a header; use letters, digits and -", name)
+            raise Wrong("this is not the name of a header; use letters, digits and -", steps=(name,))
         if name.lower() in _OUR_HEADERS:
-            raise Inside("this header belongs to the connection, and is written by the daemon; remove it", name)
+            raise Wrong(
+                "this header belongs to the connection, and is written by the daemon", gone, words="remove it", steps=(name,)
+            )
         if name.lower() in seen:
-            raise Inside("this header is given twice; upper and lower case are the same", name)
-        if type(held) is not str or "\0" in held:
-            raise Inside("this does not read as text; put it in quotes", name)
+            raise Wrong("this header is given twice; upper and lower case are the same", gone, words="remove it", steps=(name,))
+        _held_text(name, held)
         seen.add(name.lower())
     return tuple(value.items())
 
@@ -366,15 +537,20 @@ def call(value: object) -> str:
     """A callable of Python."""
     if _CALLABLE.fullmatch(found := text(value)):
         return found
-    raise ValueError(f'{shown(value)} does not name a callable; write "package.module:function"')
+    module, dot, function = found.rpartition(".")
+    candidates = [f"{module}:{function}"] if dot and ":" not in found and not found.endswith(".py") else []
+    example = "package.module:function"
+    raise offered(f"{shown(value)} does not name a callable", call, list(candidates), example, words=f'write "{example}"')
 
 
 def no_or_map(value: object) -> object:
     """A map that the word `none` undoes; an empty value is the map without keys."""
     if value == "none":
         return None
+    if value is False or (isinstance(value, str) and value.lower() in NOTHING):
+        raise surely(f"{shown(value)} is not known here", "none")
     if isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not known here; write none, or a map: keys with values")
+        raise instead(f"{shown(value)} is not known here", "none", words="write none, or a map: keys with values")
     return {} if value is None else value
 
 
@@ -383,14 +559,26 @@ def budget(value: object) -> object:
     if value == "unlimited":
         return None
     if isinstance(value, str | int | float):
-        raise ValueError(f"{shown(value)} is not known here; write {{usd_per_day: 0.50}}, or unlimited")
+        amount = value if isinstance(value, int | float) else meant.usd(value)
+        problem = f"{shown(value)} is not known here"
+        if not isinstance(value, bool) and amount is not None and takes(usd(0.0001), amount):
+            raise surely(problem, {"usd_per_day": amount})
+        if (isinstance(value, str) and closest(value, ["unlimited"])) or str(value).lower() in (
+            *NOTHING,
+            "infinite",
+            "unbounded",
+        ):
+            raise surely(problem, "unlimited")
+        raise instead(problem, {"runs_per_day": 60}, "unlimited")
     return {} if value is None else value
 
 
 def precheck(value: object) -> object:
     """The forms of a precheck as one: a map with its command, or nothing."""
     if isinstance(value, str):
-        return None if value == "none" else {"command": value}
+        return None if value == "none" else {"command": some_text(value)}
+    if isinstance(value, list) and value and all(type(word) is str for word in value):
+        raise surely("a command or a map is wanted here, not a list", shlex.join(value), words="write the command as one text")
     return {} if value is None else value
 
 
@@ -407,7 +595,7 @@ def inside(value: object) -> str:
     """A file's name that cannot leave its folder."""
     name = some_text(value)
     if name.startswith(("/", "~")) or ".." in name.split("/"):
-        raise ValueError(f"{shown(name)} lies outside the workspace; name a file inside it")
+        raise Wrong(f"{shown(name)} lies outside the workspace; name a file inside it")
     return name
 
 
@@ -425,7 +613,11 @@ def secret(value: object) -> str:
     """Text that may hold references; no message repeats it."""
     if type(value) is str and value and "\0" not in value:
         return value
-    raise ValueError("a text in quotes is wanted here" if not isinstance(value, str) or value else "the text is empty")
+    if isinstance(value, dict | list):
+        raise Wrong("a text is wanted here" + ('; put "${NAME}" in quotes' if isinstance(value, dict) else ""))
+    if value is None or (isinstance(value, str) and not value):
+        raise Wrong("the text is empty")
+    raise Wrong("this does not read as text", Remedy(quote=True, means=True), words=QUOTED)
 
 
 def channel(value: object) -> object:
@@ -434,29 +626,23 @@ def channel(value: object) -> object:
 
 
 @lru_cache(maxsize=4096)
-def _duration(text: str) -> timedelta:
+def _span(text: str) -> timedelta | None:
+    """A length of time above zero; None for all else."""
     found = _DURATION.fullmatch(text)
-    if not found or not text:
-        raise ValueError(f"{shown(text)} is not a duration; write {_nearest(text)}")
+    if not found:
+        return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    if days * 86400 + hours * 3600 + minutes * 60 + seconds > LONGEST.total_seconds():
-        raise ValueError(f"{shown(text)} is more than ten years")
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return timedelta(seconds=min(days * 86400 + hours * 3600 + minutes * 60 + seconds, MOST_SECONDS)) or None
 
 
-def _nearest(text: str) -> str:
-    if found := _LOOSE.fullmatch(text.strip()):
-        number, unit = int(found[1]), found[2][0].lower()
-        return f"{number * 7}d" if unit == "w" else f"{number}{unit}"
-    if text.strip().isdigit():
-        return f"{text.strip()[:9]}s or {text.strip()[:9]}m"
-    return "90s, 30m or 1h30m"
-
-
-def _day(value: object) -> frozenset[int]:
-    if not isinstance(value, str) or len(value) > SHOWN:
-        raise ValueError(f"{shown(value)} is not a day; write mon-fri or [mon, wed]")
-    return parse_days(value)
+def _day(value: object, *, in_list: bool = False) -> frozenset[int]:
+    if isinstance(value, str) and len(value) <= SHOWN:
+        with suppress(ValueError):
+            return parse_days(str(value))
+    fits = value if not isinstance(value, str) or len(value) <= SHOWN else None
+    several = meant.some_days(fits) if isinstance(fits, str) and not in_list else None
+    words = "write mon, tue, wed, thu, fri, sat or sun, or a range like mon-fri"
+    raise offered(f"{shown(value)} is not a day", days, [meant.days(fits) or several], "mon-fri", words=words)
 
 
 def _is_one_word(text: str) -> bool:

@@ -56,6 +56,7 @@ SPAN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"
 _SOME_TEXT, _PATH = text(fields.some_text), text(fields.path, "path")
 _DURATION = text(fields.duration, "duration", pattern=SPAN)
 _SOME_DURATION = text(fields.some_duration, "duration", pattern=SPAN)
+_EVERY = text(fields.every, "duration", pattern=SPAN)
 _ZONE = text(fields.zone, "time zone")
 _AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]}
 TOKENS = Form(fields.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
@@ -78,9 +79,11 @@ DurationOrNone = Annotated[timedelta | None, _DURATION]
 SomeDuration = Annotated[timedelta, _SOME_DURATION]
 UpToADay = Annotated[timedelta, text(fields.up_to_a_day, "duration, at most 24h", pattern=SPAN)]
 SomeDurationOrNone = Annotated[timedelta | None, _SOME_DURATION]
+EveryOrNone = Annotated[timedelta | None, _EVERY]
 Zone = Annotated[ZoneInfo, _ZONE]
 ZoneOrNone = Annotated[ZoneInfo | None, _ZONE]
-Time = Annotated[int, text(fields.minute, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
+Opening = Annotated[int, text(fields.opening, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+Closing = Annotated[int, text(fields.closing, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
 Words = Annotated[tuple[str, ...], _WORDS]
 WordsOrNone = Annotated[tuple[str, ...] | None, _WORDS]
 Targets = Annotated[tuple[str, ...], _TARGETS]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -11,15 +12,19 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar
 from scheduler.config import tree
+from scheduler.config.advice import Remedy, Wrong, surely
 from scheduler.config.complaint import Complaints, Place
 from scheduler.config.peek import from_folder
 from scheduler.config.secrets import Unset, Vault
 from scheduler.config.tree import Map
-from scheduler.config.wording import undeclared
+from scheduler.config.wording import shown, undeclared
 from scheduler.secret import Secret
 from scheduler.settings import LAST
 from scheduler.transports.address import SLOT
 
+Steps = tuple[str | int, ...]
+
+UNKNOWN = ""  # stands in `lost` for a key that could not be understood, and may be any that is missing
 EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
@@ -49,13 +54,17 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One entry as it stands in the file: `written` with the defaults, `own` without."""
+    """One entry as it stands in the file: `written` with the defaults, `own` without.
+
+    `lost` are the steps to what could not be understood and is not in `written` any more, with its place.
+    """
 
     steps: tuple[str, ...]
     written: Map
     place: Place
     frame: Frame
     own: Map | None = None
+    lost: Mapping[Steps, Place] = field(default_factory=dict)
 
     def wrote(self, *inside: str) -> bool:
         """Whether the entry holds this key itself, and did not inherit it."""
@@ -66,11 +75,34 @@ class Spot:
             node = node[step]
         return True
 
-    def fault(self, message: str, *inside: str | int) -> None:
-        place, known = tree.locate(self.written, inside, self.place)
-        self.frame.complaints.fault(place, tree.dotted([*self.steps, *known]), message)
+    def knows(self, *inside: str | int) -> bool:
+        """Whether all that the file says of this key was understood; else nothing can be concluded from its value."""
+        return not self.lost or not any(inside[: len(steps)] == steps for steps in self.lost)
 
-    def warn(self, message: str, *inside: str | int) -> None:
+    def fault(self, what: str | Wrong, *inside: str | int) -> None:
+        """Note a fault, unless what holds it was not understood at all."""
+        if self.frame.complaints.partial or not self.knows(*inside[:-1]):
+            return
+        place, known = tree.locate(self.written, inside, self.place, tagged=False)
+        self.frame.complaints.fault(self.lost.get(inside, place), tree.dotted([*self.steps, *known]), what)
+
+    def missing(self, key: str, advice: Wrong, *inside: str | int) -> None:
+        """Note that a key is missing, unless it is there and was not understood."""
+        if self.frame.complaints.partial or not self.knows(*inside, key) or (*inside, UNKNOWN) in self.lost:
+            return
+        own = self.written if self.own is None else self.own
+        place, known = tree.locate(own, (*inside, key), self.place, tagged=False)
+        self.frame.complaints.fault(place, tree.dotted([*self.steps, *known]), advice, missing=key)
+
+    def narrow(self, fits: Callable[[object], bool], otherwise: object, *inside: str) -> None:
+        """Of the values suggested for a key, keep those that fit what else the file says."""
+        if self.frame.complaints.refused:
+            place, _ = tree.locate(self.written, inside, self.place)
+            self.frame.complaints.narrow(self.lost.get(inside, place), fits, otherwise)
+
+    def warn(self, message: str | Wrong, *inside: str | int) -> None:
+        if self.frame.complaints.partial:
+            return
         place, known = tree.locate(self.written, inside, self.place)
         self.frame.complaints.warn(place, tree.dotted([*self.steps, *known]), message)
 
@@ -81,23 +113,31 @@ class Spot:
         noun: str,
         *inside: str | int,
         offered: Collection[str] | None = None,
+        several: bool = True,
     ) -> None:
-        """Note each name that is not declared; `offered` are those that would do here, if not all."""
+        """Note each name that is not declared. `offered` are those that would do here, if not all; `several`: a list may."""
         for index, name in enumerate(names):
-            if name not in among and "://" in name:
+            listed = [part for part in re.split(r"[\s,;]+", name) if part]
+            if name in among:
+                continue
+            if "://" in name:
                 self.fault(f"this is a URL, and no {noun} of this file; declare it and write its name here", *inside, index)
-            elif name not in among:
-                self.fault(undeclared(tree.shown_key(name), noun, among if offered is None else offered), *inside, index)
+            elif several and len(names) == 1 and len(listed) > 1 and all(part in among for part in listed):
+                self.fault(surely(f"{shown(name)} is no {noun} of this file", listed), *inside)
+            else:
+                others = [other for other in (among if offered is None else offered) if other not in names]
+                self.fault(undeclared(tree.shown_key(name), noun, others), *inside, index)
 
     def reached(self, names: tuple[str, ...], *inside: str | int, speaks: bool) -> None:
         """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""
         offered = self.frame.targets if speaks and self.frame.open else self.frame.channels
+        offered = [name for name in offered if name not in self.frame.open]
         self.known(names, self.frame.targets, "channel", *inside, offered=offered)
         for index, name in enumerate(names):
             if name in self.frame.open:
-                self.fault(
-                    f"the URL of {name} holds {SLOT}, and names nobody; write last, or somebody into the URL", *inside, index
-                )
+                remedies = [Remedy(LAST)] if speaks and names == (name,) else []
+                words = "write last, or somebody into the URL" if speaks else "write somebody into the URL"
+                self.fault(Wrong(f"the URL of {name} holds {SLOT}, and names nobody", *remedies, words=words), *inside, index)
             elif name == LAST and not speaks:
                 self.fault("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
             elif name == LAST and not self.frame.open:
@@ -111,8 +151,8 @@ class Spot:
         except Unset as unset:
             say = self.fault if used else self.warn
             say(str(unset), *inside)
-        except ValueError as error:
-            self.fault(str(error), *inside)
+        except Wrong as wrong:
+            self.fault(wrong, *inside)
         return None
 
     def environment(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from scheduler.config import tree
 from scheduler.config.complaint import Complaints, ConfigError
+from scheduler.config.grammar import lines_of
 from scheduler.config.tree import Map
 
 Keys = Mapping[str, object]
@@ -179,7 +180,7 @@ def _block(lines: Sequence[str], place: _Place, entries: Sequence[Entry]) -> lis
 
 def _split(text: str) -> list[str]:
     """Lines as YAML counts them, with their ends."""
-    return text.splitlines(keepends=True)
+    return lines_of(text) if text else []
 
 
 def _read(text: str) -> Any:

@@ -12,12 +12,26 @@ from cron.schedule import Schedule, ScheduleError, is_reboot, parse
 from heartbeat.cadence import stagger_of
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config import calendars, models, often
-from scheduler.config.frame import Spot
+from scheduler.config.advice import Remedy, Wrong, removing
+from scheduler.config.fields import fits_period, share
+from scheduler.config.frame import UNKNOWN, Spot
+from scheduler.config.schedules import of_moment, of_schedule
 from scheduler.config.telling import on_failure
 from scheduler.config.wording import written
 
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
+NO_TIME_SAID = Wrong(
+    "nothing says when",
+    Remedy(inside=(("schedule", "0 3 * * *"),)),
+    Remedy(inside=(("every", "6h"),)),
+    words='write schedule: "0 3 * * *", every: 6h or at: "2030-12-24T18:00"',
+)
+
+
+def understood(spot: Spot, *keys: str) -> bool:
+    """Whether none of these keys is there in a form that nobody could understand."""
+    return (UNKNOWN,) not in spot.lost and all(spot.knows(key) for key in keys)
 
 
 def build(name: str, job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | None], asked: Agent | None) -> Job:
@@ -73,11 +87,11 @@ def build(name: str, job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat 
 
 
 def _check_says_when(job: models.Job, spot: Spot) -> None:
-    said = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None]
+    said = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None or not spot.knows(key)]
     if len(said) > 1:
-        spot.fault(f"{' and '.join(said)} exclude each other; keep one of them", said[1])
-    if not said:
-        spot.fault('nothing says when; write schedule: "0 3 * * *", every: 6h or at: "2026-12-24T18:00"')
+        spot.fault(removing(f"{' and '.join(said)} exclude each other", "keep one of them"), said[1])
+    if not said and understood(spot, "schedule", "every", "at"):
+        spot.fault(NO_TIME_SAID)
 
 
 def _moment(job: models.Job, spot: Spot) -> Once | None:
@@ -86,7 +100,7 @@ def _moment(job: models.Job, spot: Spot) -> Once | None:
     try:
         return once.parse(job.at, job.timezone or spot.frame.zone)
     except ScheduleError as error:
-        spot.fault(str(error), "at")
+        spot.fault(of_moment(job.at, str(error)), "at")
         return None
 
 
@@ -96,7 +110,8 @@ def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
     try:
         schedule = parse(job.schedule, job.timezone or spot.frame.zone)
     except ScheduleError as error:
-        spot.fault(str(error), "schedule")
+        least = spot.frame.min_interval if job.prompt is not None else NO_TIME
+        spot.fault(of_schedule(job.schedule, str(error), "every", least), "schedule")
         return None
     for warning in schedule.warnings:
         spot.warn(warning, "schedule")
@@ -104,7 +119,8 @@ def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
 
 
 def _check_purpose(job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | None]) -> None:
-    if job.command is None and job.prompt is None and not job.wake_heartbeat:
+    nothing = job.command is None and job.prompt is None and not job.wake_heartbeat
+    if nothing and understood(spot, "command", "prompt", "wake_heartbeat"):
         spot.fault("nothing says what to do; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT")
     if job.prompt is not None:
         _check_prompt(job, spot, beats)
@@ -120,11 +136,13 @@ def _check_purpose(job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | 
 def _check_prompt(job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat | None]) -> None:
     """A prompt is for one agent, which is there and is not switched off."""
     if job.command is not None:
-        spot.fault("prompt and command exclude each other; keep one of them, or write a second job", "prompt")
+        wrong = removing("prompt and command exclude each other", "keep one of them, or write a second job")
+        spot.fault(wrong, "prompt")
     if job.agent is None:
-        spot.fault("nothing says who is asked; write agent: NAME", "prompt")
+        if understood(spot, "agent"):
+            spot.fault("nothing says who is asked; write agent: NAME", "prompt")
         return
-    spot.known((job.agent,), beats, "agent", "agent")
+    spot.known((job.agent,), beats, "agent", "agent", several=False)
     if job.enabled and (beat := beats.get(job.agent)) and not beat.enabled:
         spot.fault(
             f"{job.agent} is disabled, and nobody asks it; write heartbeat: {{interval: none}} there for one that only jobs ask",
@@ -138,24 +156,28 @@ OF_A_COMMAND = ("env", "workdir", "stdin", "shell")
 
 def _check_heeded(job: models.Job, spot: Spot) -> None:
     """Note what the job writes itself and nothing would heed; what it inherits is for those whom it fits."""
-    if job.stagger and spot.wrote("stagger"):
+    if spot.wrote("stagger") and (job.stagger or not spot.knows("stagger")):
         _check_stagger(job, spot)
     for key in OF_A_PROMPT:
-        if job.prompt is None and spot.wrote(key):
-            spot.fault(f"nobody is asked, for there is no prompt; remove {key}, or write prompt: TEXT", key)
+        if job.prompt is None and spot.wrote(key) and understood(spot, "prompt"):
+            spot.fault(removing("nobody is asked, for there is no prompt", f"remove {key}, or write prompt: TEXT"), key)
     for key in OF_A_COMMAND:
-        if job.prompt is not None and job.command is None and spot.wrote(key):
-            spot.fault(f"this is for a command, and a prompt runs none; remove {key}", key)
+        if job.prompt is not None and job.command is None and spot.wrote(key) and understood(spot, "command"):
+            spot.fault(removing("this is for a command, and a prompt runs none", f"remove {key}"), key)
 
 
 def _check_stagger(job: models.Job, spot: Spot) -> None:
     if job.schedule is not None and is_reboot(job.schedule):
-        spot.fault("@reboot is when the daemon starts, and is not put off; remove stagger", "stagger")
+        spot.fault(removing("@reboot is when the daemon starts, and is not put off", "remove stagger"), "stagger")
     elif job.at is not None and isinstance(job.stagger, float):
-        spot.fault("what comes once has no period to take a part of; write a duration, such as 10m", "stagger")
+        words = "write a duration, such as 10m"
+        spot.fault(Wrong("what comes once has no period to take a part of", Remedy("10m"), words=words), "stagger")
+    elif job.at is not None:
+        spot.narrow(lambda value: not isinstance(share(value), float), "10m", "stagger")
 
 
 def _check_often(job: models.Job, schedule: Schedule | None, spot: Spot) -> None:
+    often.narrow(spot, "every")
     if job.every:
         often.check_interval(job.every, spot, "every")
     elif schedule:
@@ -163,12 +185,14 @@ def _check_often(job: models.Job, schedule: Schedule | None, spot: Spot) -> None
 
 
 def _stagger(name: str, job: models.Job, period: timedelta | None, spot: Spot) -> timedelta:
-    share = job.stagger
-    if isinstance(share, float):
-        return stagger_of(name, period * share) if period else NO_TIME
-    if period and share > period:
-        spot.fault(f"{written(share)} is more than the period of {written(period)}", "stagger")
-    return stagger_of(name, share)
+    part = job.stagger
+    if period:
+        spot.narrow(lambda value: fits_period(value, period), "10%", "stagger")
+    if isinstance(part, float):
+        return stagger_of(name, period * part) if period else NO_TIME
+    if period and part > period:
+        spot.fault(f"{written(part)} is more than the period of {written(period)}", "stagger")
+    return stagger_of(name, part)
 
 
 def _grace(grace: timedelta | None, period: timedelta | None) -> timedelta:

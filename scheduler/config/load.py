@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -14,9 +14,9 @@ from heartbeat.spec import Heartbeat
 from scheduler.config import agents, budgets, calendars, channels, fields, inherit, jobs, models, network, overrides, server, tree
 from scheduler.config.asked import Asked
 from scheduler.config.budgets import Budgets
-from scheduler.config.check import check
-from scheduler.config.complaint import NOWHERE, Complaint, Complaints
-from scheduler.config.frame import Frame, Spot
+from scheduler.config.check import Checked, PartT, check
+from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
+from scheduler.config.frame import UNKNOWN, Frame, Spot
 from scheduler.config.models import schema
 from scheduler.config.peek import folder_of, from_folder, peek_state, real_path
 from scheduler.config.prices import Prices
@@ -73,13 +73,15 @@ def _settings(
     path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints, today: Today | None
 ) -> Settings:
     root = source.root
-    config = _config(root, complaints)
+    checked = _config(root, complaints)
+    config = checked.model
     _check_defaults(root, complaints)
     folder = folder_of(path)
     vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
     frame = _frame(root, config, folder, vault, complaints)
     _entries(root, "providers", complaints)
-    providers = Providers(config.providers, _spot(root, frame, "providers"))
+    spots = {section: _spot(root, checked, frame, section) for section in ("providers", "server", "channels", "deadman", "network")}
+    providers = Providers(config.providers, spots["providers"])
     prices = Prices(config.prices, map_at(root, "prices"))
     runners = Runners(providers, prices)
     asked = Asked(map_at(root, "cron"), source.job, runners, prices)
@@ -93,7 +95,7 @@ def _settings(
         section, told = _unbound(kind, number)
         if number:
             complaints.warn(root.marks[section][0], section, told)
-    if not frame.agents and not _entries(root, "cron", complaints):
+    if not frame.agents and not _entries(root, "cron", complaints) and not _might_hold_entries(root, complaints):
         complaints.fault(NOWHERE, "", "there is nothing to do; declare agents: or cron:")
     used = _used([*heartbeats.values(), *found_jobs.values()], frame)
     settings = Settings(
@@ -101,16 +103,16 @@ def _settings(
         hash=source.hash,
         zone=config.timezone,
         state=real_path(frame.path(config.state)),
-        server=server.server(config.server, _spot(root, frame, "server")),
+        server=server.server(config.server, spots["server"]),
         limits=limits,
         history=History(config.history.keep, config.history.runs),
-        channels=channels.channels(config.channels, used, _spot(root, frame, "channels")),
+        channels=channels.channels(config.channels, used, spots["channels"]),
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.known,
         asked=asked.of_jobs,
-        deadman=network.deadman(config.deadman, _spot(root, frame, "deadman")),
-        network=network.network(config.network, _spot(root, frame, "network")),
+        deadman=network.deadman(config.deadman, spots["deadman"]),
+        network=network.network(config.network, spots["network"]),
         allowances=allowed.known,
     )
     if today is not None:
@@ -151,14 +153,10 @@ def _judge(settings: Settings, today: Today, source: Source, frame: Frame) -> No
         say(message, *inside)
 
 
-def _config(root: Map, complaints: Complaints) -> models.Config:
-    """All but the entries. Of one with faults, what is right, so that what builds on it can be checked too."""
+def _config(root: Map, complaints: Complaints) -> Checked[models.Config]:
+    """All but the entries."""
     plain = {key: value for key, value in root.items() if key not in (*ONE_BY_ONE, "defaults") and not key.startswith("x-")}
-    if config := check(models.Config, Map(plain, root.marks), (), NOWHERE, complaints):
-        return config
-    parts = {key: Map({key: value}, root.marks) for key, value in plain.items()}
-    sound = [key for key, part in parts.items() if check(models.Config, part, (), NOWHERE, complaints)]
-    return models.Config.model_validate({key: plain[key] for key in sound})
+    return check(models.Config, Map(plain, root.marks), (), NOWHERE, complaints)
 
 
 def _limits(part: models.Limits, zone: ZoneInfo) -> Limits:
@@ -177,12 +175,12 @@ def _heartbeats(root: Map, defaults: Map, runners: Runners, asked: Asked, allowe
     found = {}
     silent = 0
     for name in _entries(root, "agents", frame.complaints):
-        spot = _entry(root, "agents", name, defaults, frame)
-        if agent := check(models.Agent, spot.written, spot.steps, spot.place, frame.complaints):
-            found[name] = agents.build(name, agent, spot, runners)
-            asked.note(agent, found[name], spot)
+        spot, agent = _checked(models.Agent, _entry(root, "agents", name, defaults, frame))
+        found[name] = agents.build(name, agent, spot, runners)
+        asked.note(agent, found[name], spot)
+        if not spot.lost:
             allowed.of_heartbeat(found[name], agent.heartbeat.budget, spot)
-            silent += agents.silent_by_default(agent, frame)
+        silent += agents.silent_by_default(agent, frame)
     if silent:
         place = root.marks["agents"][0]
         frame.complaints.warn(place, "agents", f"no deliver: is given for {counted(silent, 'agent')}; messages go to the log")
@@ -194,12 +192,37 @@ def _jobs(
 ) -> dict[str, Job]:
     found = {}
     for name in _entries(root, "cron", frame.complaints):
-        spot = _entry(root, "cron", name, defaults, frame)
-        if job := check(models.Job, spot.written, spot.steps, spot.place, frame.complaints):
-            agent = asked.find(name, job, spot)
-            found[name] = jobs.build(name, job, spot, beats, agent)
+        spot, job = _checked(models.Job, _entry(root, "cron", name, defaults, frame))
+        agent = asked.find(name, job, spot)
+        found[name] = jobs.build(name, job, spot, beats, agent)
+        if not spot.lost:
             allowed.of_job(found[name], agent, job.budget, spot)
     return found
+
+
+def _checked(model: type[PartT], spot: Spot) -> tuple[Spot, PartT]:
+    """An entry as its model, and its spot with what was put right in it and what was lost."""
+    complaints = spot.frame.complaints
+    checked = check(model, spot.written, spot.steps, spot.place, complaints)
+    lost = checked.lost | _unknown(spot.steps, complaints) if complaints.refused else checked.lost
+    if checked.node is spot.written and not lost:
+        return spot, checked.model
+    return replace(spot, written=checked.node, lost=lost), checked.model
+
+
+def _unknown(steps: Sequence[str], complaints: Complaints) -> dict[tuple[str | int, ...], Place]:
+    """The keys that nobody could understand, of an entry and of what it inherits."""
+    homes: dict[tuple[str, ...], tuple[str, ...]] = {tuple(steps): ()}
+    if steps[0] == "cron":
+        homes[("defaults", "cron")] = ()
+    else:
+        homes |= {("defaults", "agent"): (), ("defaults", "heartbeat"): ("heartbeat",)}
+    return {
+        (*inside, *where[len(home) :], UNKNOWN): place
+        for where, place in complaints.unknown.items()
+        for home, inside in homes.items()
+        if where[: len(home)] == home
+    }
 
 
 def _entry(root: Map, section: str, name: str, defaults: Map, frame: Frame) -> Spot:
@@ -211,8 +234,12 @@ def _entry(root: Map, section: str, name: str, defaults: Map, frame: Frame) -> S
     return Spot((section, name), written, root[section].marks[name][0], frame, own)
 
 
-def _spot(root: Map, frame: Frame, section: str) -> Spot:
-    return Spot((section,), map_at(root, section), root.marks[section][0] if section in root else NOWHERE, frame)
+def _spot(root: Map, checked: Checked[models.Config], frame: Frame, section: str) -> Spot:
+    """A section of its own; parts with faults are there too, as they are written."""
+    own, right = map_at(root, section), map_at(checked.node, section)
+    place = root.marks[section][0] if section in root else NOWHERE
+    lost = {steps[1:]: at for steps, at in checked.lost.items() if steps[:1] == (section,)}
+    return Spot((section,), Map({**own, **right}, {**own.marks, **right.marks}), place, frame, None, lost)
 
 
 def _entries(root: Map, section: str, complaints: Complaints) -> Map:
@@ -226,6 +253,11 @@ def _entries(root: Map, section: str, complaints: Complaints) -> Map:
         if problem := _name_problem(section, name):
             complaints.fault(entries.marks[name][0], tree.dotted([section, name]), problem)
     return entries
+
+
+def _might_hold_entries(root: Map, complaints: Complaints) -> bool:
+    """Whether agents or jobs are perhaps there, in a form or under a name with faults."""
+    return complaints.partial or () in complaints.unknown or any(root.get(section) for section in ONE_BY_ONE)
 
 
 def _name_problem(section: str, name: str) -> str:

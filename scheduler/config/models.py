@@ -28,11 +28,14 @@ from scheduler.config.forms import (
     USD_A_RUN,
     AnyText,
     Calendars,
+    Closing,
     Days,
     Duration,
     DurationOrNone,
     Environment,
+    EveryOrNone,
     Form,
+    Opening,
     PathOrNone,
     PathText,
     SecretText,
@@ -43,7 +46,6 @@ from scheduler.config.forms import (
     TargetsOrNone,
     Text,
     TextOrNone,
-    Time,
     Truth,
     UpToADay,
     Words,
@@ -72,8 +74,8 @@ class Part(BaseModel):
 
 
 class Window(Part):
-    start: Time = needed("When it opens; local time.")
-    end: Time = needed("When it closes. Before `start`: on the next day. `24:00` and `00:00` are the coming midnight.")
+    start: Opening = needed("When it opens; local time.")
+    end: Closing = needed("When it closes. Before `start`: on the next day. `24:00` and `00:00` are the coming midnight.")
     timezone: ZoneOrNone = key(None, "The zone of both.", else_="the heartbeat's, else the top-level one")
     days: Days = key(frozenset(range(7)), "The days on which it opens.", written="mon-sun")
 
@@ -306,7 +308,7 @@ class JobMisfire(Part):
 class Job(Part):
     enabled: Truth = key(True, "Whether it fires.")
     schedule: TextOrNone = key(None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', else_="this, `every` or `at`")
-    every: SomeDurationOrNone = key(None, "A steady interval.", else_="this, `schedule` or `at`")
+    every: EveryOrNone = key(None, "A steady interval.", else_="this, `schedule` or `at`")
     at: TextOrNone = key(
         None, "Once: local time, `2026-12-24T18:00`, or with an offset or `Z`.", else_="this, `schedule` or `every`"
     )
@@ -510,7 +512,11 @@ class Config(Part):
     history: History = key(History(), "How long runs are remembered.", written={})
     agents: dict[str, Agent] = key({}, "Agents by name.", written={})
     cron: dict[str, Job] = key({}, "Jobs by name.", written={})
-    defaults: Defaults = key(Defaults(), "What entries inherit: maps merge key by key, all else is replaced.", written={})
+    defaults: Defaults = key(
+        Defaults(),
+        "What entries inherit: maps merge key by key; all else is replaced, and `active_hours` as a whole.",
+        written={},
+    )
 
 
 def schema() -> dict[str, Any]:

@@ -8,6 +8,8 @@ from functools import lru_cache
 from cron.schedule import Schedule
 from heartbeat.cadence import Cadence
 from heartbeat.hours import Hours
+from scheduler.config.advice import Remedy, Wrong
+from scheduler.config.fields import duration
 from scheduler.config.frame import Spot
 from scheduler.config.wording import counted, written
 
@@ -22,10 +24,17 @@ def check_interval(interval: timedelta, spot: Spot, *inside: str) -> None:
     """Note an interval that is too short."""
     if interval < spot.frame.min_interval:
         least = written(spot.frame.min_interval)
-        spot.fault(
-            f"{written(interval)} is below limits.min_interval, which is {least}; write {least} or more, or lower the limit",
-            *inside,
-        )
+        words = f"write {least} or more, or lower the limit"
+        problem = f"{written(interval)} is below limits.min_interval, which is {least}"
+        spot.fault(Wrong(problem, Remedy(least), words=words), *inside)
+    else:
+        narrow(spot, *inside)
+
+
+def narrow(spot: Spot, *inside: str) -> None:
+    """Of the intervals that are suggested, keep those that are long enough."""
+    least = spot.frame.min_interval
+    spot.narrow(lambda value: value == "none" or duration(value) >= least, written(least), *inside)
 
 
 def check_schedule(schedule: Schedule, spot: Spot, *inside: str) -> None:

@@ -7,6 +7,7 @@ from typing import get_args
 
 from heartbeat.spec import Provider, Speech
 from scheduler.config import models
+from scheduler.config.advice import Remedy, Wrong
 from scheduler.config.fields import is_web_address
 from scheduler.config.frame import Spot
 from scheduler.config.secrets import Unset, refers
@@ -15,7 +16,12 @@ from scheduler.secret import Secret
 ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # there without being declared, but without a key
 
 _OF_NAME: Mapping[str, Speech] = {kind: kind for kind in get_args(Speech)}
-_WHO_IS_NOT_SAID = "is missing; write kind: openai or kind: anthropic, as the name is neither"
+_WHO_IS_NOT_SAID = Wrong(
+    "is missing",
+    Remedy("openai"),
+    Remedy("anthropic"),
+    words="write kind: openai or kind: anthropic, as the name is neither",
+)
 
 
 class Providers:
@@ -41,7 +47,7 @@ class Providers:
         if name == "openai":
             spot.fault(f"no provider openai is declared; write {_declared(name, 'openai')}", *inside)
         else:
-            spot.known((name,), self._parts, "provider", *inside)
+            spot.known((name,), self._parts, "provider", *inside, several=False)
         return None
 
     def tell(self) -> None:
@@ -63,7 +69,7 @@ class Providers:
     def _provider(self, name: str, part: models.Provider) -> Provider | None:
         kind = part.kind or _OF_NAME.get(name)
         if kind is None:
-            self._spot.fault(_WHO_IS_NOT_SAID, name, "kind")
+            self._spot.missing("kind", _WHO_IS_NOT_SAID, name)
             return None
         key, url = self._secret(name, "api_key", part.api_key), self._secret(name, "base_url", part.base_url)
         if not self._spot.frame.vault.sealed:
@@ -81,8 +87,8 @@ class Providers:
             return self._spot.frame.vault.fill(text)
         except Unset as unset:
             self._unset.append((name, key, str(unset)))
-        except ValueError as error:
-            self._spot.fault(str(error), name, key)
+        except Wrong as wrong:
+            self._spot.fault(wrong, name, key)
         return None
 
     def _check(self, name: str, kind: Speech, key: Secret | None, url: Secret | None) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
 from scheduler.config import models
+from scheduler.config.advice import Remedy, Wrong, as_yaml
 from scheduler.config.fields import is_web_address
 from scheduler.config.frame import Spot
 from scheduler.config.prices import Prices
@@ -32,6 +33,8 @@ class Runners:
     def runner(self, agent: models.Agent, spot: Spot) -> Runner:
         """How an agent is asked; NOBODY after a fault."""
         used = is_enabled(agent)
+        if not spot.knows("runner"):
+            return NOBODY
         match agent.runner:
             case models.ModelRunner():
                 return self._model(agent, agent.runner, spot)
@@ -81,8 +84,11 @@ class Runners:
         provider = self._providers.find(name, spot, *inside, used=is_enabled(agent))
         own = self._own(part, spot) if agent.heartbeat.provider else provider
         if own and own.kind != part.kind:
-            right = f"runner: {{kind: {own.kind}, provider: {own.name}}}"
-            spot.fault(f"the provider {own.name} is of kind {own.kind}; write {right}", "runner")
+            right = {"kind": own.kind, "provider": own.name}
+            wrong = Wrong(
+                f"the provider {own.name} is of kind {own.kind}", Remedy(right), words=f"write runner: {as_yaml(right)}"
+            )
+            spot.fault(wrong, "runner")
             return NOBODY
         return self._bounded(provider, agent) if provider else NOBODY
 

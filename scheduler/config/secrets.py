@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scheduler.access import ANY, others_may
+from scheduler.config.advice import Wrong, surely
 from scheduler.config.peek import from_folder, open_regular
 from scheduler.secret import Secret
 
 LARGEST = 64 * 1024
 
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
+_BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 
 
@@ -36,10 +38,12 @@ class Vault:
     def fill(self, text: str) -> Secret:
         """The text with its references filled in; what comes in is not read again.
 
-        Raises Unset for one that leads nowhere, ValueError for one that is none.
+        Raises Unset for one that leads nowhere, Wrong for one that is none.
         """
         if "${" in _REFERENCE.sub("", text):
-            raise ValueError("this holds a reference that is none; write ${NAME} or ${file:PATH}")
+            raise Wrong("this holds a reference that is none; write ${NAME} or ${file:PATH}")
+        if found := _BARE.fullmatch(text):
+            raise surely("this is no reference without its braces", f"${{{found[1]}}}")
         if self._environ is None:
             return Secret("")
         return Secret(_REFERENCE.sub(self._value, text))
@@ -49,7 +53,8 @@ class Vault:
             assert self._environ is not None
             if value := self._environ.get(name):
                 return value
-            raise Unset(f"{name} is not set; set it in the environment or in the env_file")
+            problem = "is not set" if value is None else "is empty"
+            raise Unset(f"{name} {problem}; set it in the environment or in the env_file")
         try:
             return _read(from_folder(self._folder, found["file"])).removesuffix("\n").removesuffix("\r")
         except OSError as error:

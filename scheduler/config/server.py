@@ -6,6 +6,7 @@ import re
 from ipaddress import ip_address
 
 from scheduler.config import models
+from scheduler.config.advice import Remedy, Wrong, instead
 from scheduler.config.frame import Spot
 from scheduler.config.secrets import refers
 from scheduler.settings import Server, Token
@@ -18,8 +19,10 @@ _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):([0-9]{1,5})")
 def server(part: models.Server, spot: Spot) -> Server:
     host, port = _listen(part, spot)
     tokens = tuple(token for name, written in part.tokens.items() if (token := _token(name, written, spot)))
-    if not part.tokens and not is_loopback(host):
-        spot.fault(f"{host} can be reached from other machines; declare server.tokens, or listen on 127.0.0.1:{port}", "listen")
+    if not part.tokens and not is_loopback(host) and spot.knows("tokens"):
+        near = f"127.0.0.1:{port}"
+        words = f"declare server.tokens, or listen on {near}"
+        spot.fault(Wrong(f"{host} can be reached from other machines", Remedy(near), words=words), "listen")
     return Server(host, port, part.hosts, tokens, part.metrics_entries)
 
 
@@ -34,9 +37,15 @@ def is_loopback(host: str) -> bool:
 def _listen(part: models.Server, spot: Spot) -> tuple[str, int]:
     found = _LISTEN.fullmatch(part.listen)
     if not found or int(found[2]) > 65535:
-        spot.fault('this is not an address with a port; write "127.0.0.1:7857"', "listen")
+        spot.fault(instead("this is not an address with a port", _near(part.listen)), "listen")
         return "127.0.0.1", 0
     return found[1].strip("[]"), int(found[2])
+
+
+def _near(text: str) -> str:
+    """An address of this machine, with the port that a text names."""
+    port = re.search(r"(?:^|:)([0-9]{1,5})/?$", text)
+    return f"127.0.0.1:{port[1] if port and int(port[1]) <= 65535 else 7857}"
 
 
 def _token(name: str, part: models.Token, spot: Spot) -> Token | None:

@@ -14,8 +14,11 @@ from scheduler.access import WRITE, everybody_may, others_may
 from scheduler.config import grammar, inherit, overrides, tree
 from scheduler.config.complaint import NOWHERE, Complaints, Place
 from scheduler.config.peek import LARGEST, open_regular
-from scheduler.config.respell import respelt
+from scheduler.config.respell import respell
 from scheduler.config.tree import Items, Map
+from scheduler.config.wording import kind
+
+MOST_BREAKS = 20  # places that are no YAML, after each of which the reading goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,18 @@ def read(
 ) -> Source:
     """The file with its overrides; `root` is what `content` holds, where it has been read. Raises ConfigError for no YAML."""
     content = _content(path, complaints) if content is None else content
-    root = parse(content, complaints) if root is None else root
-    if not isinstance(root, Map):
+    document = tree.Document(root, NOWHERE) if root is not None else _read_on(_text(content, complaints), complaints)
+    root = document.node
+    if root is None and not complaints.partial:
         complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
+    elif root is not None and not isinstance(root, Map) and not complaints.partial:
+        message = f"keys with values are wanted here, not {kind(root)}; `heartbeatd init DIR` writes a config to begin with"
+        complaints.fault(document.place, "", message)
+    if not isinstance(root, Map):
         complaints.raise_if_any()
-    root = overrides.apply(respelt(root, complaints), environ, complaints)
+        root = Map()
+    respell(root, complaints)
+    root = overrides.apply(root, environ, complaints)
     complaints.homes = _homes(root)
     return Source(root, _agent_defaults(root), map_at(root, "defaults", "cron"), _hash(content, environ))
 
@@ -49,6 +59,39 @@ def parse(content: bytes, complaints: Complaints) -> Any:
     except tree.Unreadable:
         complaints.raise_if_any()
         raise
+
+
+def _read_on(text: str, complaints: Complaints) -> tree.Document:
+    """What the text holds. Behind what is no YAML the reading goes on, so that it hides none of the other faults; `complaints`
+    is then partial, if something had to be left out. Raises ConfigError where nothing more can be read.
+    """
+    masks: dict[str, str] = {}
+    for _ in range(MOST_BREAKS):
+        try:
+            return tree.document(text, complaints, masks=masks)
+        except tree.Broken as broken:
+            recovery = grammar.recover(broken.error, text, _reads_to)
+            place, wrong = (recovery.place, recovery.wrong) if recovery else grammar.explain(broken.error, text)
+            complaints.fault(place, broken.path, wrong)
+            if recovery is None:
+                break
+            complaints.partial |= not recovery.masks
+            text, masks = recovery.text, {**masks, **recovery.masks}
+        except tree.Unreadable:
+            break
+    complaints.raise_if_any()
+    raise AssertionError("what cannot be read has a fault")
+
+
+def _reads_to(text: str) -> int:
+    """The line up to which a text is YAML."""
+    try:
+        tree.document(text, Complaints(""))
+    except tree.Broken as broken:
+        return grammar.explain(broken.error, text)[0].line
+    except tree.Unreadable:
+        pass
+    return len(text)
 
 
 def _agent_defaults(root: Map) -> Map:
@@ -75,7 +118,7 @@ def _homes(root: Map) -> dict[tuple[int, int], str]:
     return homes
 
 
-def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str]) -> None:
+def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str], above: tuple[int, int] | None = None) -> None:
     """Note the places of keys and of values that are no maps: a map begins where its first key does.
 
     A place that is noted already has been reached by another alias, and all within it with it.
@@ -83,14 +126,17 @@ def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str]
     for step, at, value in _inside(node):
         inner = [*steps, step]
         place = (at.line, at.column)
-        if place in homes and isinstance(value, Map | Items):
+        moved = place == above  # there under another name, so that what holds it has no place of its own
+        if place in homes and not moved and isinstance(value, Map | Items):
             continue
-        if isinstance(step, str) or not isinstance(value, Map):
+        if moved:
+            homes[place] = tree.dotted(inner)
+        elif isinstance(step, str) or not isinstance(value, Map):
             homes.setdefault(place, tree.dotted(inner))
         if isinstance(node, Map) and not isinstance(value, Map):
             mark = node.marks[str(step)][1]
             homes.setdefault((mark.line, mark.column), tree.dotted(inner))
-        _settle(value, inner, homes)
+        _settle(value, inner, homes, place)
 
 
 def _inside(node: Any) -> Iterator[tuple[str | int, Place, Any]]:

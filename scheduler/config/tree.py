@@ -6,7 +6,8 @@ Built from the C parser's events: the round-trip objects of the same library tak
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from _ruamel_yaml import CParser
@@ -23,7 +24,7 @@ from ruamel.yaml.events import (
 )
 
 from scheduler.config import grammar
-from scheduler.config.complaint import Complaints, Elsewhere, Place
+from scheduler.config.complaint import NOWHERE, Complaints, Elsewhere, Place
 from scheduler.secret import MASK
 
 DEPTH = 64  # maps and lists inside each other; a config needs eight
@@ -71,26 +72,54 @@ class Unreadable(Exception):
     """What is wrong is noted already, and nothing can be made of the text."""
 
 
+class Broken(Exception):
+    """The text is no YAML from here on: the parser's `error`, and the `path` of what it was reading."""
+
+    def __init__(self, error: Exception, path: str) -> None:
+        self.error = error
+        self.path = path
+        super().__init__(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a text holds, Map, Items, str, int, float, bool or None, and where that begins."""
+
+    node: Any
+    place: Place
+
+
 def read(text: str, complaints: Complaints, at: Elsewhere | None = None) -> Any:
-    """The one document in `text`: Map, Items, str, int, float, bool or None.
+    """The one document in `text`.
 
     Faults go to `complaints`; one of grammar, depth or size leaves the rest unread and raises Unreadable. `at` is the place to
     give to everything, for text that is not the file.
     """
-    reader = _Reader(text, complaints, at)
     try:
-        return reader.document()
-    except (YAMLError, UnicodeEncodeError) as error:
-        place, message = grammar.explain(error, text)
-        complaints.fault(at or place, dotted(reader.path), message)
+        return document(text, complaints, at).node
+    except Broken as broken:
+        place, wrong = grammar.explain(broken.error, text)
+        complaints.fault(at or place, broken.path, wrong)
         raise Unreadable from None
 
 
-def locate(node: Any, steps: Steps, place: Place) -> tuple[Place, list[str | int]]:
+def document(text: str, complaints: Complaints, at: Elsewhere | None = None, masks: Mapping[str, str] | None = None) -> Document:
+    """As `read`, but raises Broken for what is no YAML. `masks` are texts that stand for others, of the same length."""
+    breaks = grammar.masks_of_breaks(text)
+    for mask, sign in breaks.items():
+        text = text.replace(sign, mask)
+    reader = _Reader(text, complaints, at, {**breaks, **(masks or {})})
+    try:
+        return reader.document()
+    except (YAMLError, UnicodeEncodeError) as error:
+        raise Broken(error, dotted(reader.path)) from None
+
+
+def locate(node: Any, steps: Steps, place: Place, *, tagged: bool = True) -> tuple[Place, list[str | int]]:
     """Where the value at `steps` stands, and the steps that the file has too; `place` is that of `node` itself.
 
     Steps that the file does not have (a union's tag, the index of a single item written without its list) are passed over;
-    a last step that is missing is kept, at the place of what misses it.
+    a last step that is missing is kept, at the place of what misses it, and so are all where the steps are not `tagged`.
     """
     known: list[str | int] = []
     for index, step in enumerate(steps):
@@ -100,8 +129,10 @@ def locate(node: Any, steps: Steps, place: Place) -> tuple[Place, list[str | int
             node = node[str(step)]
         elif isinstance(node, Items) and isinstance(step, int):
             place, node = node.marks[step], node[step]
-        elif isinstance(step, int) or index < len(steps) - 1 or not isinstance(node, Map | None):
+        elif isinstance(step, int) or (tagged and index < len(steps) - 1) or not isinstance(node, Map | None):
             continue
+        else:
+            node = None
         known.append(step)
     return place, known
 
@@ -121,26 +152,28 @@ def shown_key(key: str) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, complaints: Complaints, at: Elsewhere | None) -> None:
+    def __init__(self, text: str, complaints: Complaints, at: Elsewhere | None, masks: Mapping[str, str]) -> None:
         self._next = CParser(text).get_event
         self._complaints = complaints
         self._at = at
+        self._masks = masks
         self._nodes = 0
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._plain: dict[str, Any] = dict(_WORDS)
         self.path: list[str | int] = []
 
-    def document(self) -> Any:
+    def document(self) -> Document:
         self._next()
         event = self._next()
         if isinstance(event, StreamEndEvent):
-            return None
-        node = self._node(self._next(), 0)
+            return Document(None, NOWHERE)
+        first = self._next()
+        node = self._node(first, 0)
         self._next()
         after = self._next()
         if isinstance(after, DocumentStartEvent):
             self._fault(after.start_mark, "a second document begins here; a config is one document: remove the ---")
-        return node
+        return Document(node, self._at or first.start_mark)
 
     def _node(self, event: Any, depth: int) -> Any:
         kind = type(event)
@@ -166,11 +199,17 @@ class _Reader:
     def _scalar(self, event: Any) -> Any:
         text: str = event.value
         if event.style:
-            return text
+            return self._unmasked(text) if self._masks else text
         try:
             return self._plain[text]
         except KeyError:
-            return self._plain.setdefault(text, _resolve(text))
+            value = _resolve(text)
+            return self._plain.setdefault(text, self._unmasked(value) if self._masks and type(value) is str else value)
+
+    def _unmasked(self, text: str) -> str:
+        for mask, meant in self._masks.items():
+            text = text.replace(mask, meant)
+        return text
 
     def _items(self, depth: int) -> Items:
         items = Items()

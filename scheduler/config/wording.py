@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from difflib import get_close_matches
 from itertools import islice
+
+from scheduler.config.advice import Remedy, Wrong, either
 
 SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
 SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
+MOST_ALIKE = 3  # names that are all as close as each other: more are a family of names, and no slip
 LISTED = 5  # names that a message lists before it says how many there are
 
 
@@ -23,36 +25,63 @@ def shown(value: object) -> str:
     return kind(value)
 
 
-def closest(word: str, known: Collection[str]) -> str | None:
-    """The known word that a misspelt one is closest to; None when there is none close."""
-    close = get_close_matches(word, known, n=1, cutoff=0.6) if len(word) <= SHOWN and len(known) <= SUGGESTED_FROM else []
-    return close[0] if close else None
+def closest(word: str, known: Collection[str]) -> tuple[str, ...]:
+    """The known words that a misspelt one may be: those one or two letters away, the nearest alone; few, or none at all.
+
+    Of short words one letter is enough to make another word: up to four letters one may be wrong, and of one letter none.
+    """
+    allowed = 0 if len(word) < 2 else 1 if len(word) < 5 else 2
+    if not allowed or len(word) > SHOWN or len(known) > SUGGESTED_FROM:
+        return ()
+    if folded := tuple(other for other in known if _folded(other) == _folded(word)):
+        return folded[:1]
+    found: dict[int, list[str]] = {1: [], 2: []}
+    for other in known:
+        if len(other) > 1 and 0 < (away := letters_apart(word, other, allowed)) <= allowed:
+            found[away].append(other)
+    nearest = found[1] or found[2]
+    return tuple(nearest) if len(nearest) <= MOST_ALIKE else ()
+
+
+def letters_apart(word: str, other: str, most: int) -> int:
+    """How many letters must be put in, left out, changed or swapped with the next; `most` + 1 for more than `most`."""
+    if abs(len(word) - len(other)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, left in enumerate(word, 1):
+        before, last, row = row, before, [i]
+        for j, right in enumerate(other, 1):
+            away = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (left != right))
+            if last and j > 1 and left == other[j - 2] and word[i - 2] == right:
+                away = min(away, last[j - 2] + 1)
+            row.append(away)
+        if min(row) > most:
+            return most + 1
+    return row[-1]
+
+
+def _folded(word: str) -> str:
+    """The word without what spellings differ in: max-retries, maxRetries and Max_Retries are one."""
+    return word.replace("-", "").replace("_", "").replace(" ", "").lower()
 
 
 def suggest(word: str, known: Collection[str]) -> str:
-    """'; did you mean ...?' when one of the known words is close, else nothing."""
+    """'; did you mean ...?' when a known word is close, else nothing."""
     close = closest(word, known)
-    return f"; did you mean {close}?" if close else ""
+    return f"; did you mean {either(close)}?" if close else ""
 
 
-def unknown_key(key: str, known: Collection[str]) -> str:
-    """What is said of a key that its map may not hold."""
-    return f"unknown key{suggest(key, known)}"
-
-
-def undeclared(name: str, noun: str, declared: Collection[str]) -> str:
-    """What is said of a name that the file does not declare, with the names that it does: the closest, or the first few."""
-    said = f"{name!r} is no {noun} of this file"
-    if close := suggest(name, declared):
-        return said + close
-    names = tuple(islice(declared, LISTED))
-    names = (*names, f"another of its {len(declared)}") if len(declared) > LISTED else names
-    return f"{said}; {f'write {either(names)}, or ' if names else ''}declare it under {noun}s:"
-
-
-def either(words: tuple[str, ...]) -> str:
-    """The words as a choice: a, b or c."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+def undeclared(name: str, noun: str, offered: Collection[str]) -> Wrong:
+    """A name that the file does not declare, with those that it does: the closest, or the first few of those `offered`."""
+    problem = f"{name!r} is no {noun} of this file"
+    if close := closest(name, offered):
+        remedies = (Remedy(other, means=len(close) == 1) for other in close)
+        return Wrong(problem, *remedies, words=f"did you mean {either(close)}?")
+    names = tuple(islice(offered, LISTED))
+    more = (f"another of its {len(offered)}",) if len(offered) > LISTED else ()
+    listed = f"write {either((*names, *more))}, or " if names else ""
+    return Wrong(problem, *map(Remedy, names), words=f"{listed}declare it under {noun}s:")
 
 
 def counted(number: int, noun: str) -> str:
