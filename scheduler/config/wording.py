@@ -76,8 +76,7 @@ def undeclared(name: str, noun: str, offered: Collection[str]) -> Wrong:
     """A name that the file does not declare, with those that it does: the closest, or the first few of those `offered`."""
     problem = f"{name!r} is no {noun} of this file"
     if close := closest(name, offered):
-        remedies = (Remedy(other, means=len(close) == 1) for other in close)
-        return Wrong(problem, *remedies, words=f"did you mean {either(close)}?")
+        return Wrong(problem, *map(Remedy, close), words=f"did you mean {either(close)}?")
     names = tuple(islice(offered, LISTED))
     more = (f"another of its {len(offered)}",) if len(offered) > LISTED else ()
     listed = f"write {either((*names, *more))}, or " if names else ""
