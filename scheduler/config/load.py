@@ -80,7 +80,9 @@ def _settings(
     vault = Vault(folder, _with_env_file(root, config, folder, environ, complaints))
     frame = _frame(root, config, folder, vault, complaints)
     _entries(root, "providers", complaints)
-    spots = {section: _spot(root, checked, frame, section) for section in ("providers", "server", "channels", "deadman", "network")}
+    spots = {
+        section: _spot(root, checked, frame, section) for section in ("providers", "server", "channels", "deadman", "network")
+    }
     providers = Providers(config.providers, spots["providers"])
     prices = Prices(config.prices, map_at(root, "prices"))
     runners = Runners(providers, prices)
