@@ -13,6 +13,7 @@ from config_file import RIGHT, SMALL, TOKEN, complaints, read
 from scheduler.config.complaint import ConfigError
 from scheduler.config.effective import effective
 from scheduler.config.load import load
+from scheduler.config.secrets import read_env_file
 from scheduler.secret import Secret
 
 CANARY = "canary-5f1c-do-not-print"
@@ -126,10 +127,39 @@ def test_the_env_file_is_read_first_and_the_environment_wins(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("TOKEN=plain", "plain"),
+        ("export TOKEN = spaced  ", "spaced"),
+        ("TOKEN=", ""),
+        ("TOKEN=a=b&c#d", "a=b&c#d"),
+        ("TOKEN=word # what it is for", "word"),
+        ("TOKEN='with # and $HOME and ${HOME}' # what it is for", "with # and $HOME and ${HOME}"),
+        ("TOKEN=$HOME${HOME}", "$HOME${HOME}"),
+        (r'TOKEN="two\nlines \"quoted\""', 'two\nlines "quoted"'),
+        (r"TOKEN='raw\n'", r"raw\n"),
+        ("TOKEN='-----BEGIN\nKEY-----'", "-----BEGIN\nKEY-----"),
+        ("TOKEN=first\r\nTOKEN=second\r\n", "second"),
+        ("\ufeffTOKEN=behind a byte order mark", "behind a byte order mark"),
+    ],
+)
+def test_a_line_of_an_env_file_is_read_as_other_tools_read_it(tmp_path: Path, line: str, value: str) -> None:
+    env_file = tmp_path / ".env"
+    env_file.write_bytes(line.encode())
+    env_file.chmod(0o600)
+    assert read_env_file(env_file) == {"TOKEN": value}
+
+
+@pytest.mark.parametrize(
     ("content", "mode", "problem"),
     [
         ("A=b\n", 0o644, "has mode 0644, others could read it; do: chmod 600"),
         (f"A=b\n{CANARY}\n", 0o600, "line 2 of .env is not NAME=value"),
+        (f"A=b\r\n\r\n# x\r\n\r\n{CANARY}\r\n", 0o600, "line 5 of .env is not NAME=value"),
+        (f"\n\nA-B={CANARY}\n", 0o600, "line 3 of .env is not NAME=value"),
+        (f"A='b'\nB='{CANARY}\nC=d\n", 0o600, "line 2 of .env is not NAME=value"),
+        (f"A='b' {CANARY}\n", 0o600, "line 1 of .env is not NAME=value"),
+        (f"A='b\nc'\n=\nB={CANARY}\n", 0o600, "line 3 of .env is not NAME=value"),
     ],
 )
 def test_an_env_file_that_is_wrong_is_refused_without_its_text(tmp_path: Path, content: str, mode: int, problem: str) -> None:

@@ -14,6 +14,7 @@ FILES = sorted(path for package in ("scheduler", "heartbeat", "cron") for path i
 DOORS = {
     "croniter": {"cron/schedule.py"},
     "_ruamel_yaml": {"scheduler/config/tree.py"},
+    "dotenv": {"scheduler/config/secrets.py"},
     "sqlite_utils": {"scheduler/tables/store.py", "scheduler/tables/schema.py"},
     "prometheus_client": {"scheduler/observe/metrics.py", "scheduler/observe/gauges.py"},
     "aiohttp": {"scheduler/net/http_client.py"},

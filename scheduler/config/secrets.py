@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+
+from dotenv.parser import Binding, parse_stream
 
 from scheduler.access import ANY, others_may
 from scheduler.config.advice import Wrong, surely
@@ -17,7 +20,7 @@ LARGEST = 64 * 1024
 
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Unset(ValueError):
@@ -69,7 +72,7 @@ def refers(text: str) -> bool:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=value lines; blank ones and those that begin with # are passed over, quotes around a value are taken off.
+    """NAME=value lines as python-dotenv reads them: `export`, quotes, comments, several lines; no `$NAME` is filled in.
 
     ValueError with one line that names no value: not there, readable by others, or a line that is none.
     """
@@ -78,22 +81,24 @@ def read_env_file(path: Path) -> dict[str, str]:
         if others_may(found, ANY):
             mode = f"{stat.S_IMODE(found.st_mode):04o}"
             raise ValueError(f"{path} has mode {mode}, others could read it; do: chmod 600 {shlex.quote(str(path))}")
-        lines = _read(path).splitlines()
+        text = _read(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
-    return dict(_pair(path, number, line) for number, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#")
+    bindings = parse_stream(io.StringIO(text, newline=None))
+    return dict(pair for binding in bindings if (pair := _pair(path, binding)))
 
 
-def _pair(path: Path, number: int, line: str) -> tuple[str, str]:
-    found = _LINE.fullmatch(line.strip())
-    if not found:
-        raise ValueError(f"line {number} of {path} is not NAME=value")
-    name, value = found.groups()
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-        value = value[1:-1]
-    return name, value
+def _pair(path: Path, binding: Binding) -> tuple[str, str] | None:
+    """What a binding says, None for a comment or blank lines. python-dotenv itself only warns of a line that is broken."""
+    if binding.key is None and not binding.error:
+        return None
+    if binding.key is None or binding.value is None or not _NAME.fullmatch(binding.key):
+        lines = binding.original.string
+        blank = lines[: len(lines) - len(lines.lstrip())].count("\n")  # they belong to the binding that follows
+        raise ValueError(f"line {binding.original.line + blank} of {path} is not NAME=value")
+    return binding.key, binding.value
 
 
 def _read(path: Path) -> str:
