@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable
+from socket import SOCK_STREAM, create_server, getaddrinfo, socket
 from typing import Any
 
 import uvicorn
@@ -76,7 +76,7 @@ class _Listening:
     """The thread and its loop."""
 
     def __init__(
-        self, app: ASGIApp, listener: socket.socket, url: str, patience: Patience, scarce: Callable[[str], None] | None
+        self, app: ASGIApp, listener: socket, url: str, patience: Patience, scarce: Callable[[str], None] | None
     ) -> None:
         self.url = url
         self._listener = listener
@@ -146,10 +146,10 @@ def _config(app: ASGIApp, patience: Patience) -> PatientConfig:
     )
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket:
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        family = getaddrinfo(host, port, type=SOCK_STREAM)[0][0]
+        return create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise CannotListen(
             f"cannot listen on {_authority(host, port)}: {error.strerror or error}; end what listens there, or name another"
