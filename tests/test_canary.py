@@ -109,7 +109,6 @@ def config(server: Server) -> dict[str, Any]:
         **{f"m-{how}": {"kind": "anthropic", "api_key": "${KEY}", "base_url": f"http://{host}/{how}/${{QUOTED}}"} for how in HOW},
         **{f"o-{how}": {"kind": "openai", "api_key": "${file:key.txt}", "base_url": f"http://{host}/{how}"} for how in HOW},
         **{f"l-{how}": {"kind": "openai", "base_url": f"{lent}/{how}/${{QUOTED}}"} for how in HOW},
-        "m-two": {"kind": "anthropic", "api_key": "${KEY}", "base_url": lent},
         "m-literal": {"kind": "anthropic", "api_key": SECRET, "base_url": f"http://{host}/401"},
     }
     posts = {
@@ -135,10 +134,13 @@ def config(server: Server) -> dict[str, Any]:
         },
         **{name: {"runner": {"kind": "http", **part}} for name, part in posts.items()},
         "names": {
-            "runner": _command("cut -z -d= -f1 /proc/self/environ | tr '\\0' ' '", lending),
+            "runner": _command("cut -z -d= -f1 /proc/self/environ | tr '\\0' ' '; echo $TOKEN; env | base64 -w 0", lending),
             "heartbeat": {"deliver": list(channels)},
         },
-        "fails": {"runner": _command("cut -z -d= -f1 /proc/self/environ | tr '\\0' ' ' >&2; exit 3", lending)},
+        "fails": {"runner": _command("printf 'no entry for %s' \"$TOKEN\" >&2; env >&2; exit 3", lending)},
+        "reports": {
+            "runner": _command("""printf '{"is_error": true, "result": "no: %s", "log": "%s"}' "$PLAIN" "$PLAIN" """, PLAINLY)
+        },
         "sleeps": {"runner": _command("exec sleep 600", lending)},
         "lost": {"runner": {"kind": "command", "argv": ["./no-such-program"], "env": lending}},
         "raises": {"runner": {"kind": "python", "call": "agent:ask"}},
@@ -160,11 +162,14 @@ def config(server: Server) -> dict[str, Any]:
         "agents": agents,
         "cron": {
             "bare": {"schedule": "@reboot", "command": "env"},
-            "lent": {"schedule": "@reboot", "command": "env | cut -d= -f1; exit 3", "env": lending, "wake_heartbeat": "names"},
+            "lent": {"schedule": "@reboot", "command": "env; env >&2; exit 3", "env": lending, "wake_heartbeat": "names"},
             "gone": {"schedule": "@reboot", "command": ["./no-such-program"], "env": lending},
             "stays": {"schedule": "@reboot", "command": "exec sleep 600", "env": lending},
         },
     }
+
+
+PLAINLY = {"PLAIN": "${PLAIN}"}
 
 
 def yaml(config: dict[str, Any]) -> str:

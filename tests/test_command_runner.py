@@ -14,6 +14,7 @@ from waited import waited
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, command
 from heartbeat.runners.command import MAX_ERROR
 from heartbeat.spec import CommandRunner
+from scheduler.secret import Secret
 
 ask = waited(command.ask)
 
@@ -159,3 +160,18 @@ def test_the_words_of_a_failure_are_those_of_the_metrics() -> None:
     assert " ".join(Failure) == (
         "auth payment not_found bad_request too_large rate overloaded server connect dns tls timeout bad_answer tool_use exit"
     )
+
+
+def test_a_secret_of_its_environment_is_covered_in_errors_answers_and_reports() -> None:
+    env = {"KEY": Secret("canary-0123"), "REGION": "north"}
+
+    def told(**ended: object) -> Answer:
+        return ask(RUN, CommandRunner(("agent",), env), Program(replace(Ended(), **ended)))  # type: ignore[arg-type]
+
+    assert told(exit_code=1, errors=b"no such key: canary-0123 in north").error == "exit code 1: no such key: *** in north"
+    assert told(timed_out=True, errors=b"canary-0123").error.endswith(": ***")
+    assert told(output=b"I know canary-0123").text == "I know ***"
+    report = told(output=b'{"result": "canary-0123", "is_error": true, "log": "sent canary-0123"}')
+    assert (report.error, report.log) == ("the agent failed: ***", "sent ***")
+    cut = told(exit_code=1, errors=b"canary-0123" + b"x" * (MAX_ERROR - 4)).error
+    assert "0123" not in cut

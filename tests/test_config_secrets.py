@@ -13,7 +13,7 @@ from config_file import RIGHT, SMALL, TOKEN, complaints, read
 from scheduler.config.complaint import ConfigError
 from scheduler.config.effective import effective
 from scheduler.config.load import load
-from scheduler.config.secrets import read_env_file
+from scheduler.config.secrets import holds_secret, read_env_file
 from scheduler.secret import Secret
 
 CANARY = "canary-5f1c-do-not-print"
@@ -186,3 +186,23 @@ def test_a_secret_shows_itself_to_nobody(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(secret)).reveal() == "***"
     assert CANARY.encode() not in pickle.dumps(secret)
     assert copy.deepcopy(secret) == secret != CANARY
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "secret"),
+    [
+        ("A", "${A}", True),
+        ("A", "${file:a.txt}", True),
+        ("API_TOKEN", "abc", True),
+        ("A", "sk-ant-0123", True),
+        ("A", "correct horse battery", True),
+        ("A", "production", False),
+        ("A", "2026-11-22", False),
+        ("A", "/srv/data/x1", False),
+        ("A", "abc-1", False),
+        ("LANG", "de_DE.UTF-8", False),
+        ("PATH", "~/bin:/usr/bin", False),
+    ],
+)
+def test_which_values_of_env_are_secrets(name: str, text: str, secret: bool) -> None:
+    assert holds_secret(name, text) is secret

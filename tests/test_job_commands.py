@@ -61,10 +61,24 @@ def test_it_runs_in_the_folder_of_the_config_or_in_its_own(tmp_path: Path) -> No
 
 def test_its_environment_is_path_home_lang_and_what_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEARTBEATD_CANARY", "yellow")
-    said = carried(tmp_path, 'command: env, env: {PLAIN: a b, KEY: "${SECRET}"}', {"SECRET": "s3cret"}).text or ""
+    keys = """command: 'env; [ "$KEY" = s3cret ] && echo GIVEN=1', env: {PLAIN: a b, KEY: "${SECRET}"}"""
+    said = carried(tmp_path, keys, {"SECRET": "s3cret"}).text or ""
     names = {line.partition("=")[0] for line in said.splitlines()} - {"PWD", "SHLVL", "_", "OLDPWD"}
-    assert names <= {"PATH", "HOME", "LANG", "HEARTBEATD_RUN", "PLAIN", "KEY"}
-    assert {"PLAIN=a b", "KEY=s3cret", "HEARTBEATD_RUN=me/7"} <= set(said.splitlines())
+    assert names <= {"PATH", "HOME", "LANG", "HEARTBEATD_RUN", "PLAIN", "KEY", "GIVEN"}
+    assert {"PLAIN=a b", "KEY=***", "GIVEN=1", "HEARTBEATD_RUN=me/7"} <= set(said.splitlines())
+
+
+def test_a_secret_of_its_environment_is_covered_in_whatever_it_prints(tmp_path: Path) -> None:
+    keys = """command: 'echo "out $KEY"; echo "err $KEY $PIN" >&2; exit 3', env: {KEY: "${SECRET}", PIN: abc-1234-xyz, HOME: /home/me}"""
+    ending = carried(tmp_path, keys, {"SECRET": "k>~canary"})
+    assert (ending.text, ending.error) == ("out ***\n", "exit code 3: err *** ***")
+    assert ending.message == "measure ended failed: exit code 3: err *** ***\nout ***"
+
+
+def test_the_end_of_a_secret_at_which_the_output_was_cut_is_covered(tmp_path: Path) -> None:
+    keys = 'command: \'printf %s "$KEY"; head -c 16376 /dev/zero | tr \\\\0 x\', env: {KEY: "${SECRET}"}'
+    said = carried(tmp_path, keys, {"SECRET": "begin-of-the-secret-and-its-end"}).text or ""
+    assert said.partition("\n")[2] == "***" + "x" * 16376
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,14 @@ import pytest
 from test_command_runner import RUN, Ended, Program, answer, ask
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
-from heartbeat.runners.printed import read
+from heartbeat.runners.printed import read as read_output
+from heartbeat.runners.veil import Veil
 from heartbeat.spec import CommandRunner
+
+
+def read(output: str) -> Answer:
+    return read_output(output, Veil(()))
+
 
 CLAUDE = {
     "type": "result",

@@ -51,6 +51,16 @@ def test_of_two_secrets_that_overlap_the_longer_is_covered_whole() -> None:
     assert Veil(["abcd", "abcd-efgh"]).over("abcd-efgh abcd") == "*** ***"
 
 
+def test_each_line_of_a_secret_of_several_lines_is_covered() -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nab\n-----END KEY-----\n"
+    assert Veil([key]).over("read MIIEvQIBADANBg, then ab") == "read ***, then ab"
+
+
+def test_the_rest_of_a_secret_at_the_beginning_of_a_tail_is_covered() -> None:
+    assert Veil([SECRET]).over_tail(f"{SECRET[4:]} and {SECRET}") == "*** and ***"
+    assert Veil([SECRET]).over_tail("nothing here") == "nothing here"
+
+
 @pytest.mark.parametrize("secret", [None, "", "abc"])
 def test_what_is_too_short_to_be_a_secret_covers_nothing(secret: str | None) -> None:
     assert Veil([secret]).over("abcdef") == "abcdef"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Run, Start, printed
 from heartbeat.runners.data import clean
+from heartbeat.runners.veil import Veil, veil_of
 from heartbeat.spec import CommandRunner
 
 MAX_ERROR = 2000  # characters of standard error that are told
@@ -18,15 +19,17 @@ async def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
 
     Beside the runner's own `env` it gets HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, where a model is asked for,
     HEARTBEATD_MODEL. Exit 0 means that its output is the answer, as `printed` reads it; whatever else happens is a failure,
-    never text. What the run took counts in any case, if the output says so.
+    never text. What the run took counts in any case, if the output says so. The secrets in the runner's `env` are covered in
+    whatever the program prints.
     """
     env = {**runner.env, **_facts(run)}
     stdin = run.prompt.encode(errors="replace")
     ended = await start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True)
-    failed = _failed(ended, run)
+    veil = veil_of(runner.env)
+    failed = _failed(ended, run, veil)
     if failed is None:
-        return _read(ended)
-    return _with_report(failed, ended) if failed.failure is Failure.EXIT else failed
+        return _read(ended, veil)
+    return _with_report(failed, ended, veil) if failed.failure is Failure.EXIT else failed
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -35,41 +38,41 @@ def _facts(run: Run) -> dict[str, str]:
     return {**facts, "HEARTBEATD_MODEL": run.model} if run.model else facts
 
 
-def _failed(ended: Ended, run: Run) -> Answer | None:
+def _failed(ended: Ended, run: Run, veil: Veil) -> Answer | None:
     if ended.problem is not None and not ended.truncated:
         return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}", unheard=True)
     if ended.timed_out:
-        return Answer(failure=Failure.TIMEOUT, error=_told(f"no answer within {run.timeout}", ended), transient=True)
+        return Answer(failure=Failure.TIMEOUT, error=_told(f"no answer within {run.timeout}", ended, veil), transient=True)
     if ended.problem is not None or (ended.truncated and ended.exit_code is None):
-        return _too_large(ended)
+        return _too_large(ended, veil)
     if ended.exit_code is None:
-        return Answer(failure=Failure.EXIT, error=_told("ended by a signal", ended), transient=True)
+        return Answer(failure=Failure.EXIT, error=_told("ended by a signal", ended, veil), transient=True)
     if ended.exit_code != 0:
-        return Answer(failure=Failure.EXIT, error=_told(f"exit code {ended.exit_code}", ended), transient=True)
+        return Answer(failure=Failure.EXIT, error=_told(f"exit code {ended.exit_code}", ended, veil), transient=True)
     return None
 
 
-def _told(what: str, ended: Ended) -> str:
-    """What happened, with the end of what the program said about it."""
-    said = ended.errors.decode(errors="replace").replace("\0", "").strip()
+def _told(what: str, ended: Ended, veil: Veil) -> str:
+    """What happened, with the end of what the program said about it, covered before it is cut."""
+    said = veil.over(ended.errors.decode(errors="replace").replace("\0", "")).strip()
     return f"{what}: {said[-MAX_ERROR:]}" if said else what
 
 
-def _too_large(ended: Ended) -> Answer:
-    return Answer(failure=Failure.BAD_ANSWER, error=_told(f"the answer is larger than {MAX_ANSWER} bytes", ended))
+def _too_large(ended: Ended, veil: Veil) -> Answer:
+    return Answer(failure=Failure.BAD_ANSWER, error=_told(f"the answer is larger than {MAX_ANSWER} bytes", ended, veil))
 
 
-def _read(ended: Ended) -> Answer:
-    report = printed.reported(_text(ended))
+def _read(ended: Ended, veil: Veil) -> Answer:
+    report = printed.reported(_text(ended), veil)
     if report is not None:
         return report
     if ended.truncated or len(ended.output) > MAX_ANSWER:
-        return _too_large(ended)
+        return _too_large(ended, veil)
     text = _text(ended)
     unreadable = text.count("\ufffd") + text.count("\0")
     if unreadable * 10 > len(text):
         return Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(ended.output)} bytes of binary output")
-    return Answer(text=clean(text))
+    return Answer(text=clean(veil.over(text)))
 
 
 def _text(ended: Ended) -> str:
@@ -78,9 +81,9 @@ def _text(ended: Ended) -> str:
     return text.partition("\n")[2] if ended.truncated else text
 
 
-def _with_report(failed: Answer, ended: Ended) -> Answer:
+def _with_report(failed: Answer, ended: Ended, veil: Veil) -> Answer:
     """The failure with what the program's own report says of it: programs that report an error exit with one, too."""
-    report = printed.reported(_text(ended))
+    report = printed.reported(_text(ended), veil)
     if report is None:
         return failed
     error = f"{failed.error}: {report.error}" if report.failure else failed.error

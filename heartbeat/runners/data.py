@@ -102,9 +102,9 @@ def tool_call(name: object, times: object = 1, duration_ms: object = None) -> To
     return ToolCall(named, count(times) or 1, None if took is None else int(took)) if named else None
 
 
-def log(value: object) -> str | None:
-    """A text for the log, cut to what is kept of one; None where there is none."""
-    return clean(value)[:MAX_LOG] or None if isinstance(value, str) else None
+def log(value: object, veil: Veil) -> str | None:
+    """A text for the log, cut to what is kept of one, without secrets; None where there is none."""
+    return veil.over(clean(value))[:MAX_LOG] or None if isinstance(value, str) else None
 
 
 def truncated(value: Mapping[str, object]) -> bool:
@@ -129,7 +129,7 @@ def _read(value: Mapping[str, object], failed: Failure, veil: Veil) -> Answer:
         tokens=tokens(value.get("tokens")),
         cost_usd=cost(value.get("cost_usd")),
         tool_calls=tool_calls(value.get("tool_calls")),
-        log=log(value.get("log")),
+        log=log(value.get("log"), veil),
     )
     if value.get("error"):
         said = message_in(value["error"]) or "it does not say why"

@@ -39,18 +39,16 @@ _CACHE_READ = ("cache_read_input_tokens", "cache_read")
 _CACHE_WRITE = ("cache_creation_input_tokens", "cache_write")
 _INCLUDED = "cached_input_tokens"  # read from the cache, but counted among the input
 
-_NO_SECRETS = Veil(())
-
 Event = Mapping[str, object]
 
 
-def read(output: str) -> Answer:
+def read(output: str, veil: Veil) -> Answer:
     """The answer that a program's whole standard output is: a report, else the text that it is."""
-    return reported(output) or Answer(text=clean(output))
+    return reported(output, veil) or Answer(text=clean(veil.over(output)))
 
 
-def reported(output: str) -> Answer | None:
-    """The answer that a report gives; None if the output is none.
+def reported(output: str, veil: Veil) -> Answer | None:
+    """The answer that a report gives, with what `veil` covers; None if the output is none.
 
     An object with a text under `result`, `text`, `response` or `output` is that text; with `is_error: true` or an `error` it is
     a failure, in the words of the error or else of the text. Beside them count `total_cost_usd` or `cost_usd`, `usage` or
@@ -60,14 +58,14 @@ def reported(output: str) -> Answer | None:
     events = _events(output)
     if not events:
         return None
-    report, spent = events[-1], _spent(events)
+    report, spent = events[-1], _spent(events, veil)
     text = _text(report)
     if report.get("is_error") is True or report.get("error"):
         said = message_in(report.get("error")) or text or str(report.get("subtype") or "it does not say why")
-        error = one_line(f"the agent failed: {said}", _NO_SECRETS)
+        error = one_line(f"the agent failed: {said}", veil)
         return replace(spent, failure=Failure.EXIT, error=error, transient=True)
     try:
-        return replace(spent, text=checked(text or ""), truncated=truncated(report))
+        return replace(spent, text=checked(veil.over(text or "")), truncated=truncated(report))
     except Trouble as trouble:
         return replace(spent, failure=trouble.answer.failure, error=trouble.answer.error)
 
@@ -107,17 +105,18 @@ def _text(report: Event) -> str | None:
     return next((text for name in TEXTS if isinstance(text := report.get(name), str)), None)
 
 
-def _spent(events: list[Event]) -> Answer:
+def _spent(events: list[Event], veil: Veil) -> Answer:
     """What the run took, as an answer without words."""
     report = events[-1]
     used = report.get("modelUsage")
     models = list(used) if isinstance(used, Mapping) else []
+    calls = tool_calls(report.get("tool_calls")) or tuple(islice(used_in(events), MOST_TOOL_CALLS))
     return Answer(
         model_used=model(report.get("model")) or (model(models[0]) if len(models) == 1 else None),
         tokens=_tokens(report.get("usage")) or tokens(report.get("tokens")),
         cost_usd=cost(report.get("total_cost_usd", report.get("cost_usd"))),
-        tool_calls=tool_calls(report.get("tool_calls")) or tuple(islice(used_in(events), MOST_TOOL_CALLS)),
-        log=log(report.get("log")),
+        tool_calls=tuple(replace(call, name=veil.over(call.name)) for call in calls),
+        log=log(report.get("log"), veil),
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from urllib.parse import unquote, urlsplit
 
 MASK = "***"
 SHORTEST = 4  # characters; hiding less would only spoil the words around it
 SHORTEST_PART = 6  # characters of a part of an address that may be a token
+SHORTEST_LINE = 8  # characters of one line of a secret of several lines
 
 
 def is_secret(value: object) -> bool:
@@ -27,16 +28,30 @@ def reveal(value: object) -> str:
 class Veil:
     """Covers the given secrets in a text, however servers spell what they repeat: escaped once or more, or in base64.
 
-    Empty ones and None count as none.
+    Empty ones and None count as none. Of a secret of several lines, such as a private key, each line is covered as well.
     """
 
     def __init__(self, secrets: Iterable[str | None]) -> None:
-        plain = {form for secret in secrets if secret for form in (secret, unquote(secret)) if len(form) >= SHORTEST}
-        known = [spelling for form in sorted(plain, key=len, reverse=True) for spelling in _spellings(form)]
+        plain = {form for secret in secrets if secret for form in _forms(secret) if len(form) >= SHORTEST}
+        self._plain = sorted(plain, key=len, reverse=True)
+        known = [spelling for form in self._plain for spelling in _spellings(form)]
         self._pattern = re.compile("|".join(known), re.IGNORECASE) if known else None
 
     def over(self, text: str) -> str:
         return self._pattern.sub(MASK, text) if self._pattern else text
+
+    def over_tail(self, text: str) -> str:
+        """The same for a text whose beginning was cut off, perhaps within a secret: the rest of that one is covered too."""
+        for form in self._plain:
+            rest = next((size for size in range(len(form) - 1, SHORTEST - 1, -1) if text.startswith(form[-size:])), 0)
+            if rest:
+                return MASK + self.over(text[rest:])
+        return self.over(text)
+
+
+def veil_of(env: Mapping[str, object]) -> Veil:
+    """Covers the secrets among the variables that a program was given, in what it printed."""
+    return Veil(reveal(value) for value in env.values() if is_secret(value))
 
 
 def parts_of(url: str, *, all_of_it: bool) -> list[str]:
@@ -50,6 +65,14 @@ def parts_of(url: str, *, all_of_it: bool) -> list[str]:
         return login
     pieces = address.path.split("/") + [pair.partition("=")[2] or pair for pair in address.query.split("&")]
     return [*login, url, *(piece for piece in pieces if len(piece) >= SHORTEST_PART)]
+
+
+def _forms(secret: str) -> Iterable[str]:
+    """What is to be looked for: the secret, as it is without its escapes for URLs, without blanks around it, line by line."""
+    yield from (secret, unquote(secret), secret.strip())
+    lines = [line.strip() for line in secret.splitlines()]
+    if len(lines) > 1:
+        yield from (line for line in lines if len(line) >= SHORTEST_LINE)
 
 
 def _spellings(secret: str) -> Iterable[str]:

@@ -15,7 +15,7 @@ from scheduler.config import tree
 from scheduler.config.advice import Remedy, Wrong, surely
 from scheduler.config.complaint import Complaints, Place
 from scheduler.config.peek import from_folder
-from scheduler.config.secrets import Unset, Vault
+from scheduler.config.secrets import Unset, Vault, holds_secret
 from scheduler.config.tree import Map
 from scheduler.config.wording import shown, undeclared
 from scheduler.secret import Secret
@@ -154,6 +154,13 @@ class Spot:
         except Wrong as wrong:
             self.fault(wrong, *inside)
         return None
+
+    def variables(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
+        """The variables for a program. Values that are no secrets stay plain text, and are not covered in what it prints."""
+        filled = self.environment(pairs, *inside, used=used)
+        return MappingProxyType(
+            {name: filled[name] if holds_secret(name, text) else text for name, text in pairs if name in filled}
+        )
 
     def environment(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
         if not pairs:

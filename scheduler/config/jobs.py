@@ -67,7 +67,7 @@ def build(name: str, job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat 
         agent=job.agent,
         model=job.model,
         shell=job.shell,
-        env=spot.environment(job.env, "env", used=job.enabled),
+        env=spot.variables(job.env, "env", used=job.enabled),
         workdir=spot.frame.path(job.workdir) if job.workdir else spot.frame.folder,
         stdin=job.stdin,
         timeout=job.timeout,

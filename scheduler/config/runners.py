@@ -39,7 +39,7 @@ class Runners:
             case models.ModelRunner():
                 return self._model(agent, agent.runner, spot)
             case models.CommandRunner(argv=argv):
-                env = spot.environment(agent.runner.env, "runner", "env", used=used)
+                env = spot.variables(agent.runner.env, "runner", "env", used=used)
                 return self._shared((argv, tuple(env.items())), CommandRunner(argv, env))
             case models.HttpRunner():
                 return self._http(agent.runner, spot, used=used)

@@ -18,6 +18,12 @@ from scheduler.secret import Secret
 
 LARGEST = 64 * 1024
 
+# What names a variable whose value is a secret, and what variables that are none are called.
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD_|CREDENTIAL|AUTH|COOKIE|DSN", re.IGNORECASE)
+_OPEN_NAMES = re.compile(r"PATH|HOME|SHELL|USER|LOGNAME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|PWD|TMPDIR|EDITOR|PAGER|PYTHON[A-Z]+")
+_OPEN_VALUE = re.compile(r"\.{0,2}/.*|~.*|[A-Za-z]*|[0-9.,:-]*", re.DOTALL)
+SHORTEST_SECRET = 8  # characters of a value that stands in the file itself, under a name that does not say what it is
+
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -69,6 +75,17 @@ class Vault:
 def refers(text: str) -> bool:
     """Whether a text holds a reference."""
     return _REFERENCE.search(text) is not None
+
+
+def holds_secret(name: str, text: str) -> bool:
+    """Whether the value of a variable is to be covered wherever it is printed: it refers to a secret, or could be one itself.
+
+    Of what stands in the file itself, that is what is called a key, token or password, and what is neither short nor a path,
+    a word or a number.
+    """
+    if refers(text) or _SECRET_NAME.search(name):
+        return True
+    return not (_OPEN_NAMES.fullmatch(name) or len(text) < SHORTEST_SECRET or _OPEN_VALUE.fullmatch(text))
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from cron import command
 from cron.job import Job
 from heartbeat import verdict
 from heartbeat.runners import Ended, Resources
+from heartbeat.runners.veil import Veil, veil_of
 from heartbeat.spec import Agent
 from scheduler import paces
 from scheduler.circuit import Circuit
@@ -113,18 +114,20 @@ class JobEntry(Entry):
 
 
 async def run(job: Job, resources: Resources) -> Ending:
-    """One attempt of a job; a job without a command has nothing to do but to wake."""
+    """One attempt of a job; a job without a command has nothing to do but to wake.
+
+    The secrets in its `env` are covered in whatever it prints.
+    """
     if job.command is None:
         return Ending(Outcome.OK)
     child = command.child(job, {})
-    return _ending(
-        job, await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
-    )
+    ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
+    return _ending(job, ended, veil_of(job.env))
 
 
-def _ending(job: Job, ended: Ended) -> Ending:
-    output = _output(ended)
-    error = _error(ended)
+def _ending(job: Job, ended: Ended, veil: Veil) -> Ending:
+    output = _output(ended, veil)
+    error = _error(ended, veil)
     if error is None:
         return Ending(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
     outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
@@ -132,10 +135,12 @@ def _ending(job: Job, ended: Ended) -> Ending:
     return _with_message(job, ending)
 
 
-def _output(ended: Ended) -> str:
+def _output(ended: Ended, veil: Veil) -> str:
     """What it printed; of more than is kept, the end, and how much there was."""
     output = ended.output.decode(errors="replace").replace("\0", "")
-    return f"(the last {len(ended.output):,} of {ended.size:,} bytes)\n{output}" if ended.truncated else output
+    if ended.truncated:
+        return f"(the last {len(ended.output):,} of {ended.size:,} bytes)\n{veil.over_tail(output)}"
+    return veil.over(output)
 
 
 def _with_message(job: Job, ending: Ending) -> Ending:
@@ -146,10 +151,10 @@ def _with_message(job: Job, ending: Ending) -> Ending:
     return replace(ending, message="\n".join(part for part in told if part))
 
 
-def _error(ended: Ended) -> str | None:
+def _error(ended: Ended, veil: Veil) -> str | None:
     """What went wrong, in one line and the end of its standard error; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
     if ended.timed_out:
         what = "did not end within its timeout"
-    said = ended.errors.decode(errors="replace").replace("\0", "").strip()
+    said = veil.over(ended.errors.decode(errors="replace").replace("\0", "")).strip()
     return f"{what}: {said[-2000:]}" if what and said else what
