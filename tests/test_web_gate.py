@@ -313,6 +313,18 @@ def test_a_body_that_breaks_off_into_nonsense_is_refused_quietly(daemon: Living,
     assert not caplog.records
 
 
+def test_two_lengths_end_the_connection_with_what_was_sent_behind_them(daemon: Living) -> None:
+    before = daemon.rows()
+    wake = f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
+    json = f"{wake}Content-Type: application/json\r\n"
+    both = f"{json}Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    answer = daemon.raw(f"{both}{json}Content-Length: 2\r\n\r\n{{}}".encode())
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+    assert daemon.rows() == before
+
+
 def test_a_websocket_is_not_spoken_here(daemon: Living) -> None:
     upgrade = {
         "Connection": "Upgrade",

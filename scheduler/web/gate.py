@@ -55,6 +55,7 @@ class Gate:
         """Raises Problem; otherwise the scope holds the caller, None where no good token was shown."""
         server = self._settings().server
         hosts = frozenset(_names(server.host, server.hosts, self._port))
+        _check_length(scope)
         _check_host(scope, hosts)
         _check_size(scope)
         caller = callers.find(_values(scope, b"authorization"), self._token, server.tokens)
@@ -97,6 +98,13 @@ def _check_host(scope: Scope, hosts: frozenset[str]) -> None:
         raise Problem(421, "host", "the Host header holds no host name")
     line = f'server: {{hosts: ["{host}"]}}'
     raise Problem(421, "host", f"{host!r} is not a name of this server; if it is meant to be, add to config.yaml: {line}")
+
+
+def _check_length(scope: Scope) -> None:
+    """RFC 9112, 6.1: with both lengths, a proxy may see another end of the request than we do, so what follows is not trusted."""
+    if _values(scope, b"transfer-encoding") and _values(scope, b"content-length"):
+        said = "send Content-Length or Transfer-Encoding, not both"
+        raise Problem(400, "bad_request", said, {"Connection": "close"})
 
 
 def _check_size(scope: Scope) -> None:

@@ -28,7 +28,8 @@ STATUS = {
 class Problem(Exception):
     """A request that cannot be answered as it is. `code` is for programs, `message` says what to do instead."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        self.headers = headers
         self.status = status
         self.code = code
         self.message = message
@@ -47,7 +48,7 @@ def not_found(what: str) -> Problem:
 
 def said(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The problem as an answer; RFC 9110, 11.6.1: a 401 names the scheme."""
-    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else headers
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else headers or problem.headers
     return JSONResponse({"error": {"code": problem.code, "message": problem.message}}, problem.status, headers)
 
 
