@@ -127,7 +127,7 @@ def test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent() 
     assert execute.asked == ["Look at b."]
     decided = Decision(Action.RUN, "Look at b.")
     assert ended(heartbeat.beat(agent, now=NOW, checklist="- look", decide=Agent(decided))) == "alert b is up"
-    assert "Tasks for now:\nLook at b." in agent.asked[0]
+    assert ">\nLook at b.\n</data-" in agent.asked[0]
 
 
 @pytest.mark.parametrize("made", [{}, {"action": "run", "tasks": ""}, "skip", None, {"action": "maybe", "tasks": ""}])
