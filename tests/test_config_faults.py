@@ -91,6 +91,9 @@ FAULTS = [
     ('"127.0.0.1:7857", tokens: {bot: {value: "${TOKEN}", may: [read, wake], agents: [ops]}}', '"0.0.0.0:7857"', 'config.yaml:2:18: server.listen: 0.0.0.0 can be reached from other machines; declare server.tokens, or listen on 127.0.0.1:7857'),
     ('${TOKEN}', '${SHORT}', 'config.yaml:2:58: server.tokens.bot.value: this token is shorter than 16 bytes; make one with: openssl rand -hex 16'),
     ('${TOKEN}', '${BLANKS}', 'config.yaml:2:58: server.tokens.bot.value: a token is sent in a header: ASCII letters, digits and signs only, no blanks'),
+    ('${TOKEN}', '${SAME}', 'config.yaml:2:58: server.tokens.bot.value: this token is easy to guess; make one with: openssl rand -hex 16'),
+    ('${TOKEN}', '${AGAIN}', 'config.yaml:2:58: server.tokens.bot.value: this token is easy to guess; make one with: openssl rand -hex 16'),
+    ('${TOKEN}', '${ROW}', 'config.yaml:2:58: server.tokens.bot.value: this token is easy to guess; make one with: openssl rand -hex 16'),
     ('${TOKEN}', '${NOPE}', 'config.yaml:2:58: server.tokens.bot.value: NOPE is not set; set it in the environment or in the env_file'),
     ('[read, wake]', '[read, write]', "config.yaml:2:82: server.tokens.bot.may[1]: 'write' is not known here; write wake, operate or edit"),
     ('[read, wake]', '[]', 'config.yaml:2:75: server.tokens.bot.may: a token without a right is of no use; write [read, wake]'),
@@ -202,11 +205,14 @@ def test_the_file_that_the_faults_are_put_into_is_right(tmp_path: Path) -> None:
     assert complaints(tmp_path, RIGHT) == []
 
 
+GUESSABLE = {"SAME": "a" * 16, "AGAIN": "password" * 2, "ROW": "1234567890123456"}
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "line"), FAULTS, ids=[f"{number}-{row[1][:24]!r}" for number, row in enumerate(FAULTS)]
 )
 def test_a_fault_is_told_with_its_place_and_what_to_write(tmp_path: Path, right: str, wrong: str, line: str) -> None:
-    environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123"}
+    environ = {**ENVIRON, "SHORT": "0123456789abcde", "BLANKS": "0123456789abcdef 123", **GUESSABLE}
     assert right in RIGHT
     assert "\n".join(complaints(tmp_path, RIGHT.replace(right, wrong, 1), environ)) == line
 

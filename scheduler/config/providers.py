@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import get_args
+from urllib.parse import urlsplit
 
 from heartbeat.spec import Provider, Speech
 from scheduler.config import models
@@ -96,8 +97,17 @@ class Providers:
             self._spot.fault("a key is sent in a header: ASCII letters, digits and signs only, no blanks", name, "api_key")
         if url and not is_web_address(url.reveal()):
             self._spot.fault("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
+        elif url and key and _has_login(url.reveal()):
+            self._spot.fault(
+                "this address holds a login, and api_key a key, of which only one can be sent; keep one of them", name, "base_url"
+            )
         elif url and kind == "anthropic" and url.reveal().rstrip("/").endswith("/v1"):
             self._spot.warn("/v1/messages is added to this address; remove the /v1 at its end", name, "base_url")
+
+
+def _has_login(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.username or parts.password)
 
 
 def _key(kind: Speech) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
+from itertools import pairwise
 
 from scheduler.config import models
 from scheduler.config.advice import Remedy, Wrong, instead
@@ -12,6 +13,7 @@ from scheduler.config.secrets import refers
 from scheduler.settings import Server, Token
 
 LEAST_BYTES = 16  # 128 bit
+LEAST_DIFFERENT = 5  # characters
 
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):([0-9]{1,5})")
 
@@ -62,8 +64,21 @@ def _token(name: str, part: models.Token, spot: Spot) -> Token | None:
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
 
 
+def _is_guessable(value: str) -> bool:
+    """Whether it holds next to no chance: few different characters, one piece again and again, or a row such as 12345.
+
+    Of tokens with 128 random bits not one in a thousand million is so.
+    """
+    again = (value + value).find(value, 1) < len(value)
+    steps = [ord(after) - ord(before) for before, after in pairwise(value)]
+    in_a_row = max(sum(step in (0, way) for step in steps) for way in (1, -1))
+    return again or len(set(value)) < LEAST_DIFFERENT or in_a_row * 4 > len(steps) * 3
+
+
 def _check_token(name: str, value: str, spot: Spot) -> None:
     if len(value.encode(errors="surrogateescape")) < LEAST_BYTES:
         spot.fault("this token is shorter than 16 bytes; make one with: openssl rand -hex 16", "tokens", name, "value")
     elif not all("!" <= character <= "~" for character in value):
         spot.fault("a token is sent in a header: ASCII letters, digits and signs only, no blanks", "tokens", name, "value")
+    elif _is_guessable(value):
+        spot.fault("this token is easy to guess; make one with: openssl rand -hex 16", "tokens", name, "value")
