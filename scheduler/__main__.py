@@ -13,9 +13,16 @@ def main() -> int:
     if stray:
         print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (nothing else of ours can be trusted to be there)
         return 1
-    from scheduler.cli import main as command_line  # only now is it known that this is ours
+    try:
+        from scheduler.cli import main as command_line  # only now is it known that this is ours
 
-    return command_line.main()
+        return command_line.main()
+    except Exception as error:
+        shortage = guard.shortage(error)
+        if shortage is None:
+            raise
+        print(f"heartbeatd: {shortage}", file=sys.stderr)  # noqa: T201 (nothing larger may find room)
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The command line as a whole: its table of contents, its exit codes, and errors in one line."""
 
+import errno
+import os
 import shlex
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from config_file import SMALL, write
 
 from scheduler.cli import guard
 from scheduler.cli.main import COMMANDS, main
@@ -121,3 +124,28 @@ def test_a_package_from_elsewhere_stops_the_start_with_one_sentence(tmp_path: Pa
     assert ended.stdout == ""
     assert ended.stderr.startswith(f"heartbeatd: the package cron/ comes from {tmp_path}, not {ROOT}")
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("mib", [36, 40])
+def test_too_little_address_space_is_one_sentence(tmp_path: Path, mib: int) -> None:
+    write(tmp_path, SMALL)
+    limited = f"ulimit -v {mib * 1024}; exec {shlex.quote(sys.executable)} -m scheduler check"
+    ended = subprocess.run(["sh", "-c", limited], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"heartbeatd: there is not enough memory: its address space is limited to {mib} MiB; allow")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("can't start new thread"), True),
+        (ImportError("libsqlite3.so.0: failed to map segment from shared object"), True),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), True),
+        (RuntimeError("dictionary changed size"), False),
+        (ImportError("No module named x"), False),
+    ],
+)
+def test_which_errors_mean_that_memory_is_short(error: Exception, short: bool) -> None:
+    assert (guard.shortage(error) is not None) is short

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import time
 from datetime import UTC, datetime, timedelta
@@ -342,7 +343,7 @@ def test_a_config_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
     read(tmp_path, SMALL)
     file = tmp_path / "config.yaml"
     file.chmod(0o666)
-    with pytest.raises(Exception, match="everybody may write this file"):
+    with pytest.raises(Exception, match=r"everybody may write this file"):
         load(file, {})
 
 
@@ -362,6 +363,32 @@ def test_a_config_made_with_umask_002_is_no_warning_where_the_group_is_the_users
     file = tmp_path / "config.yaml"
     file.chmod(0o664)
     assert bool(load(file, {}).warnings) == others_may(file.stat(), WRITE)
+
+
+def test_a_folder_in_which_everybody_can_replace_the_config_is_refused(tmp_path: Path) -> None:
+    read(tmp_path, SMALL)
+    tmp_path.chmod(0o777)
+    with pytest.raises(Exception, match=r"everybody may write .*, the folder of this file") as refused:
+        load(tmp_path / "config.yaml", {})
+    assert str(refused.value).endswith(f"do: chmod o-w {shlex.quote(str(tmp_path))}")
+    tmp_path.chmod(0o1777)  # as /tmp is: there nobody can replace another's file
+    load(tmp_path / "config.yaml", {})
+
+
+def test_so_is_the_folder_that_a_link_to_the_config_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    read(tmp_path / "open", SMALL)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "config.yaml").symlink_to("open/config.yaml")
+    with pytest.raises(Exception, match=r"everybody may write .*/open, the folder of this file"):
+        load(tmp_path / "config.yaml", {})
+
+
+def test_a_folder_that_members_of_its_group_may_write_is_a_warning_unless_the_group_is_the_users_own(tmp_path: Path) -> None:
+    read(tmp_path, SMALL)
+    tmp_path.chmod(0o770)
+    told = [str(warning) for warning in load(tmp_path / "config.yaml", {}).warnings]
+    assert any("its group may write" in warning for warning in told) is others_may(tmp_path.stat(), WRITE)
 
 
 def test_a_pipe_is_no_config_and_nothing_waits_for_it(tmp_path: Path) -> None:

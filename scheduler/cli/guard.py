@@ -1,7 +1,11 @@
-"""Whether all our packages are ours: a published library of another purpose installs a top-level `scheduler/` too."""
+"""What is looked at around every command: whether all our packages are ours, and whether there was memory enough.
+
+A published library of another purpose installs a top-level `scheduler/` too.
+"""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +13,11 @@ from pathlib import Path
 HOME = Path(__file__).resolve().parents[2]
 ALONE = "install heartbeatd in an environment of its own, and run it from another folder"
 PACKAGES = ("scheduler", "heartbeat", "cron")
+
+ENOUGH = 512  # MiB of address space, in which a daemon with a model runner has room to spare
+
+# What the interpreter and the loader of libraries say where they get no memory, in errors that are no MemoryError.
+WORDS = ("can't start new thread", "failed to map segment", "cannot allocate memory", "unable to allocate")
 
 
 def stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:
@@ -28,3 +37,23 @@ def _locate(package: str) -> Path | None:
     spec = find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec else []
     return Path(places[0]).resolve().parent if places else None
+
+
+def shortage(error: BaseException) -> str | None:
+    """One sentence on an error that means that the process gets no more memory; None for any other error."""
+    if not _is_shortage(error):
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return "there is not enough memory; end other programs, or give this one more"
+    return (
+        f"there is not enough memory: its address space is limited to {most // 1024**2} MiB;"
+        f" allow {ENOUGH} MiB (ulimit -v {ENOUGH * 1024}) or more"
+    )
+
+
+def _is_shortage(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    said = str(error).lower()
+    return isinstance(error, ImportError | RuntimeError | OSError) and any(words in said for words in WORDS)

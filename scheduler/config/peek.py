@@ -14,6 +14,7 @@ STATE_OVERRIDE = "HEARTBEATD_SET__state"
 TIMEZONE = "UTC"
 TIMEZONE_OVERRIDE = "HEARTBEATD_SET__timezone"
 LARGEST = 64 * 1024 * 1024  # bytes; 100,000 agents are about 30 MB
+CHUNK = 1024 * 1024
 
 _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?\r?$"
 
@@ -54,11 +55,20 @@ def open_regular(path: Path) -> BinaryIO:
     raise OSError("not a regular file")
 
 
+def read_up_to(file: BinaryIO, most: int) -> bytes:
+    """What the file holds, but no more than `most` bytes; takes memory for what is there, not for the most that may be."""
+    parts, left = [], most
+    while left and (part := file.read(min(left, CHUNK))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
 def _said(path: Path, key: str) -> str | None:
     """The value of a top-level key; empty where it does not stand there, None where nothing can be read."""
     try:
         with open_regular(path) as file:
-            found = re.search(_LINE.format(key=key), file.read(LARGEST).decode(errors="replace"), re.MULTILINE)
+            found = re.search(_LINE.format(key=key), read_up_to(file, LARGEST).decode(errors="replace"), re.MULTILINE)
     except OSError:
         return None
     return found["value"].strip() if found else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,7 +14,7 @@ from typing import Any
 from scheduler.access import WRITE, everybody_may, others_may
 from scheduler.config import grammar, inherit, overrides, tree
 from scheduler.config.complaint import NOWHERE, Complaints, Place
-from scheduler.config.peek import LARGEST, open_regular
+from scheduler.config.peek import LARGEST, folder_of, open_regular, read_up_to
 from scheduler.config.respell import respell
 from scheduler.config.tree import Items, Map
 from scheduler.config.wording import kind
@@ -150,7 +151,8 @@ def _content(path: Path, complaints: Complaints) -> bytes:
     try:
         with open_regular(path) as file:
             check_owner(os.fstat(file.fileno()), path, complaints)
-            content = file.read(LARGEST + 1)
+            check_folder(path, complaints)
+            content = read_up_to(file, LARGEST + 1)
     except OSError as error:
         complaints.fault(
             NOWHERE, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with"
@@ -171,6 +173,27 @@ def check_owner(found: os.stat_result, path: Path, complaints: Complaints) -> No
         complaints.warn(NOWHERE, "", f"its group may write this file, and with it run commands; do: chmod g-w {quoted}")
     if found.st_uid not in (0, os.geteuid()):
         complaints.warn(NOWHERE, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it")
+
+
+def check_folder(path: Path, complaints: Complaints) -> None:
+    """Who may write the folder can put another file in the config's place; where that is a link, this holds for both folders.
+
+    In a folder with the sticky bit, such as /tmp, nobody can replace the files of others.
+    """
+    for folder in dict.fromkeys((folder_of(path), path.resolve().parent)):
+        found = folder.stat()
+        quoted = shlex.quote(str(folder))
+        replaces = "the folder of this file, and so replace it and run commands; do: chmod"
+        if found.st_mode & stat.S_ISVTX:
+            pass
+        elif everybody_may(found, WRITE):
+            complaints.fault(NOWHERE, "", f"everybody may write {folder}, {replaces} o-w {quoted}")
+        elif others_may(found, WRITE):
+            complaints.warn(NOWHERE, "", f"its group may write {folder}, {replaces} g-w {quoted}")
+        if found.st_uid not in (0, os.geteuid()):
+            complaints.warn(
+                NOWHERE, "", f"{folder} belongs to another user (id {found.st_uid}), who can replace this file and run commands"
+            )
 
 
 def _text(content: bytes, complaints: Complaints) -> str:

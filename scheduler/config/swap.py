@@ -7,7 +7,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from scheduler.config.peek import LARGEST, open_regular
+from scheduler.config.peek import LARGEST, open_regular, read_up_to
 
 
 class Changed(Exception):
@@ -17,7 +17,7 @@ class Changed(Exception):
 def content(path: Path) -> bytes:
     """What the file holds. OSError for what is no regular file, or too large for a config."""
     with open_regular(path) as file:
-        found = file.read(LARGEST + 1)
+        found = read_up_to(file, LARGEST + 1)
     if len(found) > LARGEST:
         raise OSError(f"larger than {LARGEST // 1024**2} MiB")
     return found
