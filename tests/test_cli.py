@@ -130,7 +130,9 @@ def test_a_package_from_elsewhere_stops_the_start_with_one_sentence(tmp_path: Pa
 def test_too_little_address_space_is_one_sentence(tmp_path: Path, mib: int) -> None:
     write(tmp_path, SMALL)
     limited = f"ulimit -v {mib * 1024}; exec {shlex.quote(sys.executable)} -m scheduler check"
-    ended = subprocess.run(["sh", "-c", limited], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    ended = subprocess.run(
+        ["sh", "-c", limited], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30
+    )
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"heartbeatd: there is not enough memory: its address space is limited to {mib} MiB; allow")
     assert ended.stderr.count("\n") == 1
