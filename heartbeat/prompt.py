@@ -259,15 +259,19 @@ def _by(wake: Wake) -> str:
 
 
 def _wakes(facts: Facts, left: int) -> str:
-    """What woke the agent: whole texts for as long as they fit into so many tokens, and a line for each of the others."""
+    """What woke the agent: whole texts for as long as they fit into so many tokens, and a line for each of the others.
+
+    The first is always whole: where there is no room even for one text, the prompt is too large, and the beat says so.
+    """
     whole = [_wake(wake) for wake in facts.wakes]
-    if _fits(facts, left, whole):
+    if len(whole) == 1 or _fits(facts, left, whole):
         return "\n".join([_WOKEN, _DATA, *whole])
+    left -= facts.measure(whole[0]) + 1
     lines = _lines(facts, left)
     tokens = left - _ASIDE - facts.measure(*lines) - len(lines)
-    characters = MAX_WAKES - sum(map(len, lines))
-    shown: dict[int, str] = {}
-    for number, text in enumerate(whole[: len(lines)]):
+    characters = MAX_WAKES - len(whole[0]) - sum(map(len, lines))
+    shown = {0: whole[0]}
+    for number, text in enumerate(whole[1 : len(lines)], 1):
         took = facts.measure(text) + 1
         if took <= tokens and len(text) <= characters:
             shown[number] = text

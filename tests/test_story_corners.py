@@ -15,7 +15,7 @@ from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import LOOKS_AT_ONCE
+from scheduler.engine.loop import LOOKS_AT_ONCE, Reading
 from scheduler.engine.requests import RunJob, WakeAgent
 from scheduler.engine.runs import Cancel
 from scheduler.tables import wakes
@@ -701,3 +701,11 @@ def test_a_turn_whose_commit_fails_tells_nobody_and_counts_nothing(play) -> None
     closed = [event.slot for event in world.events[len(before[0]) :] if type(event).__name__ == "Closed"]
     assert len(closed) == len(set(closed)) > 0
     assert world.engine.health.problem is None
+
+
+def test_a_deadline_that_is_a_rounding_error_away_does_not_make_the_engine_spin(play) -> None:
+    world = play(agent(interval="1d", timeout="5m"), scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(hours=1))})
+    world.engine.tick(world.clock.read())
+    now = world.clock.now + timedelta(minutes=5)
+    almost = world.clock.steady + 300 - 5e-10
+    assert world.engine.tick(Reading(now, almost)) > now

@@ -39,6 +39,7 @@ from scheduler.plan import Plan
 from scheduler.tables import boots, breakers, duequeue, jumps, outbox, stalls, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.tables.store import Full, Store, Unavailable
+from scheduler.tables.times import MILLISECOND
 from scheduler.transports import Sent
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
@@ -307,7 +308,12 @@ class Engine:
     def _enforce_deadlines(self, reading: Reading) -> datetime:
         """End what has run too long; gives when to look again."""
         again_at = self._deadlines.enforce(reading.steady)
-        return reading.now + (LATEST if again_at is None else max(timedelta(seconds=again_at - reading.steady), timedelta()))
+        if again_at is None:
+            return reading.now + LATEST
+        wait = timedelta(seconds=again_at - reading.steady)
+        return reading.now + max(
+            wait, MILLISECOND if again_at > reading.steady else timedelta()
+        )  # rounded to none, it would spin
 
     def _tell(self, turn: Turn) -> None:
         for happened in turn.events:
