@@ -211,6 +211,21 @@ def first_release(path: Path) -> None:
     db.close()
 
 
+def test_the_texts_of_a_run_stay_as_long_as_its_row(play: Play) -> None:
+    world = play("history: {runs: 50}\n" + agent(interval="1h"))
+    world.run(minutes=1)
+    world.wake("ops", "the disk is full")
+    world.run(minutes=1)
+    run = world.rows()[-1]["id"]
+    world.run(hours=40)  # longer than wake_keep
+    shown = past.whole(world.store.connection, run)
+    assert shown is not None
+    assert [(wake["sender"], wake["text"], wake["state"]) for wake in shown["wakes"]] == [("bot", "the disk is full", "ended")]
+    world.run(hours=40)
+    assert past.whole(world.store.connection, run) is None
+    assert world.store.connection.execute("select count(*) from wake").fetchone()[0] == 0
+
+
 GROUPS = """
 server: {tokens: {
   greedy: {value: "greedy-token-with-enough-bits-in-it", may: [wake]},

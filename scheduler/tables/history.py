@@ -339,6 +339,5 @@ def trim(turn: Turn, standing: Standing, runs: int, batch: int) -> int:
 def _remove(turn: Turn, rows: list[sqlite3.Row]) -> int:
     ids = [(row["id"],) for row in rows]
     turn.db.executemany("delete from outbox where run_id = ?", ids)
-    turn.db.executemany("delete from wake where run_id = ? and state = 'ended'", ids)
     turn.db.executemany("delete from run where id = ?", ids)
     return len(ids)
