@@ -46,7 +46,7 @@ def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: Livin
         ({"channel": "chat", "target": 42}, "target: write a text in quotes, of at most 200 characters"),
         ({"channel": "chat", "target": "x" * 10_240}, "target: write a text in quotes, of at most 200 characters"),
         ({"channel": "chat", "target": "../x"}, "target: write 1 to 128 of A-Z"),
-        ({"channel": "chat", "target": "a\ud800b"}, "target: write 1 to 128 of A-Z"),
+        ({"channel": "chat", "target": "a\ud800b"}, "target: write a text in quotes"),
         ({"channel": "cli", "target": "42"}, "channel: cli is internal"),
         ({"channel": "log", "target": "42"}, "holds {target}; those are: chat"),
         ({"channel": "https://evil.example.org/{target}", "target": "42"}, "channel: this is a URL"),

@@ -404,6 +404,12 @@ def test_a_wrong_config_is_refused_with_its_faults_and_the_old_one_stays(daemon:
     assert "heartbeatd_config_last_reload_successful 0" in daemon.get("/metrics").body.decode()
 
 
+def test_what_belongs_in_the_body_is_refused_in_the_query(daemon: Living) -> None:
+    """A reload that was meant to be dry would otherwise be one in earnest."""
+    reply = daemon.post("/-/reload?dry_run=true", {}, CHIEF)
+    assert (reply.status, reply.data["error"]["message"]) == (400, "'dry_run' is not known here; nothing is")
+
+
 @pytest.mark.parametrize("body", [{"dry_run": "yes"}, {"dry-run": True}])
 def test_a_reload_is_not_guessed_at(still: Living, body: Any) -> None:
     assert still.post("/-/reload", body, CHIEF).status == 400
@@ -541,7 +547,7 @@ def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: Living,
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"id": "chat"}, "for: an empty value is not a duration; write 90s, 30m or 1h30m"),
+        ({"id": "chat"}, "for: write 90s, 30m or 1h30m"),
         ({"id": "chat", "for": "0s"}, "for: '0s' is no time at all; write 90s, 30m or 1h30m"),
         ({"id": "chat", "for": "25h"}, "for: at most 1d, and it can be prolonged"),
         ({"for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),

@@ -110,7 +110,7 @@ def test_a_channel_is_tried_past_the_outbox(tmp_path: Path) -> None:
             assert [(each["channel"], each["state"]) for each in every] == [("a", "dead"), ("b", "dead")]
             assert "404" in every[0]["error"]
             assert daemon.post("/api/v1/ping", {"channel": "c"}, CHIEF).status == 404
-            assert daemon.post("/api/v1/ping", {"channel": ["a"]}, CHIEF).status == 404
+            assert daemon.post("/api/v1/ping", {"channel": ["a"]}, CHIEF).status == 400
             assert [daemon.post("/api/v1/ping", {}, token).status for token in (READER, OPSMAN)] == [403, 403]
             assert daemon.rows()["outbox"] == 1  # what the agent said at its first beat
     assert len({request.headers["idempotency-key"] for request in server.requests}) == 3

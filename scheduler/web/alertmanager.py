@@ -6,16 +6,15 @@ The form is Prometheus's: https://prometheus.io/docs/alerting/latest/configurati
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from scheduler.config.wording import counted
 from scheduler.outcome import Trigger
 from scheduler.wake import TEXT_LIMIT, Wake
-from scheduler.web.problem import bad
+from scheduler.web.request_bodies import AlertmanagerBody
 
-VERSION = "4"
 FIRING = "firing"
 LONGEST_SENDER = 200  # characters
 LONGEST_VALUE = 300  # characters of a label or an annotation
@@ -23,42 +22,28 @@ MOST_LEFT_OUT = 1_000_000  # alerts; a larger number is none that somebody has c
 ROOM_FOR_END = 100  # bytes of the text kept free to say how many alerts it leaves out
 
 
-def is_notification(body: Mapping[str, Any]) -> bool:
-    """Whether a body means to be one of Alertmanager's."""
-    return "alerts" in body
-
-
-def wake(agent: str, body: Mapping[str, Any], token: str = "") -> Wake:
+def wake(agent: str, body: AlertmanagerBody, token: str = "") -> Wake:
     """The wake that a notification asks for, sent with a token. Repeats for one group merge, as they have one sender.
 
-    Where all is resolved nobody needs to be woken: it is told by the next beat. Raises Problem for what is no notification.
+    Where all is resolved nobody needs to be woken: it is told by the next beat.
     """
-    if body.get("version") != VERSION:
-        raise bad(f'version: only "{VERSION}" of the body of Alertmanager\'s webhook is understood')
-    alerts = _alerts(body["alerts"])
+    alerts = sorted(body.alerts, key=lambda alert: _status(alert) != FIRING)  # those that fire first
     firing = any(_status(alert) == FIRING for alert in alerts)
     return Wake(agent, source=Trigger.WEBHOOK, sender=_sender(body), text=_told(body, alerts), urgent=firing, token=token)
 
 
-def _alerts(given: object) -> list[Mapping[str, Any]]:
-    """The alerts, those that fire first."""
-    if not isinstance(given, list) or not given or not all(isinstance(alert, dict) for alert in given):
-        raise bad("alerts: a list of one alert or more is wanted")
-    return sorted(given, key=lambda alert: _status(alert) != FIRING)
-
-
-def _sender(body: Mapping[str, Any]) -> str:
-    sender = f"{_value(body.get('receiver'))} {_value(body.get('groupKey'))}".encode(errors="replace").decode()
+def _sender(body: AlertmanagerBody) -> str:
+    sender = f"{_value(body.receiver)} {_value(body.group)}".encode(errors="replace").decode()
     if len(sender) <= LONGEST_SENDER:
         return sender
     return f"{sender[: LONGEST_SENDER - 17]} {sha256(sender.encode()).hexdigest()[:16]}"
 
 
-def _told(body: Mapping[str, Any], alerts: list[Mapping[str, Any]]) -> str:
+def _told(body: AlertmanagerBody, alerts: Sequence[Mapping[str, Any]]) -> str:
     """What the agent reads: as many alerts as fit into what is kept of a wake, and how many more there are."""
-    told = f"Alertmanager notifies: {_line(body.get('status'))}."
+    told = f"Alertmanager notifies: {_line(body.status)}."
     room = TEXT_LIMIT - ROOM_FOR_END
-    left_out = _number(body.get("truncatedAlerts"))
+    left_out = _number(body.truncated)
     for number, alert in enumerate(alerts):
         part = f"{told}\n\n{_alert(alert)}"
         if number and len(part.encode(errors="replace")) > room:

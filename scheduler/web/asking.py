@@ -3,189 +3,131 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.config import fields
-from scheduler.config.wording import written
 from scheduler.engine.inbox import Request
 from scheduler.engine.requests import Hold, LetGo, Note, Pause, Resume, RunJob, WakeAgent
 from scheduler.engine.runs import Cancel, Report
 from scheduler.outcome import Kind, Trigger
 from scheduler.reload import Reloaded
-from scheduler.tables import holds
 from scheduler.tables.targets import Target
 from scheduler.tables.times import iso
 from scheduler.wake import Wake
 from scheduler.web import alertmanager, reading
-from scheduler.web.call import Call, instant
+from scheduler.web.call import Call
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reading import check_reach
+from scheduler.web.request_bodies import (
+    ActivityBody,
+    AlertmanagerBody,
+    EmptyBody,
+    HoldBody,
+    PauseBody,
+    ReleaseBody,
+    ReloadBody,
+    ResultBody,
+    WakeBody,
+)
 from scheduler.work.entry import Key
 
-LONGEST_WORDS = 200
-MANY = 1_000_000
-HOLDER = re.compile(r"[A-Za-z0-9._:/@+-]{1,100}")
 
-
-async def wake(call: Call) -> dict[str, Any]:
+async def wake(call: Call, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
     """Wake an agent, with a text for it or with what Alertmanager notifies of; says what it waits for, if it does."""
     name = call.path["name"]
     check_reach(call, Kind.HEARTBEAT, name)
-    is_notification = alertmanager.is_notification(call.body)
-    found = alertmanager.wake(name, call.body, call.caller.name) if is_notification else _wake(call)
+    found = _wake(call, body) if isinstance(body, WakeBody) else alertmanager.wake(name, body, call.caller.name)
     number = await ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))
     wait = await run_in_threadpool(reading.wait, call, number)
     return {"wake": number} | (wait.as_data() if wait is not None and not wait.starts else {})
 
 
-def _wake(call: Call) -> Wake:
-    call.only("text")
-    text = call.body.get("text", "")
-    if not isinstance(text, str):
-        raise bad("text: write a text in quotes")
+def _wake(call: Call, body: WakeBody) -> Wake:
     source, sender = _source(call)
     token = sender if source is Trigger.API else ""
-    return Wake(call.path["name"], source=source, sender=sender, text=text, token=token)
+    return Wake(call.path["name"], source=source, sender=sender, text=body.text, token=token)
 
 
-async def run_job(call: Call) -> dict[str, int]:
+async def run_job(call: Call, _: EmptyBody) -> dict[str, int]:
     """Run a cron job now."""
-    call.only()
     check_reach(call, Kind.CRON, call.path["name"])
-    source, _ = _source(call)
+    source, _sender = _source(call)
     return {"wake": await ask(call, RunJob(call.path["name"], source))}
 
 
-async def result(call: Call) -> dict[str, int]:
-    """Take the result of a run that was to answer later: a text, which may be `truncated`, or an error."""
-    call.only("text", "error", "truncated")
-    run = await run_in_threadpool(reading.run, replace(call, body={}))
-    text, error = call.body.get("text"), call.body.get("error")
-    if (text is None) == (error is None) or not all(part is None or isinstance(part, str) for part in (text, error)):
-        raise bad("write either text or error, as a text in quotes")
-    truncated = call.body.get("truncated", False)
-    if not isinstance(truncated, bool):
-        raise bad("truncated: write true or false")
-    return {"run": await ask(call, Report(run["id"], text, error, truncated))}
+async def result(call: Call, body: ResultBody) -> dict[str, int]:
+    """Take the result of a run that was to answer later."""
+    run = await run_in_threadpool(reading.run, call)
+    return {"run": await ask(call, Report(run["id"], body.text, body.error, body.truncated))}
 
 
-async def cancel(call: Call) -> dict[str, Any]:
+async def cancel(call: Call, _: EmptyBody) -> dict[str, Any]:
     """End a run; `ended` is false for one in progress, which ends within seconds."""
-    call.only()
     run = await run_in_threadpool(reading.run, call)
     return {"run": run["id"], "ended": await ask(call, Cancel(run["id"]))}
 
 
-async def hold(call: Call) -> dict[str, Any]:
+async def hold(call: Call, body: HoldBody) -> dict[str, Any]:
     """Keep an agent's lane taken for a time, or for longer; `run` is the beat in progress, which is to be waited for."""
-    call.only("id", "for")
-    name, holder = call.path["name"], _holder(call.body.get("id"))
-    check_reach(call, Kind.HEARTBEAT, name)
-    until = call.reach.clock() + _span(call, holds.LONGEST)
-    return {"id": holder, "until": iso(until), "run": await ask(call, Hold(name, holder, until))}
-
-
-async def let_go(call: Call) -> dict[str, Any]:
-    """Let go of an agent's lane; the id stands in the body or in the query, for not every client sends a body with DELETE."""
-    call.only("id")
-    name, holder = call.path["name"], _holder(call.body.get("id", call.query.get("id")))
-    check_reach(call, Kind.HEARTBEAT, name)
-    await ask(call, LetGo(name, holder))
-    return {"id": holder}
-
-
-async def activity(call: Call) -> dict[str, Any]:
-    """Take note of whom an agent has just been spoken with, and of what waits there."""
-    call.only("channel", "target", "title", "queue", "pending_approvals")
     name = call.path["name"]
     check_reach(call, Kind.HEARTBEAT, name)
-    channel, whom, title = (_words(call, key) for key in ("channel", "target", "title"))
-    if (channel is None) != (whom is None) or (title is not None and whom is None):
-        raise bad("write channel and target together; a title only beside them")
-    queue, approvals = _number(call, "queue"), _number(call, "pending_approvals")
-    if whom is None and queue is None and approvals is None:
-        raise bad("write channel and target, or queue, or pending_approvals")
-    target = None if channel is None or whom is None else Target(channel, whom)
-    noted: dict[str, Any] = await ask(call, Note(name, target, title, queue, approvals))
+    until = call.reach.clock() + body.span
+    return {"id": body.id, "until": iso(until), "run": await ask(call, Hold(name, body.id, until))}
+
+
+async def let_go(call: Call, body: ReleaseBody) -> dict[str, Any]:
+    """Let go of an agent's lane."""
+    name = call.path["name"]
+    check_reach(call, Kind.HEARTBEAT, name)
+    await ask(call, LetGo(name, body.id))
+    return {"id": body.id}
+
+
+async def activity(call: Call, body: ActivityBody) -> dict[str, Any]:
+    """Take note of whom an agent has just been spoken with, and of what waits there."""
+    name = call.path["name"]
+    check_reach(call, Kind.HEARTBEAT, name)
+    target = None if body.channel is None or body.target is None else Target(body.channel, body.target)
+    noted: dict[str, Any] = await ask(call, Note(name, target, body.title, body.queue, body.pending_approvals))
     return noted
 
 
-def _words(call: Call, key: str) -> str | None:
-    """A text on one line; what stands for a control character in it is a blank."""
-    value = call.body.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > LONGEST_WORDS:
-        raise bad(f"{key}: write a text in quotes, of at most {LONGEST_WORDS} characters")
-    return "".join(sign if sign.isprintable() else " " for sign in value)
-
-
-def _number(call: Call, key: str) -> int | None:
-    value = call.body.get(key)
-    if value is None or (type(value) is int and 0 <= value <= MANY):
-        return value
-    raise bad(f"{key}: write a number from 0 to {MANY}")
-
-
-def _holder(value: object) -> str:
-    if isinstance(value, str) and HOLDER.fullmatch(value):
-        return value
-    raise bad("id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711")
-
-
-def _span(call: Call, longest: timedelta) -> timedelta:
-    try:
-        span = fields.some_duration(call.body.get("for"))
-    except ValueError as error:
-        raise bad(f"for: {error}") from error
-    if span > longest:
-        raise bad(f"for: at most {written(longest)}, and it can be prolonged")
-    return span
-
-
-async def pause_agent(call: Call) -> dict[str, Any]:
+async def pause_agent(call: Call, body: PauseBody) -> dict[str, Any]:
     """Pause one agent."""
-    return await _pause(call, (Kind.HEARTBEAT, call.path["name"]))
+    return await _pause(call, body, (Kind.HEARTBEAT, call.path["name"]))
 
 
-async def pause_job(call: Call) -> dict[str, Any]:
+async def pause_job(call: Call, body: PauseBody) -> dict[str, Any]:
     """Pause one cron job."""
-    return await _pause(call, (Kind.CRON, call.path["name"]))
+    return await _pause(call, body, (Kind.CRON, call.path["name"]))
 
 
-async def pause_all(call: Call) -> dict[str, Any]:
+async def pause_all(call: Call, body: PauseBody) -> dict[str, Any]:
     """Pause everything."""
-    return await _pause(call, None)
+    return await _pause(call, body, None)
 
 
-async def resume_agent(call: Call) -> dict[str, Any]:
+async def resume_agent(call: Call, _: EmptyBody) -> dict[str, Any]:
     """Resume one agent."""
     return await _resume(call, (Kind.HEARTBEAT, call.path["name"]))
 
 
-async def resume_job(call: Call) -> dict[str, Any]:
+async def resume_job(call: Call, _: EmptyBody) -> dict[str, Any]:
     """Resume one cron job."""
     return await _resume(call, (Kind.CRON, call.path["name"]))
 
 
-async def resume_all(call: Call) -> dict[str, Any]:
+async def resume_all(call: Call, _: EmptyBody) -> dict[str, Any]:
     """Resume everything."""
     return await _resume(call, None)
 
 
-async def reload(call: Call) -> dict[str, Any]:
+async def reload(call: Call, body: ReloadBody) -> dict[str, Any]:
     """Take the config up as it is now, or only say what that would change."""
-    call.only("dry_run")
     check_all(call)
-    dry = call.body.get("dry_run", False)
-    if not isinstance(dry, bool):
-        raise bad("dry_run: write true or false")
-    return _told(await run_in_threadpool(call.reach.reload, dry=dry))
+    return _told(await run_in_threadpool(call.reach.reload, dry=body.dry_run))
 
 
 def _told(reloaded: Reloaded) -> dict[str, Any]:
@@ -200,35 +142,24 @@ def _told(reloaded: Reloaded) -> dict[str, Any]:
     }
 
 
-async def _pause(call: Call, key: Key | None) -> dict[str, Any]:
-    call.only("for", "until")
+async def _pause(call: Call, body: PauseBody, key: Key | None) -> dict[str, Any]:
     _check_key(call, key)
-    until = _until(call)
+    until = _until(body, call.reach.clock())
     return {"paused": await ask(call, Pause(key, until))}
 
 
 async def _resume(call: Call, key: Key | None) -> dict[str, Any]:
-    call.only()
     _check_key(call, key)
     return {"resumed": await ask(call, Resume(key))}
 
 
-def _until(call: Call) -> datetime | None:
+def _until(body: PauseBody, now: datetime) -> datetime | None:
     """When a pause ends: after a time, at a time, or (None) when somebody ends it."""
-    now = call.reach.clock()
-    if "for" in call.body and "until" in call.body:
-        raise bad("write either for or until")
-    if "for" in call.body:
-        try:
-            return now + fields.some_duration(call.body["for"])
-        except ValueError as error:
-            raise bad(f"for: {error}") from error
-    if "until" not in call.body:
-        return None
-    until = instant("until", call.body["until"])
-    if until <= now:
+    if body.span is not None:
+        return now + body.span
+    if body.until is not None and body.until <= now:
         raise bad("until: that time is over")
-    return until
+    return body.until
 
 
 def _check_key(call: Call, key: Key | None) -> None:

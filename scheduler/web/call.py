@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +18,7 @@ from scheduler.web.callers import Caller
 from scheduler.web.gate import unknown_caller
 from scheduler.web.problem import Problem, bad
 from scheduler.web.reach import Reach
+from scheduler.web.request_bodies import Body, parse_body, parse_instant
 
 LARGEST_BODY = 64 * 1024  # bytes
 
@@ -26,18 +27,17 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who asks, for what. `path` holds the variable parts of the path, `body` the JSON object that was sent."""
+    """Who asks, for what. `path` holds the variable parts of the path."""
 
     reach: Reach
     caller: Caller
     path: Mapping[str, str]
     query: Mapping[str, str]
     headers: Headers
-    body: Mapping[str, Any]
 
     def only(self, *known: str) -> None:
-        """Raises Problem when the query or the body has a key that is none of these."""
-        for key in (*self.query, *self.body):
+        """Raises Problem when the query has a key that is none of these."""
+        for key in self.query:
             if key not in known:
                 raise bad(f"{key!r} is not known here; {', '.join(known) or 'nothing'} is")
 
@@ -46,32 +46,43 @@ def answering(reach: Reach, may: May, answer: Callable[[Call], Any]) -> Endpoint
     """An endpoint that reads, for a caller who may; `answer` runs in a thread of its own and gives plain data."""
 
     async def endpoint(request: Request) -> Response:
-        call = Call(reach, _caller(request, may), request.path_params, request.query_params, request.headers, {})
+        call = Call(reach, _caller(request, may), request.path_params, request.query_params, request.headers)
         return JSONResponse(await run_in_threadpool(answer, call))
 
     return endpoint
 
 
-def doing(reach: Reach, may: May, do: Callable[[Call], Awaitable[Any]], largest: int = LARGEST_BODY) -> Endpoint:
-    """An endpoint that changes something, for a caller who may; of a body it reads at most `largest` bytes."""
+def doing(
+    reach: Reach,
+    may: May,
+    do: Callable[[Call, Body], Awaitable[Any]],
+    *models: type[Body],
+    largest: int = LARGEST_BODY,
+) -> Endpoint:
+    """An endpoint that changes something, for a caller who may; of a body it reads at most `largest` bytes.
+
+    The body is the first of `models` whose marker was sent. Not every client sends one with DELETE: there the query counts too.
+    """
 
     async def endpoint(request: Request) -> Response:
-        caller = _caller(request, may)
-        call = Call(reach, caller, request.path_params, request.query_params, request.headers, await _body(request, largest))
-        return JSONResponse(await do(call))
+        call = Call(reach, _caller(request, may), request.path_params, request.query_params, request.headers)
+        sent = await _body(request, largest)
+        if request.method == "DELETE":
+            sent = {**call.query, **sent}
+        else:
+            call.only()
+        model = next(model for model in models if model.marker in (None, *sent))
+        return JSONResponse(await do(call, parse_body(sent, model)))
 
     return endpoint
 
 
 def instant(key: str, value: object) -> datetime:
-    """A time that was sent under `key`. Raises Problem unless it has its zone."""
+    """A time that was sent in the query under `key`. Raises Problem unless it has its zone."""
     try:
-        found = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if found is not None and found.tzinfo is not None:
-            return found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    raise bad(f"{key}: write a time with its zone, as in 2027-03-28T01:00:00Z")
+        return parse_instant(value)
+    except ValueError as error:
+        raise bad(f"{key}: {error}") from None
 
 
 def _caller(request: Request, may: May) -> Caller:

@@ -18,6 +18,7 @@ from scheduler.outcome import Kind
 from scheduler.web.call import Call
 from scheduler.web.problem import Problem, bad, not_found
 from scheduler.web.reading import check_reach
+from scheduler.web.request_bodies import ChecklistBody
 
 _TAG = re.compile(r'"?([0-9a-f]{64})"?')
 HOW = "GET it, and send its hash as `If-Match` or as hash; for a list that is not there yet, send `If-None-Match: *`"
@@ -37,13 +38,12 @@ def read(call: Call) -> dict[str, Any]:
     return _told(beat, found)
 
 
-async def write(call: Call) -> dict[str, Any]:
+async def write(call: Call, body: ChecklistBody) -> dict[str, Any]:
     """Put a text in the place of the version that is named; nothing changes where another one stands."""
-    call.only("text", "hash")
     beat = _beat(call)
     if _is_text(beat):
         raise Problem(409, "in_config", await run_in_threadpool(_where, call, beat))
-    text, expected = _text(call), _expected(call)
+    text, expected = _checked(body.text), _expected(call, body.hash)
     return _told(beat, await run_in_threadpool(_write, beat, text, expected))
 
 
@@ -83,10 +83,8 @@ def _refused(beat: Heartbeat, refusal: Refusal) -> Problem:
     return Problem(409, f"checklist_{refusal.value}", f"{beat.checklist} of {beat.name} is {why}")
 
 
-def _text(call: Call) -> str:
-    text = call.body.get("text")
-    if not isinstance(text, str):
-        raise bad("text: write the whole checklist as a text")
+def _checked(text: str) -> str:
+    """A text that a file can hold."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -98,14 +96,14 @@ def _text(call: Call) -> str:
     return text
 
 
-def _expected(call: Call) -> str | None:
+def _expected(call: Call, hash_sent: str | None) -> str | None:
     """The version that is to be replaced, by its hash; None: there is to be none."""
-    named, none = call.headers.get("if-match", call.body.get("hash")), call.headers.get("if-none-match")
+    named, none = call.headers.get("if-match", hash_sent), call.headers.get("if-none-match")
     if named is None and none == "*":
         return None
     if named is None or none is not None:
         raise Problem(428, "version_wanted", HOW)
-    if isinstance(named, str) and (found := _TAG.fullmatch(named)):
+    if named is not None and (found := _TAG.fullmatch(named)):
         return found[1]
     raise bad(f"hash: this is none; {HOW}")
 

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from scheduler.web import asking, checklists, foresight, health, reading, telling
-from scheduler.web.call import answering, doing
+from scheduler.web.call import Call, Endpoint, answering, doing
 from scheduler.web.problem import HANDLERS
 from scheduler.web.reach import Reach
+from scheduler.web.request_bodies import (
+    ActivityBody,
+    AlertmanagerBody,
+    Body,
+    ChecklistBody,
+    EmptyBody,
+    HoldBody,
+    PauseBody,
+    PingBody,
+    ReleaseBody,
+    ReloadBody,
+    ResultBody,
+    WakeBody,
+)
 
 LARGEST_WAKE = 1024 * 1024  # bytes; Alertmanager does not send again what was refused, however many alerts it holds
 LARGEST_CHECKLIST = 512 * 1024  # JSON may need six bytes for one of the text
@@ -21,6 +38,9 @@ def application(reach: Reach) -> Starlette:
 
 
 def _routes(reach: Reach) -> list[Route]:
+    def operate(do: Callable[[Call, Body], Awaitable[Any]], model: type[Body]) -> Endpoint:
+        return doing(reach, "operate", do, model)
+
     probes = {"/metrics": health.metrics, "/healthz": health.alive, "/readyz": health.ready}
     reads = {
         "/api/v1/status": reading.overview,
@@ -35,28 +55,31 @@ def _routes(reach: Reach) -> list[Route]:
         "/api/v1/outbox": reading.outbox,
     }
     operations = {
-        "/-/reload": asking.reload,
-        "/api/v1/cron/{name}/run": asking.run_job,
-        "/api/v1/agents/{name}/pause": asking.pause_agent,
-        "/api/v1/agents/{name}/resume": asking.resume_agent,
-        "/api/v1/cron/{name}/pause": asking.pause_job,
-        "/api/v1/cron/{name}/resume": asking.resume_job,
-        "/api/v1/runs/{id}/result": asking.result,
-        "/api/v1/agents/{name}/activity": asking.activity,
-        "/api/v1/runs/{id}/cancel": asking.cancel,
-        "/api/v1/outbox/{id}/retry": telling.send_again,
-        "/api/v1/outbox/{id}/drop": telling.drop,
-        "/api/v1/ping": telling.ping,
-        "/api/v1/pause": asking.pause_all,
-        "/api/v1/resume": asking.resume_all,
+        "/-/reload": operate(asking.reload, ReloadBody),
+        "/api/v1/cron/{name}/run": operate(asking.run_job, EmptyBody),
+        "/api/v1/agents/{name}/pause": operate(asking.pause_agent, PauseBody),
+        "/api/v1/agents/{name}/resume": operate(asking.resume_agent, EmptyBody),
+        "/api/v1/cron/{name}/pause": operate(asking.pause_job, PauseBody),
+        "/api/v1/cron/{name}/resume": operate(asking.resume_job, EmptyBody),
+        "/api/v1/runs/{id}/result": operate(asking.result, ResultBody),
+        "/api/v1/agents/{name}/activity": operate(asking.activity, ActivityBody),
+        "/api/v1/runs/{id}/cancel": operate(asking.cancel, EmptyBody),
+        "/api/v1/outbox/{id}/retry": operate(telling.send_again, EmptyBody),
+        "/api/v1/outbox/{id}/drop": operate(telling.drop, EmptyBody),
+        "/api/v1/ping": operate(telling.ping, PingBody),
+        "/api/v1/pause": operate(asking.pause_all, PauseBody),
+        "/api/v1/resume": operate(asking.resume_all, EmptyBody),
     }
+    wakes: tuple[type[WakeBody | AlertmanagerBody], ...] = (AlertmanagerBody, WakeBody)
+    wake = doing(reach, "wake", asking.wake, *wakes, largest=LARGEST_WAKE)
+    edit = doing(reach, "edit", checklists.write, ChecklistBody, largest=LARGEST_CHECKLIST)
     return [
         *(Route(path, make(reach), methods=["GET"]) for path, make in probes.items()),
         *(Route(path, answering(reach, "read", answer), methods=["GET"]) for path, answer in reads.items()),
-        *(Route(path, doing(reach, "operate", do), methods=["POST"]) for path, do in operations.items()),
-        Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.hold), methods=["PUT"]),
-        Route("/api/v1/agents/{name}/busy", doing(reach, "operate", asking.let_go), methods=["DELETE"]),
+        *(Route(path, do, methods=["POST"]) for path, do in operations.items()),
+        Route("/api/v1/agents/{name}/busy", operate(asking.hold, HoldBody), methods=["PUT"]),
+        Route("/api/v1/agents/{name}/busy", operate(asking.let_go, ReleaseBody), methods=["DELETE"]),
         Route(CHECKLIST, answering(reach, "read", checklists.read), methods=["GET"]),
-        Route(CHECKLIST, doing(reach, "edit", checklists.write, LARGEST_CHECKLIST), methods=["PUT"]),
-        Route("/api/v1/agents/{name}/wake", doing(reach, "wake", asking.wake, LARGEST_WAKE), methods=["POST"]),
+        Route(CHECKLIST, edit, methods=["PUT"]),
+        Route("/api/v1/agents/{name}/wake", wake, methods=["POST"]),
     ]

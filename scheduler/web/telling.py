@@ -16,29 +16,28 @@ from scheduler.web import reading
 from scheduler.web.asking import ask, check_all
 from scheduler.web.call import Call
 from scheduler.web.problem import bad, not_found
+from scheduler.web.request_bodies import EmptyBody, PingBody
 
 
-async def send_again(call: Call) -> dict[str, Any]:
+async def send_again(call: Call, _: EmptyBody) -> dict[str, Any]:
     """Have a message sent as soon as possible."""
     return await _move(call, SendAgain)
 
 
-async def drop(call: Call) -> dict[str, Any]:
+async def drop(call: Call, _: EmptyBody) -> dict[str, Any]:
     """Give a message up for good."""
     return await _move(call, Drop)
 
 
 async def _move(call: Call, request: Callable[[int], Request]) -> dict[str, Any]:
-    call.only()
     letter_id = await run_in_threadpool(reading.letter, call)
     return {"message": letter_id, "channel": await ask(call, request(letter_id))}
 
 
-async def ping(call: Call) -> dict[str, Any]:
+async def ping(call: Call, body: PingBody) -> dict[str, Any]:
     """Try one channel, as `chat:4711` one with a target, or all that need none, with a message that goes past the outbox."""
-    call.only("channel")
     check_all(call)
-    channels = _tried(call)
+    channels = _tried(call, body.channel)
     network, now = call.reach.settings().network, call.reach.clock()
     sent = await asyncio.gather(*(run_in_threadpool(trial.send, channel, network, now) for channel in channels))
     return {
@@ -49,11 +48,11 @@ async def ping(call: Call) -> dict[str, Any]:
     }
 
 
-def _tried(call: Call) -> list[Channel]:
-    declared, named = call.reach.settings().channels, call.body.get("channel")
+def _tried(call: Call, named: str | None) -> list[Channel]:
+    declared = call.reach.settings().channels
     if named is None:
         return [channel for channel in trial.all_of(declared) if not channel.open]
-    name, _, whom = named.partition(":") if isinstance(named, str) else ("", "", "")
+    name, _, whom = named.partition(":")
     if name not in declared:
         raise not_found(f"channel {name!r}")
     try:

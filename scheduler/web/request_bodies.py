@@ -1,0 +1,218 @@
+"""Request bodies: what may be sent to each path that changes something, as models, and one sentence for what may not.
+
+The `description` of a field says what to write there. It is part of the JSON schema and of the error message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from scheduler.config import fields, forms
+from scheduler.config.advice import either
+from scheduler.config.wording import written
+from scheduler.tables import holds
+from scheduler.web.problem import bad
+
+LONGEST_WORDS = 200
+MANY = 1_000_000
+VERSION = '"4": only this version of the body of Alertmanager\'s webhook is understood'
+HOLDER = r"^[A-Za-z0-9._:/@+-]{1,100}$"
+
+
+def parse_instant(value: object) -> datetime:
+    """A time with its zone, in UTC. Raises ValueError for anything else."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if found is not None and found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError("write a time with its zone, as in 2027-03-28T01:00:00Z")
+
+
+def _on_one_line(text: str | None) -> str | None:
+    """A blank stands for each control character."""
+    return text and "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _hold_span(value: object) -> timedelta:
+    span = fields.some_duration(value)
+    if span > holds.LONGEST:
+        raise ValueError(f"at most {written(holds.LONGEST)}, and it can be prolonged")
+    return span
+
+
+_SPAN = {"type": "string", "pattern": forms.SPAN}
+
+Truth = Annotated[bool, Field(description="true or false")]
+Text = Annotated[str, Field(description="a text in quotes")]
+TextOrNone = Annotated[str | None, Field(description="a text in quotes")]
+Words = Annotated[
+    str | None,
+    Field(max_length=LONGEST_WORDS, description=f"a text in quotes, of at most {LONGEST_WORDS} characters"),
+    AfterValidator(_on_one_line),
+]
+Count = Annotated[int | None, Field(ge=0, le=MANY, description=f"a number from 0 to {MANY}")]
+Holder = Annotated[str, Field(pattern=HOLDER, description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711")]
+SpanOrNone = Annotated[timedelta | None, PlainValidator(fields.some_duration), WithJsonSchema(_SPAN)]
+HoldSpan = Annotated[timedelta, PlainValidator(_hold_span), WithJsonSchema(_SPAN), Field(description=either(fields.SPANS))]
+InstantOrNone = Annotated[
+    datetime | None, PlainValidator(parse_instant), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+
+
+class RequestBody(BaseModel):
+    """A JSON object with these keys and no others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    marker: ClassVar[str | None] = None  # the key by which this is told from the other bodies of a path
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """The keys that may be sent."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+
+class EmptyBody(RequestBody):
+    """No keys."""
+
+
+class WakeBody(RequestBody):
+    """What an agent is to read when it wakes."""
+
+    text: Text = ""
+
+
+class AlertmanagerBody(RequestBody):
+    """Version 4 of the body of Alertmanager's webhook.
+
+    Of all else nothing is expected, since Alertmanager does not send again what was refused.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+    marker = "alerts"
+
+    version: Annotated[Literal["4"], Field(description=VERSION)]
+    alerts: Annotated[list[dict[str, Any]], Field(min_length=1, description="a list of one alert or more")]
+    status: Any = None
+    receiver: Any = None
+    group: Any = Field(None, alias="groupKey")
+    truncated: Any = Field(None, alias="truncatedAlerts")
+
+
+class ResultBody(RequestBody):
+    """The result of a run that answers later: a text, which may be `truncated`, or an error."""
+
+    text: TextOrNone = None
+    error: TextOrNone = None
+    truncated: Truth = False
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.text is None) == (self.error is None):
+            raise ValueError("write either text or error, as a text in quotes")
+        return self
+
+
+class HoldBody(RequestBody):
+    """Who takes an agent's lane, and for how long."""
+
+    id: Holder
+    span: HoldSpan = Field(alias="for")
+
+
+class ReleaseBody(RequestBody):
+    """Who lets go of an agent's lane."""
+
+    id: Holder
+
+
+class ActivityBody(RequestBody):
+    """Whom an agent has just been spoken with, and what waits there."""
+
+    channel: Words = None
+    target: Words = None
+    title: Words = None
+    queue: Count = None
+    pending_approvals: Count = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if (self.channel is None) != (self.target is None) or (self.title is not None and self.target is None):
+            raise ValueError("write channel and target together; a title only beside them")
+        if self.target is None and self.queue is None and self.pending_approvals is None:
+            raise ValueError("write channel and target, or queue, or pending_approvals")
+        return self
+
+
+class PauseBody(RequestBody):
+    """How long a pause lasts; with neither key until somebody ends it."""
+
+    span: SpanOrNone = Field(None, alias="for")
+    until: InstantOrNone = None
+
+    @model_validator(mode="after")
+    def _has_one_end(self) -> Self:
+        if self.span is not None and self.until is not None:
+            raise ValueError("write either for or until")
+        return self
+
+
+class ReloadBody(RequestBody):
+    """Whether the config is only to be compared."""
+
+    dry_run: Truth = False
+
+
+class PingBody(RequestBody):
+    """The channel to try; none for all."""
+
+    channel: TextOrNone = None
+
+
+class ChecklistBody(RequestBody):
+    """A checklist, and the version that it replaces, where no header says that."""
+
+    text: Annotated[str, Field(description="the whole checklist as a text")]
+    hash: TextOrNone = None
+
+
+Body = TypeVar("Body", bound=RequestBody)
+
+
+def parse_body(sent: Mapping[str, Any], model: type[Body]) -> Body:
+    """What was sent, as a value of its model. Raises Problem with one sentence on what is wrong."""
+    try:
+        return model.model_validate(sent)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        raise bad(_sentence(min(faults, key=lambda fault: fault["type"] != "extra_forbidden"), model)) from None
+
+
+def _sentence(fault: ErrorDetails, model: type[RequestBody]) -> str:
+    """Our words for a finding of pydantic: its own name Python's types."""
+    key = str(fault["loc"][0]) if fault["loc"] else ""
+    if fault["type"] == "extra_forbidden":
+        return f"{key!r} is not known here; {', '.join(model.keys()) or 'nothing'} is"
+    if fault["type"] == "value_error":
+        reason = str(fault["ctx"]["error"])
+        return f"{key}: {reason}" if key else reason
+    if not key:
+        return f"a key of the body is no text; {', '.join(model.keys()) or 'nothing'} is known here"
+    described = {field.alias or name: field.description for name, field in model.model_fields.items()}
+    return f"{key}: write {described[key]}"

@@ -1,0 +1,42 @@
+"""Request bodies: each says in its JSON schema what may be sent, so that the interface can be described from it."""
+
+import pytest
+
+from scheduler.web.problem import Problem
+from scheduler.web.request_bodies import AlertmanagerBody, EmptyBody, HoldBody, PauseBody, RequestBody, ResultBody, parse_body
+
+MODELS = RequestBody.__subclasses__()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_body_has_a_schema_with_the_keys_that_may_be_sent(model: type[RequestBody]) -> None:
+    schema = model.model_json_schema()
+    assert list(schema["properties"]) == model.keys() if model is not EmptyBody else schema["properties"] == {}
+    assert schema.get("additionalProperties", True) is (model is AlertmanagerBody)
+
+
+def test_a_schema_says_what_the_daemon_checks() -> None:
+    hold = HoldBody.model_json_schema()
+    assert hold["required"] == ["id", "for"]
+    assert hold["properties"]["id"]["pattern"] == "^[A-Za-z0-9._:/@+-]{1,100}$"
+
+
+@pytest.mark.parametrize(
+    ("model", "sent", "message"),
+    [
+        (PauseBody, {"for": None}, "for: an empty value is not a duration; write 90s, 30m or 1h30m"),
+        (PauseBody, {"fro": "1h", "for": 3}, "'fro' is not known here; for, until is"),
+        (PauseBody, {"\ud800": "1h"}, "a key of the body is no text; for, until is known here"),
+        (ResultBody, {}, "write either text or error, as a text in quotes"),
+        (ResultBody, {"text": "x", "truncated": 1}, "truncated: write true or false"),
+        (ResultBody, {"text": 5}, "text: write a text in quotes"),
+        (HoldBody, {"id": "chat\n", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+        (AlertmanagerBody, {"version": "4", "alerts": ["x"]}, "alerts: write a list of one alert or more"),
+    ],
+)
+def test_a_body_that_makes_no_sense_is_refused_with_what_to_write(
+    model: type[RequestBody], sent: dict[str, object], message: str
+) -> None:
+    with pytest.raises(Problem) as refused:
+        parse_body(sent, model)
+    assert (refused.value.status, refused.value.code, refused.value.message) == (400, "bad_request", message)
