@@ -42,6 +42,7 @@ from scheduler.outcome import FAILURES, Ending
 from scheduler.reload import Reloader
 from scheduler.rhythm import Rhythm
 from scheduler.settings import Settings
+from scheduler.systemd import ServiceManager
 from scheduler.tables import once
 from scheduler.tables.boots import Boot
 from scheduler.tables.store import Unavailable
@@ -56,6 +57,7 @@ from scheduler.work.process import Children
 
 LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
+END_TAKES = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
 
 
 def utc_now() -> datetime:
@@ -78,6 +80,7 @@ class Daemon:
 
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
         self._watch = Watch(path, self._file_changed)  # made first: what changes from here on is a change
+        self._systemd = ServiceManager(environ)
         loaded = load.load(path, environ, today=Today(utc_now(), once.knows, strict=False))
         self.settings = loaded.settings
         for warning in loaded.warnings:
@@ -170,6 +173,7 @@ class Daemon:
         listens = self._server.url if self._server else None
         entries = len(self.engine.plan.entries)
         event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
+        self._systemd.report_ready()
 
     def warm_up(self) -> None:
         """Make the files of the lanes: for a thousand agents half a second that no run should wait for."""
@@ -185,14 +189,23 @@ class Daemon:
         again_at = self.engine.tick(now())
         ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
         self._start_reload()
-        wait = min((again_at - utc_now()).total_seconds(), LONGEST_SLEEP)
-        return wait if ping_in is None else min(wait, ping_in)
+        self._systemd.report_status(self._status())
+        watchdog_in = self._systemd.ping(time.monotonic())  # here alone: where this thread hangs, the pings must stop
+        waits = ((again_at - utc_now()).total_seconds(), LONGEST_SLEEP, ping_in, watchdog_in)
+        return min(wait for wait in waits if wait is not None)
+
+    def _status(self) -> str:
+        """The line that `systemctl status` shows: what is wrong, or how much there is to do."""
+        problem = self.engine.health.problem or self.reloader.standing.problem
+        return problem or f"{len(self.engine.plan.entries)} agents and jobs"
 
     def _stop(self) -> None:
         """Let what runs end within the grace, then cut it; messages go out as far as time allows."""
+        grace_seconds = self.engine.plan.settings.limits.shutdown_grace.total_seconds()
+        self._systemd.report_stopping(grace_seconds + CUT_TAKES + END_TAKES)
         self.engine.stopping = True
         hurry = 2 if self._stops else 1  # which signal means "at once"
-        grace = time.monotonic() + self.engine.plan.settings.limits.shutdown_grace.total_seconds()
+        grace = time.monotonic() + grace_seconds
         self._loop(lambda: not self.engine.busy() or self._stops >= hurry or time.monotonic() >= grace, grace)
         self.engine.cut_runs(now())
         cut = time.monotonic() + CUT_TAKES
@@ -208,6 +221,7 @@ class Daemon:
         self.store.close()
         self._lock.release()
         event(logging.INFO, "stopped")
+        self._systemd.close()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
@@ -227,10 +241,11 @@ class Daemon:
         self._reload(doubt=True)
 
     def _reload(self, *, doubt: bool = False) -> None:
-        try:
-            self.reloader.reload(doubt=doubt)
-        except (ConfigError, Refused):
-            return  # told in the log, in /metrics and in status
+        with self._systemd.reloading(time.monotonic()):
+            try:
+                self.reloader.reload(doubt=doubt)
+            except (ConfigError, Refused):
+                return  # told in the log, in /metrics and in status
 
     async def _carry(self, claim: Claim, children: Children) -> Ending:
         """One attempt, with its agent's lane taken as long as it lasts; its children inherit the lane."""

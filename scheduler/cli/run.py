@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import sys
@@ -47,5 +48,6 @@ def run(duration: timedelta | None, once: bool, form: logs.Form, level: str, pat
     if once and duration:
         raise Mistake("--once ends by itself; leave --for away")
     logs.set_up(sys.stderr, form=form, level=getattr(logging, level.upper()))
+    faulthandler.enable()  # on SIGABRT, which systemd's watchdog sends, every thread says where it stands
     daemon = Daemon(path, os.environ, listen=not once)
     return daemon.run_once() if once else daemon.run(duration=duration)
