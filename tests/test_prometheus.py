@@ -117,7 +117,7 @@ providers: {anthropic: {api_key: k, base_url: "MODEL"}}
 prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
 defaults: {agent: {runner: {kind: command, argv: [sh, -c, "cat > /dev/null; echo HEARTBEAT_OK"]}}}
 agents:
-  quiet: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log}}
+  quiet: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log, precheck: "date"}}
   night: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log, enabled: false}}
   loud:
     runner: {kind: command, argv: [sh, -c, "cat > /dev/null; date"]}
@@ -204,6 +204,8 @@ agents:
   day: {heartbeat: {interval: 1m, active_hours: "08:00-08:05"}}
   idle: {heartbeat: {interval: 1m, enabled: false}}
   held: {heartbeat: {interval: 1m}}
+  cut: {heartbeat: {interval: 1m}}
+  blind: {heartbeat: {interval: 1m, precheck: look}}
   renamed: {runner: {kind: anthropic}, model: claude-sonnet-5, heartbeat: {interval: 1m, budget: {usd_per_day: 1}}}
   unpriced: {runner: {kind: anthropic}, model: claude-opus-9, heartbeat: {interval: 1m}}
   refused: {runner: {kind: anthropic, provider: stingy}, heartbeat: {interval: 1m}}
@@ -273,9 +275,11 @@ def troubled(play: Callable[..., World], model: Server, stingy: Server, picky: S
         scripts={
             "loud": lambda asked: f"The disk is full, {next(count)}.",
             "failing": lambda asked: 3,
+            "cut": lambda asked: '{"text": "The disk is", "truncated": true}',
             "long": lambda asked: Takes("", timedelta(minutes=3)),
             "longer": lambda asked: Takes("", timedelta(minutes=4)),
         },
+        prechecks={"blind": lambda asked: 1},
         sends=sent,
     )
 

@@ -33,6 +33,7 @@ from scheduler.settings import Network
 MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
 MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status
 CONNECT = 10.0  # seconds for name, connection and TLS together
+CLOSING_ROUNDS = 4  # of the loop, in which transports close their sockets: TLS within a proxy's tunnel takes the most
 IN_ONE_PIECE = 512 * 1024  # bytes; aiohttp warns of larger bodies that are handed over as bytes
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
@@ -284,6 +285,8 @@ class _Pool:
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()
+        for _ in range(CLOSING_ROUNDS):
+            await asyncio.sleep(0)
 
     def _open(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
