@@ -7,6 +7,7 @@ what is not is named with its line.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -82,8 +83,12 @@ class Crontab:
 
 
 def identity(job: Job) -> Identity:
-    """What makes a job of the config the same as a line: when it fires, what it runs, what that reads."""
-    return _identity(job.schedule, job.command, job.stdin)
+    """What makes a job of the config the same as a line: when it fires, what it runs, what that reads.
+
+    A line has no blanks before its command, and a list stands in it as the shell reads it.
+    """
+    command = shlex.join(job.command) if isinstance(job.command, tuple) else (job.command or "").lstrip(BLANKS)
+    return _identity(job.schedule, command, job.stdin)
 
 
 def read(text: str, zone: ZoneInfo, named: Callable[[str], ZoneInfo], *, user_column: bool = False) -> Crontab:

@@ -130,7 +130,7 @@ def _command(job: Job) -> str:
     if job.command is None:
         return ""
     command = job.command if isinstance(job.command, str) else shlex.join(job.command)
-    command = command.strip(crontab.BLANKS)
+    command = command.lstrip(crontab.BLANKS)  # those at its end belong to the command, and make it another job
     if any(not sign.isprintable() and sign != "\t" for sign in command):
         raise Unsayable("its command has several lines, or signs that do not print; put it into a script")
     text = joined(command, job.stdin)

@@ -68,7 +68,7 @@ TIMES = st.one_of(
     st.builds("{} {} {} {} {}".format, FIELDS, FIELDS, FIELDS.filter(lambda field: field != "0"), st.just("*"), DAYS_OF_WEEK),
     st.sampled_from(["@daily", "@Hourly", "@reboot", "  0  3 * * * "]),
 )
-COMMANDS = st.text(st.sampled_from("ab%\\'\" $#=-*5/"), min_size=1).map(lambda found: f"run {found}".strip())
+COMMANDS = st.text(st.sampled_from("ab%\\'\" $#=-*5/"), min_size=1).map(lambda found: f"run {found}")
 INPUTS = st.one_of(st.just(""), st.text(st.sampled_from("ab% \n")).map(lambda found: f"{found}\n"))
 
 

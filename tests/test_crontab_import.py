@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from config_file import RIGHT, SMALL, read
+from config_file import RIGHT, SMALL, read, write
 
 from cron import crontab
 from cron.job import Job
@@ -84,6 +84,17 @@ def test_without_a_config_the_jobs_are_printed_and_what_there_is_to_say_is_said(
         "    retries: 0\n"
     )
     assert err[-1] == "1 job; the next 7 days: 7 runs, at the same instants as the crontab's"
+
+
+@pytest.mark.parametrize("command", ["'backup  '", "' backup x'", "[backup, --all, a b]"])
+def test_importing_what_was_exported_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    text = f'timezone: UTC\ncron:\n  a: {{schedule: "0 3 * * *", command: {command}, workdir: {ME.pw_dir}}}\n'
+    path = write(tmp_path, text)
+    assert main(["cron", "export", "-c", str(path), "--timezone", "UTC"]) == 0
+    exported = table(tmp_path, capsys.readouterr().out)
+    assert main(["cron", "import", str(exported), "--into", str(path), "--timezone", "UTC"]) == 0
+    assert "nothing to add" in capsys.readouterr().out
+    assert path.read_text() == text
 
 
 def test_what_stands_before_a_line_becomes_its_job_s_surroundings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
