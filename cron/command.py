@@ -10,6 +10,7 @@ from cron.job import Job
 
 WAKE_TEXT_BYTES = 4096  # of UTF-8, everything counted
 QUOTE = "| "
+NOT_RUN = {126: "the shell could not run a program", 127: "the shell found no such program"}  # by exit code
 CUT = "(earlier output left out)"
 
 

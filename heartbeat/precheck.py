@@ -14,6 +14,7 @@ KEEP = 64 * 1024  # bytes of output that are read; what is longer is never taken
 MAX_OUTPUT = 16 * 1024  # characters of it that go into the prompt
 MAX_ERROR = 2000
 NO_WORK = "NO_WORK"
+NOT_FOUND = 127  # the exit code of a shell that found no such program
 
 
 class Found(StrEnum):
@@ -48,7 +49,7 @@ async def look(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start
     output = ended.output.decode(errors="replace").replace("\0", "")
     if ended.ended_by not in (None, "timeout"):
         return Checked(Found.CUT, ended.exit_code, output, "was cut short")
-    error = _error(precheck, ended)
+    error = _error(heartbeat, precheck, ended)
     if error is not None:
         return Checked(Found.FAILED, ended.exit_code, output, error)
     if _says_no(output):
@@ -58,9 +59,11 @@ async def look(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start
     return Checked(Found.UNCHANGED if same else Found.WORK, 0, output, digest=digest)
 
 
-def _error(precheck: Precheck, ended: Ended) -> str | None:
+def _error(heartbeat: Heartbeat, precheck: Precheck, ended: Ended) -> str | None:
     """What went wrong, with the end of what the command said about it; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
+    if ended.exit_code == NOT_FOUND:
+        what = f"{what} (the shell found no such program, in {heartbeat.workspace})"
     if ended.timed_out:
         what = f"did not end within {precheck.timeout}"
     said = ended.errors.decode(errors="replace").replace("\0", "").strip()

@@ -73,7 +73,7 @@ def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
 
 def test_one_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
     sent = waited(command.send)(("./tell.sh",), tmp_path, message(), Children("here").start)
-    assert sent == Sent("retry", "no such program: './tell.sh'", None)
+    assert sent == Sent("retry", f"no such program: './tell.sh'; looked in {tmp_path}", None)
 
 
 def test_a_text_of_100_kb_arrives_whole_even_where_nobody_reads_it(tmp_path: Path) -> None:

@@ -279,11 +279,14 @@ def test_what_cannot_be_started_is_a_problem_in_one_line(tmp_path: Path) -> None
     (tmp_path / "bare").chmod(0o700)
     (tmp_path / "lost").write_text("#!/no/such/shell\n")
     (tmp_path / "lost").chmod(0o700)
-    problems = {name: start(name, cwd=tmp_path).problem for name in ("nonesuch", "./none", "./plain", "./bare", "./lost")}
+    path = {"PATH": "/usr/bin:/bin"}
+    problems = {
+        name: start(name, cwd=tmp_path, env=path).problem for name in ("nonesuch", "./none", "./plain", "./bare", "./lost")
+    }
     assert problems == {
-        "nonesuch": "no such program: 'nonesuch'",
-        "./none": "no such program: './none'",
-        "./plain": "may not run './plain': it is not executable (chmod +x)",
+        "nonesuch": "no such program: 'nonesuch'; PATH is /usr/bin:/bin",
+        "./none": f"no such program: './none'; looked in {tmp_path}",
+        "./plain": f"may not run './plain': it is not executable (chmod +x); looked in {tmp_path}",
         "./bare": "cannot start './bare': it is neither a binary nor does it begin with '#!'",
         "./lost": "cannot start './lost': the interpreter named in its first line does not exist",
     }

@@ -127,7 +127,7 @@ async def run(job: Job, resources: Resources) -> Ending:
 
 def _ending(job: Job, ended: Ended, veil: Veil) -> Ending:
     output = _output(ended, veil)
-    error = _error(ended, veil)
+    error = _error(job, ended, veil)
     if error is None:
         return Ending(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
     outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
@@ -151,9 +151,11 @@ def _with_message(job: Job, ending: Ending) -> Ending:
     return replace(ending, message="\n".join(part for part in told if part))
 
 
-def _error(ended: Ended, veil: Veil) -> str | None:
+def _error(job: Job, ended: Ended, veil: Veil) -> str | None:
     """What went wrong, in one line and the end of its standard error; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
+    if isinstance(job.command, str) and what and ended.exit_code in command.NOT_RUN:
+        what = f"{what} ({command.NOT_RUN[ended.exit_code]}, in {job.workdir})"
     if ended.timed_out:
         what = "did not end within its timeout"
     said = veil.over(ended.errors.decode(errors="replace").replace("\0", "")).strip()

@@ -91,7 +91,7 @@ class Children:
         except (OSError, ValueError, RuntimeError) as error:
             if is_scarcity(error):
                 raise
-            return _never_started(problem=_why_not(error, argv[0], cwd), why=None)
+            return _never_started(problem=_why_not(error, argv[0], cwd, env), why=None)
         child = _Child(process, stdin, Kept(keep, tail=keep_tail))
         self._living.add(child)
         if self._why:
@@ -351,7 +351,7 @@ def _never_started(problem: str | None, why: Why | None) -> Ended:
     return Ended(None, b"", b"", truncated=False, timed_out=why == "timeout", problem=problem, ended_by=why)
 
 
-def _why_not(error: OSError | ValueError | RuntimeError, program: str, cwd: Path) -> str:
+def _why_not(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:
     """One line on why nothing was started, from what exec and chdir say."""
     if not isinstance(error, OSError):
         return f"cannot start {program!r}: {error}"
@@ -360,12 +360,17 @@ def _why_not(error: OSError | ValueError | RuntimeError, program: str, cwd: Path
     if isinstance(error, FileNotFoundError) and "/" in program and (cwd / program).exists():
         return f"cannot start {program!r}: the interpreter named in its first line does not exist"
     if isinstance(error, FileNotFoundError):
-        return f"no such program: {program!r}"
+        return f"no such program: {program!r}; {_where(program, cwd, env)}"
     if isinstance(error, PermissionError):
-        return f"may not run {program!r}: it is not executable (chmod +x)"
+        return f"may not run {program!r}: it is not executable (chmod +x); {_where(program, cwd, env)}"
     if error.errno == errno.ENOEXEC:
         return f"cannot start {program!r}: it is neither a binary nor does it begin with '#!'"
     return f"cannot start {program!r}: {error.strerror}"
+
+
+def _where(program: str, cwd: Path, env: Mapping[str, object]) -> str:
+    """Where a program was looked for; a PATH that is a secret shows as one."""
+    return f"looked in {cwd}" if "/" in program else f"PATH is {env.get('PATH', os.environ.get('PATH', os.defpath))}"
 
 
 def _pidfd(pid: int) -> int | None:
