@@ -15,7 +15,7 @@ GOOD = """\
 agents:
   ops:
     runner: {kind: command, argv: [cat]}
-    heartbeat: {interval: 30m, deliver: log}
+    heartbeat: {interval: 30m, deliver: log, on_missing: create}
 cron:
   ops: {every: 1m, command: "true"}
   tick: {every: 1h, command: "true"}
@@ -189,3 +189,73 @@ def no_umask() -> Iterator[None]:
 def test_the_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     assert {"agents", "cron", "defaults"} <= json.loads(capsys.readouterr().out)["properties"].keys()
+
+
+LEFT_OUT = "links are not followed, so that it is left out of the prompt"
+NEEDS = """\
+channels: {pager: {kind: command, argv: [no-such-pager]}}
+defaults: {heartbeat: {interval: 30m, deliver: log}, agent: {runner: {kind: command, argv: [cat]}}}
+agents:
+  here:
+    context: [SOUL.md, link.md, far.md, LARGE.md, FOLDER]
+    runner: {kind: command, argv: [./agent.sh]}
+    heartbeat: {precheck: {command: "new-mail --now | head"}}
+  away: {}
+  made: {heartbeat: {on_missing: create}}
+  off: {heartbeat: {enabled: false}}
+cron:
+  a: {every: 1h, command: ./backup.sh --all}
+  b: {every: 1h, command: [no-such-program]}
+  c: {every: 1h, command: pwd, workdir: nowhere}
+  d: {every: 1h, command: "cd x && ./y; exit", shell: /bin/no-such-shell}
+  e: {every: 1h, command: "if true; then ./x; fi"}
+  f: {every: 1h, command: [./tool], env: {PATH: /x}}
+"""
+
+
+def test_what_the_config_names_and_is_not_there_is_a_warning_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    here = tmp_path / "agents" / "here"
+    (here / "FOLDER").mkdir(parents=True)
+    (here / "HEARTBEAT.md").symlink_to("SOUL.md")
+    (here / "SOUL.md").write_text("You are gentle.")
+    (here / "link.md").symlink_to("SOUL.md")
+    (here / "far.md").symlink_to("/etc/hostname")
+    (here / "LARGE.md").write_text("x" * 65_537)
+    (tmp_path / "tool").touch(mode=0o644)
+    assert main(["check", "-c", config(tmp_path, NEEDS)]) == 0
+    lines = capsys.readouterr().err.replace(f"{tmp_path}/", "").splitlines()
+    assert [line.removeprefix("warning: config.yaml:").split(": ", 2)[1:] for line in lines] == [
+        ["channels.pager.argv", "there is no program 'no-such-pager'; PATH is /usr/bin:/bin"],
+        ["agents.here.context[1]", f"agents/here/link.md is a link, and {LEFT_OUT}"],
+        ["agents.here.context[2]", f"agents/here/far.md is a link that leads outside the workspace, and {LEFT_OUT}"],
+        ["agents.here.context[3]", "agents/here/LARGE.md is larger than 64 KiB, so that it is left out of the prompt"],
+        ["agents.here.context[4]", "agents/here/FOLDER is no regular file, so that it is left out of the prompt"],
+        ["agents.here.runner.argv", "there is no program agents/here/agent.sh"],
+        [
+            "agents.here.heartbeat.checklist",
+            "agents/here/HEARTBEAT.md is a link, and links are not followed, so that its runs are skipped",
+        ],
+        ["agents.here.heartbeat.precheck.command", "there is no program 'new-mail'; PATH is /usr/bin:/bin"],
+        ["agents.away.workspace", "the folder agents/away does not exist; do: mkdir -p agents/away"],
+        ["cron.a.command", "there is no program backup.sh"],
+        ["cron.b.command", "there is no program 'no-such-program'; PATH is /usr/bin:/bin"],
+        ["cron.c.workdir", "the folder nowhere does not exist; do: mkdir -p nowhere"],
+        ["cron.d.shell", "there is no program /bin/no-such-shell"],
+        ["cron.f.command", "tool is not executable; do: chmod +x tool"],
+    ]
+
+
+def test_strict_makes_warnings_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(tmp_path, GOOD.replace(", on_missing: create", ""))
+    assert main(["check", "-c", path]) == 0
+    assert "warning: " in capsys.readouterr().err
+    assert main(["check", "-c", path, "--strict"]) == 2
+    assert "agents.ops.workspace: the folder" in capsys.readouterr().err
+    assert main(["check", "-c", path, "--strict", "--format", "json"]) == 2
+    assert [each["path"] for each in json.loads(capsys.readouterr().out)["errors"]] == ["agents.ops.workspace"]
+    (tmp_path / "agents" / "ops").mkdir(parents=True)
+    (tmp_path / "agents" / "ops" / "HEARTBEAT.md").write_text("- look\n")
+    assert main(["check", "-c", path, "--strict"]) == 0

@@ -24,17 +24,21 @@ from scheduler.tables import once
 
 @click.command()
 @click.option("--effective", "name", metavar="NAME", help="Show each value in force for this agent or job, and where it is from.")
+@click.option("--strict", is_flag=True, help="Count each warning as a fault.")
 @options.config
 @options.form
-def check(name: str | None, path: Path, form: str) -> int:
+def check(name: str | None, strict: bool, path: Path, form: str) -> int:
     """Check the config, or show what is in force for one entry.
 
-    All faults are told at once, one line each; exit code 2 if there are any.
+    All faults are told at once, one line each; exit code 2 if there are any. Files, folders and programs that the config names
+    and that are not there are warnings.
     """
     try:
-        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows))
+        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows), look=True)
     except ConfigError as error:
-        return _refuse(error, form)
+        return _refuse(ConfigError((*error.complaints, *error.warnings), ()) if strict else error, form)
+    if strict and loaded.warnings:
+        return _refuse(ConfigError(loaded.warnings, ()), form)
     return _praise(path, loaded, form) if name is None else _show_effective(path, name, form)
 
 

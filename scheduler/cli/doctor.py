@@ -98,7 +98,7 @@ def sqlite(found: tuple[int, ...]) -> Finding:
 def _config(path: Path) -> Iterator[Finding]:
     """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
     try:
-        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows))
+        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows), look=True)
     except ConfigError as error:
         first, more = str(error.complaints[0]), len(error.complaints) - 1
         yield Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))

@@ -18,6 +18,7 @@ from scheduler.config.check import Checked, PartT, check
 from scheduler.config.complaint import NOWHERE, Complaint, Complaints, Place
 from scheduler.config.frame import UNKNOWN, Frame, Spot
 from scheduler.config.models import schema
+from scheduler.config.needs import lacking
 from scheduler.config.peek import folder_of, from_folder, peek_state, real_path
 from scheduler.config.prices import Prices
 from scheduler.config.providers import Providers
@@ -54,23 +55,25 @@ def load(
     content: bytes | None = None,
     root: Map | None = None,
     today: Today | None = None,
+    look: bool = False,
 ) -> Loaded:
     """Read and check a config wholly. Raises ConfigError with all its faults.
 
     Without `resolve` no secret is looked up: all are empty, and neither the env_file nor a referenced file is read. `content` is
     what to take for the file's own, to check it before it is there, and `root` what that holds, if it has been read already.
-    Without `today` nothing is said of what has passed.
+    Without `today` nothing is said of what has passed; with `look`, files, folders and programs that are not there are warned
+    about.
     """
     complaints = Complaints(str(path))
     with collecting_later():
         source = read(path, environ, complaints, content, root)
-        settings = _settings(path, source, environ if resolve else None, complaints, today)
+        settings = _settings(path, source, environ if resolve else None, complaints, today, look=look)
     complaints.raise_if_any()
     return Loaded(settings, complaints.warnings, tuple(overrides.named(environ)))
 
 
 def _settings(
-    path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints, today: Today | None
+    path: Path, source: Source, environ: Mapping[str, str] | None, complaints: Complaints, today: Today | None, *, look: bool
 ) -> Settings:
     root = source.root
     checked = _config(root, complaints)
@@ -120,6 +123,9 @@ def _settings(
     if today is not None:
         complaints.raise_if_any()  # what is wrong at any time has no place in time
         _judge(settings, today, source, frame)
+    if look:
+        complaints.raise_if_any()
+        _look(settings, source, frame)
     return settings
 
 
@@ -145,6 +151,16 @@ def _used(entries: Iterable[Heartbeat | Job], frame: Frame) -> set[str]:
     """The channels that what is enabled tells."""
     used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
     return used | set(frame.open) if LAST in used else used
+
+
+def _look(settings: Settings, source: Source, frame: Frame) -> None:
+    """Warn about what the settings name and what is not there."""
+    for section, name, inside, message in lacking(settings):
+        if section == "channels":
+            Spot((section,), map_at(source.root, section), NOWHERE, frame).warn(message, name, *inside)
+        else:
+            defaults = source.agent if section == "agents" else source.job
+            _entry(source.root, section, name, defaults, frame).warn(message, *inside)
 
 
 def _judge(settings: Settings, today: Today, source: Source, frame: Frame) -> None:

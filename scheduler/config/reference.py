@@ -18,6 +18,12 @@ Every key, its form and its default. This page is written from the models (`pyth
 - Where a list of names is expected, a single one may stand without brackets.
 - Names of agents, jobs, providers, channels and tokens: 1 to 63 of `A-Z a-z 0-9 . _ -`, and neither `.` nor `-` first.
 - Relative paths start at the folder of the file.
+- A relative program with a slash, such as `./x.sh`, lies in the folder in which it is started: the workspace for agents
+  (`runner.argv`, `precheck.command`), `workdir` for jobs (`command`, `shell`; the folder of the file by default), and the folder
+  of the file for `argv` of channels. One without a slash is looked for in PATH: that of the entry's `env`, else the daemon's.
+- Limits of a prompt: a checklist, context or memory file has at most 64 KiB, and no link below the workspace is followed. Of the
+  text of a wake the last 4,096 characters are shown, of all wakes 80,000 characters, of a precheck's output the first 16,384.
+  A run whose checklist cannot be read is skipped; another file is only named. `max_input_tokens` is a limit for the whole.
 - Top-level keys that begin with `x-` are yours: anchors live there.
 - `HEARTBEATD_SET__defaults__heartbeat__interval=10m` in the environment sets a value by its path.
 """
