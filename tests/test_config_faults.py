@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from config_file import ENVIRON, RIGHT, complaints
+from following import untrue
 
 from scheduler.config.complaint import Complaint, ConfigError
 from scheduler.config.load import load
@@ -326,3 +327,138 @@ def test_every_prefix_of_a_file_loads_or_is_refused(tmp_path: Path) -> None:
         assert all(line.startswith("config.yaml:") for line in lines)
     assert complaints(tmp_path, text) == []
     assert complaints(tmp_path, text[:1]) != []
+
+
+# fmt: off
+ELSEWHERE = [
+    # what stands in the right file, what stands there instead, and what is said of the key
+    ("    workspace: agents/ops\n", "    interval: 30m\n", "agents.ops.interval: unknown key; interval belongs under agents.ops.heartbeat, where it is set already; remove this one"),
+    ("    workspace: agents/ops\n", "    show_ok: true\n", "agents.ops.show_ok: unknown key here; it belongs under agents.ops.heartbeat"),
+    ("    workspace: agents/ops\n", "    every: 30m\n", "agents.ops.every: unknown key; interval belongs under agents.ops.heartbeat, where it is set already; remove this one"),
+    ("    workspace: agents/ops\n", "    wake_on: failure\n", "agents.ops.wake_on: unknown key here; it belongs under cron.NAME"),
+    ("retries: 2", "usd_per_day: 1", "agents.ops.heartbeat.usd_per_day: unknown key here; it belongs under agents.ops.heartbeat.budget"),
+    ("retries: 2", "context: SOUL.md", "agents.ops.heartbeat.context: unknown key; context belongs under agents.ops, where it is set already; remove this one"),
+    ("retries: 2", "api_key: x", "agents.ops.heartbeat.api_key: unknown key here; it belongs under providers.NAME"),
+    ("wake_heartbeat: ops", "light_context: true", "cron.nightly.light_context: unknown key here; it belongs under agents.NAME.heartbeat"),
+    ("wake_heartbeat: ops", "grace: 5m", "cron.nightly.grace: unknown key here; it belongs under cron.nightly.misfire"),
+    ("timezone: Europe/Berlin", "concurrency: 4", "concurrency: unknown key; concurrency belongs under limits, where it is set already; remove this one"),
+    ("timezone: Europe/Berlin", "min_interval: 5m", "min_interval: unknown key here; it belongs under limits"),
+    ("timezone: Europe/Berlin", "interval: 30m", "interval: unknown key here; it belongs under agents.NAME.heartbeat, or under defaults.heartbeat for all"),
+    ("retries: 2", "channels: {a: 'tgram://1:x/2'}", "agents.ops.heartbeat.channels: unknown key; channels belongs at the top of the file, where it is set already; remove this one"),
+    ("timezone: Europe/Berlin", "tz: Europe/Berlin", "tz: unknown key; write timezone:"),
+    ("workspace:", "cwd:", "agents.ops.cwd: unknown key; write workspace:"),
+    ("interval: 30m", "every: 30m", "agents.ops.heartbeat.every: unknown key; write interval:"),
+    ("interval: 30m", "interval_minutes: 30", "agents.ops.heartbeat.interval_minutes: unknown key; write interval: 30m"),
+    ("active_hours:", "hours:", "agents.ops.heartbeat.hours: unknown key; write active_hours:"),
+    ("active_hours:", "activeHours:", "agents.ops.heartbeat.activeHours: unknown key; write active_hours:"),
+    ("retries: 2", "max_retries: 2", "agents.ops.heartbeat.max_retries: unknown key; write retries:"),
+    ("retries: 2", "notify: hook", "agents.ops.heartbeat.notify: unknown key; write deliver:"),
+    ("retries: 2", "target: hook", "agents.ops.heartbeat.target: unknown key; write deliver:"),
+    ('schedule: "0 3', 'cron: "0 3', "cron.nightly.cron: unknown key; write schedule:"),
+    ("command: ./backup.sh", "script: ./backup.sh", "cron.nightly.script: unknown key; write command:"),
+    ("wake_heartbeat: ops", "cwd: /tmp", "cron.nightly.cwd: unknown key; write workdir:"),
+    ("wake_heartbeat: ops", "wake: ops", "cron.nightly.wake: unknown key; write wake_heartbeat:"),
+    ("\ncron:", "\njobs:", "jobs: unknown key; write cron:"),
+    ("retries: 2", "disabled: true", "agents.ops.heartbeat.disabled: unknown key; write enabled: false"),
+    ('schedule: "0 3 * * *"', 'every: "0 3 * * *"', "cron.nightly.every: '0 3 * * *' is a cron expression; write schedule: \"0 3 * * *\""),
+    ("interval: 30m", "interval: '@daily'", "agents.ops.heartbeat.interval: '@daily' is a cron expression; write schedule: \"@daily\""),
+    ('schedule: "0 3 * * *"', "schedule: 6h", "cron.nightly.schedule: '6h' is no expression of cron; a length of time has a key of its own: write every: 6h"),
+    ('"0 3 * * *"', "'08:30'", "cron.nightly.schedule: '08:30' is no expression of cron, but a time of the day; write \"30 8 * * *\""),
+    ('schedule: "0 3 * * *"', "at: '18:00'", "cron.nightly.at: '18:00' is not a date with a time; a time without a date comes every day: write schedule: \"0 18 * * *\""),
+    ('schedule: "0 3 * * *"', "at: 24.12.2030 6pm", "cron.nightly.at: '24.12.2030 6pm' is not a date with a time; write \"2030-12-24T18:00\""),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("right", "wrong", "line"), ELSEWHERE, ids=[row[1][:24] for row in ELSEWHERE])
+def test_a_key_of_another_place_or_system_is_told_its_own(tmp_path: Path, right: str, wrong: str, line: str) -> None:
+    said = [found.split(": ", 1)[1] for found in complaints(tmp_path, RIGHT.replace(right, wrong, 1))]
+    assert line in said
+
+
+@pytest.mark.parametrize(("right", "wrong"), [row[:2] for row in ELSEWHERE], ids=[row[1][:24] for row in ELSEWHERE])
+def test_what_is_said_of_a_key_is_right_when_followed(tmp_path: Path, right: str, wrong: str) -> None:
+    assert list(untrue(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON)) == []
+
+
+HIDING = [
+    ("retries: two", "agents.ops.heartbeat.retries"),
+    ("heartbeat: 5", "agents.ops.heartbeat"),
+    ("active_hours: {start: 8}", "agents.ops.heartbeat.active_hours"),
+    ("skip_on: [x, x, 5]", "agents.ops.heartbeat.skip_on"),
+    ("show_ok: {}", "agents.ops.heartbeat.show_ok"),
+    ("what: ever", "agents.ops.heartbeat.what"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "path"), HIDING, ids=[row[0] for row in HIDING])
+def test_a_wrong_type_hides_no_other_fault_of_its_entry(tmp_path: Path, wrong: str, path: str) -> None:
+    beat = wrong if wrong.startswith("heartbeat") else f"heartbeat: {{{wrong}, interval: 30m, deliver: nobody}}"
+    text = f"agents:\n  ops: {{runner: {{kind: openai, provider: none}}, {beat}}}\ncron:\n  a: {{at: '2026-02-30T18:00', retries: x, wake_heartbeat: [opps], command: y}}\n"
+    paths = [line.split(": ")[1] for line in complaints(tmp_path, text)]
+    assert any(found.startswith(path) for found in paths)
+    assert [found for found in paths if not found.startswith(path)] == [
+        "agents.ops.runner.provider",
+        *([] if wrong.startswith("heartbeat") else ["agents.ops.heartbeat.deliver"]),
+        "cron.a.at",
+        "cron.a.retries",
+        "cron.a.wake_heartbeat[0]",
+    ]
+
+
+def test_a_value_that_could_not_be_understood_is_not_also_missing(tmp_path: Path) -> None:
+    text = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: soon, deliver: log}}}\ncron: {a: {schedul3: x, command: 5}}\n"
+    assert [line.split(": ")[1] for line in complaints(tmp_path, text)] == [
+        "agents.ops.heartbeat.interval",
+        "cron.a.schedul3",
+        "cron.a.schedule",
+        "cron.a.command",
+    ]
+
+
+BROKEN = [
+    # text that is no YAML somewhere, and the lines and paths of all that is said
+    (
+        "  a: {schedule: */5 * * * *, command: x, evry: 5m}\n",
+        ["10:17 cron.a.schedule", "10:42 cron.a.evry", "10:48 cron.a.every"],
+    ),
+    ("  a:\n    schedule: */5 * * * *\n    retries: 20\n", ["11:15 cron.a.schedule", "10:3 cron.a", "12:14 cron.a.retries"]),
+    ("  a: {every: 5m, command: [x}\n  b: {every: 5, command: x}\n", ["10:29 cron.a.command", "11:14 cron.b.every"]),
+    ("  a: {every: 5m\n  b: {every: 5, command: x}\n", ["11:4 cron.a", "11:14 cron.b.every"]),
+    ('  a: {every: 5m, command: "x}\n  b: {every: 5, command: x}\n', ["10:27 cron.a.command", "11:14 cron.b.every"]),
+    ("  a:\n\tevery: 5m\n  b: {every: 5, command: x}\n", ["11:1 cron.a", "12:14 cron.b.every"]),
+    ("  a:\n    every 5m\n    command: x\n  b: {every: 5, command: x}\n", ["11:5 cron", "13:14 cron.b.every"]),
+    ("  a:\n    every:5m\n    command: x\n  b: {every: 5, command: x}\n", ["11:5 cron", "13:14 cron.b.every"]),
+]
+
+
+@pytest.mark.parametrize(("text", "places"), BROKEN, ids=[row[0][:32] for row in BROKEN])
+def test_a_syntax_error_hides_no_other_fault(tmp_path: Path, text: str, places: list[str]) -> None:
+    head = "timezone: Berlin\nagents:\n  ops:\n    runner: {kind: command, argv: [cat]}\n    heartbeat:\n      interval: soon\n\n\ncron:\n"
+    said = [line.removeprefix("config.yaml:").split(": ") for line in complaints(tmp_path, head + text)]
+    found = [f"{parts[0]} {parts[1]}" for parts in said]
+    assert found[:2] == ["1:11 timezone", "6:17 agents.ops.heartbeat.interval"]
+    assert sorted(found[2:]) == sorted(places)
+
+
+def test_what_a_broken_part_may_have_declared_is_not_missed(tmp_path: Path) -> None:
+    text = "agents:\n  ops: {heartbeat: {interval: 30m]}\n  b: {heartbeat: {interval: 30m}}\ncron:\n  a: {every: 1h, wake_heartbeat: ops}\n"
+    (line,) = complaints(tmp_path, text)
+    assert line.startswith("config.yaml:2:")
+
+
+def test_a_reference_in_brackets_is_to_stand_in_quotes(tmp_path: Path) -> None:
+    text = "providers: {anthropic: {api_key: ${KEY}, base_url: nowhere}}\nagents: {ops: {heartbeat: {interval: 30m, deliver: log}}}\n"
+    assert complaints(tmp_path, text, {"KEY": "k"}) == [
+        'config.yaml:1:34: providers.anthropic: inside brackets, ${NAME} must stand in quotes: "${NAME}"; put it in quotes',
+        "config.yaml:1:52: providers.anthropic.base_url: this is not the address of a server; write http:// or https:// with a host",
+    ]
+
+
+def test_a_variable_that_is_empty_is_not_called_unset(tmp_path: Path) -> None:
+    text = 'providers: {anthropic: {api_key: "${KEY}"}}\nagents: {ops: {heartbeat: {interval: 30m, deliver: log}}}\n'
+    assert complaints(tmp_path, text, {"KEY": ""})[0].endswith("KEY is empty; set it in the environment or in the env_file")
+    assert complaints(tmp_path, text, {})[0].endswith("KEY is not set; set it in the environment or in the env_file")
+    assert complaints(tmp_path, text.replace("${KEY}", "$KEY"), {})[0].endswith(
+        'this is no reference without its braces; write "${KEY}"'
+    )

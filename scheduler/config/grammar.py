@@ -155,7 +155,8 @@ def _without_block(lines: list[str], first: int) -> str:
 
 
 def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" \t"))
+    line = line.expandtabs()
+    return len(line) - len(line.lstrip(" "))
 
 
 def masks_of_breaks(text: str) -> dict[str, str]:

@@ -273,7 +273,7 @@ def _belongs(key: str, value: object, steps: tuple[str, ...], root: Map) -> Wron
     for up in range(len(steps), -1, -1):
         homes = [
             home
-            for home in _below(steps[:up], root)
+            for home in _around(steps[:up], root)
             if key in names(home.model) and home.steps != steps and _fits(value, home.model, key)
         ]
         if not homes and up == len(steps) and up:
@@ -323,6 +323,13 @@ def _below(steps: tuple[str, ...], root: Map) -> Iterator[Home]:
             continue
         yield Home((*steps, key), part)
         yield from _below((*steps, key), root)
+
+
+def _around(steps: tuple[str, ...], root: Map) -> Iterator[Home]:
+    """The map at `steps`, and those inside it."""
+    if steps and (model := model_at(steps, root)):
+        yield Home(steps, model)
+    yield from _below(steps, root)
 
 
 def _needs(model: type[Part]) -> bool:
