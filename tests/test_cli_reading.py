@@ -3,6 +3,8 @@
 import json
 import random
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,9 +14,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from rich.cells import cell_len
 
 from scheduler.cli.main import main
-from scheduler.cli.table import harmless, table
+from scheduler.cli.table import harmless, table, wrapped
 from scheduler.cli.times import between, host_zone_name, rough, short, zone_name
 from scheduler.config.wording import counted
 from scheduler.locks import Lock
@@ -359,6 +362,32 @@ def test_status_before_the_first_start_says_so(state: Path, capsys: pytest.Captu
 def test_a_table_is_aligned_and_cut_where_it_is_widest() -> None:
     rows = [("1", "short"), ("22", "x" * 60)]
     assert table(("N", "WHAT"), rows, width=40).splitlines() == ["N   WHAT", "1   short", "22  " + "x" * 35 + "…"]
+
+
+def test_characters_that_take_two_columns_keep_a_table_aligned() -> None:
+    rows = [("東京の天気", "1"), ("ops", "12"), ("日本" * 20, "3")]
+    lines = table(("NAME", "RUNS"), rows, width=40, numbers=[1]).splitlines()
+    assert lines[:3] == ["NAME" + " " * 32 + "RUNS", "東京の天気" + " " * 29 + "1", "ops" + " " * 35 + "12"]
+    assert lines[3].startswith("日本日本")
+    assert [cell_len(line) for line in lines] == [40] * 4
+
+
+def test_a_line_of_characters_that_take_two_columns_is_wrapped_by_columns() -> None:
+    lines = wrapped(" ".join(["東京"] * 40), 2)
+    assert max(map(cell_len, lines)) <= 80
+    assert " ".join(lines).split() == ["東京"] * 40
+
+
+def test_a_table_in_a_pipe_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "from scheduler.cli.table import table; print(table(('A',), [('x' * 300,)]))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["A", "x" * 300]
 
 
 def test_a_table_keeps_every_line_to_itself() -> None:

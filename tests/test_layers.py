@@ -15,6 +15,7 @@ DOORS = {
     "croniter": {"cron/schedule.py"},
     "_ruamel_yaml": {"scheduler/config/tree.py"},
     "dotenv": {"scheduler/config/secrets.py"},
+    "rich": {"scheduler/cli/table.py"},
     "sqlite_utils": {"scheduler/tables/store.py", "scheduler/tables/schema.py"},
     "prometheus_client": {"scheduler/observe/metrics.py", "scheduler/observe/gauges.py"},
     "aiohttp": {"scheduler/net/http_client.py"},
