@@ -112,7 +112,7 @@ def test_a_file_begins_with_one_sentence(path: Path) -> None:
 
 
 def test_sql_is_never_made_of_what_a_user_wrote() -> None:
-    """Statements are literals, or put together from literals in the two places that say why."""
+    """Statements are literals, or put together from literals in the three places that say why."""
     made = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -121,7 +121,7 @@ def test_sql_is_never_made_of_what_a_user_wrote() -> None:
             )
             if is_execute and node.args and isinstance(node.args[0], ast.JoinedStr):
                 made.add(name_of(path))
-    assert made <= {"scheduler/tables/duequeue.py", "scheduler/tables/store.py"}
+    assert made <= {"scheduler/tables/duequeue.py", "scheduler/tables/schema.py", "scheduler/tables/store.py"}
 
 
 def _waits_for_ever(node: ast.Call) -> bool:

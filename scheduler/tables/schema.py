@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from typing import Any
 
 from sqlite_utils import Migrations
@@ -335,6 +337,50 @@ drop index wake_taken;
 
 create index wake_run on wake (run_id) where run_id is not null
 """
+
+
+@migrations()
+def m005_ids_never_repeat(db: Any) -> None:
+    """Ids that people write down, or that other rows refer to, are never given again, also when the newest rows are removed.
+
+    A jump of the clock says whether it is only the time in which no daemon ran: then nobody knows whether the clock was right.
+    """
+    for table, references in REFERENCES.items():
+        _never_repeat_ids(db.conn, table, references)
+    db.conn.execute("alter table jump add column down integer not null default 0")
+
+
+REFERENCES = {
+    "run": (("outbox", "run_id"), ("wake", "run_id"), ("breaker", "tried_by")),
+    "wake": (),
+    "outbox": (("digest", "outbox_id"),),
+}
+"""The tables with such ids, and the columns that may still name one whose row is gone."""
+
+
+def _never_repeat_ids(connection: sqlite3.Connection, table: str, references: tuple[tuple[str, str], ...]) -> None:
+    """Rebuild a table with `autoincrement`, from its own text in the file: columns of other migrations, rows and indexes stay.
+
+    SQLite cannot add the word to a table that is there. Names come from the tables above and from the file itself.
+    """
+    text = connection.execute("select sql from sqlite_master where type = 'table' and name = ?", (table,)).fetchone()[0]
+    made = re.sub(rf'^create table "?{table}"?', f"create table {table}_rebuilt", text, count=1, flags=re.IGNORECASE)
+    made, found = re.subn(r"\bid integer primary key\b", "id integer primary key autoincrement", made, count=1)
+    assert found and made != text
+    indexes = connection.execute(
+        "select sql from sqlite_master where type = 'index' and tbl_name = ? and sql is not null", (table,)
+    ).fetchall()
+    columns = ", ".join(f'"{row[1]}"' for row in connection.execute(f"pragma table_info({table})"))
+    connection.execute(made)
+    connection.execute(f"insert into {table}_rebuilt ({columns}) select {columns} from {table}")  # noqa: S608
+    connection.execute(f"drop table {table}")
+    connection.execute(f"alter table {table}_rebuilt rename to {table}")
+    for (index,) in indexes:
+        connection.execute(index)
+    named = [f"select max(id) from {table}", *(f"select max({column}) from {other}" for other, column in references)]  # noqa: S608
+    used = max(connection.execute(query).fetchone()[0] or 0 for query in named)
+    connection.execute("delete from sqlite_sequence where name = ?", (table,))
+    connection.execute("insert into sqlite_sequence (name, seq) values (?, ?)", (table, used))
 
 
 @migrations()
