@@ -87,6 +87,11 @@ def test_a_command_and_a_callable_are_asked_as_written(tmp_path: Path, written: 
     assert (beat.runner, beat.model) == (runner, None)
 
 
+def test_a_model_may_be_asked_as_often_as_one_likes_where_the_limit_says_so(tmp_path: Path) -> None:
+    text = fleet("runner: {kind: anthropic}", "interval: 1s") + "\nlimits: {min_interval: 0s}\n"
+    assert read(tmp_path, text, ENVIRON).settings.heartbeats["ops"].interval == timedelta(seconds=1)
+
+
 @pytest.mark.parametrize(
     ("runner", "beat", "name"),
     [

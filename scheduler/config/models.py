@@ -373,7 +373,9 @@ class Server(Part):
 
 class Limits(Part):
     concurrency: Annotated[int, whole(1, 1000)] = key(8, "How many runs at a time.")
-    min_interval: SomeDuration = key(timedelta(minutes=5), "The shortest interval where the runner calls a model.", written="5m")
+    min_interval: Duration = key(
+        timedelta(minutes=5), "The shortest interval where the runner calls a model; `0s`: any.", written="5m"
+    )
     wake_gap: Duration = key(
         timedelta(seconds=30),
         "The shortest time between the end of a run and one that a wake starts; a job's wake waits so long for other jobs.",
