@@ -1,6 +1,7 @@
 """`status`, `runs` and `show` read the database alone: with the daemon down, with the config broken, and for programs too."""
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -306,6 +307,15 @@ def test_status_says_when_the_daemon_was_down(
     ]
 
 
+def test_a_down_time_is_as_long_as_the_times_beside_it_say(
+    store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live(store, "one", NOON, NOON + timedelta(seconds=59.9))
+    live(store, "two", NOON + timedelta(seconds=62.1), NOON + 10 * MINUTE)
+    lines = printed(capsys, state, "status", in_kolkata)
+    assert lines[1] == "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped in order"
+
+
 def test_status_shows_a_config_that_was_refused_within_eighty_columns(
     store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +338,19 @@ def test_status_calls_it_running_while_its_lock_is_held(
         held.release()
         assert printed(capsys, state, "status", in_kolkata)[0].startswith("daemon: down since")
     assert Lock.take(lock, started_at=NOON, instance="two")
+
+
+def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
+    store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live(store, "one", NOON, NOON + MINUTE)
+    with store.transaction() as db:
+        boots.begin(_turn(db, NOON + 2 * MINUTE, "two"), Boot("two", os.getpid(), "0.1.0", "2026.1"))
+    lock = state.with_name("heartbeatd.db.lock")
+    with Lock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
+        lines = printed(capsys, state, "status", in_kolkata)
+    assert lines[0].startswith("daemon: running since 2026-11-20 17:32:00 (")
+    assert lines[1] == "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped in order"
 
 
 def test_status_for_programs_says_whether_it_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from scheduler.cli.figures import why
 from scheduler.cli.names import called
 from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table, wrapped
-from scheduler.cli.times import local, rough, short, utc_now, zone_name
+from scheduler.cli.times import local, passed, rough, short, utc_now, zone_name
 from scheduler.cli.waiting import waiting
 from scheduler.config.wording import counted
 from scheduler.observe.status import snapshot
@@ -93,21 +93,27 @@ def _as_data(seen: dict[str, Any] | None, up: Up | None) -> dict[str, Any]:
 def _life(seen: dict[str, Any] | None, up: Up | None, now: datetime, where: Place) -> Iterator[str]:
     life = seen["daemon"] if seen else None
     if up is not None:
-        since = f" since {local(up.started_at)} ({rough(now - up.started_at)})" if up.started_at else ""
+        begun = _begun(life, up)
+        since = f" since {local(begun)} ({rough(passed(begun, now))})" if begun else ""
         yield f"daemon: running{since}, pid {up.pid or 'not known'}"
     elif life is None:
         yield f"daemon: has never run on {where.database}; `heartbeatd run` starts it"
     else:
         since = life["ended_at"] or life["last_tick_at"]
-        span = rough(now - datetime.fromisoformat(since))
+        span = rough(passed(since, now))
         yield f"daemon: down since {local(since)} ({span}), {_how(life['ended_at'] is not None)}"
     if up is not None and (shortage := reserve.shortage(where.database)):
         yield f"disk: {shortage}"
     if seen:
         yield from _worries(seen)
     for down in (seen["downs"] if seen else [])[:DOWNS]:
-        span = rough(datetime.fromisoformat(down["until"]) - datetime.fromisoformat(down["since"]))
+        span = rough(passed(down["since"], down["until"]))
         yield f"  was down {local(down['since'])} to {local(down['until'])} ({span}), {_how(down['clean'])}"
+
+
+def _begun(life: dict[str, Any] | None, up: Up) -> str | datetime | None:
+    """When the daemon that is up began: as its life is on record, which ends the time that it was down before."""
+    return life["started_at"] if life and life["pid"] == up.pid and life["ended_at"] is None else up.started_at
 
 
 def _how(clean: bool) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from scheduler.cli.figures import amount, usd
 from scheduler.cli.names import called
 from scheduler.cli.table import table, wrapped
-from scheduler.cli.times import local, rough, zone_name
+from scheduler.cli.times import local, passed, rough, zone_name
 from scheduler.config.wording import counted
 
 MOST = 12  # entries in the table; what is left over is its last line
@@ -188,4 +188,4 @@ def _downs(downs: list[Data]) -> str:
 
 
 def _length(down: Data) -> timedelta:
-    return datetime.fromisoformat(down["until"]) - datetime.fromisoformat(down["since"])
+    return passed(down["since"], down["until"])

@@ -78,6 +78,12 @@ def between(since: str | None, until: str | None) -> str:
     return f"{(datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds():.1f}s"
 
 
+def passed(since: str | datetime, until: str | datetime) -> timedelta:
+    """How long it is between two instants as people see them, to the second: what is printed beside them agrees."""
+    begin, end = (datetime.fromisoformat(each) if isinstance(each, str) else each for each in (since, until))
+    return end.replace(microsecond=0) - begin.replace(microsecond=0)
+
+
 def rough(span: timedelta) -> str:
     """A length of time in its largest unit and the one below it: 3d4h, 5m20s, 12d."""
     seconds = max(0, int(span.total_seconds()))
