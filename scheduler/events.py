@@ -125,6 +125,16 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Slots that had been skipped are still to come: the clock was ahead, and has been set right."""
+
+    kind: Kind
+    name: str
+    reason: str
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stale:
     """A result came for a run that is no longer the sender's; it was dropped."""
 
@@ -202,6 +212,7 @@ Event = (
     | Retried
     | Stale
     | Started
+    | TakenBack
     | Told
     | Unstarted
     | WakeTold

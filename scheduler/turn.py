@@ -34,6 +34,7 @@ class Turn:
     waited_for: set[tuple[str, str]] | None = None  # the entries for which a wake may wait; None: nobody has looked yet
     breakers: dict[Circuit, Breaker] | None = None  # the open ones; None: nobody has looked yet
     unsteady: frozenset[Circuit] = frozenset()  # what flaps and works at present, as found with the breakers
+    relived_until: datetime | None = None  # the latest time from which the clock was set back; None: nobody has looked yet
 
     @property
     def limits(self) -> Limits:

@@ -134,6 +134,7 @@ def test_every_counter_of_an_entry_is_there_at_0_before_anything_has_happened(pl
         "deliveries_total{log,dead}",
         "orphans_recovered_total{heartbeat}",
         "stale_results_total",
+        "skips_taken_back_total",
         "clock_jumps_total{backward}",
         "db_busy_total",
         "run_duration_seconds_count{cron}",

@@ -222,6 +222,7 @@ AT_REST = {
     "heartbeatd_db_busy_total",
     "heartbeatd_entries_without_series",
     "heartbeatd_stale_results_total",
+    "heartbeatd_skips_taken_back_total",
 }
 
 

@@ -526,6 +526,15 @@ def test_one_turn_never_looks_at_every_entry_of_a_large_house(tmp_path: Path) ->
     world.store.close()
 
 
+def test_nothing_on_record_is_later_than_its_life_was_last_seen(play) -> None:
+    world = play(job(every="1s"))
+    for _ in range(20):
+        world.run(seconds=1)
+        latest = "select last_tick_at, (select max(max(started_at), max(finished_at)) from run) from boot"
+        seen, written = world.store.connection.execute(latest).fetchone()
+        assert written is None or written <= seen
+
+
 def test_trimming_holds_the_lock_only_shortly(tmp_path: Path) -> None:
     count = 10
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'

@@ -136,4 +136,4 @@ def test_no_day_costs_more_than_the_worst_day_was_said_to(tmp_path: Path) -> Non
     assert not over
     assert days.asked > 10 * DAYS  # they came to what they might
     used = {name: max(usd for (who, _), usd in days.cost.items() if who == name) / (ceilings[name] or 1) for name in ceilings}
-    assert min(used.values()) > 0.7
+    assert min(used.values()) > 0.65

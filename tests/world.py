@@ -60,12 +60,13 @@ class Clock:
 
 @dataclass
 class Asked:
-    """One time that an agent or a command was started: when, which, and what it was given."""
+    """One time that an agent or a command was started: when (by both clocks), which, and what it was given."""
 
     at: datetime
     name: str
     stdin: str
     env: Mapping[str, object]
+    steady: float = 0.0
 
 
 @dataclass
@@ -268,7 +269,7 @@ class World:
             timeout: timedelta | None = None,
         ) -> Ended:  # fmt: skip
             nonlocal took, elapsed
-            asked = Asked(self.clock.now, claim.entry.name, stdin.decode(), env)
+            asked = Asked(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.steady)
             if timeout:  # only a precheck has a time of its own
                 self.prechecked.append(asked)
                 printed = self.prechecks[asked.name](asked)

@@ -42,18 +42,8 @@ def keep(turn: Turn, house: House) -> House:
     boots.tick(turn)
     if house.kept_at is not None and timedelta() <= turn.now - house.kept_at < EVERY:
         return house
-    waking.expire(turn)
-    holds.forget(turn)
-    outbox.give_up_held(turn)
-    digests.forget(turn)
-    sessions.forget(turn)
-    spend.forget(turn)
-    changes.forget(turn)
     kept = turn.plan.settings.history
-    former.forget(turn, kept.keep)
-    jumps.forget(turn, kept.keep)
-    stalls.forget(turn, kept.keep)
-    room = REMOVE_AT_ONCE - history.prune(turn, kept.keep, REMOVE_AT_ONCE)
+    room = REMOVE_AT_ONCE - (0 if jumps.is_recent(turn) else _forget_old(turn, kept.keep))
     trimmed = house.trimmed
     some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)
     for standing in some:
@@ -63,3 +53,22 @@ def keep(turn: Turn, house: House) -> House:
         room -= history.trim(turn, standing, kept.runs, room)
         trimmed = standing.id
     return House(turn.now, trimmed if some else 0)
+
+
+def _forget_old(turn: Turn, keep: timedelta) -> int:
+    """Let go of what is old by the clock; gives how many rows of the history went.
+
+    The history goes before messages are given up: that is still to be told, with the run that they came from.
+    """
+    waking.expire(turn)
+    removed = history.prune(turn, keep, REMOVE_AT_ONCE)
+    holds.forget(turn)
+    outbox.give_up_held(turn)
+    digests.forget(turn)
+    sessions.forget(turn)
+    spend.forget(turn)
+    changes.forget(turn)
+    former.forget(turn, keep)
+    jumps.forget(turn, keep)
+    stalls.forget(turn, keep)
+    return removed

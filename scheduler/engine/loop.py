@@ -34,9 +34,9 @@ from scheduler.engine.inbox import Asked, Inbox
 from scheduler.engine.runs import give_up_overdue, next_overdue
 from scheduler.events import Event
 from scheduler.logs import event
-from scheduler.outcome import Call, Ending, Failure, Kind, Outcome, Reason, storable
+from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.plan import Plan
-from scheduler.tables import boots, breakers, duequeue, jumps, outbox, stalls, wakes
+from scheduler.tables import boots, breakers, duequeue, outbox, stalls, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.tables.store import Full, Store, Unavailable
 from scheduler.tables.times import MILLISECOND
@@ -124,6 +124,7 @@ class Engine:
         self._full_since: datetime | None = None  # since when all places have been taken
         self._deadlines = Deadlines(runs)
         self._jumped = timedelta()  # how far the wall clock jumped that no turn has followed yet
+        self._started: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was, in seconds of the steady clock
         self._next_turn: float | None = None  # when it is to begin, in seconds of the steady clock
         self._stalled = timedelta()  # how late turns began that are not written down yet
         self._house = House()
@@ -137,7 +138,7 @@ class Engine:
             slots_may_differ = boots.begin(turn, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budgets.follow(turn)
-            setback.catch_up(turn, UNBELIEVABLE)
+            setback.catch_up(turn, seen, UNBELIEVABLE)
             recovery.recover(turn, survivors, seen)
             delivery.recover(turn)
             incidents.hear_of_channels(turn)
@@ -163,12 +164,15 @@ class Engine:
         results = self._runs.results(), self._letters.results(), self.inbox.look()
         try:
             with self.store.transaction() as db:
+                before = db.total_changes
                 turn = self._turn(db, reading.now)
                 house = self._take(turn, *results)
                 claims, full = self._start_due(turn)
                 parcels = delivery.collect(turn, self._letters.inflight().values())
                 incidents.hear_of_channels(turn)
                 again_at = self._next(turn, len(claims), parcels)
+                if db.total_changes > before:
+                    boots.write_down(turn)
         except Unavailable as error:
             return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
         self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), turn.plan
@@ -176,6 +180,8 @@ class Engine:
         self._committed(turn, *results)
         for claim in claims:
             self._deadlines.start(claim, reading.steady)
+            if claim.trigger not in WOKEN:
+                self._started[claim.entry.kind, claim.entry.name] = reading.steady
             self._runs.submit(claim.run_id, claim)
         for run_id in turn.cancelled:
             self._deadlines.end(run_id, "cancelled", reading.steady)
@@ -189,11 +195,9 @@ class Engine:
     def _take(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
         """Write down all that has come in since the last turn."""
         if self._jumped:
-            jumps.note(turn, self._jumped)
+            setback.follow(turn, self._jumped, self._since_start)
         if self._stalled:
             stalls.note(turn, self._stalled)
-        if self._jumped < timedelta():
-            setback.set_back(turn, -self._jumped)
         guarded.steps(turn, [self._booking(turn, run) for _, run in runs])
         for _, letter in letters:
             delivery.settle(turn, letter)
@@ -253,6 +257,10 @@ class Engine:
             self._full_since = reading.now
         if jump > timedelta():
             self._awake_since = reading.now
+
+    def _since_start(self, kind: Kind, name: str) -> timedelta | None:
+        started = self._started.get((kind, name))
+        return None if started is None or self._last is None else timedelta(seconds=self._last.steady - started)
 
     def _notice_stall(self, reading: Reading) -> None:
         """Find whether this turn begins much later than it was to, by the clock that stands still while the machine sleeps."""

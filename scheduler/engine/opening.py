@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from scheduler import paces
 from scheduler.engine import budgets, claims, closing, planning
 from scheduler.events import Started
 from scheduler.outcome import Trigger
-from scheduler.tables import breakers, duequeue, wakes
+from scheduler.tables import breakers, duequeue, jumps, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
@@ -56,6 +57,9 @@ def _claim_slot(turn: Turn, entry: Entry, standing: Standing, slot: datetime) ->
     """Open the row of a slot; wakes that arrive with it ride along. None when that slot has its row already."""
     trigger = standing.pace.trigger
     opened = duequeue.begin(turn, standing, slot, trigger, entry.model)
+    while opened is None and paces.period(standing.pace_text) and jumps.is_relived(turn, slot):
+        slot += MILLISECOND  # the clock was set back: this is another slot, which has the same time
+        opened = duequeue.begin(turn, standing, slot, trigger, entry.model)
     if opened is None:
         return None
     late = (turn.now - (slot + standing.pace.offset)).total_seconds()

@@ -10,7 +10,7 @@ from scheduler import paces
 from scheduler.events import Unstarted
 from scheduler.outcome import Kind, Skip
 from scheduler.paces import firings
-from scheduler.tables import duequeue, history, wakes
+from scheduler.tables import duequeue, history, jumps, wakes
 from scheduler.tables.duequeue import Open, Standing
 from scheduler.tables.times import MILLISECOND
 from scheduler.turn import Turn
@@ -20,14 +20,16 @@ MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for 
 NEXT_LOOK = timedelta(seconds=30)
 A_DAY = timedelta(days=1)
 SOON = timedelta(hours=1)  # a slot that comes within it tells what has been refused; for one that is further off nobody waits
+IN_TIME = timedelta(minutes=1)
 
 
 def account(turn: Turn, standing: Standing, until: datetime, reason: Skip) -> Standing:
     """Give every slot that came due up to `until` its row: by its calendars or hours where they close it, else `reason`."""
     pace = standing.pace
     horizon = until - pace.offset
-    _write_closed(turn, standing, horizon)
-    _write(turn, standing, reason, pace.slots(standing.settled_until, horizon))
+    for after, before in _without_rows(turn, standing, horizon):
+        _write_closed(turn, standing, after, before)
+        _write(turn, standing, reason, pace.slots(after, before))
     return _settled(standing, horizon)
 
 
@@ -35,11 +37,12 @@ def account_pause(turn: Turn, standing: Standing, until: datetime) -> Standing:
     """Give all slots of a pause one row, whatever else would have kept them from running."""
     pace = standing.pace
     horizon = until - pace.offset
-    closed = [slots for _, slots in pace.closed(standing.settled_until, horizon)]
-    parts = [part for part in (*closed, pace.slots(standing.settled_until, horizon)) if part]
-    if parts:
-        first = min(part.first for part in parts)
-        history.skip(turn, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
+    for after, before in _without_rows(turn, standing, horizon):
+        closed = [slots for _, slots in pace.closed(after, before)]
+        parts = [part for part in (*closed, pace.slots(after, before)) if part]
+        if parts:
+            first = min(part.first for part in parts)
+            history.skip(turn, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
     return _settled(standing, horizon)
 
 
@@ -51,9 +54,38 @@ def latest_due(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, 
     standing = _account_backoff(turn, standing)
     pace = standing.pace
     horizon = turn.now - pace.offset
-    _write_closed(turn, standing, horizon)
-    passed = pace.slots(standing.settled_until, horizon)
-    return _settled(standing, horizon), _runnable(turn, entry, standing, passed) if passed else None
+    *earlier, (after, before) = _without_rows(turn, standing, horizon)
+    for begin, end in earlier:
+        _write_closed(turn, standing, begin, end)
+        _write(turn, standing, Skip.MISSED, pace.slots(begin, end))
+    _write_closed(turn, standing, after, before)
+    passed = pace.slots(after, before)
+    slot = _runnable(turn, entry, standing, passed) if passed else _beat_again(turn, standing, horizon)
+    return _settled(standing, horizon), slot
+
+
+def _without_rows(turn: Turn, standing: Standing, horizon: datetime) -> list[tuple[datetime, datetime]]:
+    """The stretches of (settled, horizon] whose slots have no rows yet: all of it, unless the clock shows it once more."""
+    after = standing.settled_until
+    if not jumps.is_relived(turn, after):
+        return [(after, horizon)]
+    stretches = []
+    for first, last in history.accounted(turn, standing, standing.pace, after, horizon):
+        if after < first - MILLISECOND:
+            stretches.append((after, first - MILLISECOND))
+        after = max(after, last)
+    return [*stretches, (after, max(after, horizon))]
+
+
+def _beat_again(turn: Turn, standing: Standing, horizon: datetime) -> datetime | None:
+    """The slot of a grid of elapsed time that comes due now for the second time, because the clock was set back over it.
+
+    One that was only jumped over is not run again.
+    """
+    if not paces.period(standing.pace_text) or not jumps.is_relived(turn, standing.settled_until):
+        return None
+    passed = standing.pace.slots(max(standing.settled_until, horizon - IN_TIME), horizon)
+    return passed.latest if passed else None
 
 
 def _account_backoff(turn: Turn, standing: Standing) -> Standing:
@@ -94,8 +126,8 @@ def _just_woken(turn: Turn, standing: Standing, slot: datetime) -> bool:
     return slot < standing.last_woken_at + turn.limits.wake_gap
 
 
-def _write_closed(turn: Turn, standing: Standing, horizon: datetime) -> None:
-    for reason, slots in standing.pace.closed(standing.settled_until, horizon):
+def _write_closed(turn: Turn, standing: Standing, after: datetime, until: datetime) -> None:
+    for reason, slots in standing.pace.closed(after, until):
         _write(turn, standing, reason, slots)
 
 

@@ -11,7 +11,7 @@ from scheduler.engine import closing, guarded
 from scheduler.engine.guarded import Part
 from scheduler.engine.inbox import Refused
 from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, storable
-from scheduler.tables import duequeue, history, past
+from scheduler.tables import duequeue, history, jumps, past
 from scheduler.tables.history import Awaited
 from scheduler.turn import Turn
 from scheduler.work.entry import Entry
@@ -23,9 +23,12 @@ AFTER_A_START = timedelta(minutes=5)  # for which no result is given up: while t
 def next_overdue(turn: Turn) -> datetime | None:
     """When the next result that is waited for is given up."""
     due_at = history.next_overdue(turn.db)
-    if due_at is None or turn.awake_since > turn.now:  # the clock was set back since
-        return due_at
-    return max(due_at, turn.awake_since + AFTER_A_START)
+    if due_at is None:
+        return None
+    settles_at = jumps.settles_at(turn) or due_at
+    if turn.awake_since > turn.now:  # the clock was set back since
+        return max(due_at, settles_at)
+    return max(due_at, settles_at, turn.awake_since + AFTER_A_START)
 
 
 def give_up_overdue(turn: Turn) -> None:

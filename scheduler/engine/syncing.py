@@ -47,7 +47,7 @@ def foreseen(entry: Entry, standing: Standing | None, now: datetime) -> tuple[da
         return _first_anchor(now, entry.pace_text), _due_from(now, entry.pace_text) - MILLISECOND
     if (standing.state, standing.pace_text) == (_state(entry), entry.pace_text):
         return standing.anchor, standing.settled_until
-    return _anchor(entry, standing), max(_due_from(now, entry.pace_text), standing.settled_until)
+    return _anchor(entry, standing, now), _settled(entry, standing, now)
 
 
 def _state(entry: Entry) -> str:
@@ -95,6 +95,11 @@ def _due_from(now: datetime, pace_text: str) -> datetime:
     return now - timedelta(seconds=paces.parts(pace_text).get("offset", 0))
 
 
+def _settled(entry: Entry, standing: Standing, now: datetime) -> datetime:
+    """Up to when an entry is accounted for under a new pace: what an old one had accounted for ahead, it had only for itself."""
+    return max(_due_from(now, entry.pace_text), min(standing.settled_until, now))
+
+
 def _follow(turn: Turn, entry: Entry, standing: Standing) -> None:
     if not entry.enabled:
         _retire(turn, entry, standing, "disabled", Skip.DISABLED)
@@ -106,8 +111,7 @@ def _follow(turn: Turn, entry: Entry, standing: Standing) -> None:
 
 def _revive(turn: Turn, entry: Entry, standing: Standing) -> None:
     """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
-    settled = max(_due_from(turn.now, entry.pace_text), standing.settled_until)
-    anchor = _anchor(entry, standing)
+    settled, anchor = _settled(entry, standing, turn.now), _anchor(entry, standing, turn.now)
     planning.replan(
         turn, standing, standing._replace(state="active", settled_until=settled, pace_text=entry.pace_text, anchor=anchor)
     )
@@ -118,8 +122,8 @@ def _move(turn: Turn, entry: Entry, standing: Standing) -> None:
     after = standing
     if not _same_slots(standing.pace_text, entry.pace_text):
         after = _booked_old(turn, standing)
-        after = after._replace(settled_until=max(_due_from(turn.now, entry.pace_text), after.settled_until))
-    planning.replan(turn, standing, after._replace(pace_text=entry.pace_text, anchor=_anchor(entry, standing)))
+        after = after._replace(settled_until=_settled(entry, after, turn.now))
+    planning.replan(turn, standing, after._replace(pace_text=entry.pace_text, anchor=_anchor(entry, standing, turn.now)))
 
 
 def _same_slots(old: str, new: str) -> bool:
@@ -136,11 +140,15 @@ def _booked_old(turn: Turn, standing: Standing) -> Standing:
         return standing
 
 
-def _anchor(entry: Entry, standing: Standing) -> datetime:
-    """Where the grid stands under the new pace: a changed interval counts from the last slot that ran."""
+def _anchor(entry: Entry, standing: Standing, now: datetime) -> datetime:
+    """Where the grid stands under the new pace: a changed interval counts from the last slot that ran.
+
+    One that lies ahead ran under a clock that has been set back since.
+    """
     old, new = paces.parts(standing.pace_text), paces.parts(entry.pace_text)
     if any(old.get(key) != new.get(key) for key in ("interval", "every")):
-        return standing.last_slot or _first_anchor(standing.first_seen_at, entry.pace_text)
+        last = standing.last_slot
+        return last if last is not None and last <= now else _first_anchor(standing.first_seen_at, entry.pace_text)
     return standing.anchor + timedelta(seconds=new.get("stagger", 0) - old.get("stagger", 0))
 
 

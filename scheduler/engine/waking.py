@@ -102,10 +102,10 @@ def _start(turn: Turn, standing: Standing, entry: Entry, wake: Wake) -> Start:
         refused_until = again.refused_until(turn, entry) if blocked else None
         if blocked is not None and refused_until is not None:
             return again.unless_a_slot(turn, standing, refused_until), blocked[0]
-        refused_at = history.refused_by_programs(turn.db, *key, turn.now - gap)
+        refused_at = history.refused_by_programs(turn.db, *key, (turn.now - gap, turn.now))
         start = start if refused_at is None else max(start, refused_at + gap)
         flood = turn.limits.wake_flood
-        began = history.start_by_programs(turn.db, *key, turn.now - flood.within, flood.count)
+        began = history.start_by_programs(turn.db, *key, (turn.now - flood.within, turn.now), flood.count)
         if began is not None and began + flood.within > start:
             return began + flood.within, FLOOD
     return start, GAP if start > turn.now else None

@@ -138,7 +138,8 @@ def _meant(record: Record, row: Row, named: list[Slot], begin: datetime) -> Iter
     if stand is None:
         return iter(())
     before = 0 if row.slot >= begin else sum(_counts(stand.pace, row, begin))
-    meant = (slot for slot in named if slot.at >= row.slot and _is_of(row, slot.closed))
+    first = row.slot.replace(microsecond=0)  # it may have been moved by milliseconds, and slots lie on whole seconds
+    meant = (slot for slot in named if slot.at >= first and _is_of(row, slot.closed))
     return islice(meant, max(0, row.slots - before))
 
 
@@ -165,11 +166,22 @@ def _refined(record: Record, cause: Cause, due: datetime) -> Cause:
         return cause
     if _is_down(record, due):
         return Cause(causes.DAEMON_DOWN)
-    if any(jump.at - jump.by < due <= jump.at for jump in record.jumps):
+    if _was_jumped_over(record, due):
         return Cause(causes.CLOCK_JUMPED)
     if any(stall.since <= due <= stall.until for stall in record.stalls):
         return Cause(causes.STOOD_STILL)
     return cause
+
+
+def _was_jumped_over(record: Record, due: datetime) -> bool:
+    """Whether the clock jumped ahead over a time, and was not set back to before it later."""
+    found = False
+    for jump in record.jumps:
+        if jump.at - jump.by < due <= jump.at:
+            found = True
+        elif jump.at < due <= jump.at - jump.by:
+            found = False
+    return found
 
 
 def _is_down(record: Record, due: datetime) -> bool:

@@ -20,6 +20,7 @@ from scheduler.events import (
     Retried,
     Stale,
     Started,
+    TakenBack,
     Told,
     Unstarted,
     WakeTold,
@@ -133,6 +134,10 @@ class Journal:
     @_log.register
     def _(self, recovered: Recovered) -> None:
         event(logging.WARNING, "recovered", id=recovered.run_id, kind=recovered.kind, name=recovered.name, again=recovered.again)
+
+    @_log.register
+    def _(self, taken: TakenBack) -> None:
+        event(logging.INFO, "taken_back", kind=taken.kind, name=taken.name, reason=taken.reason, slots=taken.slots)
 
     @_log.register
     def _(self, stale: Stale) -> None:

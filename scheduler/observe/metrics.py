@@ -28,6 +28,7 @@ from scheduler.events import (
     Retried,
     Stale,
     Started,
+    TakenBack,
     Told,
     Unstarted,
     WakeTold,
@@ -102,6 +103,10 @@ class Metrics:
         self._recovered = _counter("orphans_recovered_total", "Runs that an earlier life of the daemon left open.", "kind")
         self._stale = _counter("stale_results_total", "Results that came for a run that was no longer theirs.")
         self._stale.put(0)
+        self._taken_back = _counter(
+            "skips_taken_back_total", "Slots that were counted as skipped under a clock that was ahead, and are still to come."
+        )
+        self._taken_back.put(0)
         self._build = Family(
             "gauge", "heartbeatd_build_info", "Which heartbeatd this is, by which zone rules.", ("version", "tzdata")
         )
@@ -127,7 +132,7 @@ class Metrics:
     def _counters(self) -> tuple[Family, ...]:
         runs = (self._runs, self._suppressions, self._truncated, self._skips, self._prechecks, self._retries, self._seconds)
         models = (self._tokens, self._cost, self._unpriced, self._provider_errors, self._mismatches)
-        return (*runs, self._wakes, *models, self._deliveries, self._recovered, self._stale)
+        return (*runs, self._wakes, *models, self._deliveries, self._recovered, self._stale, self._taken_back)
 
     def _process(self, now: Now) -> Iterator[Family]:
         running = Family("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
@@ -258,6 +263,10 @@ class Metrics:
     @_count.register
     def _(self, recovered: Recovered) -> None:
         self._recovered.grow(recovered.kind.value)
+
+    @_count.register
+    def _(self, taken: TakenBack) -> None:
+        self._taken_back.grow(by=taken.slots)
 
     @_count.register
     def _(self, stale: Stale) -> None:

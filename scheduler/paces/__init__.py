@@ -106,6 +106,13 @@ def parts(text: str) -> dict[str, Any]:
     return dict(_parts(text))
 
 
+def period(text: str) -> timedelta | None:
+    """How far the points of a pace's grid of elapsed time lie apart; None for a pace that the clock on the wall decides."""
+    said = _parts(text)
+    seconds = said.get("interval") or said.get("every")
+    return timedelta(seconds=seconds) if seconds else None
+
+
 def hours(text: str) -> Hours:
     """The active hours of a pace; always for one that has none."""
     return _hours(text)

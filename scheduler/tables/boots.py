@@ -68,6 +68,13 @@ def tick(turn: Turn) -> None:
     )
 
 
+def write_down(turn: Turn) -> None:
+    """A turn that writes is a sign of life too, so that nothing on record is later than its life was last seen."""
+    turn.db.execute(
+        "update boot set last_tick_at = ?1 where instance = ?2 and last_tick_at <> ?1", (millis(turn.now), turn.owner)
+    )
+
+
 def adopt(turn: Turn) -> None:
     """This life goes on by the plan of this turn."""
     turn.db.execute(
@@ -96,8 +103,17 @@ def end(turn: Turn) -> None:
 
 
 def last_seen(db: sqlite3.Connection) -> datetime | None:
-    """The latest time at which any life was seen; it lies ahead where the clock was set back."""
-    return optional(db.execute("select max(last_tick_at) from boot").fetchone()[0])
+    """When the last life was last seen; it lies ahead where the clock was set back since."""
+    row = db.execute("select last_tick_at from boot order by id desc limit 1").fetchone()
+    return moment(row[0]) if row else None
+
+
+def pull_near(turn: Turn) -> None:
+    """The clock was ahead, and was set right: no life has begun, been seen or ended in the future."""
+    turn.db.execute(
+        "update boot set started_at = min(started_at, ?1), last_tick_at = min(last_tick_at, ?1), ended_at = min(ended_at, ?1)",
+        (millis(turn.now),),
+    )
 
 
 def ended_cleanly(db: sqlite3.Connection) -> bool:

@@ -205,9 +205,9 @@ def after(db: sqlite3.Connection, last_id: int, limit: int) -> list[Standing]:
     return [_standing(row) for row in db.execute(f"{ENTRY} where id > ? order by id limit ?", (last_id, limit))]
 
 
-def ahead_of(db: sqlite3.Connection, now: datetime) -> list[Standing]:
-    """The entries whose slots were accounted for later than now: the clock has been set back."""
-    return [_standing(row) for row in db.execute(f"{ENTRY} where settled_until > ?", (millis(now),))]
+def newest(db: sqlite3.Connection) -> datetime | None:
+    """When the newest entry was first seen."""
+    return optional(db.execute("select max(first_seen_at) from entry").fetchone()[0])
 
 
 def add(turn: Turn, kind: Kind, name: str, state: str, pace: str, anchor: datetime, settled_until: datetime) -> Standing:

@@ -35,6 +35,17 @@ def of(db: sqlite3.Connection, kind: Kind, name: str) -> list[Former]:
     return [Former(row["state"], row["pace"], moment(row["anchor"]), moment(row["until_at"])) for row in rows]
 
 
+def latest(db: sqlite3.Connection, kind: Kind, name: str) -> Former | None:
+    """How an entry stood before its last change."""
+    found = of(db, kind, name)
+    return found[-1] if found else None
+
+
+def pull_near(turn: Turn) -> None:
+    """The clock was set back: nothing has changed in the future."""
+    turn.db.execute("update former set until_at = min(until_at, ?)", (millis(turn.now),))
+
+
 def forget(turn: Turn, keep: timedelta) -> None:
     """It is remembered no longer than the history."""
     turn.db.execute("delete from former where until_at < ?", (millis(turn.now - keep),))

@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.runners import Tokens
-from scheduler.events import Closed
+from scheduler.events import Closed, TakenBack
 from scheduler.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.paces import Pace
+from scheduler.tables import jumps
 from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.times import millis, moment, optional
+from scheduler.tables.times import MILLISECOND, millis, moment, optional
 from scheduler.turn import Turn
 from scheduler.work.entry import Claim
 
@@ -21,18 +23,92 @@ PRECHECK_KEPT = 4096  # characters of a precheck's output that a row keeps
 def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> int | None:
     """Write the row of `count` slots, from `first` on, that did not run, and why; gives its id.
 
-    A slot that has a row already keeps it: nothing is counted twice, and None is given.
+    A slot that has a row already keeps it: nothing is counted twice, and None is given. For several slots, of which only the
+    first has one, from a time that a clock which was set back shows again, the row moves by a millisecond.
     """
-    row = turn.db.execute(
-        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
-        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
-        (standing.kind, standing.name, millis(first), count, trigger, reason, millis(turn.now), turn.plan.settings.hash),
-    ).fetchone()
+    row = _write_skip(turn, standing, trigger, reason, first, count)
+    while row is None and count > 1 and jumps.is_relived(turn, first):
+        first += MILLISECOND
+        row = _write_skip(turn, standing, trigger, reason, first, count)
     if row is None:
         return None
     ending = Ending(Outcome.SKIPPED, reason)
     turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
     return int(row["id"])
+
+
+def _write_skip(
+    turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int
+) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = turn.db.execute(
+        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
+        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
+        (standing.kind, standing.name, millis(first), count, trigger, reason, millis(turn.now), turn.plan.settings.hash),
+    ).fetchone()
+    return row
+
+
+def take_back(turn: Turn, standing: Standing, pace: Pace, since: datetime) -> datetime | None:
+    """Remove what was written of skipped slots later than `since`, which are still to come; gives from when on they are.
+
+    `pace` is what named them. What was claimed stays, however it ended: it has been tried. None: there was nothing to remove.
+    """
+    rows = turn.db.execute(
+        "select id, slot, slots, reason from run where kind = ? and name = ? and trigger = ? and state = 'closed'"
+        " and outcome = 'skipped' and fence = 0 and (slot > ?4 or (slots > 1 and finished_at > ?4)) order by slot",
+        (standing.kind, standing.name, pace.trigger, millis(since)),
+    ).fetchall()
+    first = None
+    for row in rows:
+        kept = _passed(pace, row, since)
+        if kept >= row["slots"]:
+            continue
+        if kept:
+            turn.db.execute("update run set slots = ? where id = ?", (kept, row["id"]))
+        else:
+            turn.db.execute("delete from run where id = ?", (row["id"],))
+        turn.tell(TakenBack(standing.kind, standing.name, row["reason"], row["slots"] - kept))
+        first = first or max(moment(row["slot"]) - MILLISECOND, since)
+    return first
+
+
+def _passed(pace: Pace, row: sqlite3.Row, until: datetime) -> int:
+    """How many of the slots that a row of skipped ones stands for have come by then."""
+    after = moment(row["slot"]) - MILLISECOND
+    if after >= until:
+        return 0
+    closed = {str(reason): slots.count for reason, slots in pace.closed(after, until)}
+    may_run = pace.slots(after, until)
+    if row["reason"] == Skip.PAUSED:
+        return sum(closed.values()) + (may_run.count if may_run else 0)
+    if row["reason"] in (Skip.ACTIVE_HOURS, Skip.CALENDAR):
+        return closed.get(row["reason"], 0)
+    return may_run.count if may_run else 0
+
+
+def accounted(turn: Turn, standing: Standing, pace: Pace, after: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+    """The stretches, each from its first to its last slot, that have rows in (after, until]; in order, and they may overlap."""
+    rows = turn.db.execute(
+        "select slot, slots, reason from run where kind = ? and name = ? and trigger = ?"
+        " and (slot > ?4 or (slots > 1 and finished_at > ?4)) and slot <= ? order by slot",
+        (standing.kind, standing.name, pace.trigger, millis(after), millis(until)),
+    ).fetchall()
+    stretches = [(moment(row["slot"]), _last_of(pace, row, until)) for row in rows]
+    return [(first, last) for first, last in stretches if last > after]
+
+
+def _last_of(pace: Pace, row: sqlite3.Row, until: datetime) -> datetime:
+    """The last of the slots that a row stands for, or `until` if that comes first."""
+    first = moment(row["slot"])
+    if row["slots"] == 1:
+        return first
+    if _passed(pace, row, until) <= row["slots"]:
+        return until
+    low, high = millis(first), millis(until)
+    while low < high:  # the earliest time by which all of them have come
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _passed(pace, row, moment(middle)) < row["slots"] else (low, middle)
+    return moment(low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +237,7 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
             claim.trigger,
             ending,
             attempt=claim.attempt,
-            started=claim.started_at,
+            started=min(claim.started_at, turn.now),  # the clock may have been set back since
             finished=moment(closed["finished_at"]),
         )
     )
@@ -280,23 +356,26 @@ def last_error(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:
 BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook')"
 
 
-def start_by_programs(db: sqlite3.Connection, kind: Kind, name: str, since: datetime, nth: int) -> datetime | None:
-    """When the `nth` last run of the entry since then began that a program's wake started; runs that were refused do not count.
+Span = tuple[datetime, datetime]  # (after, until]; what lies later ran under a clock that has been set back since
+
+
+def start_by_programs(db: sqlite3.Connection, kind: Kind, name: str, span: Span, nth: int) -> datetime | None:
+    """When the `nth` last run of the entry in a time began that a program's wake started; runs that were refused do not count.
 
     None where there were fewer.
     """
     query = (
-        f"select started_at from run where {BY_PROGRAMS} and started_at > ? and outcome is not 'skipped'"  # noqa: S608
+        f"select started_at from run where {BY_PROGRAMS} and started_at > ? and started_at <= ? and outcome is not 'skipped'"  # noqa: S608
         " order by started_at desc limit 1 offset ?"
     )
-    row = db.execute(query, (kind, name, millis(since), nth - 1)).fetchone()
+    row = db.execute(query, (kind, name, *map(millis, span), nth - 1)).fetchone()
     return moment(row["started_at"]) if row else None
 
 
-def refused_by_programs(db: sqlite3.Connection, kind: Kind, name: str, since: datetime) -> datetime | None:
-    """When the last run since then was refused that a program's wake had started; None where none was."""
-    query = f"select max(finished_at) from run where {BY_PROGRAMS} and started_at > ? and outcome = 'skipped'"  # noqa: S608
-    return optional(db.execute(query, (kind, name, millis(since))).fetchone()[0])
+def refused_by_programs(db: sqlite3.Connection, kind: Kind, name: str, span: Span) -> datetime | None:
+    """When the last run of a time was refused that a program's wake had started; None where none was."""
+    query = f"select max(finished_at) from run where {BY_PROGRAMS} and started_at > ? and started_at <= ? and outcome = 'skipped'"  # noqa: S608
+    return optional(db.execute(query, (kind, name, *map(millis, span))).fetchone()[0])
 
 
 def newest(db: sqlite3.Connection, kind: Kind, name: str) -> tuple[int, Trigger, datetime] | None:

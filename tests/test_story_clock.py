@@ -1,0 +1,393 @@
+"""Stories of clocks: one that is ahead for a few seconds, one that is behind, and one of which nobody knows whether it is right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from test_story_explain import day, told
+from test_story_slots import OPS, agent, job
+from world import QUIET, Takes, World, at
+
+from scheduler.engine import syncing
+from scheduler.events import Closed, TakenBack
+from scheduler.outcome import Kind
+from scheduler.tables import boots, duequeue, wakes
+from scheduler.tables.store import Store
+from scheduler.transports import Sent
+from scheduler.turn import Turn
+
+Play = Callable[..., World]
+
+A_YEAR = timedelta(days=365)
+HOUR = timedelta(hours=1)
+ALARM = "ALERT: the disk is full"
+HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+PARTY = 'cron: {party: {at: "2026-03-05T18:00", command: party}}\n'
+
+
+def ahead(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
+    """The clock is ahead for a while, a few seconds if nothing is said, and is then set right."""
+    world.clock.now += by
+    world.run(**(lasts or {"seconds": 5}))
+    world.clock.now -= by
+    world.settle()
+
+
+def behind(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
+    """The clock is behind for a while, and is then set right."""
+    world.clock.now -= by
+    world.run(**(lasts or {"seconds": 5}))
+    world.clock.now += by
+    world.settle()
+
+
+def slots(world: World, name: str) -> int:
+    """How many slots of an entry the history accounts for."""
+    return sum(row["slots"] for row in world.rows(name))
+
+
+def starts(world: World, name: str) -> list[float]:
+    """When an entry was started, in seconds of the steady clock."""
+    return [asked.steady for asked in world.asked if asked.name == name]
+
+
+# --- ahead for a few seconds -------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_one_moment_runs_at_its_time_although_the_clock_was_past_it_for_a_few_seconds(play: Play) -> None:
+    world = play(PARTY)
+    world.run(minutes=10)
+    ahead(world)
+    world.until("2026-03-06 00:00")
+    assert world.story("party") == ["03-05 18:00 at ok"]
+    assert [asked.at for asked in world.asked] == [at("2026-03-05 18:00")]
+
+
+def test_the_next_slots_come_although_the_clock_was_past_them_for_a_few_seconds(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+    world.run(minutes=5)
+    ahead(world)
+    world.until("2026-03-02 12:30")
+    assert world.story() == [f"03-02 {hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)]
+
+
+def test_slots_that_have_really_passed_stay_missed_when_the_clock_is_set_back_by_less_than_it_was_ahead(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+    world.run(minutes=5)
+    world.clock.now += A_YEAR
+    world.run(seconds=5)
+    world.clock.now -= A_YEAR - timedelta(hours=3)
+    world.until("2026-03-02 13:30")
+    assert world.story() == ["03-02 09:00 schedule skipped missed x3", "03-02 12:00 schedule ok", "03-02 13:00 schedule ok"]
+
+
+def test_what_was_skipped_in_a_time_that_is_still_to_come_is_taken_back_and_told(play: Play) -> None:
+    world = play(agent(interval="1h", active_hours='"06:00-22:00"') + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
+    world.run(minutes=5)
+    ahead(world)
+    assert all(row["outcome"] != "skipped" for row in world.rows())
+    taken = [event for event in world.events if isinstance(event, TakenBack)]
+    assert {(event.name, event.reason) for event in taken} == {("ops", "missed"), ("ops", "active_hours"), ("measure", "missed")}
+
+
+def test_a_daemon_that_is_started_while_the_clock_is_ahead_takes_it_back_too(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}") + PARTY.replace("cron: {", "  ").replace("}}", "}"))
+    world.until("2026-03-02 08:10")
+    world.kill()
+    world.clock.forward(timedelta(minutes=2))
+    world.clock.now += A_YEAR
+    world.boot()
+    world.run(seconds=5)
+    world.clock.now -= A_YEAR
+    world.until("2026-03-05 19:00")
+    assert world.story("party") == ["03-05 18:00 at ok"]
+    assert slots(world, "measure") == len(world.rows("measure")) == 16 + 24 + 24 + 20
+
+
+def test_a_clock_that_was_ahead_when_the_daemon_died_and_is_right_when_it_starts_again_loses_nothing(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+    world.run(minutes=5)
+    world.clock.now += A_YEAR
+    world.run(seconds=5)
+    world.kill()
+    world.clock.now -= A_YEAR
+    world.boot()
+    world.until("2026-03-02 10:30")
+    assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:00 schedule ok"]
+    assert all(down.until is None or down.since <= down.until for down in boots.downs(world.store.connection))
+
+
+def test_a_grid_stands_where_it_stood_after_a_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
+    world = play(agent(interval="30m"))
+    world.run(minutes=10)
+    ahead(world, timedelta(minutes=7, seconds=13))
+    world.run(hours=1)
+    assert world.story() == [f"03-02 {time} interval ok heartbeat_ok" for time in ("08:00", "08:30", "09:00")]
+
+
+def test_a_changed_interval_beats_although_its_last_beat_was_under_a_clock_that_was_ahead(play: Play) -> None:
+    world = play(agent(interval="30m"))
+    world.run(minutes=29, seconds=55)
+    ahead(world, A_YEAR, seconds=20)
+    world.run(minutes=1)
+    world.reload(agent(interval="20m"))
+    before = len(world.asked)
+    world.run(hours=1)
+    assert len(world.asked) - before >= 2
+
+
+def test_an_agent_that_was_first_seen_while_the_clock_was_ahead_beats(play: Play) -> None:
+    world = play(job(every="1d"))
+    world.run(minutes=5)
+    world.clock.now += A_YEAR
+    world.run(seconds=5)
+    world.reload(job(every="1d") + OPS)
+    world.run(seconds=5)
+    world.clock.now -= A_YEAR
+    before = len(world.asked)
+    world.run(hours=2)
+    assert len(world.asked) - before >= 3
+
+
+def test_an_agent_that_a_command_first_saw_while_the_clock_was_ahead_beats(play: Play) -> None:
+    world = play(job(every="1d"))
+    world.run(minutes=5)
+    world.stop()
+    world.clock.now += A_YEAR
+    world.config.write_text(job(every="1d") + OPS)
+    store = Store.open(world.state)
+    with store.transaction() as db:
+        syncing.sync(Turn(db, world.clock.now, "a command", world.plan(), world.clock.now, random.Random(1)), {})
+    store.close()
+    world.clock.now -= A_YEAR
+    world.boot()
+    world.run(hours=2)
+    assert len(world.asked) >= 3
+
+
+def test_woken_runs_under_a_clock_that_was_ahead_are_no_flood_later(play: Play) -> None:
+    world = play(agent(interval="1d") + "limits: {wake_gap: 1s, wake_flood: 2 per 10m}\n")
+    world.run(minutes=5)
+    world.clock.now += A_YEAR
+    for _ in range(2):
+        world.wake("ops", "look")
+        world.run(seconds=5)
+    world.clock.now -= A_YEAR
+    world.run(minutes=15)
+    before = len(world.asked)
+    world.wake("ops", "look again")
+    world.run(minutes=1)
+    assert len(world.asked) == before + 1
+
+
+# --- nothing is removed, expired or given up ---------------------------------------------------------------------------
+
+
+def history(world: World) -> list[str]:
+    return [row["slot"] for row in world.rows() if row["outcome"] != "skipped"]
+
+
+@pytest.mark.parametrize("way", ["jump", "start"])
+def test_no_history_is_removed_within_an_hour_in_which_the_clock_may_be_wrong(play: Play, way: str) -> None:
+    world = play(OPS)
+    world.run(hours=2)
+    before = history(world)
+    _far_ahead(world, way)
+    world.run(minutes=58)
+    assert history(world)[: len(before)] == before
+    world.run(minutes=5)
+    assert not set(history(world)) & set(before)
+
+
+def test_the_hour_begins_anew_with_each_jump_and_goes_on_over_a_restart(play: Play) -> None:
+    world = play(OPS)
+    world.run(hours=2)
+    before = history(world)
+    world.clock.now += A_YEAR
+    world.run(minutes=50)
+    world.clock.now += timedelta(seconds=30)
+    world.run(minutes=20)
+    world.off(seconds=5)
+    world.run(minutes=30)
+    assert history(world)[: len(before)] == before
+
+
+def test_a_short_stop_says_nothing_of_the_clock(play: Play) -> None:
+    world = play(OPS + "history: {keep: 1h}\n")
+    world.run(hours=2)
+    first = history(world)[0]
+    world.off(seconds=30)
+    world.run(minutes=31)
+    assert first not in history(world)
+
+
+@pytest.mark.parametrize("way", ["jump", "start"])
+def test_no_wake_expires_within_an_hour_in_which_the_clock_may_be_wrong(play: Play, way: str) -> None:
+    world = play(agent(interval="30d", active_hours='"09:00-10:00"') + "limits: {wake_keep: 2h}\n", start="2026-03-02 12:00")
+    world.run(minutes=5)
+    world.wake("ops", "look")
+    _far_ahead(world, way)
+    world.run(minutes=58)
+    assert wakes.count(world.store.connection, Kind.HEARTBEAT, "ops") == 1
+    world.run(minutes=5)
+    assert wakes.count(world.store.connection, Kind.HEARTBEAT, "ops") == 0
+
+
+@pytest.mark.parametrize("way", ["jump", "start"])
+@pytest.mark.parametrize("sent", ["retry", "uncertain"])
+def test_no_message_is_given_up_within_an_hour_in_which_the_clock_may_be_wrong(play: Play, way: str, sent: Any) -> None:
+    world = play(agent(interval="30d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
+    world.scripts["ops"] = lambda asked: ALARM
+    world.sends = lambda parcel: Sent(sent, "down", None)
+    world.run(minutes=2)
+    _far_ahead(world, way)
+    world.run(minutes=58)
+    assert _messages(world) in ({"pending"}, {"held"})
+    world.run(minutes=10 if sent == "uncertain" else 130)
+    assert _messages(world) <= {"dead"}
+
+
+def test_what_a_day_has_cost_and_whom_a_lane_is_held_for_is_known_after_a_clock_was_ahead(play: Play) -> None:
+    world = play(OPS)
+    with world.store.transaction() as db:
+        db.execute("insert into spend values ('2026-03-02', '', '', 5, 0, 0, 1, null, null, null)")
+        db.execute("insert into hold values ('ops', 'a gateway', ?)", (1772440200000,))  # until 08:30
+    world.run(minutes=5)
+    ahead(world)
+    tables = {name: world.store.connection.execute(f"select count(*) from {name}").fetchone()[0] for name in ("spend", "hold")}
+    assert tables == {"spend": 1, "hold": 1}
+
+
+def _messages(world: World) -> set[str]:
+    """Where the messages stand that come from a run and not from us."""
+    return {row[0] for row in world.store.connection.execute("select state from outbox where notice is null")}
+
+
+def _far_ahead(world: World, way: str) -> None:
+    if way == "jump":
+        world.clock.now += A_YEAR
+        return
+    world.kill()
+    world.clock.now += A_YEAR
+    world.boot()
+
+
+# --- behind for a few seconds ------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_far_behind_for_a_few_seconds_makes_no_slot_missed(play: Play) -> None:
+    world = play(OPS + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
+    world.run(hours=2)
+    before = len(world.rows())
+    behind(world)
+    world.run(minutes=50)
+    assert [row for row in world.rows() if row["outcome"] == "skipped"] == []
+    assert world.story("measure")[-1] == "03-02 11:00 schedule ok"
+    assert len(world.rows()) - before == 2
+
+
+def test_a_machine_that_boots_with_a_dead_clock_and_gets_the_time_later_makes_no_slot_missed_but_those_of_its_stop(
+    play: Play,
+) -> None:
+    world = play(OPS + job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
+    world.run(hours=2)
+    world.kill()
+    world.clock.forward(timedelta(hours=1, minutes=5))
+    right = world.clock.now
+    world.clock.now = at("2024-01-01 00:00:00")
+    world.boot()
+    world.run(seconds=20)
+    world.clock.now = right + timedelta(seconds=20)
+    world.run(minutes=50)
+    assert world.story("measure") == [
+        "03-02 09:00 schedule ok",
+        "03-02 10:00 schedule ok",
+        "03-02 11:00 schedule skipped missed",
+        "03-02 12:00 schedule ok",
+    ]
+    missed = [row["slots"] for row in world.rows("ops") if row["outcome"] == "skipped"]
+    assert sum(missed) in (1, 2, 3)
+
+
+# --- set back by whole intervals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1, 2, 12])
+@pytest.mark.parametrize("hours", [1, 24])
+@pytest.mark.parametrize("down", [False, True], ids=["running", "down"])
+def test_no_gap_exceeds_one_interval_when_the_clock_is_set_back_by_whole_intervals(
+    play: Play, times: int, hours: int, *, down: bool
+) -> None:
+    world = play(OPS)
+    world.run(minutes=95)
+    for _ in range(times):
+        if down:
+            world.kill()
+        world.clock.now -= timedelta(hours=hours)
+        if down:
+            world.boot()
+        world.run(minutes=95)
+    begun = starts(world, "ops")
+    assert max(after - before for before, after in pairwise(begun)) <= 30 * 60 + 1
+
+
+def test_a_daily_beat_at_the_opening_comes_each_day_although_the_clock_was_set_back_by_a_day(play: Play) -> None:
+    world = play(agent(interval="1d", active_hours='"08:00-10:00"'), start="2026-03-02 12:00")
+    world.run(days=3)
+    world.clock.now -= timedelta(days=1)
+    world.run(days=3)
+    begun = starts(world, "ops")
+    assert max(after - before for before, after in pairwise(begun)) <= 24 * 3600 + 1
+
+
+def test_a_schedule_runs_each_time_once_however_the_clock_is_set(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
+    world.run(hours=6)
+    world.clock.now -= timedelta(hours=3)
+    world.run(hours=1)
+    world.off(hours=4)
+    world.until("2026-03-02 12:30")
+    assert slots(world, "measure") == 12
+    assert [asked.at for asked in world.asked] == sorted({asked.at for asked in world.asked})
+
+
+def test_a_job_that_ran_reads_as_done_and_not_as_to_come_after_the_clock_was_set_back(play: Play) -> None:
+    world = play(PARTY, start="2026-03-05 17:30")
+    world.run(hours=1)
+    world.clock.now -= HOUR
+    world.settle()
+    standing = duequeue.find(world.store.connection, Kind.CRON, "party")
+    assert standing is not None
+    assert standing.slot is None
+
+
+# --- what is shown of it -----------------------------------------------------------------------------------------------
+
+
+def test_a_slot_that_was_really_missed_is_not_said_to_be_the_fault_of_a_jump_that_was_undone(play: Play) -> None:
+    world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:10")
+    world.run(minutes=5)
+    ahead(world)
+    world.run(minutes=35)
+    world.clock.forward(timedelta(minutes=30))  # the daemon stands still over 01:00
+    world.until("2026-03-02 02:30")
+    assert told(day(world, "measure"))[:2] == ["00:00-00:00 0 not_declared", "01:00-01:00 1 stood_still"]
+
+
+def test_a_run_over_which_the_clock_is_set_back_took_no_negative_time(play: Play) -> None:
+    world = play(OPS)
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
+    world.clock.now += A_YEAR
+    world.run(seconds=5)
+    world.clock.now -= A_YEAR
+    ((number, (task, result, _)),) = world.runs._tasks.items()
+    world.runs._tasks[number] = (task, result, world.clock.now + timedelta(minutes=2))
+    world.run(minutes=10)
+    closed = [event for event in world.events if isinstance(event, Closed) and event.started_at is not None]
+    assert [event.started_at <= event.finished_at for event in closed if event.started_at] == [True]
+    assert [row["started_at"] <= row["finished_at"] for row in world.rows("ops") if row["started_at"]] == [True]
