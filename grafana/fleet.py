@@ -341,8 +341,8 @@ DAEMON = Row(
         Panel(
             "Does anything disturb it?",
             "Turns in which the database could not be written (another program holds it, or the disk is full), jumps of the wall "
-            "clock (a suspended machine, or a clock that was set), skipped slots that come again after one, and pings to the dead "
-            "man's switch that did not arrive.",
+            "clock (a suspended machine, or a clock that was set), skipped slots that come again after one, and pings to the "
+            "dead man's switch that did not arrive.",
             {
                 "database busy": grown("db_busy_total", HERE),
                 "clock {{direction}}": grown("clock_jumps_total", HERE, "direction"),

@@ -526,6 +526,16 @@ def test_one_turn_never_looks_at_every_entry_of_a_large_house(tmp_path: Path) ->
     world.store.close()
 
 
+@pytest.mark.parametrize(("runs", "most"), [(50, 60), (500, 560)])
+def test_an_entry_that_runs_every_second_keeps_hardly_more_rows_than_it_may(play, runs: int, most: int) -> None:
+    world = play(job(every="1s") + f"history: {{keep: 30d, runs: {runs}}}\n")
+    rows = []
+    for _ in range(2 * runs):
+        world.run(seconds=1)
+        rows.append(world.store.connection.execute("select count(*) from run").fetchone()[0])
+    assert runs <= max(rows) <= most
+
+
 def test_nothing_on_record_is_later_than_its_life_was_last_seen(play) -> None:
     world = play(job(every="1s"))
     for _ in range(20):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from scheduler.engine import guarded, planning, waking
 from scheduler.engine.guarded import Part
+from scheduler.events import Closed, Event
+from scheduler.outcome import Kind
 from scheduler.tables import (
     boots,
     changes,
@@ -27,6 +31,10 @@ from scheduler.turn import Turn
 EVERY = timedelta(minutes=1)
 REMOVE_AT_ONCE = 500  # rows
 TRIM_AT_ONCE = 100  # entries
+SHARE_TOO_MANY = 10  # of the rows that an entry may keep, it may have one in so many more for a while,
+FEW = 5  # or a few
+
+Key = tuple[Kind, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,36 @@ class House:
 
     kept_at: datetime | None = None
     trimmed: int = 0
+
+
+class Grown:
+    """How many rows each entry has had since it was last trimmed: one that runs every second must not wait for its turn."""
+
+    def __init__(self) -> None:
+        self._rows: Counter[Key] = Counter()
+        self.full: list[Key] = []  # those to be trimmed
+
+    def count(self, events: Iterable[Event], kept: int) -> None:
+        """Count the rows of a turn that is written down; `kept` is how many an entry may keep."""
+        for happened in events:
+            if isinstance(happened, Closed):
+                key = (happened.kind, happened.name)
+                self._rows[key] += 1
+                if self._rows[key] >= max(kept // SHARE_TOO_MANY, FEW):
+                    del self._rows[key]
+                    self.full.append(key)
+
+    def trimmed(self) -> None:
+        """What was to be trimmed has been, and that is written down."""
+        self.full = []
+
+
+def trim_grown(turn: Turn, grown: Grown) -> None:
+    """Remove the rows that are too many of the entries that had many since the last time."""
+    for key in grown.full:
+        standing = duequeue.find(turn.db, *key)
+        if standing is not None:
+            history.trim(turn, standing, turn.plan.settings.history.runs, REMOVE_AT_ONCE)
 
 
 def keep(turn: Turn, house: House) -> House:

@@ -29,7 +29,7 @@ from scheduler.engine import (
 from scheduler.engine.deadlines import Deadlines
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.guarded import Part
-from scheduler.engine.housekeeping import House
+from scheduler.engine.housekeeping import Grown, House
 from scheduler.engine.inbox import Asked, Inbox
 from scheduler.engine.runs import give_up_overdue, next_overdue
 from scheduler.events import Event
@@ -128,6 +128,7 @@ class Engine:
         self._next_turn: float | None = None  # when it is to begin, in seconds of the steady clock
         self._stalled = timedelta()  # how late turns began that are not written down yet
         self._house = House()
+        self._grown = Grown()
 
     def begin(self, reading: Reading, boot: boots.Boot, survivors: recovery.Survivors, *, at_once: bool = False) -> None:
         """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
@@ -176,6 +177,8 @@ class Engine:
         except Unavailable as error:
             return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
         self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), turn.plan
+        self._grown.trimmed()
+        self._grown.count(turn.events, turn.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if full else None
         self._committed(turn, *results)
         for claim in claims:
@@ -204,6 +207,7 @@ class Engine:
         for each in asked:
             guarded.request(turn, each)
         give_up_overdue(turn)
+        housekeeping.trim_grown(turn, self._grown)
         return housekeeping.keep(turn, self._house)
 
     def _committed(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
