@@ -1,7 +1,8 @@
-"""Kills between `accepted` and `noted`, as many as wanted: what was lost, what came twice, and whether it was counted."""
+"""Kills, as many as wanted, between `accepted` and `noted` and at any moment: what was lost, what came twice, what counted."""
 
 from __future__ import annotations
 
+import random
 import sys
 import tempfile
 import time
@@ -9,10 +10,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from kills import Kills
+from kills import Kills, Storm
 
 
-def main(number: int) -> None:
+def between(number: int) -> None:
+    """Kills between the moment a channel has accepted a message and the moment that could be noted."""
     for policy in ("resend", "hold"):
         with tempfile.TemporaryDirectory() as folder:
             kills, begun = Kills(Path(folder), policy, number), time.monotonic()
@@ -27,5 +29,24 @@ def main(number: int) -> None:
             kills.check()
 
 
+def at_any_moment(number: int) -> None:
+    """Kills at any moment of a daemon that beats, works, is woken and delivers every second."""
+    with tempfile.TemporaryDirectory() as folder:
+        storm, begun = Storm(Path(folder), number, random.Random(number)), time.monotonic()
+        storm.play()
+        counted = ", ".join(f"{count:,} {what}" for what, count in storm.counted.items())
+        print(
+            f"at any moment: {number} kills in {time.monotonic() - begun:.0f} s; {counted}; {len(storm.lost)} lost,"
+            f" {len(storm.doubled)} doubled, {storm.repeats} messages repeated under their key",
+            flush=True,
+        )
+        for each in (*storm.lost, *storm.doubled):
+            print(f"  {each}")
+        sys.exit(1 if storm.lost or storm.doubled else 0)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    if sys.argv[2:] != ["storm"]:
+        between(kills)
+    at_any_moment(kills)

@@ -1,15 +1,21 @@
-"""A daemon that is killed between the moment a channel accepts a message and the moment it could note that, again and again."""
+"""A daemon that is killed again and again: between a message's arrival and the note of it, or at any moment of a busy life."""
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import re
 import signal
 import socket
+import sqlite3
 import threading
+import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from servers.scripted import Server, reply
 from test_daemon import Daemon
@@ -123,3 +129,120 @@ class Kills:
         if self.policy == "hold":
             assert self.held == self.uncertain
             assert set(self.repeats.values()) == {1}  # each by hand
+
+
+STORM = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0", tokens: {{{tokens}}}}}
+history: {{keep: 30d, runs: 1000000}}
+limits: {{wake_gap: 0s, wake_flood: 1000 per 1m}}
+channels: {{hook: {{kind: webhook, url: "{url}", allow_private: true}}}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "grep -o 'mark-[0-9]*;' || true"]}}
+    heartbeat: {{interval: 1s, stagger: 0s, checklist: "- look\\n", deliver: hook, timeout: 10s}}
+cron:
+  tick: {{every: 1s, command: "date +%s.%N", deliver: hook}}
+"""
+SENDERS = 40  # wakes of one sender may merge while they wait, so that each has time until it is its turn again
+A_SECOND = 1000  # milliseconds, as the database has them
+
+
+class Storm:
+    """A daemon that beats, works, is woken and delivers every second, killed at any moment again and again.
+
+    `Storm(folder, number, chance).play()`; then `lost` and `doubled` say in words what was, and are empty where all is well.
+    """
+
+    def __init__(self, folder: Path, number: int, chance: random.Random) -> None:
+        self.folder, self.number, self.chance = folder, number, chance
+        self.lost: list[str] = []
+        self.doubled: list[str] = []
+        self.counted: Counter[str] = Counter()  # what there was of each kind
+        self.repeats = 0  # messages that came once more under their key
+        self._accepted: list[str] = []  # the marks of the wakes that a daemon has taken
+
+    def play(self) -> None:
+        tokens = ", ".join(f'k{each}: {{value: "{_token(each)}", may: [wake]}}' for each in range(SENDERS))
+        with Server([reply()]) as server:
+            it = Daemon(self.folder, STORM.format(url=server.url, tokens=tokens))
+            try:
+                for _ in range(self.number):
+                    self._wake_for(it, self.chance.uniform(0.1, 2.0))
+                    it.kill()
+                    it.start()
+                self._come_to_rest(it)
+                it.stop()
+            finally:
+                if it.process.poll() is None:
+                    it.kill()
+            messages = [(request.headers["idempotency-key"], request.body) for request in server.requests]
+        with closing(sqlite3.connect(self.folder / "state" / "h.db")) as db:
+            db.row_factory = sqlite3.Row
+            self._look_at_slots(db)
+            self._look_at_wakes(db)
+            self._look_at_messages(db, messages)
+
+    def _wake_for(self, it: Daemon, seconds: float) -> None:
+        url = json.loads((self.folder / "state" / "daemon.json").read_text())["url"]
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._wake(url)
+            time.sleep(max(0.0, min(self.chance.uniform(0.2, 0.6), until - time.monotonic())))  # a real daemon goes on meanwhile
+
+    def _wake(self, url: str) -> None:
+        number = len(self._accepted)
+        body = json.dumps({"text": f"mark-{number};"}).encode()
+        headers = {"Authorization": f"Bearer {_token(number % SENDERS)}", "Content-Type": "application/json"}
+        with urlopen(Request(f"{url}/api/v1/agents/ops/wake", body, headers), timeout=20):
+            self._accepted.append(f"mark-{number};")
+
+    def _come_to_rest(self, it: Daemon) -> None:
+        """Nobody kills any more, and nobody wakes: what was taken is told, what was said arrives, and then slots are none of ours."""
+        it.until(lambda: not any(entry["wakes_waiting"] for entry in it.json("status")["entries"]))
+        it.do("pause", "--all")
+        it.until(lambda: not it.json("status")["queue"]["running"] and not it.json("status")["queue"]["retrying"])
+        it.until(lambda: not any(box["pending"] for box in it.json("status")["outbox"]))
+
+    def _look_at_slots(self, db: sqlite3.Connection) -> None:
+        """Each point of the two grids up to where they are accounted for has one row, its own or one with others."""
+        for name, trigger, first in (("ops", "interval", 0), ("tick", "every", A_SECOND)):
+            anchor, settled = db.execute("select anchor, settled_until from entry where name = ?", (name,)).fetchone()
+            due = (settled - anchor - first) // A_SECOND + 1
+            query = "select coalesce(sum(slots), 0) from run where name = ? and trigger = ?"
+            found = db.execute(query, (name, trigger)).fetchone()[0]
+            self.counted["slots"] += found
+            if found < due:
+                self.lost.append(f"{name}: {due - found} of {due} slots")
+            if found > due:
+                self.doubled.append(f"{name}: {found - due} more than {due} slots")
+
+    def _look_at_wakes(self, db: sqlite3.Connection) -> None:
+        said = Counter(
+            mark
+            for (text,) in db.execute("select text from run where outcome = 'alert'")
+            for mark in re.findall(r"mark-\d+;", text)
+        )
+        self.counted["wakes"] = len(self._accepted)
+        self.lost += [f"wake {mark}" for mark in self._accepted if not said[mark]]
+        self.doubled += [f"wake {mark} in {said[mark]} runs" for mark in self._accepted if said[mark] > 1]
+
+    def _look_at_messages(self, db: sqlite3.Connection, messages: list[tuple[str, bytes]]) -> None:
+        bodies: dict[str, set[bytes]] = {}
+        for key, body in messages:
+            bodies.setdefault(key, set()).add(body)
+        self.repeats = len(messages) - len(bodies)
+        self.doubled += [f"message {key} with {len(each)} bodies" for key, each in bodies.items() if len(each) > 1]
+        written = [row["key"] for row in db.execute("select key from outbox")]
+        spoken = "select count(*) from run where ((name = 'tick' and outcome = 'ok') or outcome = 'alert')"
+        without = db.execute(
+            f"{spoken} and not exists (select 1 from outbox where run_id = run.id) and suppression is null"
+        ).fetchone()[0]
+        self.counted["messages"] = len(written)
+        self.lost += [f"message {key}" for key in written if key not in bodies]
+        if without:
+            self.lost.append(f"{without} runs that had something to say and wrote no message")
+
+
+def _token(number: int) -> str:
+    return f"a-token-with-enough-bits-in-it-for-number-{number}-8f2c"
