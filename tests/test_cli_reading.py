@@ -393,6 +393,7 @@ def test_characters_that_take_two_columns_keep_a_table_aligned() -> None:
     assert lines[:3] == ["NAME" + " " * 32 + "RUNS", "東京の天気" + " " * 29 + "1", "ops" + " " * 35 + "12"]
     assert lines[3].startswith("日本日本")
     assert [cell_len(line) for line in lines] == [40] * 4
+    assert table(("NAME", "RUNS"), rows[:2]).splitlines()[:2] == ["NAME" + " " * 8 + "RUNS", "東京の天気  1"]
 
 
 def test_a_line_of_characters_that_take_two_columns_is_wrapped_by_columns() -> None:
