@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from zoneinfo import ZoneInfo
 
-from heartbeat.checklist import Progress, tasks
+from heartbeat.checklist import Progress, Refusal, tasks
 from heartbeat.precheck import MAX_OUTPUT, Checked, Found
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import TOKEN
@@ -99,10 +99,10 @@ class Facts:
     failures: int = 0
     wakes: tuple[Wake, ...] = ()
     checklist: str = ""
-    context: tuple[tuple[str, str], ...] = ()
+    context: tuple[tuple[str, str | Refusal], ...] = ()
     tasks: str | None = None
     precheck: Checked | None = None
-    memory: tuple[tuple[str, str], ...] = ()
+    memory: tuple[tuple[str, str | Refusal], ...] = ()
     progress: Progress = NO_BOXES
     last_success: datetime | None = None
     last_error: str | None = None
@@ -116,8 +116,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """One part of a prompt. `left_out` says, a line each, what of it is not in the text."""
+
     name: str
     text: str
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,11 @@ class Prompt:
         """Name and characters of each part."""
         return tuple((part.name, len(part.text)) for part in self.parts)
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What is not in the prompt, though it was to be: a line each."""
+        return tuple(line for part in self.parts for line in part.left_out)
+
 
 def compose(facts: Facts, heartbeat: Heartbeat) -> Prompt:
     """The prompt of one beat.
@@ -149,7 +157,7 @@ def compose(facts: Facts, heartbeat: Heartbeat) -> Prompt:
     room = heartbeat.max_input_tokens if facts.room is None else facts.room
     left = room - facts.measure(Prompt(parts).text, *facts.said)
     place = next(number for number, part in enumerate(parts) if part.name not in BEFORE_WAKES)
-    return Prompt((*parts[:place], Part("wakes", _wakes(facts, left)), *parts[place:]))
+    return Prompt((*parts[:place], _wakes(facts, left), *parts[place:]))
 
 
 def meta(facts: Facts, heartbeat: Heartbeat) -> dict[str, object]:
@@ -202,10 +210,17 @@ def activity_meta(activity: Activity | None) -> dict[str, object]:
     }
 
 
-def context_parts(context: tuple[tuple[str, str], ...]) -> Iterator[Part]:
+def context_parts(context: tuple[tuple[str, str | Refusal], ...]) -> Iterator[Part]:
     """The context files, each as data between marks."""
     for name, text in context:
-        yield Part(f"context:{name}", f"Context file {name}:\n{_marked(text)}")
+        yield _file(f"context:{name}", f"Context file {name}", name, text)
+
+
+def _file(part: str, title: str, name: str, text: str | Refusal) -> Part:
+    """A file of the workspace; one that cannot be read is said to be missing, so that the agent does not wonder."""
+    if isinstance(text, str):
+        return Part(part, f"{title}:\n{_marked(text)}")
+    return Part(part, f"{title}:\n{_marked(f'(this file is {text.value})')}", (f"{name} is {text.value.replace('_', ' ')}",))
 
 
 BEFORE_WAKES = frozenset({"contract", "time", "last_beat", "failures", "activity"})
@@ -220,11 +235,11 @@ def _parts(facts: Facts, heartbeat: Heartbeat) -> Iterator[Part]:
     if facts.activity and (told := _waiting(facts.activity)):
         yield Part("activity", f"Told {_words(_since(facts.activity.at, facts.now))} ago: {told}.")
     if facts.precheck:
-        yield Part("precheck", _precheck(facts.precheck))
+        yield Part("precheck", _precheck(facts.precheck), _cut_output(facts.precheck))
     if not heartbeat.light_context:
         yield from context_parts(facts.context)
     for name, text in facts.memory:
-        yield Part(f"memory:{name}", f"Memory file {name}:\n{_marked(text)}")
+        yield _file(f"memory:{name}", f"Memory file {name}", name, text)
     if facts.progress.open or facts.progress.done:
         yield Part("progress", f"Boxes so far: {facts.progress.open} open, {facts.progress.done} done.")
     if facts.tasks is None:
@@ -258,14 +273,14 @@ def _by(wake: Wake) -> str:
     return f"By {_line(wake.source)} {_line(wake.sender)}{times}{outcome}"
 
 
-def _wakes(facts: Facts, left: int) -> str:
+def _wakes(facts: Facts, left: int) -> Part:
     """What woke the agent: whole texts for as long as they fit into so many tokens, and a line for each of the others.
 
     The first is always whole: where there is no room even for one text, the prompt is too large, and the beat says so.
     """
     whole = [_wake(wake) for wake in facts.wakes]
     if len(whole) == 1 or _fits(facts, left, whole):
-        return "\n".join([_WOKEN, _DATA, *whole])
+        return Part("wakes", "\n".join([_WOKEN, _DATA, *whole]), tuple(_cut_texts(facts.wakes)))
     left -= facts.measure(whole[0]) + 1
     lines = _lines(facts, left)
     tokens = left - _ASIDE - facts.measure(*lines) - len(lines)
@@ -280,7 +295,18 @@ def _wakes(facts: Facts, left: int) -> str:
     where = f"; `heartbeatd show {facts.run}` has them whole" if facts.run is not None else ""
     left_out = len(whole) - len(lines)
     more = f"\nThere are {left_out} more wakes, for which there is no room here." if left_out else ""
-    return "\n".join([_WOKEN, _DATA, *shown.values(), f"Of these only a line each{where}:\n{_marked(rest)}{more}"])
+    text = "\n".join([_WOKEN, _DATA, *shown.values(), f"Of these only a line each{where}:\n{_marked(rest)}{more}"])
+    lost = [f"texts of {len(lines) - len(shown)} of {len(whole)} wakes, of which there is only a line each"]
+    lost += [f"{left_out} of {len(whole)} wakes"] if left_out else []
+    cut = _cut_texts(tuple(facts.wakes[number] for number in shown))
+    return Part("wakes", text, (*lost, *cut))
+
+
+def _cut_texts(wakes: tuple[Wake, ...]) -> Iterator[str]:
+    for wake in wakes:
+        if len(wake.text) > MAX_WAKE_TEXT:
+            cut = len(wake.text) - MAX_WAKE_TEXT
+            yield f"the first {cut} of {len(wake.text)} characters of the wake by {_line(wake.source)} {_line(wake.sender)}"
 
 
 _ASIDE = 200  # tokens for what is said beside the wakes themselves
@@ -319,6 +345,11 @@ def _precheck(checked: Checked) -> str:
         return told if checked.error else "A check before this beat passed and printed nothing."
     cut = f" (The first {len(text)} of {len(checked.output)} characters.)" if len(text) < len(checked.output) else ""
     return f"{told} {_DATA}{cut}\n{_marked(text)}"
+
+
+def _cut_output(checked: Checked) -> tuple[str, ...]:
+    cut = len(checked.output) - MAX_OUTPUT
+    return (f"the last {cut} of {len(checked.output)} characters of the precheck's output",) if cut > 0 else ()
 
 
 def _checklist(facts: Facts) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from heartbeat.checklist import Refusal
 from heartbeat.prompt import Activity, Part, Prompt, activity_meta, context_parts, time_meta, time_part
 from heartbeat.spec import Agent
 
 
-def compose(task: str, agent: Agent, now: datetime, context: tuple[tuple[str, str], ...]) -> Prompt:
+def compose(task: str, agent: Agent, now: datetime, context: tuple[tuple[str, str | Refusal], ...]) -> Prompt:
     """The task in its own words, the time, and the agent's context files as (name, text).
 
     No rule about keeping quiet goes with it: whatever is answered is the result of the task.

@@ -15,7 +15,8 @@ from scheduler.settings import Settings
 class Closed:
     """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran; `log` is what an agent said for it.
 
-    `truncated`: its answer was cut at a limit of tokens; `precheck_problem` is why its precheck failed.
+    `truncated`: its answer was cut at a limit of tokens; `precheck_problem` is why its precheck failed; `left_out` is
+    what was to be in its prompt and is not.
     """
 
     run_id: int
@@ -34,6 +35,7 @@ class Closed:
     log: str | None = None
     truncated: bool = False
     precheck_problem: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

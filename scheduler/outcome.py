@@ -142,6 +142,7 @@ class Ending:
     `calls` lists whom this attempt asked. `precheck` is what was found before the agent was asked, `selection` what of its
     checklist it was asked about. `tool_calls` are the tools that the agent used, `log` what it said for the log alone.
     `truncated`: the answer was cut at a limit of tokens. `request_id` is the provider's own name for the last call.
+    `left_out` says what was to be in the prompt and is not.
     """
 
     outcome: Outcome
@@ -162,6 +163,7 @@ class Ending:
     log: str | None = None
     truncated: bool = False
     request_id: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def precheck_problem(self) -> str | None:

@@ -206,3 +206,14 @@ def test_meta_of_twenty_full_wakes_fits_into_one_environment_variable() -> None:
     text = json.dumps(meta(replace(FULL, wakes=(worst,) * 20), OPS), ensure_ascii=False)
     assert len(text.encode()) < 131_000
     assert text.count("\\u0001") == 20 * MAX_META_TEXT
+
+
+def test_a_prompt_names_what_was_left_out_of_its_wakes() -> None:
+    long = Wake("api", "bot", 1, "y" * 5000)
+    cut = compose(Facts(NOW, wakes=(long,)), OPS).left_out
+    assert cut == ("the first 904 of 5000 characters of the wake by api bot",)
+    many = tuple(Wake("api", f"bot-{number}", 1, "y" * 4000) for number in range(60))
+    lines = compose(Facts(NOW, wakes=many), OPS).left_out
+    (line,) = lines
+    assert line.endswith(" of 60 wakes, of which there is only a line each")
+    assert compose(Facts(NOW, wakes=(Wake("api", "bot", 1, "y"),)), OPS).left_out == ()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -388,3 +390,50 @@ def test_the_precheck_of_a_beat_that_waits_for_its_next_attempt_is_in_its_row(pl
     assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "1 mail", "error": None}
     world.run(minutes=1)
     assert world.rows()[0]["precheck"] == {"exit_code": 0, "output": "2 mails", "error": None}
+
+
+def test_what_is_left_out_of_a_prompt_is_in_the_row_the_log_and_explain(
+    play: Play, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = play(
+        agent(light_context="false", precheck="{command: ./mail}").replace(
+            "  ops:\n", "  ops:\n    context: [SOUL.md, LARGE.md]\n"
+        ),
+        prechecks={"ops": lambda _: "x" * 20_000},
+    )
+    world.write("ops/LARGE.md", "x" * 70_000)
+    world.run(minutes=5)
+    left_out = [
+        "the last 3616 of 20000 characters of the precheck's output",
+        "SOUL.md is missing",
+        "LARGE.md is too large",
+    ]
+    assert world.rows()[0]["left_out"] == left_out
+    caplog.set_level("INFO")
+    for happened in world.events:
+        Journal().hear(happened)
+    assert "; ".join(left_out) in [vars(record)["fields"].get("left_out") for record in caplog.records if record.message == "run"]
+    assert main(["explain", "ops", "-c", str(world.config)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f"{line}, which was to be in its prompt" in said for line in left_out)
+    assert main(["show", str(world.rows()[0]["id"]), "-c", str(world.config)]) == 0
+    assert "SOUL.md is missing" in capsys.readouterr().out
+
+
+def test_a_run_of_which_nothing_was_left_out_says_so(play: Play) -> None:
+    world = play(agent())
+    world.run(minutes=5)
+    assert world.rows()[0]["left_out"] == []
+
+
+def test_a_database_of_the_last_version_gets_the_column_for_what_was_left_out(play: Play) -> None:
+    world = play(agent())
+    world.run(minutes=5)
+    world.stop()
+    with closing(sqlite3.connect(world.state)) as db:
+        db.execute("alter table run drop column left_out")
+        db.execute("delete from _sqlite_migrations where name = 'm009_left_out'")
+        db.commit()
+    world.boot()
+    world.run(hours=1)
+    assert [row["left_out"] for row in world.rows()] == [[]] * len(world.rows())

@@ -87,6 +87,8 @@ def _of_present(told: Told) -> Iterator[str]:
     yield from wrapped(_title(told), 2)
     yield from fact("last slot", _slot(told, told["last_slot"]))
     yield from fact("last run", _run(told, told["last_run"]))
+    for line in told["last_run"]["left_out"] if told["last_run"] else ():
+        yield from fact("left out", f"{line}, which was to be in its prompt")
     yield from fact("since then", _counts(told["skipped_since"], "slot"))
     yield from fact("wakes", _wakes(told))
     for remark in told["checklist_remarks"]:

@@ -128,6 +128,7 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("cost", "" if run["cost_usd"] is None else usd(run["cost_usd"])),
         ("charged", _charged(run["charged"]) if run["charged"] else ""),
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
+        *(("left out", line) for line in run["left_out"]),
         ("answer", "cut short: it had reached its token limit" if run["truncated"] else ""),
         ("result", f"is waited for until {local(run['result_due_at'])}" if run["result_due_at"] else ""),
         ("tools", ", ".join(map(_tool, run["tool_calls"]))),

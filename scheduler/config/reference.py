@@ -24,6 +24,7 @@ Every key, its form and its default. This page is written from the models (`pyth
 - Limits of a prompt: a checklist, context or memory file has at most 64 KiB, and no link below the workspace is followed. Of the
   text of a wake the last 4,096 characters are shown, of all wakes 80,000 characters, of a precheck's output the first 16,384.
   A run whose checklist cannot be read is skipped; another file is only named. `max_input_tokens` is a limit for the whole.
+  Whatever is left out is listed in the run (`left_out`), in its log line, and by `explain`.
 - Top-level keys that begin with `x-` are yours: anchors live there.
 - `HEARTBEATD_SET__defaults__heartbeat__interval=10m` in the environment sets a value by its path.
 """

@@ -65,6 +65,7 @@ class Journal:
             problem=closed.error,
             truncated=closed.truncated or None,
             precheck_problem=closed.precheck_problem,
+            left_out="; ".join(closed.left_out) or None,
             log=closed.log,
         )
 

@@ -216,11 +216,12 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
-        " request_id = ?"
+        " request_id = ?, left_out = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
             millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
             ending.truncated, result_due_at and millis(result_due_at), ending.request_id,
+            json.dumps(ending.left_out) if ending.left_out else None,
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
@@ -340,6 +341,7 @@ def _closed(
         ending.log,
         ending.truncated,
         ending.precheck_problem,
+        ending.left_out,
     )
 
 

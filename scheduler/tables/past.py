@@ -106,6 +106,7 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "cost_usd": row["cost_usd"],
         "charged": _charged(row),
         "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
+        "left_out": json.loads(row["left_out"] or "[]"),
         "precheck": _precheck_data(row),
         "exit_code": row["exit_code"],
         "tool_calls": json.loads(row["tool_calls"] or "[]"),

@@ -395,6 +395,12 @@ def m008_request_id(db: Any) -> None:
     db.execute("alter table run add column request_id text")
 
 
+@migrations()
+def m009_left_out(db: Any) -> None:
+    """What was to be in a run's prompt and is not, as JSON; null: nothing."""
+    db.execute("alter table run add column left_out text")
+
+
 # In `incident`, provider and model are those at fault, and null where it is the entry's own trouble.
 CIRCUITS = """
 create table breaker_by_model (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from heartbeat import checklist
+from heartbeat.checklist import Refusal
 from heartbeat.prompt import Measure, Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Resources, Run
 from heartbeat.runners import ask as runners
@@ -35,6 +36,7 @@ async def ask(run: Run, prompt: Prompt, runner: Runner, resources: Resources, ju
     return replace(
         ending,
         prompt_parts=dict(prompt.sizes),
+        left_out=prompt.left_out,
         model_used=answer.model_used,
         calls=(call,),
         tool_calls=answer.tool_calls,
@@ -57,6 +59,7 @@ def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
         transient=answer.transient,
         model_used=answer.model_used,
         prompt_parts=dict(prompt.sizes),
+        left_out=prompt.left_out,
         retry_after=answer.retry_after,
         calls=(call,),
         tool_calls=answer.tool_calls,
@@ -132,7 +135,6 @@ def make_room(workspace: Path, program: object) -> None:
             workspace.mkdir(parents=True, exist_ok=True)
 
 
-def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Files of the workspace by name; one that cannot be read is said to be missing, so that the agent does not wonder."""
-    read = ((name, checklist.read(workspace, name)) for name in names)
-    return tuple((name, text if isinstance(text, str) else f"(this file is {text.value})") for name, text in read)
+def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | Refusal], ...]:
+    """Files of the workspace by name, each with its text, or why it cannot be read."""
+    return tuple((name, checklist.read(workspace, name)) for name in names)

@@ -184,6 +184,7 @@ async def _decided(
         model_used=answer.model_used,
         request_id=answer.request_id,
         prompt_parts=dict(prompt.sizes),
+        left_out=prompt.left_out,
         calls=(_decision_call(decide, answer.model_used, answer.tokens),),
     )
 
@@ -251,7 +252,7 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
         context=() if spec.light_context else asking.files(spec.workspace, spec.context),
         precheck=situation.precheck,
         memory=memory,
-        progress=checklist.progress(whole, *(text for _, text in memory)),
+        progress=checklist.progress(whole, *(text for _, text in memory if isinstance(text, str))),
         last_success=claim.last_success,
         last_error=claim.last_error,
         up_since=claim.up_since,
