@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from heartbeat.prompt import Measure, Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Resources, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
+from heartbeat.threads import in_daemon_thread
 from scheduler.circuit import Circuit
 from scheduler.outcome import Call, Ending, Failure, Outcome, Skip
 from scheduler.work.entry import Claim
@@ -128,11 +130,11 @@ def models(*asked: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
     )
 
 
-def make_room(workspace: Path, program: object) -> None:
+async def make_room(workspace: Path, program: object) -> None:
     """Make the folder that a program is to run in; where it cannot be made, whoever starts that says so better."""
     if isinstance(program, CommandRunner | PythonRunner | Precheck):
         with suppress(OSError):
-            workspace.mkdir(parents=True, exist_ok=True)
+            await in_daemon_thread(partial(workspace.mkdir, parents=True, exist_ok=True))
 
 
 def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | Refusal], ...]:

@@ -110,13 +110,19 @@ async def beat(spec: Heartbeat, claim: Claim, resources: Resources, elapsed: Ela
     situation = await in_daemon_thread(look, spec, claim) if spec.reads_checklist else look(spec, claim)
     obstacle = first_obstacle(situation)
     if obstacle is not None:
-        error = create_if_wished(spec, obstacle) or asking.why(claim, obstacle)
+        error = await _create_if_wished(spec, obstacle) or asking.why(claim, obstacle)
         return Ending(Outcome.SKIPPED, obstacle, error=error)
-    asking.make_room(spec.workspace, spec.precheck or spec.runner)
+    await asking.make_room(spec.workspace, spec.precheck or spec.runner)
     if spec.precheck is None:
         return await _go_on(spec, claim, situation, resources, elapsed)
     checked = await precheck.look(spec, spec.precheck, claim.last_precheck, resources.start)
     return replace(await _checked(spec, claim, situation.later(precheck=checked), resources, elapsed), precheck=checked)
+
+
+async def _create_if_wished(spec: Heartbeat, obstacle: Skip) -> str | None:
+    if obstacle is not Skip.CHECKLIST_MISSING:
+        return None
+    return await in_daemon_thread(create_if_wished, spec, obstacle)
 
 
 async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> Ending:

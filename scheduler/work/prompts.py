@@ -20,7 +20,7 @@ async def ask(job: Job, agent: Agent, claim: Claim, resources: Resources, judge:
     obstacle = _obstacle(claim)
     if obstacle is not None:
         return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
-    asking.make_room(agent.workspace, agent.runner)
+    await asking.make_room(agent.workspace, agent.runner)
     files = await in_daemon_thread(asking.files, agent.workspace, agent.context) if agent.context else ()
     prompt = task.compose(job.prompt or "", agent, claim.started_at, files)
     if asking.outgrows(claim, prompt) or estimate(prompt.text) > agent.max_input_tokens:

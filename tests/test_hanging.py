@@ -1,0 +1,122 @@
+"""What hangs and cannot be ended (a callable, a service of Apprise, a network folder) delays neither other agents nor the stop."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from servers.scripted import Server, silence
+from test_daemon import Daemon
+
+pytestmark = pytest.mark.process
+
+WITHIN = 30.0  # seconds that a stop may take; it is about ten, of which the grace is one
+DETACH = 2  # MNT_DETACH
+
+CONFIG = """\
+state: state/h.db
+server: {{listen: "127.0.0.1:0"}}
+limits: {{shutdown_grace: 1s, min_interval: 1s}}
+channels: {{slow: {{kind: apprise, url: "json://127.0.0.1:{port}/"}}}}
+agents:
+  hung: {hung}
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "cat >/dev/null; echo HEARTBEAT_OK"]}}
+    heartbeat: {{interval: 1s, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+COMMAND = '{{kind: command, argv: [sh, -c, "cat >/dev/null; echo {said}"]}}'
+BEAT = '{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}'
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    begun: list[Daemon] = []
+
+    def begin(hung: str, port: int = 1) -> Daemon:
+        begun.append(Daemon(tmp_path, CONFIG.format(hung=hung, port=port)))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        if each.process.poll() is None:
+            each.kill()
+
+
+Begin = Callable[..., Daemon]
+
+
+def expect_others_and_a_stop(it: Daemon) -> None:
+    """The other agent beats on, and the daemon stops when it is told to."""
+    before = len(it.runs("ops", "--outcome", "ok"))
+    it.until(lambda: len(it.runs("ops", "--outcome", "ok")) >= before + 3)
+    begun = time.monotonic()
+    assert it.stop() == 0
+    assert time.monotonic() - begun < WITHIN
+    assert any(" stopped" in line for line in it.log)
+
+
+def test_a_callable_that_hangs_delays_no_other_agent_and_not_the_stop(daemon: Begin, tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(
+        "import pathlib, threading\n"
+        "def beat(run):\n    pathlib.Path('begun').touch()\n    threading.Event().wait()\n"
+    )  # fmt: skip
+    it = daemon("{runner: {kind: python, call: 'hanging:beat', in_process: true}, heartbeat: " + BEAT + "}")
+    it.until((tmp_path / "begun").exists)
+    expect_others_and_a_stop(it)
+    assert [run["finished_at"] for run in it.runs("hung")] == [None]  # for the next start to find
+
+
+def test_a_service_of_apprise_that_hangs_delays_no_other_agent_and_not_the_stop(daemon: Begin) -> None:
+    with Server([silence()]) as server:
+        told = COMMAND.format(said="ALERT: the disk is full")
+        it = daemon(f"{{runner: {told}, heartbeat: {BEAT.replace('log', 'slow')}}}", server.port)
+        it.until(lambda: server.requests)
+        expect_others_and_a_stop(it)
+
+
+@pytest.fixture
+def hung_folder(tmp_path: Path) -> Iterator[Path]:
+    """A file system that never answers, as a network folder whose server has gone: FUSE with nobody behind it."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        behind = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        pytest.skip("needs the right to mount a folder that hangs (run it as root, with /dev/fuse)")
+    options = f"fd={behind},rootmode=40000,user_id=0,group_id=0".encode()
+    if libc.mount(b"hung", str(folder).encode(), b"fuse", 0, options) != 0:
+        os.close(behind)
+        pytest.skip("needs the right to mount a folder that hangs (run it as root, with /dev/fuse)")
+    yield folder
+    with suppress(OSError):
+        os.close(behind)  # who still waits is told that it is gone
+    libc.umount2(str(folder).encode(), DETACH)
+
+
+@pytest.mark.parametrize(
+    "heartbeat",
+    [
+        "{interval: 1h, stagger: 0s, deliver: log}",
+        BEAT,
+        "{interval: 1h, stagger: 0s, deliver: log, on_missing: create, checklist: new/TODO.md}",
+    ],
+    ids=["the checklist lies there", "only the workspace lies there", "the checklist is to be made there"],
+)
+def test_a_folder_that_hangs_delays_only_its_own_agent(daemon: Begin, hung_folder: Path, heartbeat: str) -> None:
+    it = daemon(f"{{workspace: {hung_folder}, runner: {COMMAND.format(said='HEARTBEAT_OK')}, heartbeat: {heartbeat}}}")
+    it.until(lambda: it.runs("hung", "--outcome", "running"))
+    expect_others_and_a_stop(it)
+
+
+def test_a_folder_that_hangs_hangs_in_this_test(hung_folder: Path) -> None:
+    """Else the tests above would show nothing."""
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(["ls", str(hung_folder)], timeout=1, check=False, capture_output=True)
