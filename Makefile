@@ -37,6 +37,7 @@ clean:
 
 bench: .venv/ready
 	$(BIN)/python -m bench.config
+	$(BIN)/python -m bench.commands
 	$(BIN)/python -m bench.dispatch
 	$(BIN)/python -m bench.month
 	$(BIN)/python -m bench.kills 20

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -13,7 +15,7 @@ from threadless import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
 from scheduler.work.executor import Done, LocalExecutor, NeverBegun, WorkerLoop
-from scheduler.work.process import Children, Why
+from scheduler.work.process import SPAWNERS, Children, Why
 
 PATIENCE = 10
 HERE = Path(__file__).parent
@@ -143,6 +145,35 @@ def test_ending_a_task_reaches_its_children() -> None:
     executor.cancel(1, "cancelled")
     assert told.wait(PATIENCE)
     assert ended == [True]
+
+
+def test_many_commands_at_once_take_no_thread_each() -> None:
+    """Each command writes a byte when it has begun, and ends when the gate is closed."""
+    many, told = 60, threading.Semaphore(0)
+    (begun, begins), (gate, closes) = os.pipe(), os.pipe()
+
+    async def carry(task: str, children: Children) -> str:
+        script = f"echo >/proc/self/fd/{begins}; read -r line </proc/self/fd/{gate}; echo {task}"
+        argv = ["sh", "-c", script]
+        ended = await children.start(argv, stdin=b"", env={}, cwd=HERE, inherited=(begins, gate))
+        return ended.output.decode().strip()
+
+    before = threading.active_count()
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, told.release, WorkerLoop("test"))
+    for number in range(many):
+        executor.submit(number, f"job {number}")
+    seen = 0
+    while seen < many:
+        assert select.select([begun], [], [], PATIENCE)[0], f"only {seen} commands have begun"
+        seen += len(os.read(begun, many))
+    assert len(executor.inflight()) == many
+    assert threading.active_count() - before <= 1 + SPAWNERS
+    os.close(closes)
+    for _ in range(many):
+        assert told.acquire(timeout=PATIENCE)
+    assert {done.result for _, done in executor.results()} == {f"job {number}" for number in range(many)}
+    for fd in (begun, begins, gate):
+        os.close(fd)
 
 
 def waits_for_ever(told: list[str], begun: threading.Semaphore) -> Callable[[str, Children], Coroutine[Any, Any, str]]:
