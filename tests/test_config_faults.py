@@ -52,7 +52,7 @@ FAULTS = [
     ('retries: 2', 'deliver: [log, log]', "config.yaml:16:22: agents.ops.heartbeat.deliver[1]: 'log' is named twice; remove one of them"),
     ('retries: 2', 'checklist: ../x', "config.yaml:16:18: agents.ops.heartbeat.checklist: '../x' lies outside the workspace; name a file inside it"),
     ('retries: 2', 'checklist: /etc/passwd', "config.yaml:16:18: agents.ops.heartbeat.checklist: '/etc/passwd' lies outside the workspace; name a file inside it"),
-    ('retries: 2', 'dedup: 24h', 'config.yaml:16:14: agents.ops.heartbeat.dedup: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('retries: 2', 'dedup: 24h', 'config.yaml:16:14: agents.ops.heartbeat.dedup: a map is wanted here; write {window: 24h}'),
     ('retries: 2', 'prompt: 5', 'config.yaml:16:15: agents.ops.heartbeat.prompt: 5 does not read as text; put it in quotes'),
     ('retries: 2', 'model: 022', 'config.yaml:16:14: agents.ops.heartbeat.model: 022 does not read as text; put it in quotes'),
     ('retries: 2', 'misfire: {grace: -1s}', "config.yaml:16:24: agents.ops.heartbeat.misfire.grace: '-1s' is not a duration; write 90s, 30m or 1h30m"),
@@ -379,6 +379,26 @@ def test_a_key_of_another_place_or_system_is_told_its_own(tmp_path: Path, right:
 @pytest.mark.parametrize(("right", "wrong"), [row[:2] for row in ELSEWHERE], ids=[row[1][:24] for row in ELSEWHERE])
 def test_what_is_said_of_a_key_is_right_when_followed(tmp_path: Path, right: str, wrong: str) -> None:
     assert list(untrue(tmp_path, RIGHT.replace(right, wrong, 1), ENVIRON)) == []
+
+
+SHORT = [
+    ("heartbeat: 30m", "agents.ops.heartbeat: a map is wanted here; write {interval: 30m}"),
+    ("runner: [claude, -p]", 'agents.ops.runner: a map is wanted here, not a list; write {kind: command, argv: [claude, "-p"]}'),
+    ("runner: anthropic", "agents.ops.runner: a map is wanted here, not a text; write {kind: anthropic}"),
+    (
+        "runner: claude",
+        "agents.ops.runner: a map is wanted here, not a text; write {kind: anthropic}, or {kind: command, argv: [program, argument]}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "line"), SHORT, ids=[row[0] for row in SHORT])
+def test_a_value_in_place_of_a_map_is_answered_with_the_map(tmp_path: Path, wrong: str, line: str) -> None:
+    rest = "runner: {kind: command, argv: [cat]}" if wrong.startswith("heartbeat") else "heartbeat: {interval: 1h, deliver: log}"
+    text = f"agents: {{ops: {{{wrong}, {rest}}}}}\n"
+    (said,) = complaints(tmp_path, text)
+    assert said.split(": ", 1)[1] == line
+    assert list(untrue(tmp_path, text, ENVIRON)) == []
 
 
 HIDING = [

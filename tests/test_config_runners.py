@@ -228,7 +228,7 @@ FAULTS = [
     # what stands in the right file, what stands there instead, and the line that says so
     ('{kind: anthropic}\n', '{}\n', 'config.yaml:9:5: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
     ('{kind: anthropic}\n', '\n', 'config.yaml:9:12: agents.ops.runner.kind: is missing; write kind: anthropic, openai, command, http or python'),
-    ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: a map is wanted here: keys with values, each on a line of its own and indented'),
+    ('{kind: anthropic}\n', 'claude\n', 'config.yaml:9:13: agents.ops.runner: a map is wanted here, not a text; write {kind: anthropic}, or {kind: command, argv: [program, argument]}'),
     ('{kind: anthropic}\n', '{kind: claude}\n', "config.yaml:9:20: agents.ops.runner.kind: 'claude' is not known here; write kind: anthropic, openai, command, http or python"),
     ('{kind: anthropic}\n', '{kind: 5}\n', "config.yaml:9:20: agents.ops.runner.kind: '5' is not known here; write kind: anthropic, openai, command, http or python"),
     ('{kind: anthropic}\n', '{kind: anthropic, argv: [cat]}\n', 'config.yaml:9:31: agents.ops.runner.argv: unknown key here; argv is for kind: command'),

@@ -12,13 +12,13 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from scheduler.config import tree
+from scheduler.config import models, tree
 from scheduler.config.advice import Remedy, Wrong, either, surely
 from scheduler.config.complaint import Complaints, Place
 from scheduler.config.frame import UNKNOWN, Steps
 from scheduler.config.keys import unknown_key
 from scheduler.config.models import Part
-from scheduler.config.tree import Items, Map
+from scheduler.config.tree import Items, Map, Odd
 from scheduler.config.wording import closest, shown
 
 PartT = TypeVar("PartT", bound=Part)
@@ -36,6 +36,14 @@ _TO_WRITE: dict[str, tuple[object, str]] = {
     "url": (None, 'url: "https://..."'),
     "call": (None, 'call: "package.module:function"'),
     "value": (None, 'value: "${NAME}"'),
+}
+_SHORT_FOR: dict[type[Part], str] = {
+    models.Heartbeat: "interval",
+    models.HeartbeatMisfire: "grace",
+    models.JobMisfire: "grace",
+    models.Dedup: "window",
+    models.History: "keep",
+    models.Calendar: "dates",
 }
 
 
@@ -170,10 +178,10 @@ def _fault(model: type[Part], node: Any, place: Place, found: ErrorDetails) -> t
     at, known = tree.locate(node, (*found["loc"], *tag, *inside), place)
     if found["type"] == "extra_forbidden":
         at = _key_place(node, known, at)
-    return at, known, _wrong(model, found)
+    return at, known, _wrong(model, node, found)
 
 
-def _wrong(model: type[Part], found: ErrorDetails) -> Wrong:
+def _wrong(model: type[Part], node: Any, found: ErrorDetails) -> Wrong:
     kind, last = found["type"], str(found["loc"][-1]) if found["loc"] else ""
     if kind == "value_error":
         error = found["ctx"]["error"]
@@ -187,6 +195,20 @@ def _wrong(model: type[Part], found: ErrorDetails) -> Wrong:
         return _untagged(found, _kinds(model, found["loc"]))
     if kind == "list_type":
         return Wrong("a list is wanted here")
+    return _no_map(_inner(model, found["loc"]), _value(node, found["loc"]))
+
+
+def _no_map(parts: list[type[Part]], value: Any) -> Wrong:
+    """What is said of a value in place of a map: the map that it may be short for, such as an interval for a heartbeat."""
+    key = _SHORT_FOR.get(parts[0]) if len(parts) == 1 else None
+    if key and not isinstance(value, Map | Items):
+        short = {key: str(value) if isinstance(value, Odd) else value}
+        try:
+            parts[0].model_validate(short)
+        except ValidationError:
+            pass
+        else:
+            return surely("a map is wanted here", short)
     return Wrong("a map is wanted here: keys with values, each on a line of its own and indented")
 
 

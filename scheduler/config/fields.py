@@ -582,8 +582,17 @@ def precheck(value: object) -> object:
     return {} if value is None else value
 
 
-def empty_or_map(value: object) -> object:
-    """A map; an empty value is the one without keys."""
+def runner(value: object) -> object:
+    """A map; an empty value is the one without keys. A program alone is no runner, for it may be a model or a URL as well."""
+    if isinstance(value, list) and value and all(type(word) is str for word in value) and len(" ".join(value)) <= SHOWN:
+        raise surely("a map is wanted here, not a list", {"kind": "command", "argv": list(value)})
+    if isinstance(value, str) and value in ("anthropic", "command", "http", "openai", "python"):
+        remedies = [Remedy({"kind": value}, means=True)] if value == "anthropic" else []  # the others need more keys
+        raise Wrong("a map is wanted here, not a text", *remedies, words=f"write {{kind: {value}}}")
+    if isinstance(value, list | str | int | float):
+        raise Wrong(
+            f"a map is wanted here, not {kind(value)}; write {{kind: anthropic}}, or {{kind: command, argv: [program, argument]}}"
+        )
     return {} if value is None else value
 
 

@@ -288,7 +288,7 @@ class Heartbeat(Part):
 
 class Agent(Part):
     workspace: PathOrNone = key(None, "Its folder; every file read for it lies inside.", else_="`agents/NAME`")
-    runner: Annotated[Annotated[Runner, Field(discriminator="kind")], BeforeValidator(fields.empty_or_map)] = key(
+    runner: Annotated[Annotated[Runner, Field(discriminator="kind")], BeforeValidator(fields.runner)] = key(
         ModelRunner(kind="anthropic"), "How it is asked.", written={"kind": "anthropic"}
     )
     model: TextOrNone = key(None, "Its model.", else_="`claude-haiku-5-5` at Anthropic; else none: the runner's own choice")
