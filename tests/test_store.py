@@ -163,7 +163,8 @@ def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path
 
 def ours() -> list[str]:
     """The migrations that this version knows, in their order."""
-    return sorted(migration.name for migration in migrations.pending(Database(memory=True)))
+    with closing(sqlite3.connect(":memory:")) as empty:
+        return sorted(migration.name for migration in migrations.pending(Database(empty)))
 
 
 def test_a_database_of_a_newer_heartbeatd_is_refused_with_both_versions(tmp_path: Path) -> None:
@@ -233,7 +234,8 @@ def test_who_reads_while_a_database_is_made_finds_none_or_all_of_it(tmp_path: Pa
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             try:
-                reader(path).execute("select * from entry").fetchall()
+                with closing(reader(path)) as connection:
+                    connection.execute("select * from entry").fetchall()
             except StoreError as error:
                 said.add(str(error).removeprefix(f"{path}: "))
             else:

@@ -343,6 +343,7 @@ def test_while_the_database_is_locked_beats_wait_and_nothing_is_lost(play: Play)
         world.engine.tick(world.clock.read())
     assert world.engine.health.problem is not None
     other.execute("rollback")
+    other.close()
     world.run(minutes=1)
     assert world.engine.health.problem is None
     assert [line[:11] for line in world.story()] == [f"03-02 08:0{minute}" for minute in range(3)]

@@ -199,7 +199,7 @@ def first_release(path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"pragma application_id = {APPLICATION_ID}")
-    later = [each.name for each in migrations.pending(Database(memory=True))][1]
+    later = [each.name for each in migrations.pending(Database(db))][1]
     migrations.apply(Database(db), stop_before=later)
     now = millis(at("2026-03-02 07:00"))
     for source, sender, text, count in (("api", "scripts", "old", 3), ("webhook", "heartbeatd group", "the disk is full", 1)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,7 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
         raise Mistake("--at and --on exclude each other")
     where, now = reach.place(path, state), utc_now()
     plan = declared(path, state, where)
-    with reach.reading(where) as found:
-        db = found or store.blank()
+    with reach.reading(where) as found, nullcontext(found) if found else closing(store.blank()) as db:
         declares = plan.entries if plan else {}
         key = names.choose(
             name,

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -188,6 +189,7 @@ def reader_of_any_age(path: Path) -> sqlite3.Connection:
         connection.backup(copy)
         migrations.apply(Database(copy))
     except sqlite3.DatabaseError as error:
+        copy.close()
         raise _unusable(path, error) from error
     finally:
         connection.close()
@@ -333,8 +335,14 @@ def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:
         raise StoreError(f"{path} is a database of another program; name another file in `state:`")
 
 
+@cache
+def _known_migrations() -> frozenset[str]:
+    with closing(sqlite3.connect(":memory:")) as empty:
+        return frozenset(migration.name for migration in migrations.pending(Database(empty)))
+
+
 def _refuse_newer(path: Path, database: Database) -> None:
-    known = {migration.name for migration in migrations.pending(Database(memory=True))}
+    known = _known_migrations()
     unknown = sorted({migration.name for migration in migrations.applied(database)} - known)
     if unknown:
         raise StoreError(
