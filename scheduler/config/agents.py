@@ -25,6 +25,17 @@ from scheduler.config.wording import written
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
 ANSWERS_LATER = ("http", "python")
+CONDITIONAL = frozenset(
+    (
+        "async_timeout",
+        "backoff_on_failure",
+        "isolated_session",
+        "max_output_tokens",
+        "memory",
+        "provider",
+        "session_keep",
+    )
+)  # keys of a heartbeat without effect where others have certain values
 ALWAYS = Hours()
 NO_INTERVAL = Wrong(
     "is missing",
@@ -153,6 +164,9 @@ def _ever_opens(schedule: Schedule, hours: Hours, offset: timedelta) -> bool:
 
 def _check_heeded(agent: models.Agent, spot: Spot) -> None:
     """Note what the agent writes itself and nothing would heed; what it inherits is for those whom it fits."""
+    written = spot.own.get("heartbeat") if spot.own else None
+    if not isinstance(written, Map) or CONDITIONAL.isdisjoint(written):
+        return  # as of nearly every agent
     for key, of, wrong in _unheeded(agent):
         if spot.wrote("heartbeat", key) and all(spot.knows("heartbeat", other) for other in of):
             spot.fault(wrong, "heartbeat", key)
