@@ -12,6 +12,8 @@ import click
 
 from scheduler import __version__
 
+LIKELY = 3  # commands that begin with what was typed; more are no help
+
 
 class Contents(click.Group):
     """A group whose commands are imported only when they are called: `--help` costs the table of contents alone."""
@@ -32,9 +34,12 @@ class Contents(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.contents and not args[0].startswith("-"):
-            from scheduler.config.wording import suggest  # for those who need it
+            from scheduler.config.advice import either  # for those who need it
+            from scheduler.config.wording import suggest
 
-            ctx.fail(f"no such command as {args[0]!r}{suggest(args[0], self.contents)}")
+            begun = tuple(name for name in self.contents if name.startswith(args[0]))
+            meant = f"; did you mean {either(begun)}?" if 0 < len(begun) <= LIKELY else suggest(args[0], self.contents)
+            ctx.fail(f"no such command as {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
