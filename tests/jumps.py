@@ -153,8 +153,8 @@ class Jumps:
         return int(self.world.store.connection.execute("select coalesce(max(id), 0) from run").fetchone()[0])
 
     def _rows(self, name: str | None = None) -> list[dict[str, Any]]:
-        query = "select id, name, slot, slots, outcome, reason from run where ?1 is null or name = ?1 order by slot"
-        return [dict(row) for row in self.world.store.connection.execute(query, (name,))]
+        query = "select id, name, slot, slots, outcome, reason from run where :name is null or name = :name order by slot"
+        return [dict(row) for row in self.world.store.connection.execute(query, {"name": name})]
 
     def _check_nothing_is_skipped_ahead(self, since: int) -> None:
         """After a clock that was ahead has been set right, no row that was written meanwhile says that a time to come was missed."""

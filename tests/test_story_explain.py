@@ -126,7 +126,7 @@ def test_an_open_circuit_breaker_is_why(play: Play) -> None:
     world = play(model + "providers: {anthropic: {api_key: k}}\n", start="2026-03-02 00:00")
     with world.store.transaction() as db:
         probe = millis(at("2026-03-03 00:00"))
-        db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?1, ?1, null, '[]')", (probe,))
+        db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?, ?, null, '[]')", (probe, probe))
     world.run(hours=23, minutes=30)
     assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
     now = explain.at_present(asked(world))["now"]

@@ -96,18 +96,18 @@ def _pull_near(turn: Turn) -> None:
     turn.db.execute("update run set result_due_at = min(result_due_at, ?) where result_due_at is not null", (latest,))
     turn.db.execute("update run set started_at = min(started_at, ?) where state in ('running', 'waiting')", (now,))
     turn.db.execute(
-        "update entry set last_woken_at = min(last_woken_at, ?1), last_ended_at = min(last_ended_at, ?1),"
-        " last_success_at = min(last_success_at, ?1)",
-        (now,),
+        "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
+        " last_success_at = min(last_success_at, :now)",
+        {"now": now},
     )
     turn.db.execute(
         "update wake set due_at = min(due_at, ?), held_until = min(held_until, ?), updated_at = min(updated_at, ?)",
         (now, now, now),
     )
     turn.db.execute(
-        "update outbox set not_before = min(not_before, ?1), created_at = min(created_at, ?1)"
+        "update outbox set not_before = min(not_before, :now), created_at = min(created_at, :now)"
         " where state in ('pending', 'sending', 'uncertain', 'held')",
-        (now,),
+        {"now": now},
     )
     holds.pull_near(turn)
     breakers.pull_near(turn)

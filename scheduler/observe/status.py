@@ -32,7 +32,7 @@ select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as la
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
 left join incident on incident.kind = entry.kind and incident.name = entry.name
-where entry.state <> 'removed' and (?1 is null or entry.kind = ?1) and (?2 is null or entry.name = ?2)
+where entry.state <> 'removed' and (:kind is null or entry.kind = :kind) and (:name is null or entry.name = :name)
 order by entry.kind desc, entry.name
 """
 
@@ -104,7 +104,7 @@ def _deadman_problem(life: sqlite3.Row | None) -> str | None:
 def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
     """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
     held, spent = holds.by_agent(db, now), spend.today(db, now)
-    rows = db.execute(ENTRIES, (kind, name))
+    rows = db.execute(ENTRIES, {"kind": kind, "name": name})
     return [_entry(row, held) | {"budget": _budget(spent.get((row["kind"], row["name"])))} for row in rows]
 
 

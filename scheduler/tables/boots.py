@@ -71,7 +71,8 @@ def tick(turn: Turn) -> None:
 def write_down(turn: Turn) -> None:
     """A turn that writes is a sign of life too, so that nothing on record is later than its life was last seen."""
     turn.db.execute(
-        "update boot set last_tick_at = ?1 where instance = ?2 and last_tick_at <> ?1", (millis(turn.now), turn.owner)
+        "update boot set last_tick_at = :now where instance = :instance and last_tick_at <> :now",
+        {"now": millis(turn.now), "instance": turn.owner},
     )
 
 
@@ -111,8 +112,9 @@ def last_seen(db: sqlite3.Connection) -> datetime | None:
 def pull_near(turn: Turn) -> None:
     """The clock was ahead, and was set right: no life has begun, been seen or ended in the future."""
     turn.db.execute(
-        "update boot set started_at = min(started_at, ?1), last_tick_at = min(last_tick_at, ?1), ended_at = min(ended_at, ?1)",
-        (millis(turn.now),),
+        "update boot set started_at = min(started_at, :now), last_tick_at = min(last_tick_at, :now),"
+        " ended_at = min(ended_at, :now)",
+        {"now": millis(turn.now)},
     )
 
 

@@ -119,9 +119,9 @@ def probe_all(turn: Turn) -> None:
     Where a long rest was asked for, that is kept; a probe of it that was cut short by a crash is made again.
     """
     turn.db.execute(
-        "update breaker set probe_at = ?1, half_open_at = ?1, turns = '[]' where reason <> ?2"
+        "update breaker set probe_at = :now, half_open_at = :now, turns = '[]' where reason <> :rate"
         " or (tried_by is not null and not exists (select 1 from run where id = tried_by and state = 'running'))",
-        (millis(turn.now), RATE),
+        {"now": millis(turn.now), "rate": RATE},
     )
     turn.breakers = None
 
@@ -129,8 +129,9 @@ def probe_all(turn: Turn) -> None:
 def pull_near(turn: Turn) -> None:
     """The clock was set back: no probe is put off for longer than it was to be."""
     turn.db.execute(
-        "update breaker set opened_at = min(opened_at, ?1), probe_at = min(probe_at, ?2), half_open_at = min(half_open_at, ?2)",
-        (millis(turn.now), millis(turn.now + PROBE_EVERY)),
+        "update breaker set opened_at = min(opened_at, :now), probe_at = min(probe_at, :next),"
+        " half_open_at = min(half_open_at, :next)",
+        {"now": millis(turn.now), "next": millis(turn.now + PROBE_EVERY)},
     )
     turn.breakers = None
 

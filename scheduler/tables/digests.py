@@ -65,8 +65,8 @@ def note(turn: Turn, entry: Entry, target: Target, message: str, outbox_id: int)
 def delivered(turn: Turn, channel: str, run_id: int, notice: str | None) -> None:
     """The window of a text counts from the delivery of its last part, also where that had been given up before."""
     turn.db.execute(
-        "update digest set until_at = ?1 + window where outbox_id in (select max(id) from outbox where channel = ?2"
-        " and run_id = ?3 and notice is ?4 having sum(state in ('dead', 'dropped')) = 0)",
+        "update digest set until_at = ? + window where outbox_id in (select max(id) from outbox where channel = ?"
+        " and run_id = ? and notice is ? having sum(state in ('dead', 'dropped')) = 0)",
         (millis(turn.now), channel, run_id, notice),
     )
 

@@ -54,9 +54,9 @@ def take_back(turn: Turn, standing: Standing, pace: Pace, since: datetime) -> da
     `pace` is what named them. What was claimed stays, however it ended: it has been tried. None: there was nothing to remove.
     """
     rows = turn.db.execute(
-        "select id, slot, slots, reason from run where kind = ? and name = ? and trigger = ? and state = 'closed'"
-        " and outcome = 'skipped' and fence = 0 and (slot > ?4 or (slots > 1 and finished_at > ?4)) order by slot",
-        (standing.kind, standing.name, pace.trigger, millis(since)),
+        "select id, slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger and state = 'closed'"
+        " and outcome = 'skipped' and fence = 0 and (slot > :since or (slots > 1 and finished_at > :since)) order by slot",
+        {"kind": standing.kind, "name": standing.name, "trigger": pace.trigger, "since": millis(since)},
     ).fetchall()
     first = None
     for row in rows:
@@ -89,10 +89,13 @@ def _passed(pace: Pace, row: sqlite3.Row, until: datetime) -> int:
 def accounted(turn: Turn, standing: Standing, pace: Pace, after: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
     """The stretches, each from its first to its last slot, that have rows in (after, until]; in order, and they may overlap."""
     rows = turn.db.execute(
-        "select slot, slots, reason from run where kind = ? and name = ? and trigger = ?"
-        " and (slot > ?4 or (slots > 1 and finished_at > ?4)) and slot <= ? order by slot",
-        (standing.kind, standing.name, pace.trigger, millis(after), millis(until)),
-    ).fetchall()
+        "select slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger"
+        " and (slot > :after or (slots > 1 and finished_at > :after)) and slot <= :until order by slot",
+        {
+            "kind": standing.kind, "name": standing.name, "trigger": pace.trigger,
+            "after": millis(after), "until": millis(until),
+        },
+    ).fetchall()  # fmt: skip
     stretches = [(moment(row["slot"]), _last_of(pace, row, until)) for row in rows]
     return [(first, last) for first, last in stretches if last > after]
 

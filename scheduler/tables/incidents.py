@@ -69,8 +69,8 @@ def drop(turn: Turn, kind: str, name: str) -> None:
 def pull_near(turn: Turn) -> None:
     """The clock was set back: nothing went wrong, or was told, in the future."""
     turn.db.execute(
-        "update incident set since = min(since, ?1), told_at = min(told_at, ?1), flapping_at = min(flapping_at, ?1)",
-        (millis(turn.now),),
+        "update incident set since = min(since, :now), told_at = min(told_at, :now), flapping_at = min(flapping_at, :now)",
+        {"now": millis(turn.now)},
     )
 
 

@@ -117,7 +117,7 @@ def forget_unasked(turn: Turn) -> None:
 def pull_near(turn: Turn) -> None:
     """The clock was set back: nothing failed, or was sent, in the future."""
     now = millis(turn.now)
-    turn.db.execute("update outage set since = min(since, ?1), flapping_at = min(flapping_at, ?1)", (now,))
+    turn.db.execute("update outage set since = min(since, :now), flapping_at = min(flapping_at, :now)", {"now": now})
     turn.db.execute("update outage_notice set told_at = min(told_at, ?)", (now,))
 
 

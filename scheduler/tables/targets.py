@@ -31,15 +31,15 @@ class Target:
 
 def note(turn: Turn, agent: str, target: Target, title: str | None) -> None:
     """An agent has been spoken with there just now; of those longest ago the surplus is forgotten. No title: as it was."""
-    key = (agent, target.channel, target.whom)
     turn.db.execute(
-        "insert or replace into target (name, channel, whom, title, at) values (?1, ?2, ?3, coalesce(?4,"
-        " (select title from target where name = ?1 and channel = ?2 and whom = ?3), ''), ?5)",
-        (*key, title, millis(turn.now)),
+        "insert or replace into target (name, channel, whom, title, at) values (:agent, :channel, :whom, coalesce(:title,"
+        " (select title from target where name = :agent and channel = :channel and whom = :whom), ''), :now)",
+        {"agent": agent, "channel": target.channel, "whom": target.whom, "title": title, "now": millis(turn.now)},
     )
     turn.db.execute(
-        "delete from target where name = ?1 and id not in (select id from target where name = ?1 order by id desc limit ?2)",
-        (agent, MOST),
+        "delete from target where name = :agent"
+        " and id not in (select id from target where name = :agent order by id desc limit :most)",
+        {"agent": agent, "most": MOST},
     )
 
 
