@@ -97,7 +97,9 @@ def test_a_wake_outside_the_hours_says_until_when_it_waits(
     hours = CONFIG.replace("interval: 30m", 'interval: 30m, stagger: 0s, active_hours: "08:00-22:00"', 1)
     world = play(hours, start="2026-03-02 23:00")
     number = world.wake("ops", "look")
-    tell_of_wait(world.config, number)
+    with click.Context(click.Command("wake")) as context:  # by which times are told in the zone of the config
+        context.params["path"] = world.config
+        tell_of_wait(world.config, number)
     assert capsys.readouterr().out == "waits until 2026-03-03 08:00:00: outside active hours\n"
 
 
