@@ -42,5 +42,4 @@ bench: .venv/ready
 	$(BIN)/python -m bench.month
 	$(BIN)/python -m bench.kills 20
 	$(BIN)/python -m bench.jumps
-	$(BIN)/python -m bench.beats 1000 1
-	$(BIN)/python -m bench.beats 3000 3
+	$(BIN)/python -m bench.beats 1000
