@@ -1,4 +1,4 @@
-"""The first files of a new folder: a config that runs as it is, and a checklist that teaches its form."""
+"""The files that `heartbeatd init` writes: a config.yaml that runs as it is, and an example checklist."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 _CONFIG = """\
-# What heartbeatd runs here. `heartbeatd check` says what is wrong; docs/reference.md has every key.
-timezone: UTC                          # the zone of windows and schedules, e.g. Europe/Berlin
+# The config of heartbeatd. `heartbeatd check` reports errors in it; docs/reference.md describes every key.
+timezone: UTC                          # for active hours and schedules, e.g. Europe/Berlin
 
-# channels:                            # without one, messages go to the log
+# channels:                            # where messages are sent; without a channel, to the log
 #   phone: "tgram://${{TG_TOKEN}}/${{TG_CHAT}}"
 #   hook: {{kind: webhook, url: "${{HOOK_URL}}"}}
 
-# providers: {{anthropic: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}   # whom runners of the kind anthropic ask
+# providers: {{anthropic: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}   # for runners of kind anthropic
 # prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}         # USD per million tokens
 
 agents:
-  {name}:                              # reads agents/{name}/HEARTBEAT.md
-    # The prompt goes to this program on stdin; its answer is what it prints. Put your agent here, e.g. [claude, -p],
-    # or ask a model directly: {{kind: anthropic}}, with the two lines above.
+  {name}:                              # its checklist is agents/{name}/HEARTBEAT.md
+    # This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p].
+    # To call a model directly, write {{kind: anthropic}} and uncomment the two lines above.
     runner: {{kind: command, argv: [echo, HEARTBEAT_OK]}}
     heartbeat:
       interval: 30m
       active_hours: "08:00-22:00"
       deliver: log
-      # budget: {{usd_per_day: 0.50}}    # what its model may cost in a day
+      # budget: {{usd_per_day: 0.50}}    # the most that its runs may cost in a day
 
 # cron:
 #   nightly:
 #     schedule: "0 3 * * *"
 #     command: ./backup.sh
-#     wake_heartbeat: {name}           # tells the agent how it went
+#     wake_heartbeat: {name}           # wakes the agent, with the job's outcome in the prompt
 #     wake_on: failure
 """
 
 _CHECKLIST = """\
 # Heartbeat
 
-<!-- One line for each thing to look at. An empty list costs nothing: the beat is skipped. -->
+<!-- One line for each thing to check. If the list is empty, the run is skipped and costs nothing. -->
 - Is there anything in the inbox that cannot wait?
 """
 
@@ -54,7 +54,7 @@ def checklist() -> str:
 
 
 def files(name: str = "assistant") -> Mapping[PurePosixPath, str]:
-    """The files of a new folder by their path in it; `name` is that of the agent, a valid one."""
+    """The files of a new folder by their path in it. `name` is a valid agent name."""
     return {
         PurePosixPath("config.yaml"): config(name),
         PurePosixPath(f"agents/{name}/HEARTBEAT.md"): checklist(),
