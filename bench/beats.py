@@ -65,7 +65,7 @@ def config(folder: Path, port: int, beats: int) -> Path:
 def ours(port: int, beats: int, report: Callable[[], None]) -> None:
     """The daemon: queue, calls and booking."""
     from scheduler import app
-    from scheduler.tables import boots
+    from scheduler.store import boots
 
     with tempfile.TemporaryDirectory() as folder:
         daemon = app.Daemon(config(Path(folder), port, beats), dict(os.environ), listen=False)

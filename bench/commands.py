@@ -27,7 +27,7 @@ def config(folder: Path, commands: int) -> Path:
 def ours(commands: int, report: Callable[[], None]) -> None:
     """The daemon: queue, lanes, processes and booking."""
     from scheduler import app
-    from scheduler.tables import boots
+    from scheduler.store import boots
 
     with tempfile.TemporaryDirectory() as folder:
         daemon = app.Daemon(config(Path(folder), commands), dict(os.environ), listen=False)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from _ruamel_yaml import CParser
 
-from scheduler import plan
-from scheduler.config.load import load
+from scheduler.config.build.load import load
+from scheduler.work import plan
 
 AGENT = """\
   agent{number}:

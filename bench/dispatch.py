@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from heartbeat.runners import Tokens
-from scheduler import plan
-from scheduler.config.load import load
+from scheduler.config.build.load import load
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import Engine, Reading
-from scheduler.outcome import Call, Ending, Outcome, Suppression
-from scheduler.tables.boots import Boot
-from scheduler.tables.store import Store
+from scheduler.model.outcome import Call, Ending, Outcome, Suppression
+from scheduler.store.boots import Boot
+from scheduler.store.database import Store
+from scheduler.work import plan
 from scheduler.work.executor import Done
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)

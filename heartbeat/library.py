@@ -16,8 +16,8 @@ from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
 from heartbeat.prompt import Facts, Wake, compose
 from heartbeat.runners import Answer, Failure
 from heartbeat.runners.data import read
-from heartbeat.runners.trouble import Trouble, one_line
-from heartbeat.runners.veil import Veil
+from heartbeat.runners.errors import Trouble, one_line
+from heartbeat.runners.redaction import Veil
 from heartbeat.spec import Heartbeat, Match, Missing, Normalize, PythonRunner
 from heartbeat.verdict import Suppression
 

@@ -20,40 +20,41 @@ from types import FrameType
 
 from heartbeat.runners import Resources
 from heartbeat.runners import ask as runners
-from scheduler import __version__, descriptors, plan, takeover
-from scheduler.bell import Bell
-from scheduler.config import load
-from scheduler.config.complaint import ConfigError
-from scheduler.config.load import Loaded
-from scheduler.config.today import Today
-from scheduler.descriptors import Descriptors
-from scheduler.engine import deadman, delivery
-from scheduler.engine.deadman import Ping, Pinger
+from scheduler import __version__
+from scheduler.channels.message import Sent
+from scheduler.config.build import load
+from scheduler.config.build.load import Loaded
+from scheduler.config.build.today import Today
+from scheduler.config.file.complaint import ConfigError
+from scheduler.engine import deadman_switch, delivery, startup
+from scheduler.engine.config_reload import Reloader
+from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import NoteDeadman
-from scheduler.events import Closed, Event
-from scheduler.logs import event
+from scheduler.engine.rhythm import Rhythm
+from scheduler.model.entry import Claim
+from scheduler.model.events import Closed, Event
+from scheduler.model.outcome import FAILURES, Ending
+from scheduler.model.settings import Settings
 from scheduler.net.http_client import HttpClient
-from scheduler.observe.journal import Journal
-from scheduler.observe.metrics import Metrics
-from scheduler.outcome import FAILURES, Ending
-from scheduler.reload import Reloader
-from scheduler.rhythm import Rhythm
-from scheduler.settings import Settings
-from scheduler.systemd import ServiceManager
-from scheduler.tables import once
-from scheduler.tables.boots import Boot
-from scheduler.tables.store import Unavailable
-from scheduler.transports import Sent
-from scheduler.watch import Watch
+from scheduler.store import one_time_jobs
+from scheduler.store.boots import Boot
+from scheduler.store.database import Unavailable
+from scheduler.system import file_limits, lanes
+from scheduler.system.file_limits import Descriptors
+from scheduler.system.file_watch import Watch
+from scheduler.system.log import event
+from scheduler.system.process import Children
+from scheduler.system.systemd import ServiceManager
+from scheduler.system.wakeup import Bell
+from scheduler.telemetry.event_log import Journal
+from scheduler.telemetry.metrics import Metrics
 from scheduler.web.reach import Reach
 from scheduler.web.server import Server
-from scheduler.work import lanes
-from scheduler.work.entry import Claim
+from scheduler.work import plan
 from scheduler.work.executor import LocalExecutor, WorkerLoop
-from scheduler.work.process import Children
 
 LONGEST_SLEEP = 15.0  # seconds; a suspended machine's steady clock stands still, so a long sleep would end too late
 CUT_TAKES = 5.0  # seconds that a run may take to end once it was told to
@@ -81,11 +82,11 @@ class Daemon:
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
         self._watch = Watch(path, self._file_changed)  # made first: what changes from here on is a change
         self._systemd = ServiceManager(environ)
-        loaded = load.load(path, environ, today=Today(utc_now(), once.knows, strict=False))
+        loaded = load.load(path, environ, today=Today(utc_now(), one_time_jobs.knows, strict=False))
         self.settings = loaded.settings
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
-        descriptors.see_to(self.settings.limits.concurrency)
+        file_limits.see_to(self.settings.limits.concurrency)
         self._descriptors = Descriptors(time.monotonic)
         self._bell = Bell()
         self._rhythm = Rhythm(self._bell, time.monotonic, time.sleep)
@@ -93,8 +94,8 @@ class Daemon:
         self._reload_wanted = False
         self._failed_runs = 0
         self.instance = secrets.token_hex(8)
-        self._lock = takeover.take_lock(self.settings, self.instance, utc_now)
-        self.store = takeover.open_store(self.settings.state)
+        self._lock = startup.take_lock(self.settings, self.instance, utc_now)
+        self.store = startup.open_store(self.settings.state)
         self._lanes = lanes.beside(self.settings.state)
         self._lanes.prepare()
         inbox = Inbox(self._bell.ring)
@@ -165,7 +166,7 @@ class Daemon:
     def _begin(self, *, at_once: bool) -> None:
         for number, handler in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hup)):
             signal.signal(number, handler)
-        survivors = takeover.end_orphans(self.store)
+        survivors = startup.end_orphans(self.store)
         warm_runners(self.settings)
         threading.Thread(target=self.warm_up, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
@@ -259,7 +260,7 @@ class Daemon:
         return await delivery.send(parcel, children.start, self._http)
 
     async def _ping(self, ping: Ping, children: Children) -> Sent:  # pinging starts no children
-        return await deadman.send(ping, self._http)
+        return await deadman_switch.send(ping, self._http)
 
     def _mark_of_letter(self, parcel: Parcel) -> str:
         return f"{self.instance}/outbox/{parcel.letter.id}"
@@ -276,7 +277,7 @@ def warm_runners(settings: Settings) -> None:
 
 
 def _load(path: Path, environ: Mapping[str, str]) -> Loaded:
-    loaded = load.load(path, environ, today=Today(utc_now(), once.knows))
+    loaded = load.load(path, environ, today=Today(utc_now(), one_time_jobs.knows))
     warm_runners(loaded.settings)
     return loaded
 

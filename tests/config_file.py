@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from scheduler.config.complaint import ConfigError
-from scheduler.config.load import Loaded, load
+from scheduler.config.build.load import Loaded, load
+from scheduler.config.file.complaint import ConfigError
 
 TOKEN = "0123456789abcdef-canary"
 ENVIRON = {"TOKEN": TOKEN}

@@ -14,11 +14,11 @@ from typing import Any
 
 from config_file import write
 
-from scheduler.config import grammar, tree
-from scheduler.config.advice import Remedy
-from scheduler.config.complaint import Complaint, Complaints, ConfigError
-from scheduler.config.load import load
-from scheduler.config.tree import Items, Map, Odd
+from scheduler.config.build.load import load
+from scheduler.config.file import grammar, tree
+from scheduler.config.file.advice import Remedy
+from scheduler.config.file.complaint import Complaint, Complaints, ConfigError
+from scheduler.config.file.tree import Items, Map, Odd
 
 TOKEN = re.compile(r"(?:\$\{[^}]*\}|[^,{}\[\]#\n]|(?<=\S)#)+")
 

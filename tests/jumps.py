@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo
 from world import World, at
 
 from cron import schedule
-from scheduler.outcome import Kind
-from scheduler.tables import duequeue
-from scheduler.tables.duequeue import Standing
-from scheduler.tables.times import MILLISECOND
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import MILLISECOND
+from scheduler.store import entries
+from scheduler.store.entries import Standing
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SCHEDULES = {"hourly": "0 * * * *", "tens": "*/10 * * * *", "office": "30 9 * * mon-fri", "nightly": "30 2 * * *"}
@@ -145,7 +145,7 @@ class Jumps:
                 self.faults.append(f"{self.world.clock.now}: {name} has {counted} slots for {expected} points of its grid")
 
     def _standing(self, name: str) -> Standing:
-        found = duequeue.find(self.world.store.connection, Kind.HEARTBEAT if name == "ops" else Kind.CRON, name)
+        found = entries.find(self.world.store.connection, Kind.HEARTBEAT if name == "ops" else Kind.CRON, name)
         assert found is not None
         return found
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from world import World
 
-from scheduler.config.load import load
+from scheduler.config.build.load import load
+from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Request
-from scheduler.observe.metrics import Metrics
-from scheduler.reload import Reloader
+from scheduler.telemetry.metrics import Metrics
 from scheduler.web.patience import Patience
 from scheduler.web.reach import Reach
 from scheduler.web.server import Server

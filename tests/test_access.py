@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from scheduler.access import ANY, READ, WRITE, everybody_may, others_may
+from scheduler.system.files import ANY, READ, WRITE, everybody_may, others_may
 
 ANN, BOB, OPS = 1000, 1001, 500
 USERS = [

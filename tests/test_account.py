@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import pytest
 from world import at
 
-from scheduler.observe import causes
-from scheduler.observe.account import Fate, Record, Row, Stand, cause_of, fates
-from scheduler.outcome import Skip
-from scheduler.tables.boots import Down
+from scheduler.insight import reason_texts
+from scheduler.insight.slot_history import Fate, Record, Row, Stand, cause_of, fates
+from scheduler.model.outcome import Skip
+from scheduler.store.boots import Down
 
 EIGHT = at("2026-03-02 08:00")
 CHANGE = at("2026-03-02 08:00:30")
@@ -48,4 +48,4 @@ def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_i
     (fate,) = account(stand(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
     assert (fate.run, fate.cause.word) == (7, Skip.MISSED)
     (fate,) = account(stand(EIGHT - timedelta(days=1), None, offset=20), rows=(missed,), downs=(down,))
-    assert (fate.run, fate.cause.word) == (7, causes.DAEMON_DOWN)
+    assert (fate.run, fate.cause.word) == (7, reason_texts.DAEMON_DOWN)

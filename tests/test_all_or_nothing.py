@@ -14,12 +14,12 @@ import pytest
 from test_story_slots import agent
 from world import World, at
 
-from scheduler import plan
-from scheduler.config.load import load
+from scheduler.config.build.load import load
 from scheduler.engine import opening
-from scheduler.tables import duequeue
-from scheduler.tables.store import Store
-from scheduler.turn import Turn
+from scheduler.engine.turn import Turn
+from scheduler.store import entries
+from scheduler.store.database import Store
+from scheduler.work import plan
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
@@ -99,7 +99,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
     while True:
         with store.transaction() as db:
             turn = Turn(db, at("2026-03-02 08:00"), owner, plan.make(settings), at("2026-03-02 08:00"), random.Random(1))
-            due = duequeue.due(db, turn.now + timedelta(seconds=1), 5, 5)
+            due = entries.due(db, turn.now + timedelta(seconds=1), 5, 5)
             for standing in due:
                 claim = opening.start(turn, turn.plan.entries[(standing.kind, standing.name)], standing)
                 claimed += [claim.entry.name] if claim else []

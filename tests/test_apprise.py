@@ -12,7 +12,8 @@ from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
 from waited import DIRECT, waited
 
-from scheduler.transports import Sent, State, apprise
+from scheduler.channels import apprise
+from scheduler.channels.message import Sent, State
 
 send = waited(apprise.send)
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from scheduler.bell import Bell
+from scheduler.system.wakeup import Bell
 
 
 def test_a_ring_before_the_sleep_ends_it_at_once() -> None:

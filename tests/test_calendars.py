@@ -15,8 +15,7 @@ from world import at
 
 from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar, parse_dates, read
 from heartbeat.timed import Several
-from scheduler import paces
-from scheduler.paces import firings
+from scheduler.model import schedule, trigger_times
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WEEKEND = Calendar(weekdays=frozenset({5, 6}))
@@ -139,22 +138,22 @@ def count(slots: Several | None) -> int:
 def test_every_slot_of_a_pace_is_open_or_closed_by_its_days_or_its_hours(
     said: dict[str, Any], days: Days, first: int, length: int, more: int
 ) -> None:
-    plain, pace = (paces.pace(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
+    plain, pace = (schedule.pace(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
     after = at("2026-03-20 00:00") + timedelta(minutes=first)
     between, until = after + timedelta(minutes=length), after + timedelta(minutes=length + more)
     for find in (pace.slots, pace.by_hours, pace.by_days):
         assert count(find(after, until)) == count(find(after, between)) + count(find(between, until))
     found = [count(find(after, until)) for find in (pace.slots, pace.by_hours, pace.by_days)]
-    walked = list(firings.slots(pace, after, until))
+    walked = list(trigger_times.slots(pace, after, until))
     assert len(walked) == found[0]
     assert all(days.open_at(slot + pace.offset) for slot in walked)
     if "interval" in said:
-        points = paces.pace(json.dumps(said | {"hours": []}), ANCHOR).slots(after, until)
+        points = schedule.pace(json.dumps(said | {"hours": []}), ANCHOR).slots(after, until)
         assert abs(sum(found) - count(points)) <= 1  # one may have moved into this time, or out of it
         by_days, by_hours = pace.by_days(after, until), pace.by_hours(after, until)
         assert not any(days.open_at(point) for point in ((by_days.first, by_days.latest) if by_days else ()))
         assert all(days.open_at(point) for point in ((by_hours.first, by_hours.latest) if by_hours else ()))
         return
     assert sum(found) == count(plain.slots(after, until)) + count(plain.by_hours(after, until))
-    left_out = [slot for slot in firings.slots(plain, after, until) if not days.open_at(slot + pace.offset)]
+    left_out = [slot for slot in trigger_times.slots(plain, after, until) if not days.open_at(slot + pace.offset)]
     assert len(walked) + len(left_out) == count(plain.slots(after, until))

@@ -16,13 +16,13 @@ from servers.scripted import hang_up, page
 from servers.telegram import Telegram, refusal
 from world import World, by_hand
 
+from scheduler.channels.message import Sent
 from scheduler.cli.main import main
-from scheduler.config.effective import effective
-from scheduler.config.load import load, schema
+from scheduler.config.build.effective import effective
+from scheduler.config.build.load import load, schema
 from scheduler.engine.delivery import Parcel, when_uncertain
-from scheduler.secret import Secret
-from scheduler.settings import Channel
-from scheduler.transports import Sent
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Channel
 
 Play = Callable[..., World]
 

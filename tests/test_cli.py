@@ -82,7 +82,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 def test_help_imports_no_part_of_the_daemon() -> None:
     ended = python(
         "-c",
-        f"import sys; from scheduler.cli.main import main; main(['--help']); print({_loaded('scheduler.tables.store', *HEAVY)})",
+        f"import sys; from scheduler.cli.main import main; main(['--help']); print({_loaded('scheduler.store.database', *HEAVY)})",
     )
     assert ended.stdout.splitlines()[-1] == "[]"
 

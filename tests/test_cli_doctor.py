@@ -8,8 +8,8 @@ from config_file import write
 
 from scheduler.cli import doctor, twice
 from scheduler.cli.main import main
-from scheduler.config.load import load
-from scheduler.tables.store import Store
+from scheduler.config.build.load import load
+from scheduler.store.database import Store
 
 CONFIG = """\
 state: state/heartbeatd.db

@@ -20,14 +20,14 @@ from rich.cells import cell_len
 from scheduler.cli.main import main
 from scheduler.cli.table import harmless, table, wrapped
 from scheduler.cli.times import between, host_zone_name, rough, short, zone_name
-from scheduler.config.wording import counted
-from scheduler.locks import Lock
-from scheduler.outcome import Kind
-from scheduler.tables import boots, duequeue
-from scheduler.tables.boots import Boot
-from scheduler.tables.store import Store
-from scheduler.tables.times import millis
-from scheduler.turn import Turn
+from scheduler.config.file.wording import counted
+from scheduler.engine.turn import Turn
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import millis
+from scheduler.store import boots, entries
+from scheduler.store.boots import Boot
+from scheduler.store.database import Store
+from scheduler.system.state_lock import Lock
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -54,7 +54,7 @@ def store(state: Path) -> Iterator[Store]:
     with store.transaction() as db:
         turn = _turn(db, NOON)
         for kind, name in ((Kind.HEARTBEAT, "ops"), (Kind.HEARTBEAT, "both"), (Kind.CRON, "both")):
-            duequeue.add(turn, kind, name, "active", "{}", NOON, NOON)
+            entries.add(turn, kind, name, "active", "{}", NOON, NOON)
     yield store
     store.close()
 

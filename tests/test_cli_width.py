@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from world import World
 
+from scheduler.channels.message import Sent
 from scheduler.cli.main import main
 from scheduler.cli.table import wrapped
 from scheduler.engine.requests import Hold
-from scheduler.transports import Sent
 
 Play = Callable[..., World]
 

@@ -18,11 +18,11 @@ from scheduler.cli import door
 from scheduler.cli.follow import tell_of_wait
 from scheduler.cli.main import main
 from scheduler.cli.reach import Place
-from scheduler.engine.runs import Cancel
-from scheduler.locks import Lock
-from scheduler.outcome import Kind
-from scheduler.tables import duequeue
-from scheduler.tables.store import Store, reader
+from scheduler.engine.pending_runs import Cancel
+from scheduler.model.outcome import Kind
+from scheduler.store import entries
+from scheduler.store.database import Store, reader
+from scheduler.system.state_lock import Lock
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 CONFIG = """\
@@ -62,10 +62,10 @@ def read(place: Place, query: str) -> list[dict[str, Any]]:
         db.close()
 
 
-def standing(place: Place, kind: Kind, name: str) -> duequeue.Standing:
+def standing(place: Place, kind: Kind, name: str) -> entries.Standing:
     db = reader(place.database)
     try:
-        found = duequeue.find(db, kind, name)
+        found = entries.find(db, kind, name)
     finally:
         db.close()
     assert found is not None

@@ -13,9 +13,10 @@ import pytest
 from waited import waited
 from world import World, by_hand
 
+from scheduler.channels import command
+from scheduler.channels.message import Message, Sent
 from scheduler.cli.main import main
-from scheduler.transports import Message, Sent, command
-from scheduler.work.process import Children
+from scheduler.system.process import Children
 
 Play = Callable[..., World]
 

@@ -14,7 +14,7 @@ from waited import waited
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, command
 from heartbeat.runners.command import MAX_ERROR
 from heartbeat.spec import CommandRunner
-from scheduler.secret import Secret
+from scheduler.model.secret import Secret
 
 ask = waited(command.ask)
 

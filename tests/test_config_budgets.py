@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from config_file import complaints, read
 
-from scheduler.allowance import Amount
-from scheduler.outcome import Kind
-from scheduler.plan import diff
+from scheduler.model.budget import Amount
+from scheduler.model.outcome import Kind
+from scheduler.work.plan import diff
 
 KEY = "sk-ant-canary-0123456789"
 ENVIRON = {"KEY": KEY}

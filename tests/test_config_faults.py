@@ -8,8 +8,8 @@ import pytest
 from config_file import ENVIRON, RIGHT, complaints
 from following import untrue
 
-from scheduler.config.complaint import Complaint, ConfigError
-from scheduler.config.load import load
+from scheduler.config.build.load import load
+from scheduler.config.file.complaint import Complaint, ConfigError
 
 # fmt: off
 FAULTS = [

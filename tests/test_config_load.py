@@ -14,12 +14,12 @@ from config_file import ENVIRON, RIGHT, SMALL, complaints, read
 
 from heartbeat.cadence import stagger_of
 from heartbeat.spec import Heartbeat
-from scheduler.access import WRITE, others_may
-from scheduler.config import skeleton
-from scheduler.config.complaint import Complaints
-from scheduler.config.load import load
-from scheduler.config.peek import peek_state
-from scheduler.config.source import check_owner
+from scheduler.config.build import skeleton
+from scheduler.config.build.load import load
+from scheduler.config.file.complaint import Complaints
+from scheduler.config.file.peek import peek_state
+from scheduler.config.file.source import check_owner
+from scheduler.system.files import WRITE, others_may
 
 BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from config_file import RIGHT, read
 
-from scheduler.config.effective import effective
-from scheduler.config.load import schema
-from scheduler.config.reference import reference
+from scheduler.config.build.effective import effective
+from scheduler.config.build.load import schema
+from scheduler.config.keys.reference import reference
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 
 
 def test_the_reference_in_docs_is_the_one_that_is_generated() -> None:
-    assert PAGE.read_text() == reference(), "do: python -m scheduler.config.reference > docs/reference.md"
+    assert PAGE.read_text() == reference(), "do: python -m scheduler.config.keys.reference > docs/reference.md"
 
 
 def test_every_key_has_words_of_its_own() -> None:

@@ -11,12 +11,12 @@ import pytest
 from config_file import complaints, read
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
-from scheduler.config import skeleton
-from scheduler.config.complaint import ConfigError
-from scheduler.config.effective import effective
-from scheduler.config.load import load, schema
-from scheduler.secret import Secret
-from scheduler.settings import Price
+from scheduler.config.build import skeleton
+from scheduler.config.build.effective import effective
+from scheduler.config.build.load import load, schema
+from scheduler.config.file.complaint import ConfigError
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Price
 
 KEY = "sk-canary-41d8"
 ENVIRON = {"KEY": KEY}

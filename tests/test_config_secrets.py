@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from config_file import RIGHT, SMALL, TOKEN, complaints, read
 
-from scheduler.config.complaint import ConfigError
-from scheduler.config.effective import effective
-from scheduler.config.load import load
-from scheduler.config.secrets import holds_secret, read_env_file
-from scheduler.secret import Secret
+from scheduler.config.build.effective import effective
+from scheduler.config.build.load import load
+from scheduler.config.build.secrets import holds_secret, read_env_file
+from scheduler.config.file.complaint import ConfigError
+from scheduler.model.secret import Secret
 
 CANARY = "canary-5f1c-do-not-print"
 WITH_SECRETS = """\

@@ -10,8 +10,8 @@ from config_file import SMALL, complaints
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.config import tree
-from scheduler.config.complaint import Complaints
+from scheduler.config.file import tree
+from scheduler.config.file.complaint import Complaints
 
 
 def value(text: str) -> object:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cron import percent, setting
 from cron.crontab import Crontab, read
 from cron.naming import Names, wish
-from scheduler.config import zones
+from scheduler.config.keys import zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -267,7 +267,7 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 @given(st.text())
 def test_every_name_is_one_that_the_config_takes(command: str) -> None:
-    from scheduler.config.fields import name
+    from scheduler.config.keys.fields import name
 
     assert name(wish(command))
 

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 from cron import crontab
-from scheduler.config import imported, insert, zones
+from scheduler.config.build import imported
+from scheduler.config.file import insert
+from scheduler.config.keys import zones
 
 PAGE = (Path(__file__).parent.parent / "docs" / "crontab.md").read_text("utf-8")
 

@@ -18,7 +18,8 @@ from cron.export import Host, Said, written
 from cron.job import Job
 from cron.schedule import parse
 from heartbeat.calendars import ALL_DAYS, Calendar, Days
-from scheduler.config import imported, zones
+from scheduler.config.build import imported
+from scheduler.config.keys import zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TOKYO = ZoneInfo("Asia/Tokyo")

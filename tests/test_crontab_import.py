@@ -15,10 +15,11 @@ from config_file import RIGHT, SMALL, read, write
 from cron import crontab
 from cron.job import Job
 from scheduler.cli.main import main
-from scheduler.config import swap, zones
-from scheduler.config.complaint import Complaints
-from scheduler.config.insert import Entry, NoRoom, insert
-from scheduler.config.tree import read as read_tree
+from scheduler.config.file.complaint import Complaints
+from scheduler.config.file.insert import Entry, NoRoom, insert
+from scheduler.config.file.tree import read as read_tree
+from scheduler.config.keys import zones
+from scheduler.system import files
 
 ME = pwd.getpwuid(os.geteuid())
 IN_BERLIN = ("--timezone", "Europe/Berlin")
@@ -288,8 +289,8 @@ def test_mode_and_link_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_file_that_was_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_bytes(b"theirs")
-    with pytest.raises(swap.Changed, match="was changed meanwhile; nothing was written, try again"):
-        swap.swap(file, b"before", b"after")
+    with pytest.raises(files.Changed, match="was changed meanwhile; nothing was written, try again"):
+        files.swap(file, b"before", b"after")
     assert file.read_bytes() == b"theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 

@@ -19,11 +19,11 @@ from test_daemon import Begin, daemon
 from waited import with_http
 from world import Clock, Inline, at
 
-from scheduler.engine.deadman import Ping, Pinger, send
+from scheduler.channels.message import Sent
+from scheduler.engine.deadman_switch import Ping, Pinger, send
 from scheduler.engine.loop import Health
-from scheduler.secret import Secret
-from scheduler.settings import Deadman
-from scheduler.transports import Sent
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Deadman
 
 assert daemon  # a fixture of the tests of the daemon
 

@@ -12,8 +12,9 @@ from servers.scripted import Act, Request, hang_up, page, reply, reset, silence
 from test_telegram import MESSAGE
 from waited import delivered
 
-from scheduler.transports import Sent, State, address
-from scheduler.transports.discord import send
+from scheduler.channels import address
+from scheduler.channels.discord import send
+from scheduler.channels.message import Sent, State
 
 
 def answered(*acts: Act, total: float = 30) -> Sent:

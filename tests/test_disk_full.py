@@ -24,9 +24,9 @@ from sqlite_utils import Database
 from test_daemon import Daemon
 from world import World
 
-from scheduler.tables.reserve import MIB
-from scheduler.tables.schema import migrations
-from scheduler.tables.store import APPLICATION_ID, Store, StoreError
+from scheduler.store.database import APPLICATION_ID, Store, StoreError
+from scheduler.store.disk_reserve import MIB
+from scheduler.store.schema import migrations
 
 pytestmark = pytest.mark.process
 

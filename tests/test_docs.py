@@ -9,8 +9,8 @@ import pytest
 from config_file import read
 
 import heartbeat
-from scheduler.config.complaint import ConfigError
-from scheduler.config.load import schema
+from scheduler.config.build.load import schema
+from scheduler.config.file.complaint import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMING = (DOCS / "coming-from.md").read_text("utf-8")

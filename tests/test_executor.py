@@ -14,8 +14,8 @@ import pytest
 from threadless import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
+from scheduler.system.process import SPAWNERS, Children, Why
 from scheduler.work.executor import Done, LocalExecutor, NeverBegun, WorkerLoop
-from scheduler.work.process import SPAWNERS, Children, Why
 
 PATIENCE = 10
 HERE = Path(__file__).parent

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from world import at
 
-from scheduler import paces
-from scheduler.outcome import Kind
-from scheduler.paces.firings import Course, by_day, firings
+from scheduler.model import schedule
+from scheduler.model.outcome import Kind
+from scheduler.model.trigger_times import Course, by_day, firings
 
 BERLIN = "Europe/Berlin"
 WINDOW = [[480, 1320, [0, 1, 2, 3, 4, 5, 6], BERLIN]]
@@ -27,7 +27,7 @@ PACES = {
 
 
 def course(name: str, after: datetime, zone: str = BERLIN) -> Course:
-    pace = paces.pace(json.dumps(PACES[name]), at("2027-03-01 00:00"))
+    pace = schedule.pace(json.dumps(PACES[name]), at("2027-03-01 00:00"))
     return Course(Kind.CRON, name, pace, ZoneInfo(zone), after)
 
 

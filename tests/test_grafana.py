@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_metrics import Page
 from world import World
 
+from scheduler.channels.message import Sent
 from scheduler.cli.main import commands
-from scheduler.transports import Sent
 
 Play = Callable[..., World]
 

@@ -15,9 +15,9 @@ from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset,
 from waited import DIRECT, client, post
 
 from heartbeat.runners import Failure, Reply
-from heartbeat.runners.trouble import Trouble
+from heartbeat.runners.errors import Trouble
+from scheduler.model.settings import Network
 from scheduler.net.http_client import MALFORMED, HttpClient
-from scheduler.settings import Network
 
 TRUSTING = Network(proxy="none", ca_file=CERTIFICATE)
 

@@ -12,8 +12,8 @@ from sqlite_utils import Database
 from test_story_slots import OPS
 from world import World
 
-from scheduler.tables.schema import migrations
-from scheduler.tables.store import APPLICATION_ID, Store
+from scheduler.store.database import APPLICATION_ID, Store
+from scheduler.store.schema import migrations
 
 LAST_EDITION = ("m001_first_schema",)
 NEXT_IDS = {

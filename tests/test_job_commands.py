@@ -13,10 +13,10 @@ from waited import client
 from world import at
 
 from heartbeat.runners import Resources
-from scheduler import plan
-from scheduler.outcome import Ending, Kind, Trigger
-from scheduler.work.entry import Claim
-from scheduler.work.process import Children
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import Ending, Kind, Trigger
+from scheduler.system.process import Children
+from scheduler.work import plan
 
 
 def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, after: float | None = None) -> Ending:

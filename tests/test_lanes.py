@@ -14,8 +14,8 @@ import pytest
 from config_file import write
 from test_daemon import PATIENCE, Begin, Daemon, daemon
 
-from scheduler.work.lanes import Lanes, beside
-from scheduler.work.process import Children
+from scheduler.system.lanes import Lanes, beside
+from scheduler.system.process import Children
 
 __all__ = ["daemon"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.locks import Holder, Lock, Taken, Unusable, filesystem_kind, holder, private_folder
-from scheduler.work.process import Children
+from scheduler.system.process import Children
+from scheduler.system.state_lock import Holder, Lock, Taken, Unusable, filesystem_kind, holder, private_folder
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 
@@ -21,7 +21,7 @@ OTHER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from scheduler.locks import Lock
+from scheduler.system.state_lock import Lock
 lock = Lock.take(Path(sys.argv[1]), started_at=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), instance="other")
 print("taken", flush=True)
 sys.stdin.read()

@@ -10,8 +10,8 @@ from enum import StrEnum
 
 import pytest
 
-from scheduler.logs import event, plain, set_up
-from scheduler.secret import Secret
+from scheduler.model.secret import Secret
+from scheduler.system.log import event, plain, set_up
 
 
 class Outcome(StrEnum):

@@ -13,15 +13,15 @@ import tools
 from prometheus_client.parser import text_string_to_metric_families
 from world import Takes, World, at
 
+from scheduler.channels.message import Sent
+from scheduler.engine.config_reload import Standing
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import Health
-from scheduler.events import Recovered, Stale, Started
-from scheduler.observe.metrics import Metrics, Now
-from scheduler.observe.series import Family
-from scheduler.outcome import Kind
-from scheduler.reload import Standing
-from scheduler.tables.store import reader
-from scheduler.transports import Sent
+from scheduler.model.events import Recovered, Stale, Started
+from scheduler.model.outcome import Kind
+from scheduler.store.database import reader
+from scheduler.telemetry.metrics import Metrics, Now
+from scheduler.telemetry.series import Family
 
 Play = Callable[..., World]
 

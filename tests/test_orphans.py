@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.work import orphans
+from scheduler.system import orphans
 
 # A daemon in small: starts one command as the real one does, says its pid, and waits to be killed.
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from scheduler.work.process import Children
+from scheduler.system.process import Children
 asyncio.run(Children(sys.argv[1]).start(["sh", "-c", sys.argv[2]], stdin=b"", env={}, cwd=Path("/")))
 """
 

@@ -20,10 +20,10 @@ from heartbeat.verdict import judge
 from scheduler.cli.main import main
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
-from scheduler.events import Closed
-from scheduler.outcome import Trigger
-from scheduler.tables import targets
-from scheduler.tables.targets import Target
+from scheduler.model.events import Closed
+from scheduler.model.outcome import Trigger
+from scheduler.store import targets
+from scheduler.store.targets import Target
 
 Play = Callable[..., World]
 HERE = Path(__file__).parent

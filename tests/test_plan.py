@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.config.load import load
-from scheduler.plan import diff
+from scheduler.config.build.load import load
+from scheduler.work.plan import diff
 
 BASE = """
 timezone: UTC

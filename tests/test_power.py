@@ -11,7 +11,7 @@ import pytest
 import tools
 from powercut import cuts, watched
 
-from scheduler.tables.store import Store, StoreError
+from scheduler.store.database import Store, StoreError
 
 pytestmark = [
     pytest.mark.process,

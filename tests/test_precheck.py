@@ -15,7 +15,7 @@ from waited import waited
 from heartbeat import precheck as prechecks
 from heartbeat.precheck import Checked, Found
 from heartbeat.spec import Precheck
-from scheduler.work.process import Children, Ended
+from scheduler.system.process import Children, Ended
 
 look = waited(prechecks.look)
 

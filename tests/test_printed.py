@@ -10,7 +10,7 @@ from test_command_runner import RUN, Ended, Program, answer, ask
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
 from heartbeat.runners.printed import read as read_output
-from heartbeat.runners.veil import Veil
+from heartbeat.runners.redaction import Veil
 from heartbeat.spec import CommandRunner
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.secret import Secret
-from scheduler.work import process
-from scheduler.work.process import Children, Ended, Why
+from scheduler.model.secret import Secret
+from scheduler.system import process
+from scheduler.system.process import Children, Ended, Why
 
 MIB = 1024 * 1024
 
@@ -321,7 +321,7 @@ def test_the_only_call_of_subprocess_is_here() -> None:
         for file in (root / package).rglob("*.py")
         if any(word in file.read_text() for word in ("subprocess.", "os.system(", "os.popen(", "os.spawn", "os.fork("))
     }
-    assert users == {"scheduler/work/process.py"}
+    assert users == {"scheduler/system/process.py"}
 
 
 def test_a_child_with_a_time_of_its_own_is_ended_when_it_is_over_and_the_next_one_starts() -> None:

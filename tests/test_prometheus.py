@@ -27,9 +27,9 @@ from test_daemon import Daemon
 from test_metrics import Page
 from world import Takes, World
 
+from scheduler.channels.message import Sent
 from scheduler.engine.delivery import Parcel
-from scheduler.outcome import Kind
-from scheduler.transports import Sent
+from scheduler.model.outcome import Kind
 
 pytestmark = [
     pytest.mark.process,

@@ -18,12 +18,13 @@ from test_telegram import MESSAGE
 from waited import asked, delivered, post
 
 from heartbeat.runners import Failure, Run
-from heartbeat.runners.trouble import Trouble
+from heartbeat.runners.errors import Trouble
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
+from scheduler.channels import discord, telegram, webhook
+from scheduler.channels.message import Sent
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Network
 from scheduler.net import proxies
-from scheduler.secret import Secret
-from scheduler.settings import Network
-from scheduler.transports import Sent, discord, telegram, webhook
 
 RUN = Run("ops", "How is it?", "small", Path("agents/ops"), timedelta(seconds=20), lambda: {"run": 7})
 ENVIRONMENT = Network(ca_file=CERTIFICATE)

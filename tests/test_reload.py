@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from world import World
 
-from scheduler.config.complaint import ConfigError
-from scheduler.config.load import load
+from scheduler.config.build.load import load
+from scheduler.config.file.complaint import ConfigError
+from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Refused, Request
-from scheduler.reload import Reloader
 
 Play = Callable[..., World]
 

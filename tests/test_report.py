@@ -14,14 +14,14 @@ import pytest
 from test_cli_reading import add_run, live
 from world import Asked, Takes, World, at
 
+from scheduler.channels.message import Sent
 from scheduler.cli import summary
 from scheduler.cli.figures import amount, usd, why
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Parcel
-from scheduler.observe.report import report
-from scheduler.tables import tally
-from scheduler.tables.store import Store, reader
-from scheduler.transports import Sent
+from scheduler.insight.report_data import report
+from scheduler.store import run_counts
+from scheduler.store.database import Store, reader
 
 Play = Callable[..., World]
 
@@ -141,9 +141,9 @@ def test_a_daemon_that_never_stopped_was_never_down(store: Store) -> None:
 
 
 def test_the_history_is_read_by_its_index(store: Store) -> None:
-    plan = store.connection.execute("explain query plan " + tally.RUNS, (0, 1)).fetchall()
+    plan = store.connection.execute("explain query plan " + run_counts.RUNS, (0, 1)).fetchall()
     assert [row["detail"] for row in plan if "run_finished" in row["detail"]]
-    letters = store.connection.execute("explain query plan " + tally.LETTERS, (0, 1)).fetchall()
+    letters = store.connection.execute("explain query plan " + run_counts.LETTERS, (0, 1)).fetchall()
     assert [row["detail"] for row in letters if "outbox_channel" in row["detail"]]
     assert not [row["detail"] for row in letters if "TEMP B-TREE" in row["detail"]]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.tables import reserve
-from scheduler.tables.reserve import MIB, Reserve
+from scheduler.store import disk_reserve
+from scheduler.store.disk_reserve import MIB, Reserve
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -25,13 +25,13 @@ def test_it_takes_its_room_and_is_private_whatever_the_umask(tmp_path: Path) -> 
     found = (tmp_path / "h.db.reserve").stat()
     assert (stat.S_IMODE(found.st_mode), found.st_size) == (0o600, MIB)
     assert found.st_blocks * 512 >= MIB
-    assert reserve.held(tmp_path / "h.db") == MIB
+    assert disk_reserve.held(tmp_path / "h.db") == MIB
 
 
 def test_one_that_was_left_half_made_is_made_whole(tmp_path: Path) -> None:
     (tmp_path / "h.db.reserve").write_bytes(b"0" * 10)
     assert Reserve(tmp_path / "h.db").keep()
-    assert reserve.held(tmp_path / "h.db") == MIB
+    assert disk_reserve.held(tmp_path / "h.db") == MIB
 
 
 def test_it_is_given_up_once_and_nothing_beside_it_is_touched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -68,8 +68,8 @@ def test_a_database_that_can_be_opened_as_it_is_keeps_its_reserve(tmp_path: Path
     kept = Reserve(tmp_path / "h.db")
     kept.keep()
     kept.give_up_if_short()
-    assert reserve.held(tmp_path / "h.db") == MIB
+    assert disk_reserve.held(tmp_path / "h.db") == MIB
 
 
 def test_nothing_is_amiss_where_there_is_room(tmp_path: Path) -> None:
-    assert reserve.shortage(tmp_path / "h.db") is None
+    assert disk_reserve.shortage(tmp_path / "h.db") is None

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.bell import Bell
-from scheduler.rhythm import BLINK, BREATH, Rhythm
+from scheduler.engine.rhythm import BLINK, BREATH, Rhythm
+from scheduler.system.wakeup import Bell
 
 FAR = 20.0  # seconds
 

@@ -15,7 +15,7 @@ import pytest
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
 from heartbeat.runners.python import ask
 from heartbeat.spec import PythonRunner
-from scheduler.work.process import Children
+from scheduler.system.process import Children
 
 MODULE = """
     import os

@@ -16,10 +16,19 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
-from scheduler.tables import breakers, past
-from scheduler.tables.schema import FIRST_SCHEMA, migrations
-from scheduler.tables.store import APPLICATION_ID, Store, StoreError, Unavailable, check_file, inspect, reader, reader_of_any_age
-from scheduler.tables.times import millis
+from scheduler.model.timestamps import millis
+from scheduler.store import breakers, runs_view
+from scheduler.store.database import (
+    APPLICATION_ID,
+    Store,
+    StoreError,
+    Unavailable,
+    check_file,
+    inspect,
+    reader,
+    reader_of_any_age,
+)
+from scheduler.store.schema import FIRST_SCHEMA, migrations
 
 
 @contextmanager
@@ -357,7 +366,7 @@ def test_who_reads_before_the_daemon_has_taken_an_older_database_over_sees_its_r
         old.commit()
     before = path.read_bytes()
     with closing(reader_of_any_age(path)) as db:
-        row = past.one(db, 1)
+        row = runs_view.one(db, 1)
     assert row is not None
     assert (row["outcome"], row["truncated"], row["result_due_at"]) == ("ok", False, None)
     assert path.read_bytes() == before

@@ -19,7 +19,7 @@ from world import World
 
 from heartbeat.verdict import CUT_SHORT
 from scheduler.engine.inbox import Refused
-from scheduler.engine.runs import Cancel, Report
+from scheduler.engine.pending_runs import Cancel, Report
 
 Play = Callable[..., World]
 

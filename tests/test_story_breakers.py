@@ -13,11 +13,11 @@ from test_metrics import Page
 from world import World
 
 from scheduler.cli.main import main
-from scheduler.events import BreakerMoved
-from scheduler.observe import explain
-from scheduler.observe.status import snapshot
-from scheduler.outcome import Kind
-from scheduler.work import lanes
+from scheduler.insight import explanation
+from scheduler.insight.status_data import snapshot
+from scheduler.model.events import BreakerMoved
+from scheduler.model.outcome import Kind
+from scheduler.system import lanes
 
 Play = Callable[..., World]
 
@@ -244,11 +244,11 @@ def test_explain_names_provider_and_model(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
-        asked = explain.about(
+        asked = explanation.about(
             world.store.connection, world.plan(), (Kind.HEARTBEAT, "a"), lanes.beside(world.state), world.clock.now, running=True
         )
     assert asked is not None
-    assert explain.at_present(asked)["now"]["detail"] == (
+    assert explanation.at_present(asked)["now"]["detail"] == (
         "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
         " next probe at 2026-03-02 08:30:00 UTC"
     )

@@ -14,10 +14,11 @@ from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import asked as asked_of
 from world import Asked, Takes, World
 
-from scheduler.observe import explain, gauges
-from scheduler.observe.status import snapshot
+from scheduler.insight import explanation
+from scheduler.insight.status_data import snapshot
+from scheduler.system.process import Ended
+from scheduler.telemetry import gauges
 from scheduler.work.executor import NeverBegun
-from scheduler.work.process import Ended
 
 Play = Callable[..., World]
 
@@ -354,9 +355,9 @@ def shares(world: World) -> list[tuple[str, str, float]]:
 
 def test_explain_says_that_the_budget_is_used_up(play: Play) -> None:
     world = play(tool("{runs_per_day: 1}"))
-    assert explain.at_present(asked_of(world))["now"]["reason"] is None
+    assert explanation.at_present(asked_of(world))["now"]["reason"] is None
     world.run(minutes=1)
-    assert explain.at_present(asked_of(world))["now"]["reason"] == "budget"
+    assert explanation.at_present(asked_of(world))["now"]["reason"] == "budget"
 
 
 def test_days_long_past_are_forgotten(play: Play) -> None:
@@ -376,7 +377,7 @@ def test_a_refused_beat_says_of_what_there_is_too_little_and_until_when(play: Pl
     told = "usd_per_day: 0.08 of 0.1 USD are used, and one run may take 0.04; until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
     assert world.rows()[-1]["error"] == told
     assert f"budget: its budget is used up: {told}" in world.said[-1][2]
-    assert explain.at_present(asked_of(world))["now"]["detail"] == told
+    assert explanation.at_present(asked_of(world))["now"]["detail"] == told
     world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
     world.run(hours=3)
     assert world.rows()[-1]["error"] == "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC"

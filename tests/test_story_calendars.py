@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from world import World, at
 
-from scheduler.config.complaint import ConfigError
-from scheduler.observe import status
-from scheduler.outcome import Kind
+from scheduler.config.file.complaint import ConfigError
+from scheduler.insight import status_data
+from scheduler.model.outcome import Kind
 
 Play = Callable[..., World]
 
@@ -73,7 +73,7 @@ def test_a_moment_on_a_day_off_has_its_row(play: Play) -> None:
     world = play(job(at='"2026-03-07T18:00"', skip_on="weekend"), start="2026-03-05 12:00")  # it was a Friday when it was written
 
     def state() -> str:
-        return status.entries(world.store.connection, world.clock.now, Kind.CRON, "measure")[0]["state"]
+        return status_data.entries(world.store.connection, world.clock.now, Kind.CRON, "measure")[0]["state"]
 
     world.run(minutes=1)
     assert (world.story(), state()) == ([], "active")

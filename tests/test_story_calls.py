@@ -10,12 +10,12 @@ from servers.messages import message, refuses, says, tool
 from servers.scripted import Server, reply
 from test_story_models import KEY, config, decides, model
 
+from scheduler.channels.message import Sent
 from scheduler.engine.inbox import Refused
-from scheduler.engine.runs import Cancel, Report
-from scheduler.observe.metrics import Metrics
-from scheduler.outcome import Call, Ending, Failure, Outcome
-from scheduler.tables.times import millis
-from scheduler.transports import Sent
+from scheduler.engine.pending_runs import Cancel, Report
+from scheduler.model.outcome import Call, Ending, Failure, Outcome
+from scheduler.model.timestamps import millis
+from scheduler.telemetry.metrics import Metrics
 from scheduler.work.executor import Done
 
 # What a runner gives back whose call was cut short.

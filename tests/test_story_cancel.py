@@ -12,8 +12,8 @@ from test_story_slots import agent, job
 from world import Takes, World
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.runs import Cancel, Report
-from scheduler.tables import tally as tally_of
+from scheduler.engine.pending_runs import Cancel, Report
+from scheduler.store import run_counts as tally_of
 
 Play = Callable[..., World]
 

@@ -13,13 +13,13 @@ from test_story_explain import day, told
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler.engine import syncing
-from scheduler.events import Closed, TakenBack
-from scheduler.outcome import Kind
-from scheduler.tables import boots, duequeue, wakes
-from scheduler.tables.store import Store
-from scheduler.transports import Sent
-from scheduler.turn import Turn
+from scheduler.channels.message import Sent
+from scheduler.engine import plan_sync
+from scheduler.engine.turn import Turn
+from scheduler.model.events import Closed, TakenBack
+from scheduler.model.outcome import Kind
+from scheduler.store import boots, entries, wakes
+from scheduler.store.database import Store
 
 Play = Callable[..., World]
 
@@ -162,7 +162,7 @@ def test_an_agent_that_a_command_first_saw_while_the_clock_was_ahead_beats(play:
     world.config.write_text(job(every="1d") + OPS)
     store = Store.open(world.state)
     with store.transaction() as db:
-        syncing.sync(Turn(db, world.clock.now, "a command", world.plan(), world.clock.now, random.Random(1)), {})
+        plan_sync.sync(Turn(db, world.clock.now, "a command", world.plan(), world.clock.now, random.Random(1)), {})
     store.close()
     world.clock.now -= A_YEAR
     world.boot()
@@ -361,7 +361,7 @@ def test_a_job_that_ran_reads_as_done_and_not_as_to_come_after_the_clock_was_set
     world.run(hours=1)
     world.clock.now -= HOUR
     world.settle()
-    standing = duequeue.find(world.store.connection, Kind.CRON, "party")
+    standing = entries.find(world.store.connection, Kind.CRON, "party")
     assert standing is not None
     assert standing.slot is None
 

@@ -14,15 +14,15 @@ import pytest
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
+from scheduler.channels.message import Sent
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import LOOKS_AT_ONCE, Reading
+from scheduler.engine.pending_runs import Cancel
 from scheduler.engine.requests import RunJob, WakeAgent
-from scheduler.engine.runs import Cancel
-from scheduler.tables import wakes
-from scheduler.tables.store import Store, Unavailable
-from scheduler.transports import Sent
-from scheduler.turn import Turn
-from scheduler.wake import Wake
+from scheduler.engine.turn import Turn
+from scheduler.model.wake import Wake
+from scheduler.store import wakes
+from scheduler.store.database import Store, Unavailable
 
 HOUR = timedelta(hours=1)
 ALARM = "ALERT: the disk is full"

@@ -18,32 +18,32 @@ from test_story_lanes import speaking
 from test_story_slots import agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler import plan
 from scheduler.cli.main import main
-from scheduler.config.load import load
+from scheduler.config.build.load import load
 from scheduler.engine.requests import Hold
-from scheduler.observe import explain
-from scheduler.outcome import Kind
-from scheduler.paces import days
-from scheduler.tables.times import millis
-from scheduler.work import lanes
+from scheduler.insight import explanation
+from scheduler.model import local_days
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import millis
+from scheduler.system import lanes
+from scheduler.work import plan
 
 Play = Callable[..., World]
 DAY = "2026-03-02"
 
 
-def asked(world: World, name: str = "ops", *, running: bool = True) -> explain.Asked:
+def asked(world: World, name: str = "ops", *, running: bool = True) -> explanation.Asked:
     """What a world's daemon can be asked about one of its entries."""
     made = plan.make(load(world.config, world.environ).settings)
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
     key = next((key for key in keys if key in made.entries), keys[0])
-    found = explain.about(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)
+    found = explanation.about(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)
     assert found is not None
     return found
 
 
 def day(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
-    return explain.on_day(asked(world, name, running=running), date.fromisoformat(on))
+    return explanation.on_day(asked(world, name, running=running), date.fromisoformat(on))
 
 
 def told(found: dict[str, Any]) -> list[str]:
@@ -63,7 +63,7 @@ def test_what_the_config_no_longer_declares_would_not_run(play: Play) -> None:
     world = play(agent() + job(every="1h"))
     world.run(minutes=5)
     world.config.write_text(job(every="1h"), "utf-8")
-    now = explain.at_present(asked(world))["now"]
+    now = explanation.at_present(asked(world))["now"]
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
@@ -104,7 +104,7 @@ def test_a_lane_that_somebody_keeps_is_why_an_agent_is_silent(play: Play) -> Non
     world.run(hours=5)
     with speaking(world):
         world.run(hours=6)
-        assert explain.at_present(asked(world))["now"]["reason"] == "busy"
+        assert explanation.at_present(asked(world))["now"]["reason"] == "busy"
         assert told(day(world))[1] == "06:00-08:00 2 busy"
     world.run(hours=13)
     assert told(day(world)) == ["00:00-04:00 3 ok heartbeat_ok", "06:00-08:00 2 busy", "10:00-22:00 7 ok heartbeat_ok"]
@@ -129,7 +129,7 @@ def test_an_open_circuit_breaker_is_why(play: Play) -> None:
         db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?, ?, null, '[]')", (probe, probe))
     world.run(hours=23, minutes=30)
     assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
-    now = explain.at_present(asked(world))["now"]
+    now = explanation.at_present(asked(world))["now"]
     assert (now["reason"], now["detail"]) == (
         "breaker_open",
         "provider anthropic: HTTP 401; next probe at 2026-03-03 00:00:00 UTC",
@@ -224,7 +224,7 @@ def test_a_day_that_a_calendar_leaves_out_is_why_within_the_hours_and_outside(pl
     world = play(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
     world.run(hours=36)
     assert told(day(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
-    assert explain.at_present(asked(world))["now"]["reason"] == "calendar"
+    assert explanation.at_present(asked(world))["now"]["reason"] == "calendar"
     world.run(hours=24)
     for name in ("ops", "measure"):
         assert told(day(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
@@ -316,7 +316,7 @@ ZONES = [
 @pytest.mark.parametrize(("zone", "on", "halves"), ZONES)
 def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone: str, on: str, halves: int) -> None:
     """The slots of two days up to a change: as many as there are half hours, and as the rows say, each with one cause."""
-    begins = days.whole(date.fromisoformat(on) - timedelta(days=1), ZoneInfo(zone)).begins
+    begins = local_days.whole(date.fromisoformat(on) - timedelta(days=1), ZoneInfo(zone)).begins
     config = f"timezone: {zone}\n" + agent(active_hours='"08:00-23:00"') + job(schedule='"*/30 * * * *"')
     world = play(config, start=f"{begins:%Y-%m-%d %H:%M}")
     world.scripts["ops"] = lambda asked: "ALERT: same" if asked.at.hour % 3 else QUIET
@@ -327,7 +327,7 @@ def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone
         world.pause(None)
         world.run(hours=4, minutes=31)
         world.resume(None)
-    world.run(seconds=(days.whole(date.fromisoformat(on), ZoneInfo(zone)).ends - world.clock.now).total_seconds() - 1)
+    world.run(seconds=(local_days.whole(date.fromisoformat(on), ZoneInfo(zone)).ends - world.clock.now).total_seconds() - 1)
     world.pause(None)  # what has passed gets its rows
     for name in ("ops", "measure"):
         found = [day(world, name, str(date.fromisoformat(on) + timedelta(days=number))) for number in (-1, 0)]
@@ -489,7 +489,7 @@ def test_an_instant_is_that_of_the_slot_before_it(play: Play) -> None:
     world.run(minutes=1)
 
     def at_instant(text: str) -> tuple[Any, ...]:
-        found = explain.at_instant(asked(world), at(text))
+        found = explanation.at_instant(asked(world), at(text))
         return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
@@ -505,7 +505,7 @@ def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None
     world.run(minutes=10)
     file.unlink()
     world.run(minutes=65)
-    found = explain.at_present(asked(world))
+    found = explanation.at_present(asked(world))
     assert (found["last_slot"]["slot"], found["last_slot"]["cause"]) == ("2026-03-02T09:00:00Z", "checklist_missing")
     assert found["last_run"]["slot"] == "2026-03-02T08:00:00Z"
     assert [(each["cause"], each["count"]) for each in found["skipped_since"]] == [("checklist_missing", 2)]
@@ -525,10 +525,10 @@ def test_who_holds_a_lane_over_http_is_told_with_until_when(play: Play) -> None:
     hold(world, "chat", minutes=30)
     told = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
     for name in ("ops", "digest"):
-        now = explain.at_present(asked(world, name))["now"]
+        now = explanation.at_present(asked(world, name))["now"]
         assert (now["reason"], now["detail"]) == ("busy", told)
     hold(world, "mail", minutes=10)
-    assert explain.at_present(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
+    assert explanation.at_present(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
 
 
 def test_a_beat_that_waits_for_its_lane_says_so(play: Play) -> None:
@@ -536,7 +536,7 @@ def test_a_beat_that_waits_for_its_lane_says_so(play: Play) -> None:
     world.run(minutes=29)
     hold(world, "chat", minutes=30)
     world.run(minutes=5)
-    last = explain.at_present(asked(world))["last_slot"]
+    last = explanation.at_present(asked(world))["last_slot"]
     assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
 
 
@@ -552,7 +552,7 @@ def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play)
     world = play(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
     world.run(minutes=5)
     with speaking(world):
-        now = explain.at_present(asked(world, "digest"))["now"]
+        now = explanation.at_present(asked(world, "digest"))["now"]
     assert now["reason"] == "busy"
     assert [gate["gate"] for gate in now["gates"]] == [
         "disabled", "paused", "calendar", "already_running", "busy", "budget", "breaker_open", "prompt_too_large",
@@ -563,8 +563,8 @@ def test_asking_changes_nothing(play: Play) -> None:
     world = play(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)
     before = list(world.store.connection.iterdump())
-    explain.at_present(asked(world))
-    explain.at_instant(asked(world, "measure"), world.clock.now)
+    explanation.at_present(asked(world))
+    explanation.at_instant(asked(world, "measure"), world.clock.now)
     day(world)
     assert list(world.store.connection.iterdump()) == before
 

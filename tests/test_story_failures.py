@@ -12,10 +12,10 @@ import pytest
 from test_story_slots import agent, job
 from world import Takes, World, at
 
-from scheduler.events import Closed
-from scheduler.tables import duequeue
-from scheduler.transports import Sent
-from scheduler.work.process import Ended
+from scheduler.channels.message import Sent
+from scheduler.model.events import Closed
+from scheduler.store import entries
+from scheduler.system.process import Ended
 
 Play = Callable[..., World]
 
@@ -462,4 +462,4 @@ def test_one_entry_whose_planning_breaks_stops_nobody_else(play: Play) -> None:
         db.execute("update entry set due_at = 0 where name = 'measure'")
     world.run(minutes=31)
     assert len(world.rows("ops")) == 2
-    assert duequeue.find(world.store.connection, "cron", "measure").due_at == at("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]
+    assert entries.find(world.store.connection, "cron", "measure").due_at == at("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]

@@ -17,10 +17,10 @@ from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
 from scheduler.cli.main import main
-from scheduler.engine.runs import Report
-from scheduler.events import ProviderFailed
-from scheduler.observe.journal import Journal
-from scheduler.work.process import Ended
+from scheduler.engine.pending_runs import Report
+from scheduler.model.events import ProviderFailed
+from scheduler.system.process import Ended
+from scheduler.telemetry.event_log import Journal
 
 Play = Callable[..., World]
 

@@ -16,8 +16,8 @@ from world import QUIET, Takes, World, at
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Hold, LetGo
-from scheduler.events import LaneTaken
-from scheduler.work import lanes
+from scheduler.model.events import LaneTaken
+from scheduler.system import lanes
 
 Play = Callable[..., World]
 

@@ -14,13 +14,13 @@ from servers import telegram
 from servers.telegram import Telegram, refusal
 from world import World, by_hand
 
-from scheduler.config.load import load
+from scheduler.channels.message import Sent
+from scheduler.config.build.load import load
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
-from scheduler.events import NoTarget
-from scheduler.tables.targets import MOST, Target
-from scheduler.transports import Sent
+from scheduler.model.events import NoTarget
+from scheduler.store.targets import MOST, Target
 
 Play = Callable[..., World]
 

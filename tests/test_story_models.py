@@ -14,7 +14,7 @@ from servers.scripted import Act, Server, hang_up, page, reply
 from world import Takes, World
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.runs import Report
+from scheduler.engine.pending_runs import Report
 
 Play = Callable[..., World]
 

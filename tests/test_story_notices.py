@@ -17,14 +17,14 @@ from test_metrics import Page
 from test_story_slots import agent, job
 from world import World, at, by_hand
 
-from scheduler.config.effective import effective
+from scheduler.channels.message import Sent
+from scheduler.config.build.effective import effective
 from scheduler.engine.delivery import Parcel
-from scheduler.engine.mail import SendAgain
-from scheduler.engine.runs import Report
-from scheduler.observe.journal import Journal
-from scheduler.observe.status import snapshot
-from scheduler.transports import Sent
-from scheduler.work.process import Ended
+from scheduler.engine.outbox_requests import SendAgain
+from scheduler.engine.pending_runs import Report
+from scheduler.insight.status_data import snapshot
+from scheduler.system.process import Ended
+from scheduler.telemetry.event_log import Journal
 
 Play = Callable[..., World]
 
@@ -485,7 +485,7 @@ def test_every_value_of_it_is_inherited_merged_and_undone(tmp_path: Path) -> Non
 
 
 def read_both(folder: Path, text: str) -> tuple[Any, Any]:
-    from scheduler import plan
+    from scheduler.work import plan
 
     return tuple(entry.on_failure for entry in plan.make(read(folder, text).settings).entries.values())  # type: ignore[return-value]
 

@@ -11,12 +11,13 @@ from test_story_explain import asked
 from world import Takes, World, at
 
 from scheduler.cli.main import main
-from scheduler.config.complaint import ConfigError
-from scheduler.config.load import load
-from scheduler.config.today import Today
-from scheduler.observe import explain, forecast, gauges, status
-from scheduler.outcome import Kind
-from scheduler.tables import once
+from scheduler.config.build.load import load
+from scheduler.config.build.today import Today
+from scheduler.config.file.complaint import ConfigError
+from scheduler.insight import explanation, forecast, status_data
+from scheduler.model.outcome import Kind
+from scheduler.store import one_time_jobs
+from scheduler.telemetry import gauges
 
 Play = Callable[..., World]
 
@@ -39,7 +40,7 @@ def test_a_job_runs_once_at_its_local_time_and_is_never_due_again(play: Play) ->
     assert world.story() == ["03-02 17:00 at ok"]
     world.run(days=400)
     assert len(world.asked) == 1
-    (entry,) = status.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+    (entry,) = status_data.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
     assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("done", None, None)
     assert entry["done_at"] == "2026-03-02T17:00:00Z"
     shown = {family.name: family for family in gauges.of_entries(world.store.connection, [("cron", "party")])}
@@ -182,7 +183,7 @@ def test_a_stagger_delays_the_start_and_keeps_the_name_of_the_slot(play: Play) -
 def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_may_have(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
-    today = Today(at("2026-03-03 00:00"), once.knows)
+    today = Today(at("2026-03-03 00:00"), one_time_jobs.knows)
     with pytest.raises(ConfigError):
         load(config, {}, today=today)
     (tmp_path / "state").mkdir()
@@ -193,7 +194,7 @@ def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_ma
 def test_a_start_warns_of_a_moment_that_has_passed_unseen(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
-    (warning,) = load(config, {}, today=Today(at("2026-03-03 00:00"), once.knows, strict=False)).warnings
+    (warning,) = load(config, {}, today=Today(at("2026-03-03 00:00"), one_time_jobs.knows, strict=False)).warnings
     assert (warning.path, warning.message) == ("cron.party.at", PASSED)
 
 
@@ -206,8 +207,8 @@ def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play
 
     def states() -> list[str | None]:
         found = asked(world, "party")
-        now = explain.at_present(found)
-        (entry,) = status.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+        now = explanation.at_present(found)
+        (entry,) = status_data.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
         (seen,) = (
             each for each in forecast.foresee(world.store.connection, found.plan, world.clock.now) if each.course.name == "party"
         )
@@ -225,7 +226,7 @@ def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play
     assert states() == ["active", "active", "active", "done", None]  # no slot is to come; it still runs
     world.run(hours=1)
     assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]
-    assert not explain.at_present(asked(world, "party"))["now"]["would_run"]
+    assert not explanation.at_present(asked(world, "party"))["now"]["would_run"]
     assert "cron/party  done" in says("status")
     told = says("explain", "party")
     assert told.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")

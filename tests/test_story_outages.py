@@ -15,9 +15,9 @@ from test_story_notices import ended
 from test_story_slots import agent, job
 from world import World
 
+from scheduler.channels.message import Sent
 from scheduler.engine.delivery import Parcel
-from scheduler.observe.status import snapshot
-from scheduler.transports import Sent
+from scheduler.insight.status_data import snapshot
 
 Play = Callable[..., World]
 

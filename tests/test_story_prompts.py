@@ -12,11 +12,11 @@ from servers.messages import refuses, says
 from servers.scripted import Server
 from world import Takes, World
 
+from scheduler.engine.pending_runs import Report
 from scheduler.engine.requests import Hold, LetGo
-from scheduler.engine.runs import Report
-from scheduler.outcome import Kind
-from scheduler.work import lanes
-from scheduler.work.process import Ended
+from scheduler.model.outcome import Kind
+from scheduler.system import lanes
+from scheduler.system.process import Ended
 
 Play = Callable[..., World]
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 from world import Takes, World, at
 
-from scheduler.observe import status
-from scheduler.outcome import Kind
-from scheduler.tables.times import millis
+from scheduler.insight import status_data
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import millis
 
 Play = Callable[..., World]
 
@@ -530,7 +530,7 @@ def test_what_an_earlier_version_planned_for_an_interval_is_found_anew_and_runs_
     db.close()
     world.clock.forward(timedelta(hours=1))
     world.boot()
-    (entry,) = status.entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")
+    (entry,) = status_data.entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")
     assert entry["next_slot"] == "2026-03-09T09:00:00Z"
     world.run(days=14)
     assert world.story() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]

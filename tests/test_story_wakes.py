@@ -14,14 +14,14 @@ from test_story_slots import agent
 from world import Takes, World, at
 
 from scheduler.engine.inbox import Refused
+from scheduler.engine.pending_runs import Cancel
 from scheduler.engine.requests import Hold, WakeAgent
-from scheduler.engine.runs import Cancel
-from scheduler.outcome import Trigger
-from scheduler.tables import past
-from scheduler.tables.schema import migrations
-from scheduler.tables.store import APPLICATION_ID
-from scheduler.tables.times import millis
-from scheduler.wake import Wake
+from scheduler.model.outcome import Trigger
+from scheduler.model.timestamps import millis
+from scheduler.model.wake import Wake
+from scheduler.store import runs_view
+from scheduler.store.database import APPLICATION_ID
+from scheduler.store.schema import migrations
 
 Play = Callable[..., World]
 
@@ -144,7 +144,7 @@ def test_sixty_long_texts_are_told_whole_as_long_as_they_fit_and_the_others_are_
     for number in range(len(whole), 60):
         assert [line for line in lines if line.startswith(f"By api sender{number}: begin{number} xxx")]
     assert f"`heartbeatd show {world.rows()[-2]['id']}` has them whole" in prompt
-    shown = past.whole(world.store.connection, world.rows()[-2]["id"])
+    shown = runs_view.whole(world.store.connection, world.rows()[-2]["id"])
     assert shown is not None
     assert [wake["text"] for wake in shown["wakes"]] == texts
 
@@ -218,11 +218,11 @@ def test_the_texts_of_a_run_stay_as_long_as_its_row(play: Play) -> None:
     world.run(minutes=1)
     run = world.rows()[-1]["id"]
     world.run(hours=40)  # longer than wake_keep
-    shown = past.whole(world.store.connection, run)
+    shown = runs_view.whole(world.store.connection, run)
     assert shown is not None
     assert [(wake["sender"], wake["text"], wake["state"]) for wake in shown["wakes"]] == [("bot", "the disk is full", "ended")]
     world.run(hours=40)
-    assert past.whole(world.store.connection, run) is None
+    assert runs_view.whole(world.store.connection, run) is None
     assert world.store.connection.execute("select count(*) from wake").fetchone()[0] == 0
 
 

@@ -20,7 +20,7 @@ import pytest
 import tools
 from test_daemon import PATIENCE, config
 
-from scheduler.systemd import ServiceManager
+from scheduler.system.systemd import ServiceManager
 
 HOME = Path(__file__).parents[1]
 UNIT = HOME / "packaging" / "heartbeatd.service"

@@ -11,8 +11,9 @@ from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silen
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
 from waited import delivered
 
-from scheduler.transports import Message, Sent, State, address
-from scheduler.transports.telegram import send
+from scheduler.channels import address
+from scheduler.channels.message import Message, Sent, State
+from scheduler.channels.telegram import send
 
 MESSAGE = Message(
     key="k",

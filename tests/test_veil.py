@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from heartbeat.runners.veil import Veil, parts_of
+from heartbeat.runners.redaction import Veil, parts_of
 
 SECRET = "k>~ey?/+=&%:@'\"é-0123456789"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.watch import Settled, Watch
+from scheduler.system.file_watch import Settled, Watch
 
 OFTEN = 0.05  # seconds between looks
 GONE = "gone"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from living import TOKENS, Living
 
-from scheduler.wake import TEXT_LIMIT, Wake
+from scheduler.model.wake import TEXT_LIMIT, Wake
 from scheduler.web.alertmanager import wake
 from scheduler.web.request_bodies import AlertmanagerBody, parse_body
 

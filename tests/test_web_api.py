@@ -13,8 +13,8 @@ from living import CONFIG, TEXT, TOKENS, Living
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.engine.requests import WakeAgent
-from scheduler.outcome import Kind
-from scheduler.wake import Wake
+from scheduler.model.outcome import Kind
+from scheduler.model.wake import Wake
 
 CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
 

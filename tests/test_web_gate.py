@@ -8,8 +8,8 @@ import pytest
 from living import TOKENS, Living
 from starlette.routing import Route
 
-from scheduler.secret import Secret
-from scheduler.settings import Token
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Token
 from scheduler.web import callers
 from scheduler.web.routes import _routes
 

@@ -12,7 +12,7 @@ from living import CONFIG, TOKENS, Living
 from servers.scripted import Server, reply
 from world import Takes
 
-from scheduler.transports import Sent
+from scheduler.channels.message import Sent
 
 CHIEF, READER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "opsman"))
 

@@ -12,11 +12,11 @@ import pytest
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
 from waited import delivered
 
-from heartbeat.runners.trouble import retry_after
+from heartbeat.runners.errors import retry_after
+from scheduler.channels.message import Message, Sent, State, split
+from scheduler.channels.webhook import send
+from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
-from scheduler.settings import Network
-from scheduler.transports import Message, Sent, State, split
-from scheduler.transports.webhook import send
 
 MESSAGE = Message(
     key="k-1",

@@ -9,10 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from heartbeat.runners import Reply, Resources, Run, Start
 from heartbeat.runners import ask as runners
+from scheduler.channels.post import HttpOptions
+from scheduler.model.settings import Network
 from scheduler.net.http_client import HttpClient, Resolve
-from scheduler.settings import Network
-from scheduler.transports.post import HttpOptions
-from scheduler.work.process import Children
+from scheduler.system.process import Children
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,26 +13,26 @@ from typing import Any
 from waited import with_http
 
 from heartbeat.runners import Resources
-from scheduler import plan
-from scheduler.config.load import load
-from scheduler.config.today import Today
+from scheduler.channels.message import Sent
+from scheduler.config.build.load import load
+from scheduler.config.build.today import Today
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
-from scheduler.events import Event
+from scheduler.model.entry import Claim
+from scheduler.model.events import Event
+from scheduler.model.outcome import Ending, Trigger
+from scheduler.model.wake import Wake
 from scheduler.net.http_client import HttpClient
-from scheduler.outcome import Ending, Trigger
-from scheduler.tables import once, past
-from scheduler.tables.boots import Boot
-from scheduler.tables.store import Store
-from scheduler.transports import Sent
-from scheduler.wake import Wake
-from scheduler.work import lanes
-from scheduler.work.entry import Claim
+from scheduler.store import one_time_jobs, runs_view
+from scheduler.store.boots import Boot
+from scheduler.store.database import Store
+from scheduler.system import lanes
+from scheduler.system.process import Children, Ended
+from scheduler.work import plan
 from scheduler.work.executor import Done
-from scheduler.work.process import Children, Ended
 
 QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()
@@ -121,7 +121,7 @@ def _parted(result: Any) -> tuple[Any, BaseException | None]:
 
 def _cut(result: Any, why: str) -> Any:
     """What a runner says of a child that was ended from outside."""
-    from scheduler.outcome import Failure, Outcome
+    from scheduler.model.outcome import Failure, Outcome
 
     return Ending(Outcome.TIMEOUT if why == "timeout" else Outcome.FAILED, Failure.TIMEOUT, error=why, transient=True)
 
@@ -242,12 +242,12 @@ class World:
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """What the config says by now; ConfigError for one that is wrong, with `strict` also for one that is past."""
-        today = Today(self.clock.now, once.knows, strict)
+        today = Today(self.clock.now, one_time_jobs.knows, strict)
         return plan.make(load(self.config, self.environ, today=today).settings)
 
     def rows(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The history, the oldest first."""
-        return past.page(self.store.connection, name=name, limit=100_000, **filters)[::-1]
+        return runs_view.page(self.store.connection, name=name, limit=100_000, **filters)[::-1]
 
     def story(self, name: str | None = None) -> list[str]:
         """The history in short words: `08:30 interval ok heartbeat_ok`; a skip says how many slots it stands for."""

@@ -16,8 +16,8 @@ from typing import Any
 from heartbeat import decision
 from heartbeat.decision import Decision
 from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, Tokens, data, model
-from heartbeat.runners.trouble import Trouble, json_object, refusal, request_id
-from heartbeat.runners.veil import Veil, parts_of, reveal
+from heartbeat.runners.errors import Trouble, json_object, refusal, request_id
+from heartbeat.runners.redaction import Veil, parts_of, reveal
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Run, Start, printed
 from heartbeat.runners.data import clean
-from heartbeat.runners.veil import Veil, veil_of
+from heartbeat.runners.redaction import Veil, veil_of
 from heartbeat.spec import CommandRunner
 
 MAX_ERROR = 2000  # characters of standard error that are told

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens, ToolCall
-from heartbeat.runners.trouble import Trouble, message_in, one_line
-from heartbeat.runners.veil import Veil
+from heartbeat.runners.errors import Trouble, message_in, one_line
+from heartbeat.runners.redaction import Veil
 
 MOST_USD = 1_000_000  # what a run cannot cost
 MOST_TOKENS = 1_000_000_000  # of one kind, which no run can take

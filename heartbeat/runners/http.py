@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, data
-from heartbeat.runners.trouble import Trouble, json_object, one_line, refusal
-from heartbeat.runners.veil import Veil, is_secret, parts_of, reveal
+from heartbeat.runners.errors import Trouble, json_object, one_line, refusal
+from heartbeat.runners.redaction import Veil, is_secret, parts_of, reveal
 from heartbeat.spec import HttpRunner
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from heartbeat import decision
 from heartbeat.decision import Decision, Undecided
 from heartbeat.runners import Answer, Failure, data
-from heartbeat.runners.trouble import Trouble
-from heartbeat.runners.veil import reveal
+from heartbeat.runners.errors import Trouble
+from heartbeat.runners.redaction import reveal
 from heartbeat.spec import Provider
 
 REFUSED = ("refusal", "content_filter")

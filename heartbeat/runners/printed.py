@@ -26,9 +26,9 @@ from heartbeat.runners.data import (
     tool_calls,
     truncated,
 )
+from heartbeat.runners.errors import Trouble, message_in, one_line
+from heartbeat.runners.redaction import Veil
 from heartbeat.runners.tools import used_in
-from heartbeat.runners.trouble import Trouble, message_in, one_line
-from heartbeat.runners.veil import Veil
 
 TEXTS = ("result", "text", "response", "output")
 

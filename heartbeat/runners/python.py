@@ -15,8 +15,8 @@ from typing import Any
 
 from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Reply, Run, Start, child, data
 from heartbeat.runners.command import MAX_ERROR
-from heartbeat.runners.trouble import Trouble, json_object, one_line
-from heartbeat.runners.veil import Veil
+from heartbeat.runners.errors import Trouble, json_object, one_line
+from heartbeat.runners.redaction import Veil
 from heartbeat.spec import PythonRunner
 from heartbeat.threads import in_daemon_thread, wait_to_the_end
 

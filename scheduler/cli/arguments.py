@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from scheduler.cli import times
-from scheduler.config.fields import some_duration
-from scheduler.config.wording import shown, suggest
-from scheduler.outcome import Failure, Reason, Skip
-from scheduler.tables.store import row_number
+from scheduler.config.file.wording import shown, suggest
+from scheduler.config.keys.fields import some_duration
+from scheduler.model.outcome import Failure, Reason, Skip
+from scheduler.store.database import row_number
 
 ZONE_RULE = "Without an offset it is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))

@@ -12,11 +12,11 @@ import click
 
 from scheduler.cli import names, options, reach
 from scheduler.cli.mistake import Mistake
-from scheduler.locks import private_folder
-from scheduler.outcome import Kind
-from scheduler.tables import duequeue
-from scheduler.work import lanes
-from scheduler.work.process import MARK
+from scheduler.model.outcome import Kind
+from scheduler.store import entries
+from scheduler.system import lanes
+from scheduler.system.process import MARK
+from scheduler.system.state_lock import private_folder
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -41,10 +41,10 @@ def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
 
 def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
     """By the database, so that a broken config is no obstacle; by the config, if that agent has never been seen."""
-    found = duequeue.find(db, Kind.HEARTBEAT, name) if db else None
+    found = entries.find(db, Kind.HEARTBEAT, name) if db else None
     if found is not None and found.state != "removed":
         return
-    from scheduler.config.load import load
+    from scheduler.config.build.load import load
 
     declared = load(path, os.environ).settings.heartbeats
     if name not in declared:
@@ -52,7 +52,7 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
 
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
-    run = duequeue.open_run(db, Kind.HEARTBEAT, name)
+    run = entries.open_run(db, Kind.HEARTBEAT, name)
     return run is not None and os.environ.get(MARK) == f"{run.owner}/{run.run_id}"
 
 

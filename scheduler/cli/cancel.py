@@ -14,9 +14,9 @@ from scheduler.cli.reach import Place
 from scheduler.cli.table import wrapped
 from scheduler.cli.times import utc_now
 from scheduler.cli.waiting import waiting
-from scheduler.observe.status import entries
-from scheduler.outcome import Kind
-from scheduler.tables import past
+from scheduler.insight.status_data import entries
+from scheduler.model.outcome import Kind
+from scheduler.store import runs_view
 
 PATIENCE = 15.0  # seconds: longer than an ended run may take to give its result
 
@@ -44,7 +44,7 @@ def cancel(run: int, path: Path) -> None:
 def _tell_of_wakes(where: Place, run_id: int) -> None:
     """What the run held has not been heard: who cancelled it may have to see to that."""
     with reach.reading(where) as db:
-        run = past.one(db, run_id) if db else None
+        run = runs_view.one(db, run_id) if db else None
         found = entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
     for fact in (fact for entry in found for fact in waiting(entry)):
         for line in wrapped(fact, 2):

@@ -13,8 +13,8 @@ import click
 from scheduler.cli.names import called
 from scheduler.cli.table import table
 from scheduler.cli.times import utc_now
-from scheduler.config import load
-from scheduler.observe.worst import Ceiling, Worst, as_data, worst
+from scheduler.config.build import load
+from scheduler.insight.worst_day import Ceiling, Worst, as_data, worst
 
 HEAD = ("NAME", "RUNS", "ATTEMPTS", "USD EACH", "USD A DAY", "BY")
 UNKNOWN = "no bound"

@@ -12,14 +12,14 @@ from scheduler.cli import options
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import table
 from scheduler.cli.times import utc_now
-from scheduler.config import load
-from scheduler.config.complaint import ConfigError
-from scheduler.config.effective import effective
-from scheduler.config.load import Loaded
-from scheduler.config.today import Today
-from scheduler.config.wording import counted
-from scheduler.settings import Settings
-from scheduler.tables import once
+from scheduler.config.build import load
+from scheduler.config.build.effective import effective
+from scheduler.config.build.load import Loaded
+from scheduler.config.build.today import Today
+from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.wording import counted
+from scheduler.model.settings import Settings
+from scheduler.store import one_time_jobs
 
 
 @click.command()
@@ -34,7 +34,7 @@ def check(name: str | None, strict: bool, path: Path, form: str) -> int:
     and that are not there are warnings.
     """
     try:
-        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows), look=True)
+        loaded = load.load(path, os.environ, today=Today(utc_now(), one_time_jobs.knows), look=True)
     except ConfigError as error:
         return _refuse(ConfigError((*error.complaints, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:

@@ -17,8 +17,8 @@ from scheduler.cli.door import open_door
 from scheduler.cli.follow import follow, mark
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import table
-from scheduler.config import zones
-from scheduler.outcome import Kind
+from scheduler.config.keys import zones
+from scheduler.model.outcome import Kind
 
 
 @click.group()

@@ -17,17 +17,20 @@ from cron import crontab, export
 from cron.crontab import Crontab, Line, Note
 from cron.job import Job
 from cron.schedule import Schedule, Slots
-from scheduler import paces
 from scheduler.cli import options, times
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
-from scheduler.config import imported, inherit, insert, load, source, swap, zones
-from scheduler.config.complaint import Complaints, ConfigError
-from scheduler.config.imported import Account
-from scheduler.config.insert import Entry, Made
-from scheduler.config.secrets import refers
-from scheduler.config.tree import Map
-from scheduler.config.wording import counted, written
+from scheduler.config.build import imported, load
+from scheduler.config.build.imported import Account
+from scheduler.config.build.secrets import refers
+from scheduler.config.file import inherit, insert, source
+from scheduler.config.file.complaint import Complaints, ConfigError
+from scheduler.config.file.insert import Entry, Made
+from scheduler.config.file.tree import Map
+from scheduler.config.file.wording import counted, written
+from scheduler.config.keys import zones
+from scheduler.model import schedule
+from scheduler.system import files
 
 WEEK = timedelta(days=7)
 SHOWN = 5  # numbers of lines that are named before the rest is counted
@@ -102,7 +105,7 @@ def _text(file: str) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        return swap.content(path)
+        return files.content(path)
     except OSError as error:
         raise Mistake(
             f"{path} cannot be read: {error.strerror or error}; what is no file can be piped into `import -`"
@@ -178,8 +181,8 @@ def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) ->
     loaded = load.load(path, os.environ, resolve=False, content=after, root=made.root)
     proof = _proof(new, entries, loaded.settings.jobs)
     try:
-        swap.swap(path, before, after)
-    except swap.Changed as error:
+        files.swap(path, before, after)
+    except files.Changed as error:
         raise Mistake(str(error)) from error
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -200,7 +203,7 @@ def _next_step(file: str, *, user_column: bool) -> str:
 
 def _before(path: Path) -> bytes:
     try:
-        return swap.content(path)
+        return files.content(path)
     except OSError as error:
         advice = "`heartbeatd init DIR` writes a config to begin with"
         raise Mistake(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
@@ -285,7 +288,7 @@ class _Week:
         if job.calendars.always:
             found = self.slots(job.schedule)
             return found.count if found else 0
-        kept = paces.pace(paces.of_job(job), self._now).slots(self._now, self._now + WEEK)
+        kept = schedule.pace(schedule.of_job(job), self._now).slots(self._now, self._now + WEEK)
         return kept.count if kept else 0
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from scheduler import plan
 from scheduler.cli.reach import Place
-from scheduler.config import load
-from scheduler.config.complaint import ConfigError
-from scheduler.plan import Plan
+from scheduler.config.build import load
+from scheduler.config.file.complaint import ConfigError
+from scheduler.work import plan
+from scheduler.work.plan import Plan
 
 
 def declared(path: Path, state: Path | None, where: Place) -> Plan | None:

@@ -19,18 +19,18 @@ import click
 from heartbeat import items
 from heartbeat.checks import Skip, checklist_of
 from heartbeat.spec import Heartbeat
-from scheduler import locks
-from scheduler.access import ANY, others_may
 from scheduler.cli import options, reach, twice
 from scheduler.cli.reach import Place
 from scheduler.cli.table import wrapped
 from scheduler.cli.times import local, utc_now, zone_name
-from scheduler.config import load
-from scheduler.config.complaint import ConfigError
-from scheduler.config.today import Today
-from scheduler.config.wording import counted
+from scheduler.config.build import load
+from scheduler.config.build.today import Today
+from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.wording import counted
 from scheduler.net import proxies
-from scheduler.tables import boots, once, outbox, reserve, store
+from scheduler.store import boots, database, disk_reserve, one_time_jobs, outbox
+from scheduler.system import state_lock
+from scheduler.system.files import ANY, others_may
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -98,7 +98,7 @@ def sqlite(found: tuple[int, ...]) -> Finding:
 def _config(path: Path) -> Iterator[Finding]:
     """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
     try:
-        loaded = load.load(path, os.environ, today=Today(utc_now(), once.knows), look=True)
+        loaded = load.load(path, os.environ, today=Today(utc_now(), one_time_jobs.knows), look=True)
     except ConfigError as error:
         first, more = str(error.complaints[0]), len(error.complaints) - 1
         yield Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))
@@ -137,7 +137,7 @@ def _folder(folder: Path) -> Iterator[Finding]:
         yield Finding("warn", "state", f"others can look into {folder} (mode {mode:04o}); chmod 700 {shlex.quote(str(folder))}")
     else:
         yield Finding("ok", "state", f"{folder} is its owner's alone")
-    remote = locks.filesystem_kind(folder)
+    remote = state_lock.filesystem_kind(folder)
     if remote:
         yield Finding(
             "bad", "state", f"{folder} lies on {remote}, where SQLite's locks cannot be trusted; set `state:` to a local disk"
@@ -146,7 +146,7 @@ def _folder(folder: Path) -> Iterator[Finding]:
 
 def _database(where: Place) -> Iterator[Finding]:
     try:
-        store.inspect(where.database)
+        database.inspect(where.database)
         with reach.reading(where) as db:
             if db is None:
                 yield Finding("ok", "database", f"{where.database} is not there yet; `heartbeatd run` makes it")
@@ -154,7 +154,7 @@ def _database(where: Place) -> Iterator[Finding]:
                 yield Finding("ok", "database", f"{where.database} is sound")
                 yield from _letters(db)
                 yield from _lives(db)
-    except (store.StoreError, click.ClickException) as error:
+    except (database.StoreError, click.ClickException) as error:
         yield Finding("bad", "database", str(error))
     if where.database.exists():
         yield _disk(where)
@@ -162,12 +162,12 @@ def _database(where: Place) -> Iterator[Finding]:
 
 
 def _disk(where: Place) -> Finding:
-    shortage = reserve.shortage(where.database)
+    shortage = disk_reserve.shortage(where.database)
     if shortage:
         return Finding("warn", "disk", shortage)
-    held = reserve.held(where.database)
-    kept = f"{reserve.mib(held)} in reserve for when it is full" if held else "`heartbeatd run` makes a reserve"
-    return Finding("ok", "disk", f"{reserve.mib(reserve.free(where.database))} free, {kept}")
+    held = disk_reserve.held(where.database)
+    kept = f"{disk_reserve.mib(held)} in reserve for when it is full" if held else "`heartbeatd run` makes a reserve"
+    return Finding("ok", "disk", f"{disk_reserve.mib(disk_reserve.free(where.database))} free, {kept}")
 
 
 def _letters(db: sqlite3.Connection) -> Iterator[Finding]:

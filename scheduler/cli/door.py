@@ -14,7 +14,7 @@ from scheduler.cli import reach
 from scheduler.cli.offline import Offline
 from scheduler.cli.online import Online
 from scheduler.cli.reach import Place, Up
-from scheduler.work.entry import Key
+from scheduler.model.entry import Key
 
 PATIENCE = 3.0  # seconds that a daemon may take from its lock to its address
 PAUSE = 0.05

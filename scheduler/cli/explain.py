@@ -18,12 +18,12 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import fact, table, wrapped
 from scheduler.cli.times import between, rough, utc_now
-from scheduler.config.wording import counted, written
-from scheduler.observe import explain as answers
-from scheduler.observe.causes import Cause
-from scheduler.observe.explain import Asked
-from scheduler.tables import duequeue, store
-from scheduler.work import lanes
+from scheduler.config.file.wording import counted, written
+from scheduler.insight import explanation as answers
+from scheduler.insight.explanation import Asked
+from scheduler.insight.reason_texts import Cause
+from scheduler.store import database, entries
+from scheduler.system import lanes
 
 Told = dict[str, Any]
 
@@ -50,12 +50,12 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
         raise Mistake("--at and --on exclude each other")
     where, now = reach.place(path, state), utc_now()
     plan = declared(path, state, where)
-    with reach.reading(where) as found, nullcontext(found) if found else closing(store.blank()) as db:
+    with reach.reading(where) as found, nullcontext(found) if found else closing(database.blank()) as db:
         declares = plan.entries if plan else {}
         key = names.choose(
             name,
-            lambda key: key in declares or duequeue.find(db, *key) is not None,
-            lambda: declares.keys() | duequeue.texts(db).keys(),
+            lambda key: key in declares or entries.find(db, *key) is not None,
+            lambda: declares.keys() | entries.texts(db).keys(),
         )
         running = reach.running(where) is not None
         asked = answers.about(db, plan, key, lanes.beside(where.database), now, running=running)

@@ -12,9 +12,9 @@ from scheduler.cli import reach
 from scheduler.cli.reach import Place
 from scheduler.cli.table import harmless
 from scheduler.cli.times import local, utc_now
-from scheduler.observe import waits
-from scheduler.observe.waits import Wait
-from scheduler.tables import past, wakes
+from scheduler.insight import wake_waits
+from scheduler.insight.wake_waits import Wait
+from scheduler.store import runs_view, wakes
 
 PAUSE = 0.1  # seconds between two looks
 MOMENT = 0.5  # seconds in which most refusals are known
@@ -24,7 +24,7 @@ GOOD = ("ok", "alert", "async")
 def mark(path: Path) -> int:
     """The newest run before something is asked: what is asked is done by a newer one."""
     with reach.reading(reach.place(path)) as db:
-        newest = past.page(db, limit=1) if db else []
+        newest = runs_view.page(db, limit=1) if db else []
     return int(newest[0]["id"]) if newest else 0
 
 
@@ -66,7 +66,7 @@ def tell_of_wait(path: Path, wake_id: int) -> None:
 
 def _waits_for(where: Place, wake_id: int) -> Wait | None:
     with reach.reading(where) as db:
-        return waits.of(db, wake_id, utc_now()) if db else None
+        return wake_waits.of(db, wake_id, utc_now()) if db else None
 
 
 def _said(wait: Wait) -> str:
@@ -79,7 +79,7 @@ def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with reach.reading(where) as db:
-            run = past.one(db, run_id) if db else None
+            run = runs_view.one(db, run_id) if db else None
         if run is None or run["state"] == "closed":
             return True
         time.sleep(PAUSE)
@@ -92,7 +92,7 @@ def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | Non
         assert db is not None
         stands = wakes.progress(db, wake_id)
         run_id = (stands or {}).get("run_id") or 0
-        run = past.one(db, run_id) if run_id > before else None
+        run = runs_view.one(db, run_id) if run_id > before else None
     if run is not None:
         return (run if run["state"] == "closed" else None), False
     return None, stands is None or stands["state"] == "ended"

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from scheduler.cli.mistake import Mistake
-from scheduler.config import skeleton
+from scheduler.config.build import skeleton
 
 
 @click.command()

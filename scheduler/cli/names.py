@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from scheduler.cli.mistake import Mistake
-from scheduler.config.wording import suggest
-from scheduler.outcome import Kind
-from scheduler.work.entry import Key
+from scheduler.config.file.wording import suggest
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Kind
 
 KINDS = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
 WORDS = {kind: word for word, kind in KINDS.items()}

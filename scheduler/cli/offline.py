@@ -10,20 +10,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler import plan
 from scheduler.cli.times import utc_now
-from scheduler.config import load
-from scheduler.engine import syncing
+from scheduler.config.build import load
+from scheduler.engine import plan_sync
 from scheduler.engine.inbox import Asked, Request
-from scheduler.engine.mail import Drop, SendAgain
+from scheduler.engine.outbox_requests import Drop, SendAgain
 from scheduler.engine.requests import Pause, Resume, RunJob, WakeAgent
-from scheduler.locks import Lock, private_folder
-from scheduler.outcome import Trigger
-from scheduler.tables.store import Store, check_file, check_links
-from scheduler.turn import Turn
-from scheduler.wake import Wake
-from scheduler.work.entry import Key
-from scheduler.work.process import MARK
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Trigger
+from scheduler.model.wake import Wake
+from scheduler.store.database import Store, check_file, check_links
+from scheduler.system.process import MARK
+from scheduler.system.state_lock import Lock, private_folder
+from scheduler.work import plan
 
 
 class Offline:
@@ -74,7 +74,7 @@ class Offline:
         asked, now = Asked(request), utc_now()
         with store.transaction() as db:
             turn = Turn(db, now, instance, self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
-            syncing.sync(turn, {})
+            plan_sync.sync(turn, {})
             asked.apply(turn)
         asked.reply()
         return asked.future.result()

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import click
 
 from scheduler.cli.reach import Place, Up, reading
-from scheduler.config.wording import written
+from scheduler.config.file.wording import written
 from scheduler.engine.inbox import Refused
-from scheduler.outcome import Kind
-from scheduler.tables import duequeue
-from scheduler.work.entry import Key
-from scheduler.work.process import MARK
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Kind
+from scheduler.store import entries
+from scheduler.system.process import MARK
 
 PATIENCE = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
 KNOCK = 1.0  # seconds in which somebody must open the door
@@ -51,12 +51,12 @@ class Online:
 
     def knows(self, key: Key) -> bool:
         with reading(self._where) as db:
-            found = duequeue.find(db, *key) if db else None
+            found = entries.find(db, *key) if db else None
         return found is not None and found.state != "removed"
 
     def entries(self) -> Iterable[Key]:
         with reading(self._where) as db:
-            return [key for key, (state, _) in duequeue.texts(db).items() if state != "removed"] if db else []
+            return [key for key, (state, _) in entries.texts(db).items() if state != "removed"] if db else []
 
     def wake(self, name: str, text: str) -> int:
         return int(self._post(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])

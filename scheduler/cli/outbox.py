@@ -18,7 +18,7 @@ from scheduler.cli.names import called
 from scheduler.cli.table import line, table
 from scheduler.cli.times import rough, short, utc_now, zone_name
 from scheduler.engine.inbox import Refused
-from scheduler.tables.mailbox import MOVABLE, listed
+from scheduler.store.outbox_view import MOVABLE, listed
 
 HEAD = ("ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT TRY", "RUN")
 INDENT = "    "

@@ -12,7 +12,7 @@ from scheduler.cli.arguments import Span
 from scheduler.cli.door import Door, open_door
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.times import local, utc_now, zone_name
-from scheduler.work.entry import Key
+from scheduler.model.entry import Key
 
 
 @click.command()

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import click
 
-from scheduler import logs
+from scheduler.channels.message import Sent
 from scheduler.cli import options
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
 from scheduler.cli.times import utc_now
-from scheduler.config import load
-from scheduler.config.advice import either
-from scheduler.config.wording import suggest
-from scheduler.engine import trial
-from scheduler.settings import Channel, Network, Settings
-from scheduler.transports import Sent
+from scheduler.config.build import load
+from scheduler.config.file.advice import either
+from scheduler.config.file.wording import suggest
+from scheduler.engine import channel_test
+from scheduler.model.settings import Channel, Network, Settings
+from scheduler.system import log
 
 
 @click.command()
@@ -39,7 +39,7 @@ def ping(name: str | None, path: Path) -> int:
             click.echo(f"{channel.name}: not tried; its URL holds {{target}}: write heartbeatd ping {channel.name}:TARGET")
     if not chosen:
         click.echo("no channel is declared; messages go to the log")
-    logs.set_up(sys.stderr)
+    log.set_up(sys.stderr)
     tried = [_try(channel, settings.network) for channel in channels]
     return int(not all(tried))
 
@@ -47,7 +47,7 @@ def ping(name: str | None, path: Path) -> int:
 def _chosen(settings: Settings, name: str | None) -> list[Channel]:
     declared = settings.channels
     if name is None:
-        return trial.all_of(declared)
+        return channel_test.all_of(declared)
     if "://" in name:
         raise Mistake("this is a URL; declare it under channels: and give its name here")
     name, _, whom = name.partition(":")
@@ -55,13 +55,13 @@ def _chosen(settings: Settings, name: str | None) -> list[Channel]:
         instead = suggest(name, declared) or f"; write {either(tuple(declared))}"
         raise Mistake(f"{name!r} is no channel of {settings.path}{instead}")
     try:
-        return [trial.aimed(declared[name], whom)]
+        return [channel_test.aimed(declared[name], whom)]
     except ValueError as error:
         raise Mistake(str(error)) from None
 
 
 def _try(channel: Channel, network: Network) -> bool:
-    sent = trial.send(channel, network, utc_now())
+    sent = channel_test.send(channel, network, utc_now())
     click.echo(f"{channel.name}: {_told(sent)}")
     return sent.state == "delivered"
 

@@ -18,9 +18,9 @@ from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import LINE, table, wrapped
-from scheduler.config.wording import written
-from scheduler.observe import forecast
-from scheduler.outcome import Kind
+from scheduler.config.file.wording import written
+from scheduler.insight import forecast
+from scheduler.model.outcome import Kind
 
 HEAD = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
 DAY_COLUMNS = 5

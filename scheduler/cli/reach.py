@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from scheduler import locks
-from scheduler.tables.store import check_file, check_links, reader_of_any_age
+from scheduler.store.database import check_file, check_links, reader_of_any_age
+from scheduler.system import state_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Up:
 
 def place(path: Path, state: Path | None = None) -> Place:
     """The place that `--state` or the config at `path` names, however broken that config is."""
-    from scheduler.config.peek import peek_state, real_path
+    from scheduler.config.file.peek import peek_state, real_path
 
     return Place(peek_state(path, os.environ) if state is None else real_path(state))
 
@@ -73,7 +73,7 @@ def running(where: Place) -> Up | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = locks.holder(where.lock)
+        holder = state_lock.holder(where.lock)
         return Up(holder.pid, holder.started_at) if holder else Up(None, None)
     finally:
         os.close(fd)

@@ -12,7 +12,7 @@ from scheduler.cli import options, reach
 from scheduler.cli.arguments import Span
 from scheduler.cli.summary import text
 from scheduler.cli.times import utc_now
-from scheduler.observe.report import report as summed
+from scheduler.insight.report_data import report as summed
 
 
 @click.command()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from scheduler import logs
 from scheduler.app import Daemon
 from scheduler.cli import options
 from scheduler.cli.arguments import Span
 from scheduler.cli.mistake import Mistake
+from scheduler.system import log
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -40,14 +40,14 @@ LEVELS = ("debug", "info", "warning", "error")
     help="What is logged: this, and what is worse.",
 )
 @options.config
-def run(duration: timedelta | None, once: bool, form: logs.Form, level: str, path: Path) -> int:
+def run(duration: timedelta | None, once: bool, form: log.Form, level: str, path: Path) -> int:
     """Run the daemon in the foreground.
 
     SIGHUP reloads the config; SIGTERM or Ctrl-C lets what runs end, a second one stops at once.
     """
     if once and duration:
         raise Mistake("--once ends by itself; leave --for away")
-    logs.set_up(sys.stderr, form=form, level=getattr(logging, level.upper()))
+    log.set_up(sys.stderr, form=form, level=getattr(logging, level.upper()))
     faulthandler.enable()  # on SIGABRT, which systemd's watchdog sends, every thread says where it stands
     daemon = Daemon(path, os.environ, listen=not once)
     return daemon.run_once() if once else daemon.run(duration=duration)

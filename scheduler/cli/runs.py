@@ -16,10 +16,10 @@ from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import fact, harmless, table
 from scheduler.cli.times import between, local, short, utc_now, zone_name
-from scheduler.config.wording import counted
-from scheduler.outcome import Outcome
-from scheduler.tables import duequeue, past
-from scheduler.work.entry import Key
+from scheduler.config.file.wording import counted
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Outcome
+from scheduler.store import entries, runs_view
 
 OPEN = "running"  # what --outcome calls a run that has none yet
 HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
@@ -35,7 +35,7 @@ HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 @click.option("--until", type=Moment(), help="Slots before this time, read the same way.")
 @click.option("--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), OPEN]), help="Only those that ended so.")
 @click.option("--reason", type=Why(), help=f"Only those with this reason: {', '.join(REASONS)}.")
-@click.option("--sort", type=click.Choice([*past.ORDERS]), default="id", help="The newest first, or the dearest.")
+@click.option("--sort", type=click.Choice([*runs_view.ORDERS]), default="id", help="The newest first, or the dearest.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
 @options.config
 @options.state
@@ -50,7 +50,7 @@ def runs(
     """
     with reach.reading(reach.looked_at(path, state)) as db:
         kind, wanted = _key(db, name) if db and name else (None, None)
-        found = past.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
+        found = runs_view.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
@@ -71,14 +71,14 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
     RUN is its number, as `heartbeatd runs` lists it.
     """
     with reach.reading(reach.looked_at(path, state)) as db:
-        found = past.whole(db, run) if db else None
+        found = runs_view.whole(db, run) if db else None
     if found is None:
         raise Mistake(f"no run {run}; `heartbeatd runs` lists them")
     click.echo(json.dumps(found, indent=2) if form == "json" else _told(found))
 
 
 def _key(db: sqlite3.Connection, name: str) -> Key:
-    return names.choose(name, lambda key: duequeue.find(db, *key) is not None, lambda: duequeue.texts(db))
+    return names.choose(name, lambda key: entries.find(db, *key) is not None, lambda: entries.texts(db))
 
 
 def _table(found: list[dict[str, Any]], last: str) -> str:

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from scheduler.config import load
+from scheduler.config.build import load
 
 
 @click.command()

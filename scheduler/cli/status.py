@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from scheduler.circuit import EVERY_MODEL, Circuit
 from scheduler.cli import options, reach
 from scheduler.cli.figures import why
 from scheduler.cli.names import called
@@ -19,11 +18,12 @@ from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import local, passed, rough, short, utc_now, zone_name
 from scheduler.cli.waiting import waiting
-from scheduler.config.wording import counted
-from scheduler.observe.status import snapshot
-from scheduler.observe.waits import Wait
-from scheduler.outcome import Kind
-from scheduler.tables import reserve
+from scheduler.config.file.wording import counted
+from scheduler.insight.status_data import snapshot
+from scheduler.insight.wake_waits import Wait
+from scheduler.model.circuit import EVERY_MODEL, Circuit
+from scheduler.model.outcome import Kind
+from scheduler.store import disk_reserve
 
 HEAD = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
 UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # none for money
@@ -41,7 +41,7 @@ def status(path: Path, state: Path | None, form: str) -> None:
     with reach.reading(where) as db:
         seen = snapshot(db, now) if db else None
     if form == "json":
-        click.echo(json.dumps(_as_data(seen, up) | {"reserve_bytes": reserve.held(where.database)}, indent=2))
+        click.echo(json.dumps(_as_data(seen, up) | {"reserve_bytes": disk_reserve.held(where.database)}, indent=2))
         return
     for fact in (*_life(seen, up, now, where), *(_facts(seen) if seen else ())):
         for line in wrapped(fact, 2 + len(fact) - len(fact.lstrip())):
@@ -102,7 +102,7 @@ def _life(seen: dict[str, Any] | None, up: Up | None, now: datetime, where: Plac
         since = life["ended_at"] or life["last_tick_at"]
         span = rough(passed(since, now))
         yield f"daemon: down since {local(since)} ({span}), {_how(life['ended_at'] is not None)}"
-    if up is not None and (shortage := reserve.shortage(where.database)):
+    if up is not None and (shortage := disk_reserve.shortage(where.database)):
         yield f"disk: {shortage}"
     if seen:
         yield from _worries(seen)

@@ -62,7 +62,8 @@ _ZONE = f"{__name__}.zone"
 
 def _declared(path: Path) -> ZoneInfo | None:
     """The top-level zone of a config, however broken that is otherwise."""
-    from scheduler.config import peek, zones  # for commands that tell times alone
+    from scheduler.config.file import peek
+    from scheduler.config.keys import zones  # for commands that tell times alone
 
     name = peek.peek_timezone(path, os.environ)
     try:

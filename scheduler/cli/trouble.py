@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from scheduler.config.complaint import ConfigError
+from scheduler.config.file.complaint import ConfigError
 from scheduler.engine.inbox import Refused
-from scheduler.locks import Taken, Unusable
-from scheduler.tables.store import Full, StoreError, Unavailable
+from scheduler.store.database import Full, StoreError, Unavailable
+from scheduler.system.state_lock import Taken, Unusable
 from scheduler.web.server import CannotListen
 
 NOT_FOUND = "not_found"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cron import crontab
 from cron.job import Job
-from scheduler.config import zones
-from scheduler.work.process import Children, Ended
+from scheduler.config.keys import zones
+from scheduler.system.process import Children, Ended
 
 PATIENCE = timedelta(seconds=5)
 MOST = 1024 * 1024  # bytes of a crontab that are looked at

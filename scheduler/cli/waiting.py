@@ -7,8 +7,8 @@ from typing import Any
 
 from scheduler.cli.names import called
 from scheduler.cli.times import local
-from scheduler.observe.waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, Wait
-from scheduler.outcome import Reason
+from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, Wait
+from scheduler.model.outcome import Reason
 
 PLAIN = (STARTING, NEXT_SLOT, ANOTHER_WAKE, Reason.CANCELLED)  # of which the time of the next run says enough
 

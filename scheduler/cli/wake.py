@@ -9,7 +9,7 @@ import click
 from scheduler.cli import names, options
 from scheduler.cli.door import open_door
 from scheduler.cli.follow import follow, mark, tell_of_wait
-from scheduler.outcome import Kind
+from scheduler.model.outcome import Kind
 
 
 @click.command()

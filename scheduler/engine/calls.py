@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from scheduler.circuit import answers
-from scheduler.engine import again, budgets, money, outages
-from scheduler.events import Mismatched, ProviderFailed
-from scheduler.outcome import LONGEST_RETRY_AFTER, Call, Ending, Failure
-from scheduler.tables import breakers
-from scheduler.turn import Turn
-from scheduler.work.entry import Claim
+from scheduler.engine import budget_reservations, money, outage_notices, wake_retries
+from scheduler.engine.turn import Turn
+from scheduler.model.circuit import answers
+from scheduler.model.entry import Claim
+from scheduler.model.events import Mismatched, ProviderFailed
+from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Ending, Failure
+from scheduler.store import breakers
 
 NO_WAIT = timedelta()
 
@@ -21,22 +21,24 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> None:
         return
     if not money.book(turn, claim, ending):
         return
-    budgets.settle(turn, claim, ending)
+    budget_reservations.settle(turn, claim, ending)
     for call in ending.calls:
         _tell_of(turn, claim, call)
     # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
     is_current = turn.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
     heard = [call for call in ending.calls if is_current and not _is_cut_short(call)]
-    closed = [circuit for call in heard for circuit in breakers.hear(turn, claim, call, outages.words(call.provider, ending))]
+    closed = [
+        circuit for call in heard for circuit in breakers.hear(turn, claim, call, outage_notices.words(call.provider, ending))
+    ]
     for circuit in closed:
-        outages.closed(turn, claim, circuit)
+        outage_notices.closed(turn, claim, circuit)
     for call in heard:
         if answers(call):
-            outages.answers(turn, claim, call)
+            outage_notices.answers(turn, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.give_back(turn, claim, asked=bool(ending.calls), wait=wait)
     if closed or given_back:
-        again.begin_anew(turn)
+        wake_retries.begin_anew(turn)
 
 
 def _tell_of(turn: Turn, claim: Claim, call: Call) -> None:

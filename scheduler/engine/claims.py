@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from heartbeat.prompt import Activity
-from scheduler.engine import budgets
-from scheduler.outcome import Kind, Trigger
-from scheduler.tables import breakers, duequeue, history, holds, items, sessions, wakes
-from scheduler.tables.duequeue import Open, Standing
-from scheduler.turn import Turn
-from scheduler.wake import Wake
-from scheduler.work.entry import Claim, Entry
+from scheduler.engine import budget_reservations
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.wake import Wake
+from scheduler.store import breakers, checklist_items, entries, lane_holds, runs, sessions, wakes
+from scheduler.store.entries import Open, Standing
 
 
 def first(
@@ -27,7 +27,7 @@ def first(
 
 def admitted(turn: Turn, claim: Claim, *, first: bool) -> Claim:
     """The claim with what it may spend and whom it may ask: whether a provider is shut off, and which one it is to try again."""
-    claim = budgets.admit(turn, claim, first=first)
+    claim = budget_reservations.admit(turn, claim, first=first)
     breaker_open, probes = breakers.admit(turn, claim.entry, claim.run_id)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
@@ -35,7 +35,7 @@ def admitted(turn: Turn, claim: Claim, *, first: bool) -> Claim:
 def imagined(turn: Turn, entry: Entry, standing: Standing) -> Claim:
     """The claim of a slot that would start now, for whoever only asks what would become of it: nothing is written."""
     run = Open(0, "running", turn.now, standing.pace.trigger, 1, 0, 0, turn.owner, turn.now)
-    lacking = budgets.shortage(turn, entry, first=True)
+    lacking = budget_reservations.shortage(turn, entry, first=True)
     claim = _claim(turn, entry, standing, run, ())
     shut_off = breakers.refusal(turn, entry)
     return replace(claim, over_budget=lacking.said if lacking else None, breaker_open=str(shut_off) if shut_off else None)
@@ -55,7 +55,7 @@ def of(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
 
 def seize(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
     """Take an open run that nobody works on any more in hand, so that it can be closed like any other."""
-    return of(turn, entry, standing, duequeue.seize(turn, run))
+    return of(turn, entry, standing, entries.seize(turn, run))
 
 
 def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple[Wake, ...]) -> Claim:
@@ -73,12 +73,12 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         wakes=taken,
         last_beat=standing.last_ended_at,
         failures=standing.failures,
-        busy=entry.lane is not None and holds.is_held(turn, entry.lane),
+        busy=entry.lane is not None and lane_holds.is_held(turn, entry.lane),
         messages=sessions.recall(turn, entry.name, entry.session_keep),
-        asked=items.asked(turn, entry),
+        asked=checklist_items.asked(turn, entry),
         last_precheck=standing.precheck,
         last_success=standing.last_success_at,
-        last_error=history.last_error(turn.db, standing.kind, standing.name) if standing.failures else None,
+        last_error=runs.last_error(turn.db, standing.kind, standing.name) if standing.failures else None,
         up_since=turn.awake_since,
         activity=_activity(turn, entry, standing),
     )
@@ -87,5 +87,5 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
 def _activity(turn: Turn, entry: Entry, standing: Standing) -> Activity | None:
     """What a gateway last told of the agent that is to be asked; for a job that is another entry's row."""
     is_own = standing.kind is Kind.HEARTBEAT or entry.lane is None
-    asked = standing if is_own else duequeue.find(turn.db, Kind.HEARTBEAT, entry.lane or "")
+    asked = standing if is_own else entries.find(turn.db, Kind.HEARTBEAT, entry.lane or "")
     return Activity(asked.active_at, asked.queue, asked.approvals) if asked and asked.active_at else None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import again, budgets, calls, claims, gathering, incidents, planning, waking
-from scheduler.events import ChecklistRemarked, LaneTaken, NoTarget, Retried, Stale
-from scheduler.outcome import (
+from scheduler.engine import budget_reservations, calls, claims, gathering, incident_notices, planning, wake_retries, wake_starts
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.events import ChecklistRemarked, LaneTaken, NoTarget, Retried, Stale
+from scheduler.model.outcome import (
     ANSWERS,
     FAILURES,
     LONGEST_RETRY_AFTER,
@@ -22,11 +24,9 @@ from scheduler.outcome import (
     Suppression,
     WakeResult,
 )
-from scheduler.tables import breakers, digests, duequeue, history, items, outbox, sessions, targets, wakes
-from scheduler.tables.duequeue import Open, Standing
-from scheduler.turn import Turn
-from scheduler.wake import Wake
-from scheduler.work.entry import Claim, Entry
+from scheduler.model.wake import Wake
+from scheduler.store import breakers, checklist_items, digests, entries, outbox, runs, sessions, targets, wakes
+from scheduler.store.entries import Open, Standing
 
 LONGEST_DELAY = timedelta(seconds=30)
 SPENT = "its budget leaves no other attempt"
@@ -34,7 +34,7 @@ SPENT = "its budget leaves no other attempt"
 
 def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
-    before = duequeue.get(turn, claim.entry.kind, claim.entry.name)
+    before = entries.get(turn, claim.entry.kind, claim.entry.name)
     calls.book(turn, claim, ending)
     if isinstance(ending.reason, Skip) and _is_only_for_now(turn, claim, ending.reason):
         _wait_to_begin(turn, before, claim, ending.reason)
@@ -49,29 +49,29 @@ def finish(turn: Turn, claim: Claim, ending: Ending) -> None:
     after = planning.resume_if_over(turn, after)
     if after.state == "active" and not after.paused:
         after = planning.account(turn, after, turn.now, Skip.ALREADY_RUNNING)
-    duequeue.save(turn, before, planning.idle(turn, after))
+    entries.save(turn, before, planning.idle(turn, after))
 
 
 def end(turn: Turn, entry: Entry | None, standing: Standing, run: Open, ending: Ending) -> None:
     """Close an open run that nobody works on any more; slots that came meanwhile are looked at as late ones."""
     after: Standing | None = standing
     if entry is None:
-        history.end_undeclared(turn, standing.kind, standing.name, run, ending)
+        runs.end_undeclared(turn, standing.kind, standing.name, run, ending)
         wakes.give_back(turn, run.run_id)
         _drop_wakes_of_the_retired(turn, standing)
     else:
         after = _close(turn, standing, claims.seize(turn, entry, standing, run), ending)
-    duequeue.save(turn, standing, planning.idle(turn, after or standing))
+    entries.save(turn, standing, planning.idle(turn, after or standing))
 
 
 def report(turn: Turn, entry: Entry, slot: datetime, ending: Ending) -> int | None:
     """Write the result of a run that answered later; gives its row's id, None when there is one already."""
-    standing = duequeue.get(turn, entry.kind, entry.name)
-    run = duequeue.begin_report(turn, entry.kind, entry.name, slot)
+    standing = entries.get(turn, entry.kind, entry.name)
+    run = entries.begin_report(turn, entry.kind, entry.name, slot)
     if run is None:
         return None
-    history.wait_no_longer(turn, entry.kind, entry.name, slot)
-    told = items.resumed(turn, entry.kind, entry.name, slot, ending)
+    runs.wait_no_longer(turn, entry.kind, entry.name, slot)
+    told = checklist_items.resumed(turn, entry.kind, entry.name, slot, ending)
     after = _close(turn, standing, claims.of(turn, entry, standing, run), told)
     planning.replan(turn, standing, after or standing)
     return run.run_id
@@ -113,7 +113,7 @@ def _next_attempt(turn: Turn, standing: Standing, claim: Claim, ending: Ending) 
         return replace(ending, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
     if not ending.transient or used > claim.entry.retries or breakers.is_open(turn, claim.entry):
         return ending, None
-    if budgets.shortage(turn, claim.entry, first=False) is not None:
+    if budget_reservations.shortage(turn, claim.entry, first=False) is not None:
         return replace(ending, error=f"{ending.error}; {SPENT}" if ending.error else SPENT), None
     at = turn.now + max(_delay(turn, used), ending.retry_after or timedelta())
     if standing.state != "active" or standing.paused or not _fits(claim.entry, standing, claim.slot, turn.now, at):
@@ -135,10 +135,10 @@ def _fits(entry: Entry, standing: Standing, slot: datetime, now: datetime, at: d
 
 def _wait(turn: Turn, standing: Standing, claim: Claim, ending: Ending, again_at: datetime) -> None:
     entry = claim.entry
-    if not history.wait(turn, claim, ending, again_at):
+    if not runs.wait(turn, claim, ending, again_at):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
         return
-    duequeue.save(turn, standing, planning.busy_until(standing, again_at))
+    entries.save(turn, standing, planning.busy_until(standing, again_at))
     turn.tell(Retried(claim.run_id, entry.kind, entry.name, claim.attempt, ending.reason, again_at, ending.error))
 
 
@@ -150,16 +150,16 @@ def _is_only_for_now(turn: Turn, claim: Claim, why: Skip) -> bool:
 def _wait_to_begin(turn: Turn, standing: Standing, claim: Claim, why: Skip) -> None:
     """Somebody else speaks to the agent, or tries its provider: the slot is kept, and ends as that when its time is over."""
     entry = claim.entry
-    before = duequeue.open_run(turn.db, entry.kind, entry.name)
+    before = entries.open_run(turn.db, entry.kind, entry.name)
     is_free = why is Skip.BREAKER_OPEN and breakers.refusal(turn, entry) is None
     again_at = turn.now if is_free else planning.next_look(turn, entry, standing, claim.slot)
-    if before is None or not history.defer(turn, claim, why, again_at):
+    if before is None or not runs.defer(turn, claim, why, again_at):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
         return
     if why is Skip.BUSY and before.reason != why:
         turn.tell(LaneTaken(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger))
     if standing.state == "active" and planning.still_in_time(turn, entry, standing, claim.slot):
-        duequeue.save(turn, standing, planning.busy_until(standing, again_at))
+        entries.save(turn, standing, planning.busy_until(standing, again_at))
     else:
         has_begun = before.outcome and not before.has_not_begun
         give_up(turn, entry, standing, before if has_begun else replace(before, outcome=Outcome.SKIPPED, reason=why))
@@ -174,7 +174,7 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
     fresh = digests.not_told_yet(turn, entry, ending.message, told) if ending.message else ()
     if told and not fresh:
         ending = replace(ending, suppression=Suppression.DUPLICATE)
-    if not history.close(turn, claim, ending):
+    if not runs.close(turn, claim, ending):
         turn.tell(Stale(claim.run_id, entry.kind, entry.name))
         return None
     if ending.message:
@@ -184,15 +184,15 @@ def _close(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> Stan
         turn.tell(ChecklistRemarked(entry.name, ending.selection.remarks))
     sessions.remember(turn, claim, ending)
     if ending.outcome in ANSWERS:
-        items.note(turn, claim, ending)
+        checklist_items.note(turn, claim, ending)
     if ending.outcome is Outcome.ASYNC:
-        items.put_off(turn, claim, ending)
+        checklist_items.put_off(turn, claim, ending)
     noted = _noted(turn, standing, claim, ending, told=bool(fresh))
     _end_wakes(turn, noted, claim, ending)
     for wake in entry.wakes(claim, ending):
         _wake(turn, wake)
     gathering.release(turn, entry)
-    return incidents.hear(turn, claim, ending, noted)
+    return incident_notices.hear(turn, claim, ending, noted)
 
 
 def _tell_of_nobody(turn: Turn, claim: Claim) -> None:
@@ -207,7 +207,7 @@ def _end_wakes(turn: Turn, standing: Standing, claim: Claim, ending: Ending) -> 
     elif claim.wakes and (ending.outcome in SUCCESSES or standing.kind is Kind.CRON):
         wakes.heard(turn, claim.run_id)
     elif claim.wakes:
-        wakes.give_back(turn, claim.run_id, again.at(turn, standing, claim, ending), ending.reason or ending.outcome)
+        wakes.give_back(turn, claim.run_id, wake_retries.at(turn, standing, claim, ending), ending.reason or ending.outcome)
     wakes.space(turn, standing.kind, standing.name, turn.limits.wake_gap if standing.kind is Kind.HEARTBEAT else timedelta())
     _drop_wakes_of_the_retired(turn, standing)
 
@@ -235,8 +235,8 @@ def _noted(turn: Turn, standing: Standing, claim: Claim, ending: Ending, *, told
 
 def _wake(turn: Turn, wake: Wake) -> None:
     """Waking is a row in the queue, never a call."""
-    woken = duequeue.find(turn.db, Kind.HEARTBEAT, wake.name)
+    woken = entries.find(turn.db, Kind.HEARTBEAT, wake.name)
     if woken is None or (Kind.HEARTBEAT, wake.name) not in turn.plan.entries:
         wakes.reject(turn, wake)
         return
-    waking.ask(turn, woken, wake, gathering.held_until(turn, wake.name) if wake.urgent else None)
+    wake_starts.ask(turn, woken, wake, gathering.held_until(turn, wake.name) if wake.urgent else None)

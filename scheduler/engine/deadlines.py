@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from scheduler.outcome import Ending, Failure, Outcome
-from scheduler.work.entry import Claim
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import Ending, Failure, Outcome
+from scheduler.system.process import Why
 from scheduler.work.executor import Done, Executor
-from scheduler.work.process import Why
 
 STUCK = 10.0  # seconds that an ended run may take to give its result before it is given up
 

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.runners import Start
-from scheduler.descriptors import is_scarcity
-from scheduler.logs import event
+from scheduler.channels import command, discord, telegram, webhook
+from scheduler.channels.message import Message, Sent
+from scheduler.channels.post import HttpOptions
+from scheduler.engine.turn import Turn
+from scheduler.model.outcome import Kind
+from scheduler.model.settings import Channel, Uncertain
 from scheduler.net.http_client import HttpClient
-from scheduler.outcome import Kind
-from scheduler.settings import Channel, Uncertain
-from scheduler.tables import outbox, targets
-from scheduler.tables.outbox import Letter
-from scheduler.transports import Message, Sent, command, discord, telegram, webhook
-from scheduler.transports.post import HttpOptions
-from scheduler.turn import Turn
+from scheduler.store import outbox, targets
+from scheduler.store.outbox import Letter
+from scheduler.system.file_limits import is_scarcity
+from scheduler.system.log import event
 from scheduler.work.executor import Done
 
 AT_ONCE = 8  # messages under way
@@ -127,7 +128,7 @@ async def hand_over(channel: Channel, message: Message, start: Start, http: Http
         case "discord":
             return await discord.send(url, message, options, base=base)
         case "apprise":
-            from scheduler.transports import apprise  # a fifth of a second and 20 MiB, and most have no such channel
+            from scheduler.channels import apprise  # a fifth of a second and 20 MiB, and most have no such channel
 
             return await apprise.send(url, message, http.network)
         case "webhook":

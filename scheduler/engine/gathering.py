@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduler.outcome import Kind
-from scheduler.tables import duequeue, wakes
-from scheduler.turn import Turn
-from scheduler.work.entry import Entry
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Entry
+from scheduler.model.outcome import Kind
+from scheduler.store import entries, wakes
 
 
 def held_until(turn: Turn, agent: str) -> datetime | None:
@@ -21,11 +21,11 @@ def held_until(turn: Turn, agent: str) -> datetime | None:
 def release(turn: Turn, entry: Entry) -> None:
     """A job has ended: the wakes of an agent for which it was the last to be waited for may start its beat."""
     for agent in entry.may_wake:
-        standing = duequeue.find(turn.db, Kind.HEARTBEAT, agent)
+        standing = entries.find(turn.db, Kind.HEARTBEAT, agent)
         if standing is not None and not _others(turn, agent):
             wakes.let_go(turn, standing)
 
 
 def _others(turn: Turn, agent: str) -> bool:
     """Whether a job that may wake the agent runs, waits for its next attempt, or is due."""
-    return duequeue.any_under_way(turn, Kind.CRON, turn.plan.wakers.get(agent, ()))
+    return entries.any_under_way(turn, Kind.CRON, turn.plan.wakers.get(agent, ()))

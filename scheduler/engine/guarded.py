@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from scheduler.engine.inbox import Asked, Refused
-from scheduler.logs import event
-from scheduler.outcome import Ending, Failure, Kind, Outcome
-from scheduler.tables import duequeue, history
-from scheduler.turn import Turn
+from scheduler.engine.turn import Turn
+from scheduler.model.outcome import Ending, Failure, Kind, Outcome
+from scheduler.store import entries, runs
+from scheduler.system.log import event
 
 T = TypeVar("T")
 
@@ -90,10 +90,10 @@ def _undone(turn: Turn) -> Iterator[None]:
 def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:
     """Look at the entry again in an hour, so that it does not loop; a run of it that was to be booked is closed as it is."""
     event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
-    run = duequeue.open_run(turn.db, kind, name)
+    run = entries.open_run(turn.db, kind, name)
     if run is not None and run.state == "running":
         ending = Ending(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
-        history.end_undeclared(turn, kind, name, run, ending)
-    standing = duequeue.find(turn.db, kind, name)
+        runs.end_undeclared(turn, kind, name, run, ending)
+    standing = entries.find(turn.db, kind, name)
     if standing is not None:
-        duequeue.save(turn, standing, standing._replace(due_at=turn.now + LATER))
+        entries.save(turn, standing, standing._replace(due_at=turn.now + LATER))

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import guarded, planning, waking
+from scheduler.engine import guarded, planning, wake_starts
 from scheduler.engine.guarded import Part
-from scheduler.events import Closed, Event
-from scheduler.outcome import Kind
-from scheduler.tables import (
+from scheduler.engine.turn import Turn
+from scheduler.model.events import Closed, Event
+from scheduler.model.outcome import Kind
+from scheduler.store import (
     boots,
     changes,
+    clock_changes,
     digests,
-    duequeue,
-    former,
-    history,
-    holds,
-    jumps,
+    entries,
+    entry_history,
+    lane_holds,
     outbox,
+    runs,
     sessions,
     spend,
     stalls,
 )
-from scheduler.turn import Turn
 
 EVERY = timedelta(minutes=1)
 REMOVE_AT_ONCE = 500  # rows
@@ -70,9 +70,9 @@ class Grown:
 def trim_grown(turn: Turn, grown: Grown) -> None:
     """Remove the rows that are too many of the entries that had many since the last time."""
     for key in grown.full:
-        standing = duequeue.find(turn.db, *key)
+        standing = entries.find(turn.db, *key)
         if standing is not None:
-            history.trim(turn, standing, turn.plan.settings.history.runs, REMOVE_AT_ONCE)
+            runs.trim(turn, standing, turn.plan.settings.history.runs, REMOVE_AT_ONCE)
 
 
 def keep(turn: Turn, house: House) -> House:
@@ -81,14 +81,14 @@ def keep(turn: Turn, house: House) -> House:
     if house.kept_at is not None and timedelta() <= turn.now - house.kept_at < EVERY:
         return house
     kept = turn.plan.settings.history
-    room = REMOVE_AT_ONCE - (0 if jumps.is_recent(turn) else _forget_old(turn, kept.keep))
+    room = REMOVE_AT_ONCE - (0 if clock_changes.is_recent(turn) else _forget_old(turn, kept.keep))
     trimmed = house.trimmed
-    some = duequeue.after(turn.db, trimmed, TRIM_AT_ONCE)
+    some = entries.after(turn.db, trimmed, TRIM_AT_ONCE)
     for standing in some:
         guarded.step(turn, Part(standing.kind, standing.name, partial(planning.book_unlooked, turn, standing)))
         if room <= 0:
             return House(None, trimmed)
-        room -= history.trim(turn, standing, kept.runs, room)
+        room -= runs.trim(turn, standing, kept.runs, room)
         trimmed = standing.id
     return House(turn.now, trimmed if some else 0)
 
@@ -98,15 +98,15 @@ def _forget_old(turn: Turn, keep: timedelta) -> int:
 
     The history goes before messages are given up: that is still to be told, with the run that they came from.
     """
-    waking.expire(turn)
-    removed = history.prune(turn, keep, REMOVE_AT_ONCE)
-    holds.forget(turn)
+    wake_starts.expire(turn)
+    removed = runs.prune(turn, keep, REMOVE_AT_ONCE)
+    lane_holds.forget(turn)
     outbox.give_up_held(turn)
     digests.forget(turn)
     sessions.forget(turn)
     spend.forget(turn)
     changes.forget(turn)
-    former.forget(turn, keep)
-    jumps.forget(turn, keep)
+    entry_history.forget(turn, keep)
+    clock_changes.forget(turn, keep)
     stalls.forget(turn, keep)
     return removed

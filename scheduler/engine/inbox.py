@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from scheduler.turn import Turn
+from scheduler.engine.turn import Turn
 
 
 class Refused(Exception):

@@ -11,40 +11,40 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from scheduler.descriptors import is_scarcity
+from scheduler.channels.message import Sent
 from scheduler.engine import (
-    again,
-    budgets,
+    budget_reservations,
+    clock_jumps,
     closing,
     delivery,
     guarded,
     housekeeping,
-    incidents,
+    incident_notices,
     opening,
+    plan_sync,
     planning,
     recovery,
-    setback,
-    syncing,
+    wake_retries,
 )
 from scheduler.engine.deadlines import Deadlines
 from scheduler.engine.delivery import Parcel
 from scheduler.engine.guarded import Part
 from scheduler.engine.housekeeping import Grown, House
 from scheduler.engine.inbox import Asked, Inbox
-from scheduler.engine.runs import give_up_overdue, next_overdue
-from scheduler.events import Event
-from scheduler.logs import event
-from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Reason, storable
-from scheduler.plan import Plan
-from scheduler.tables import boots, breakers, duequeue, outbox, stalls, wakes
-from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.store import Full, Store, Unavailable
-from scheduler.tables.times import MILLISECOND
-from scheduler.transports import Sent
-from scheduler.turn import Turn
-from scheduler.work.entry import Claim
+from scheduler.engine.pending_runs import give_up_overdue, next_overdue
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Claim
+from scheduler.model.events import Event
+from scheduler.model.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Reason, storable
+from scheduler.model.timestamps import MILLISECOND
+from scheduler.store import boots, breakers, entries, outbox, stalls, wakes
+from scheduler.store.database import Full, Store, Unavailable
+from scheduler.store.entries import Open, Standing
+from scheduler.system.file_limits import is_scarcity
+from scheduler.system.log import event
+from scheduler.system.process import Why
 from scheduler.work.executor import Done, Executor, NeverBegun
-from scheduler.work.process import Why
+from scheduler.work.plan import Plan
 
 LATEST = timedelta(days=1)  # how far ahead the next turn is ever planned
 RETRY_STORE = timedelta(seconds=1)
@@ -138,14 +138,14 @@ class Engine:
             last, seen = boots.latest(db), boots.last_seen(db)
             slots_may_differ = boots.begin(turn, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
-                budgets.follow(turn)
-            setback.catch_up(turn, seen, UNBELIEVABLE)
+                budget_reservations.follow(turn)
+            clock_jumps.catch_up(turn, seen, UNBELIEVABLE)
             recovery.recover(turn, survivors, seen)
             delivery.recover(turn)
-            incidents.hear_of_channels(turn)
+            incident_notices.hear_of_channels(turn)
             breakers.probe_all(turn)  # whoever started us may have brought a new key
-            syncing.sync(turn, {}, at_once=at_once)
-            again.begin_anew(turn, other_config=True)
+            plan_sync.sync(turn, {}, at_once=at_once)
+            wake_retries.begin_anew(turn, other_config=True)
             recovery.start_at_boot(turn)
             if slots_may_differ:
                 _replan_all(turn)
@@ -170,7 +170,7 @@ class Engine:
                 house = self._take(turn, *results)
                 claims, full = self._start_due(turn)
                 parcels = delivery.collect(turn, self._letters.inflight().values())
-                incidents.hear_of_channels(turn)
+                incident_notices.hear_of_channels(turn)
                 again_at = self._next(turn, len(claims), parcels)
                 if db.total_changes > before:
                     boots.write_down(turn)
@@ -198,7 +198,7 @@ class Engine:
     def _take(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
         """Write down all that has come in since the last turn."""
         if self._jumped:
-            setback.follow(turn, self._jumped, self._since_start)
+            clock_jumps.follow(turn, self._jumped, self._since_start)
         if self._stalled:
             stalls.note(turn, self._stalled)
         guarded.steps(turn, [self._booking(turn, run) for _, run in runs])
@@ -233,10 +233,10 @@ class Engine:
         if self.busy():
             return False
         db = self.store.connection
-        next_at = duequeue.next_due(db)
+        next_at = entries.next_due(db)
         due = next_at is not None and next_at <= now
         woken = wakes.impatient(db, now + self.plan.settings.limits.wake_gap)
-        return not (due or duequeue.open_runs(db) or woken or outbox.untried(db))
+        return not (due or entries.open_runs(db) or woken or outbox.untried(db))
 
     def finish(self, reading: Reading) -> None:
         """End this life cleanly. Raises Unavailable."""
@@ -297,10 +297,10 @@ class Engine:
         claims: list[Claim] = []
         looked = 0
         while room > len(claims) and looked < LOOKS_AT_ONCE:
-            due = duequeue.due(turn.db, turn.now, room - len(claims), LOOKS_AT_ONCE - looked)
+            due = entries.due(turn.db, turn.now, room - len(claims), LOOKS_AT_ONCE - looked)
             if not due:
                 break
-            runs = duequeue.open_among(turn.db, due)
+            runs = entries.open_among(turn.db, due)
             started = guarded.steps(turn, [_starting(turn, each, runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
@@ -311,7 +311,7 @@ class Engine:
         """When something is due that there is a place for, with those that this turn takes."""
         full = len(self._runs.inflight()) + claimed >= turn.limits.concurrency
         letters = delivery.next_due(turn, [*self._letters.inflight().values(), *taken])
-        runs = None if full or self.stopping else duequeue.next_due(turn.db)
+        runs = None if full or self.stopping else entries.next_due(turn.db)
         if runs is not None and self._is_short:
             runs = max(runs, turn.now + RETRY_ROOM)
         wishes = (runs, letters, next_overdue(turn))
@@ -360,7 +360,7 @@ def _starting(turn: Turn, standing: Standing, run: Open | None) -> Part[Claim | 
 def _start(turn: Turn, standing: Standing, run: Open | None) -> Claim | None:
     entry = turn.plan.entries.get((standing.kind, standing.name))
     if entry is None:
-        duequeue.save(turn, standing, standing._replace(due_at=None))
+        entries.save(turn, standing, standing._replace(due_at=None))
         return None
     return opening.go_on(turn, entry, standing, run)
 
@@ -388,5 +388,5 @@ def _surprise(error: BaseException | None) -> Ending:
 
 
 def _replan_all(turn: Turn) -> None:
-    for standing in duequeue.everything(turn.db):
+    for standing in entries.everything(turn.db):
         planning.replan(turn, standing, standing)

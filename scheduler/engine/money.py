@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from heartbeat.runners import Tokens, data
-from scheduler.events import Paid
-from scheduler.outcome import Call, Ending
-from scheduler.settings import Price
-from scheduler.tables import history
-from scheduler.turn import Turn
-from scheduler.work.entry import Claim
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Claim
+from scheduler.model.events import Paid
+from scheduler.model.outcome import Call, Ending
+from scheduler.model.settings import Price
+from scheduler.store import runs
 
 MILLION = 1_000_000
 
@@ -40,10 +40,10 @@ def book(turn: Turn, claim: Claim, ending: Ending) -> bool:
     prices = turn.plan.settings.prices
     paid = [(call, cost(prices, call)) for call in ending.calls if call.tokens is not None or call.cost_usd is not None]
     if not paid:
-        return history.is_ours(turn, claim)
+        return runs.is_ours(turn, claim)
     costs = [usd for _, usd in paid if usd is not None]
     tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
-    if not history.add_taken(turn, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
+    if not runs.add_taken(turn, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
         return False
     for call, usd in paid:
         turn.tell(Paid(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, ending.outcome))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from scheduler import paces
-from scheduler.engine import budgets, claims, closing, planning
-from scheduler.events import Started
-from scheduler.outcome import Trigger
-from scheduler.tables import breakers, duequeue, jumps, wakes
-from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.times import MILLISECOND
-from scheduler.turn import Turn
-from scheduler.wake import Wake
-from scheduler.work.entry import Claim, Entry
+from scheduler.engine import budget_reservations, claims, closing, planning
+from scheduler.engine.turn import Turn
+from scheduler.model import schedule
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.events import Started
+from scheduler.model.outcome import Trigger
+from scheduler.model.timestamps import MILLISECOND
+from scheduler.model.wake import Wake
+from scheduler.store import breakers, clock_changes, entries, wakes
+from scheduler.store.entries import Open, Standing
 
 
 def start(turn: Turn, entry: Entry, before: Standing) -> Claim | None:
     """Claim what is due of one entry; None, with the next look planned, when nothing is to run now."""
-    return go_on(turn, entry, before, duequeue.open_run(turn.db, before.kind, before.name))
+    return go_on(turn, entry, before, entries.open_run(turn.db, before.kind, before.name))
 
 
 def go_on(turn: Turn, entry: Entry, before: Standing, run: Open | None) -> Claim | None:
@@ -31,10 +31,10 @@ def _start_anew(turn: Turn, entry: Entry, before: Standing) -> Claim | None:
     standing, slot = _slot_to_run(turn, entry, planning.resume_if_over(turn, before))
     claim = _claim(turn, entry, standing, slot)
     if claim is None:
-        duequeue.save(turn, before, planning.idle(turn, standing))
+        entries.save(turn, before, planning.idle(turn, standing))
         return None
     last_slot = standing.last_slot if slot is None else slot
-    duequeue.save(turn, before, planning.busy_until(standing._replace(last_slot=last_slot), None))
+    entries.save(turn, before, planning.busy_until(standing._replace(last_slot=last_slot), None))
     return claim
 
 
@@ -56,10 +56,10 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, slot: datetime | None) 
 def _claim_slot(turn: Turn, entry: Entry, standing: Standing, slot: datetime) -> Claim | None:
     """Open the row of a slot; wakes that arrive with it ride along. None when that slot has its row already."""
     trigger = standing.pace.trigger
-    opened = duequeue.begin(turn, standing, slot, trigger, entry.model)
-    while opened is None and paces.period(standing.pace_text) and jumps.is_relived(turn, slot):
+    opened = entries.begin(turn, standing, slot, trigger, entry.model)
+    while opened is None and schedule.period(standing.pace_text) and clock_changes.is_relived(turn, slot):
         slot += MILLISECOND  # the clock was set back: this is another slot, which has the same time
-        opened = duequeue.begin(turn, standing, slot, trigger, entry.model)
+        opened = entries.begin(turn, standing, slot, trigger, entry.model)
     if opened is None:
         return None
     late = (turn.now - (slot + standing.pace.offset)).total_seconds()
@@ -69,7 +69,7 @@ def _claim_slot(turn: Turn, entry: Entry, standing: Standing, slot: datetime) ->
 def _claim_wake(turn: Turn, entry: Entry, standing: Standing, waker: Wake) -> Claim:
     """A wake's slot is only the instant at which it starts: where two would share one, the later moves by a millisecond."""
     slot, trigger = turn.now, Trigger(waker.source)
-    while (opened := duequeue.begin(turn, standing, slot, trigger, entry.model)) is None:
+    while (opened := entries.begin(turn, standing, slot, trigger, entry.model)) is None:
         slot += MILLISECOND
     return _tell(turn, claims.first(turn, entry, standing, opened, trigger, slot, waker), None)
 
@@ -78,12 +78,12 @@ def _start_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Cla
     """Claim the next attempt of a run that waits for it, unless its time is over."""
     if run.state == "waiting" and not _may_go_on(turn, entry, standing, run):
         closing.give_up(turn, entry, standing, run)
-        return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
+        return start(turn, entry, entries.get(turn, standing.kind, standing.name))
     if _is_spent(turn, entry, run):
         closing.give_up(turn, entry, standing, run, spent=True)
-        return start(turn, entry, duequeue.get(turn, standing.kind, standing.name))
-    again = duequeue.begin_again(turn, run, entry.model) if run.state == "waiting" else None
-    duequeue.save(turn, standing, planning.busy_until(standing, None))
+        return start(turn, entry, entries.get(turn, standing.kind, standing.name))
+    again = entries.begin_again(turn, run, entry.model) if run.state == "waiting" else None
+    entries.save(turn, standing, planning.busy_until(standing, None))
     if again is None:
         return None
     claim = claims.tried_again(turn, entry, standing, again)
@@ -98,7 +98,7 @@ def _may_go_on(turn: Turn, entry: Entry, standing: Standing, run: Open) -> bool:
 
 def _is_spent(turn: Turn, entry: Entry, run: Open) -> bool:
     """A run that has asked already ends as what it came to, and not as a skip, when its budget has no other attempt left."""
-    return run.state == "waiting" and not run.has_not_begun and budgets.shortage(turn, entry, first=False) is not None
+    return run.state == "waiting" and not run.has_not_begun and budget_reservations.shortage(turn, entry, first=False) is not None
 
 
 def _tell(turn: Turn, claim: Claim, late: float | None) -> Claim:

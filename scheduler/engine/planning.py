@@ -6,15 +6,14 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from heartbeat.timed import Several
-from scheduler import paces
-from scheduler.events import Unstarted
-from scheduler.outcome import Kind, Skip
-from scheduler.paces import firings
-from scheduler.tables import duequeue, history, jumps, wakes
-from scheduler.tables.duequeue import Open, Standing
-from scheduler.tables.times import MILLISECOND
-from scheduler.turn import Turn
-from scheduler.work.entry import Entry
+from scheduler.engine.turn import Turn
+from scheduler.model import schedule, trigger_times
+from scheduler.model.entry import Entry
+from scheduler.model.events import Unstarted
+from scheduler.model.outcome import Kind, Skip
+from scheduler.model.timestamps import MILLISECOND
+from scheduler.store import clock_changes, entries, runs, wakes
+from scheduler.store.entries import Open, Standing
 
 MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for a place as long as that
 NEXT_LOOK = timedelta(seconds=30)
@@ -42,7 +41,7 @@ def account_pause(turn: Turn, standing: Standing, until: datetime) -> Standing:
         parts = [part for part in (*closed, pace.slots(after, before)) if part]
         if parts:
             first = min(part.first for part in parts)
-            history.skip(turn, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
+            runs.skip(turn, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
     return _settled(standing, horizon)
 
 
@@ -67,10 +66,10 @@ def latest_due(turn: Turn, entry: Entry, standing: Standing) -> tuple[Standing, 
 def _without_rows(turn: Turn, standing: Standing, horizon: datetime) -> list[tuple[datetime, datetime]]:
     """The stretches of (settled, horizon] whose slots have no rows yet: all of it, unless the clock shows it once more."""
     after = standing.settled_until
-    if not jumps.is_relived(turn, after):
+    if not clock_changes.is_relived(turn, after):
         return [(after, horizon)]
     stretches = []
-    for first, last in history.accounted(turn, standing, standing.pace, after, horizon):
+    for first, last in runs.accounted(turn, standing, standing.pace, after, horizon):
         if after < first - MILLISECOND:
             stretches.append((after, first - MILLISECOND))
         after = max(after, last)
@@ -82,7 +81,7 @@ def _beat_again(turn: Turn, standing: Standing, horizon: datetime) -> datetime |
 
     One that was only jumped over is not run again.
     """
-    if not paces.period(standing.pace_text) or not jumps.is_relived(turn, standing.settled_until):
+    if not schedule.period(standing.pace_text) or not clock_changes.is_relived(turn, standing.settled_until):
         return None
     passed = standing.pace.slots(max(standing.settled_until, horizon - IN_TIME), horizon)
     return passed.latest if passed else None
@@ -104,9 +103,9 @@ def _runnable(turn: Turn, entry: Entry, standing: Standing, passed: Several) -> 
         return None
     if passed.count > 1:
         _tell_unstarted(turn, standing, passed.first, passed.count - 1)
-        history.skip(turn, standing, pace.trigger, Skip.MISSED, passed.first, passed.count - 1)
+        runs.skip(turn, standing, pace.trigger, Skip.MISSED, passed.first, passed.count - 1)
     if _just_woken(turn, standing, passed.latest):
-        history.skip(turn, standing, pace.trigger, Skip.SUPERSEDED, passed.latest)
+        runs.skip(turn, standing, pace.trigger, Skip.SUPERSEDED, passed.latest)
         return None
     return passed.latest
 
@@ -136,7 +135,7 @@ def _write(turn: Turn, standing: Standing, reason: Skip, slots: Several | None) 
         return
     if reason is Skip.MISSED:
         _tell_unstarted(turn, standing, slots.first, slots.count)
-    history.skip(turn, standing, standing.pace.trigger, reason, slots.first, slots.count)
+    runs.skip(turn, standing, standing.pace.trigger, reason, slots.first, slots.count)
 
 
 def _tell_unstarted(turn: Turn, standing: Standing, first: datetime, count: int) -> None:
@@ -144,7 +143,7 @@ def _tell_unstarted(turn: Turn, standing: Standing, first: datetime, count: int)
     offset = standing.pace.offset
     if first + offset < turn.awake_since:
         return
-    missed = islice(firings.slots(standing.pace, first - firings.TICK, turn.now - offset), min(count, MEASURED))
+    missed = islice(trigger_times.slots(standing.pace, first - trigger_times.TICK, turn.now - offset), min(count, MEASURED))
     late = tuple((turn.now - slot - offset).total_seconds() for slot in missed)
     turn.tell(Unstarted(standing.kind, standing.name, late))
 
@@ -175,8 +174,8 @@ def idle(turn: Turn, standing: Standing) -> Standing:
 
 def replan(turn: Turn, before: Standing, after: Standing) -> None:
     """Write what has become of an entry, with its next look, whether or not a run of it is open."""
-    run = duequeue.open_run(turn.db, after.kind, after.name)
-    duequeue.save(turn, before, busy_until(after, run.not_before) if run else idle(turn, after))
+    run = entries.open_run(turn.db, after.kind, after.name)
+    entries.save(turn, before, busy_until(after, run.not_before) if run else idle(turn, after))
 
 
 def _next_slot(standing: Standing) -> datetime | None:
@@ -192,7 +191,7 @@ def resume(turn: Turn, standing: Standing, at: datetime) -> Standing:
         standing = account_pause(turn, standing, at)
     resumed = standing._replace(paused_until=None)
     if not slot_comes_by(turn, resumed, turn.now + SOON):
-        wakes.remind(turn, standing.kind, standing.name, refused_only=standing.pace is not paces.NEVER)
+        wakes.remind(turn, standing.kind, standing.name, refused_only=standing.pace is not schedule.NEVER)
     return resumed
 
 
@@ -217,7 +216,7 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
         return standing
     if standing.paused:
         return account_pause(turn, standing, turn.now)
-    run = duequeue.open_run(turn.db, standing.kind, standing.name)
+    run = entries.open_run(turn.db, standing.kind, standing.name)
     if run is not None:
         return account(turn, standing, turn.now, in_the_way(run))
     return account(turn, _account_backoff(turn, standing), turn.now, reason)
@@ -226,7 +225,7 @@ def book_passed(turn: Turn, standing: Standing, reason: Skip) -> Standing:
 def book_unlooked(turn: Turn, standing: Standing) -> None:
     """Once a day, give slots their rows for which no look is planned, because calendars close all that are to come."""
     is_looked_at = standing.due_at is not None or standing.slot is not None or standing.paused or standing.state != "active"
-    if is_looked_at or turn.now - standing.settled_until < A_DAY or paces.good_days(standing.pace_text) is None:
+    if is_looked_at or turn.now - standing.settled_until < A_DAY or schedule.good_days(standing.pace_text) is None:
         return
     replan(turn, standing, book_passed(turn, standing, Skip.MISSED))
 
@@ -238,7 +237,7 @@ def in_the_way(run: Open) -> Skip:
 
 def look_now(turn: Turn, standing: Standing, reason: Skip) -> None:
     """Have a run that waits to begin tried at once, if it is this that was in its way."""
-    if duequeue.look_now(turn, standing, reason):
+    if entries.look_now(turn, standing, reason):
         replan(turn, standing, standing)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scheduler.settings import LOG
-from scheduler.tables import incidents, targets
-from scheduler.tables.targets import Target
-from scheduler.turn import Turn
-from scheduler.work.entry import Entry
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Entry
+from scheduler.model.settings import LOG
+from scheduler.store import incidents, targets
+from scheduler.store.targets import Target
 
 
 def of(turn: Turn, entry: Entry) -> tuple[Target, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from scheduler.engine import calls, closing, planning, waking
-from scheduler.events import Recovered
-from scheduler.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.tables import duequeue, history
-from scheduler.tables.duequeue import Open, Standing
-from scheduler.turn import Turn
-from scheduler.wake import Wake
-from scheduler.work.entry import Claim, Entry
+from scheduler.engine import calls, closing, planning, wake_starts
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.events import Recovered
+from scheduler.model.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.wake import Wake
+from scheduler.store import entries, runs
+from scheduler.store.entries import Open, Standing
 
 CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
 
@@ -25,11 +25,11 @@ def recover(turn: Turn, survivors: Survivors, seen: datetime | None) -> None:
 
     `seen` is when that life was last seen: by then its runs were cut short.
     """
-    for kind, name, run in duequeue.open_runs(turn.db):
-        standing = duequeue.get(turn, kind, name)
+    for kind, name, run in entries.open_runs(turn.db):
+        standing = entries.get(turn, kind, name)
         entry = turn.plan.entries.get((kind, name))
         if run.state == "running":
-            history.note_cut(turn, run, min(seen, turn.now) if seen else turn.now)
+            runs.note_cut(turn, run, min(seen, turn.now) if seen else turn.now)
             _recover_one(turn, standing, entry, run, survivors)
 
 
@@ -37,8 +37,8 @@ def _recover_one(turn: Turn, standing: Standing, entry: Entry | None, run: Open,
     again = entry is not None and entry.enabled and _may_run_again(turn, entry, standing, run, survivors)
     turn.tell(Recovered(run.run_id, standing.kind, standing.name, again))
     if again:
-        history.put_back(turn, run, crashed=True)
-        duequeue.save(turn, standing, planning.busy_until(standing, turn.now))
+        runs.put_back(turn, run, crashed=True)
+        entries.save(turn, standing, planning.busy_until(standing, turn.now))
     else:
         closing.end(turn, entry, standing, run, _abandoned(standing.kind, standing.name, run, survivors))
 
@@ -74,21 +74,21 @@ def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, st
 def put_back(turn: Turn, claim: Claim, ending: Ending) -> None:
     """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
     calls.book(turn, claim, ending)
-    standing = duequeue.get(turn, claim.entry.kind, claim.entry.name)
-    history.note_cut(turn, claim, turn.now)
-    history.put_back(turn, claim, crashed=False)
+    standing = entries.get(turn, claim.entry.kind, claim.entry.name)
+    runs.note_cut(turn, claim, turn.now)
+    runs.put_back(turn, claim, crashed=False)
     planning.replan(turn, standing, standing)
 
 
 def start_at_boot(turn: Turn) -> None:
     """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
     for (kind, name), entry in turn.plan.entries.items():
-        standing = duequeue.find(turn.db, kind, name) if entry.starts_at_boot and entry.enabled else None
-        if standing is None or duequeue.open_run(turn.db, kind, name) is not None:
+        standing = entries.find(turn.db, kind, name) if entry.starts_at_boot and entry.enabled else None
+        if standing is None or entries.open_run(turn.db, kind, name) is not None:
             continue
         if standing.paused:
-            history.skip(turn, standing, Trigger.REBOOT, Skip.PAUSED, turn.now)
+            runs.skip(turn, standing, Trigger.REBOOT, Skip.PAUSED, turn.now)
         elif entry.day_off(turn.now):
-            history.skip(turn, standing, Trigger.REBOOT, Skip.CALENDAR, turn.now)
+            runs.skip(turn, standing, Trigger.REBOOT, Skip.CALENDAR, turn.now)
         else:
-            waking.ask(turn, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+            wake_starts.ask(turn, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

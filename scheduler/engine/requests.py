@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.config.wording import suggest
-from scheduler.engine import again, budgets, planning, syncing, waking
+from scheduler.config.file.wording import suggest
+from scheduler.engine import budget_reservations, plan_sync, planning, wake_retries, wake_starts
 from scheduler.engine.inbox import Refused
-from scheduler.events import Adopted
-from scheduler.outcome import Kind, Skip, Trigger
-from scheduler.plan import Diff, Plan, diff
-from scheduler.tables import boots, breakers, duequeue, history, holds, targets, wakes
-from scheduler.tables.duequeue import Standing
-from scheduler.tables.targets import Target
-from scheduler.turn import Turn
-from scheduler.wake import Wake
-from scheduler.work.entry import Key
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Key
+from scheduler.model.events import Adopted
+from scheduler.model.outcome import Kind, Skip, Trigger
+from scheduler.model.wake import Wake
+from scheduler.store import boots, breakers, entries, lane_holds, runs, targets, wakes
+from scheduler.store.entries import Standing
+from scheduler.store.targets import Target
+from scheduler.work.plan import Diff, Plan, diff
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class WakeAgent:
         """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
         standing = _declared(turn, Kind.HEARTBEAT, self.wake.name)
         if standing.state != "active":
-            history.skip(turn, standing, Trigger(self.wake.source), Skip.DISABLED, turn.now)
+            runs.skip(turn, standing, Trigger(self.wake.source), Skip.DISABLED, turn.now)
             raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {turn.plan.settings.path.name}")
-        run = duequeue.open_run(turn.db, Kind.HEARTBEAT, self.wake.name)
+        run = entries.open_run(turn.db, Kind.HEARTBEAT, self.wake.name)
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
             wakes.reject(turn, self.wake)
             raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
-        return waking.ask(turn, standing, self.wake)
+        return wake_starts.ask(turn, standing, self.wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class RunJob:
         standing = _declared(turn, Kind.CRON, self.name)
         obstacle = _obstacle(turn, standing)
         if obstacle is not None:
-            history.skip(turn, standing, self.source, obstacle, turn.now)
+            runs.skip(turn, standing, self.source, obstacle, turn.now)
             raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
-        return waking.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+        return wake_starts.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
 
 
 WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
@@ -66,7 +66,7 @@ def _obstacle(turn: Turn, standing: Standing) -> Skip | None:
         return Skip.DISABLED
     if standing.paused:
         return Skip.PAUSED
-    running = duequeue.open_run(turn.db, standing.kind, standing.name) is not None
+    running = entries.open_run(turn.db, standing.kind, standing.name) is not None
     return Skip.ALREADY_RUNNING if running else None
 
 
@@ -82,7 +82,7 @@ class Pause:
         chosen = list(_chosen(turn, self.key))
         for standing in chosen:
             booked = standing if standing.paused else planning.book_passed(turn, standing, Skip.MISSED)
-            planning.replan(turn, standing, booked._replace(paused_until=self.until or duequeue.UNTIL_RESUMED))
+            planning.replan(turn, standing, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
         return [_full_name(standing) for standing in chosen]
 
 
@@ -120,7 +120,7 @@ class Note:
                 raise Refused("bad_request", str(error)) from None
             targets.note(turn, self.name, self.target, self.title)
         noted = self._counted(turn, standing)
-        duequeue.save(turn, standing, noted)
+        entries.save(turn, standing, noted)
         last = next(iter(targets.known(turn.db, self.name)), None)
         return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
 
@@ -143,9 +143,9 @@ class Hold:
     def apply(self, turn: Turn) -> int | None:
         """A beat in progress goes on: whoever holds the lane has it once that has ended."""
         standing = _declared(turn, Kind.HEARTBEAT, self.name)
-        if not holds.put(turn, self.name, self.holder, self.until):
-            raise Refused("too_many", f"{holds.MOST} others hold the lane of agent {self.name!r}")
-        run = duequeue.open_run(turn.db, standing.kind, standing.name)
+        if not lane_holds.put(turn, self.name, self.holder, self.until):
+            raise Refused("too_many", f"{lane_holds.MOST} others hold the lane of agent {self.name!r}")
+        run = entries.open_run(turn.db, standing.kind, standing.name)
         return run.run_id if run is not None and run.state == "running" else None
 
 
@@ -159,13 +159,13 @@ class LetGo:
     def apply(self, turn: Turn) -> None:
         """What waits for the lane need not wait for its next look."""
         _declared(turn, Kind.HEARTBEAT, self.name)
-        holds.drop(turn, self.name, self.holder)
-        if holds.is_held(turn, self.name):
+        lane_holds.drop(turn, self.name, self.holder)
+        if lane_holds.is_held(turn, self.name):
             return
-        for kind, name, _ in duequeue.open_runs(turn.db):
+        for kind, name, _ in entries.open_runs(turn.db):
             entry = turn.plan.entries.get((kind, name))
             if entry is not None and entry.lane == self.name:
-                planning.look_now(turn, duequeue.get(turn, kind, name), Skip.BUSY)
+                planning.look_now(turn, entries.get(turn, kind, name), Skip.BUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +177,11 @@ class Adopt:
     def apply(self, turn: Turn) -> Diff:
         """The standing rows follow the plan in the same transaction."""
         before, turn.plan = turn.plan, self.plan
-        syncing.sync(turn, before.entries)
-        budgets.follow(turn)
+        plan_sync.sync(turn, before.entries)
+        budget_reservations.follow(turn)
         boots.adopt(turn)
         breakers.probe_all(turn)
-        again.begin_anew(turn, other_config=True)
+        wake_retries.begin_anew(turn, other_config=True)
         turn.tell(Adopted(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 
@@ -214,7 +214,7 @@ def _full_name(standing: Standing) -> str:
 
 
 def _declared(turn: Turn, kind: Kind, name: str) -> Standing:
-    standing = duequeue.find(turn.db, kind, name)
+    standing = entries.find(turn.db, kind, name)
     if standing is None or (kind, name) not in turn.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
         others = [other for each, other in turn.plan.entries if each is kind]
@@ -226,4 +226,4 @@ def _declared(turn: Turn, kind: Kind, name: str) -> Standing:
 def _chosen(turn: Turn, key: Key | None) -> Iterable[Standing]:
     if key is not None:
         return [_declared(turn, *key)]
-    return [standing for standing in duequeue.everything(turn.db) if (standing.kind, standing.name) in turn.plan.entries]
+    return [standing for standing in entries.everything(turn.db) if (standing.kind, standing.name) in turn.plan.entries]

@@ -24,11 +24,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from heartbeat.runners import Failure, Reply
-from heartbeat.runners.trouble import Trouble
+from heartbeat.runners.errors import Trouble
 from heartbeat.threads import in_daemon_thread
+from scheduler.model.settings import Network
 from scheduler.net import address_guard, proxies
 from scheduler.net.address_guard import AddressRefused
-from scheduler.settings import Network
 
 MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
 MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from scheduler.config.wording import counted
-from scheduler.outcome import Trigger
-from scheduler.wake import TEXT_LIMIT, Wake
+from scheduler.config.file.wording import counted
+from scheduler.model.outcome import Trigger
+from scheduler.model.wake import TEXT_LIMIT, Wake
 from scheduler.web.request_bodies import AlertmanagerBody
 
 FIRING = "firing"

@@ -8,14 +8,15 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
+from scheduler.engine.pending_runs import Cancel, Report
 from scheduler.engine.requests import Hold, LetGo, Note, Pause, Resume, RunJob, WakeAgent
-from scheduler.engine.runs import Cancel, Report
-from scheduler.outcome import Kind, Trigger
-from scheduler.reload import Reloaded
-from scheduler.tables.targets import Target
-from scheduler.tables.times import iso
-from scheduler.wake import Wake
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.timestamps import iso
+from scheduler.model.wake import Wake
+from scheduler.store.targets import Target
 from scheduler.web import alertmanager, reading
 from scheduler.web.call import Call
 from scheduler.web.problem import Problem, bad
@@ -31,7 +32,6 @@ from scheduler.web.request_bodies import (
     ResultBody,
     WakeBody,
 )
-from scheduler.work.entry import Key
 
 
 async def wake(call: Call, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
-from scheduler.locks import refuse
-from scheduler.secret import Secret
-from scheduler.tables.times import iso
+from scheduler.model.secret import Secret
+from scheduler.model.timestamps import iso
+from scheduler.system.state_lock import refuse
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
 

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from scheduler.settings import May
+from scheduler.model.settings import May
 from scheduler.web.callers import Caller
 from scheduler.web.gate import unknown_caller
 from scheduler.web.problem import Problem, bad

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
-from scheduler.outcome import Kind
-from scheduler.secret import Secret
-from scheduler.settings import May, Token
+from scheduler.model.outcome import Kind
+from scheduler.model.secret import Secret
+from scheduler.model.settings import May, Token
 
 EVERYTHING: frozenset[May] = frozenset(get_args(May))
 

@@ -12,9 +12,9 @@ from heartbeat import editing
 from heartbeat.checklist import MAX_BYTES, Refusal, has_work
 from heartbeat.editing import Changed, Garbled, Unwritable, Version
 from heartbeat.spec import Heartbeat
-from scheduler.config.complaint import ConfigError
-from scheduler.config.effective import effective
-from scheduler.outcome import Kind
+from scheduler.config.build.effective import effective
+from scheduler.config.file.complaint import ConfigError
+from scheduler.model.outcome import Kind
 from scheduler.web.call import Call
 from scheduler.web.problem import Problem, bad, not_found
 from scheduler.web.reading import check_reach

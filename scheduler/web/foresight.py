@@ -6,19 +6,19 @@ import sqlite3
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from scheduler import plan as plans
-from scheduler.config import fields
-from scheduler.config.wording import written
-from scheduler.observe import explain as explaining
-from scheduler.observe import forecast
-from scheduler.outcome import Kind
-from scheduler.plan import Plan
-from scheduler.tables import duequeue
+from scheduler.config.file.wording import written
+from scheduler.config.keys import fields
+from scheduler.insight import explanation as explaining
+from scheduler.insight import forecast
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Kind
+from scheduler.store import entries
+from scheduler.system import lanes
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import bad, not_found
 from scheduler.web.reading import check_reach, kind_of, reading
-from scheduler.work import lanes
-from scheduler.work.entry import Key
+from scheduler.work import plan as plans
+from scheduler.work.plan import Plan
 
 A_DAY = timedelta(days=1)
 MOST_FIRINGS = 10_000
@@ -66,7 +66,7 @@ def _key(call: Call, plan: Plan, db: sqlite3.Connection) -> Key:
     name, kind = call.path["name"], kind_of(call.query.get("kind"))
     keys = [(each, name) for each in Kind if kind in (None, each)]
     reached = [key for key in keys if call.caller.reaches(*key)]
-    found = [key for key in reached if key in plan.entries or duequeue.find(db, *key) is not None]
+    found = [key for key in reached if key in plan.entries or entries.find(db, *key) is not None]
     if not reached:
         check_reach(call, *keys[0])
     if not found:

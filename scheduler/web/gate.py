@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scheduler.secret import Secret
-from scheduler.settings import Settings
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Settings
 from scheduler.web import callers
 from scheduler.web.problem import Problem, said
 

@@ -10,8 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from scheduler.observe.metrics import CONTENT_TYPE, Now
-from scheduler.tables.store import StoreError
+from scheduler.store.database import StoreError
+from scheduler.telemetry.metrics import CONTENT_TYPE, Now
 from scheduler.web.problem import Problem, said
 from scheduler.web.reach import Reach
 from scheduler.web.reading import reading

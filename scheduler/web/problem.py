@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ExceptionHandler
 
-from scheduler.config.complaint import ConfigError
+from scheduler.config.file.complaint import ConfigError
 from scheduler.engine.inbox import Refused
-from scheduler.tables.store import StoreError
+from scheduler.store.database import StoreError
 
 STATUS = {
     "bad_request": 400,

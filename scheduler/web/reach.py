@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from scheduler.engine.config_reload import Reloaded, Standing
 from scheduler.engine.inbox import Request
 from scheduler.engine.loop import Health
-from scheduler.observe.metrics import Metrics
-from scheduler.reload import Reloaded, Standing
-from scheduler.settings import Settings
+from scheduler.model.settings import Settings
+from scheduler.telemetry.metrics import Metrics
 
 
 class Reload(Protocol):

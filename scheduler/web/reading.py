@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from scheduler.observe import status, waits
-from scheduler.observe.waits import Wait
-from scheduler.outcome import Kind
-from scheduler.tables import mailbox, past, reserve, targets
-from scheduler.tables.store import reader, row_number
+from scheduler.insight import status_data, wake_waits
+from scheduler.insight.wake_waits import Wait
+from scheduler.model.outcome import Kind
+from scheduler.store import disk_reserve, outbox_view, runs_view, targets
+from scheduler.store.database import reader, row_number
 from scheduler.web.call import Call, instant
 from scheduler.web.problem import Problem, bad, not_found
 from scheduler.web.reach import Reach
@@ -36,8 +36,8 @@ def overview(call: Call) -> dict[str, Any]:
     """Everything at a glance, as far as the caller's agents go."""
     call.only()
     with reading(call.reach) as db:
-        told = status.snapshot(db, call.reach.clock())
-    told["reserve_bytes"] = reserve.held(call.reach.state)
+        told = status_data.snapshot(db, call.reach.clock())
+    told["reserve_bytes"] = disk_reserve.held(call.reach.state)
     told["config_hash"] = call.reach.settings().hash
     told["entries"] = _reached(call, told["entries"])
     told["wakes"] = [each for each in told["wakes"] if call.caller.reaches(Kind.HEARTBEAT, each["name"])]
@@ -48,14 +48,14 @@ def agents(call: Call) -> dict[str, Any]:
     """Every agent."""
     call.only()
     with reading(call.reach) as db:
-        return {"agents": _reached(call, status.entries(db, call.reach.clock(), Kind.HEARTBEAT))}
+        return {"agents": _reached(call, status_data.entries(db, call.reach.clock(), Kind.HEARTBEAT))}
 
 
 def jobs(call: Call) -> dict[str, Any]:
     """Every cron job."""
     call.only()
     with reading(call.reach) as db:
-        return {"cron": _reached(call, status.entries(db, call.reach.clock(), Kind.CRON))}
+        return {"cron": _reached(call, status_data.entries(db, call.reach.clock(), Kind.CRON))}
 
 
 def agent(call: Call) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def agent(call: Call) -> dict[str, Any]:
     name = call.path["name"]
     check_reach(call, Kind.HEARTBEAT, name)
     with reading(call.reach) as db:
-        found = status.entries(db, call.reach.clock(), Kind.HEARTBEAT, name)
+        found = status_data.entries(db, call.reach.clock(), Kind.HEARTBEAT, name)
         known = targets.known(db, name)
     if not found:
         raise not_found(f"agent {name!r}")
@@ -82,13 +82,13 @@ def runs(call: Call) -> dict[str, Any]:
     limit, sort = _limit(call.query.get("limit", "20")), _sort(call.query.get("sort", "id"))
     outcome, reason = call.query.get("outcome"), call.query.get("reason")
     with reading(call.reach) as db:
-        return {"runs": past.page(db, kind, name, since, until, outcome, reason, limit, sort)}
+        return {"runs": runs_view.page(db, kind, name, since, until, outcome, reason, limit, sort)}
 
 
 def run(call: Call) -> dict[str, Any]:
     """One run."""
     call.only()
-    return _one(call, "run", past.whole)
+    return _one(call, "run", runs_view.whole)
 
 
 def outbox(call: Call) -> dict[str, Any]:
@@ -96,14 +96,14 @@ def outbox(call: Call) -> dict[str, Any]:
     call.only("limit")
     limit = _limit(call.query.get("limit", "100"))
     with reading(call.reach) as db:
-        return {"outbox": list(islice((each for each in mailbox.listed(db) if _reaches(call, each)), limit))}
+        return {"outbox": list(islice((each for each in outbox_view.listed(db) if _reaches(call, each)), limit))}
 
 
 def letter(call: Call) -> int:
     """The number of a message that the caller may move."""
     number = _number(call, "message")
     with reading(call.reach) as db:
-        found = mailbox.sender(db, number)
+        found = outbox_view.sender(db, number)
     if found is None:
         raise not_found(f"message {number}")
     check_reach(call, Kind(found[0]), found[1])
@@ -113,7 +113,7 @@ def letter(call: Call) -> int:
 def wake(call: Call) -> dict[str, Any]:
     """Where a wake stands, and what it waits for."""
     call.only()
-    found = _one(call, "wake", status.wake)
+    found = _one(call, "wake", status_data.wake)
     still = wait(call, found["id"])
     return found | (still.as_data() if still else {"waits_for": None, "until": None})
 
@@ -121,7 +121,7 @@ def wake(call: Call) -> dict[str, Any]:
 def wait(call: Call, wake_id: int) -> Wait | None:
     """What a wake waits for; None for one that has ended."""
     with reading(call.reach) as db:
-        return waits.of(db, wake_id, call.reach.clock())
+        return wake_waits.of(db, wake_id, call.reach.clock())
 
 
 def check_reach(call: Call, kind: Kind, name: str) -> None:
@@ -164,8 +164,8 @@ def kind_of(word: str | None) -> Kind | None:
 
 
 def _sort(word: str) -> str:
-    if word not in past.ORDERS:
-        raise bad(f"sort: write {' or '.join(past.ORDERS)}")
+    if word not in runs_view.ORDERS:
+        raise bad(f"sort: write {' or '.join(runs_view.ORDERS)}")
     return word
 
 

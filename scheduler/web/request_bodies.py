@@ -21,10 +21,10 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from scheduler.config import fields, forms
-from scheduler.config.advice import either
-from scheduler.config.wording import written
-from scheduler.tables import holds
+from scheduler.config.file.advice import either
+from scheduler.config.file.wording import written
+from scheduler.config.keys import fields, forms
+from scheduler.store import lane_holds
 from scheduler.web.problem import bad
 
 LONGEST_WORDS = 200
@@ -51,8 +51,8 @@ def _on_one_line(text: str | None) -> str | None:
 
 def _hold_span(value: object) -> timedelta:
     span = fields.some_duration(value)
-    if span > holds.LONGEST:
-        raise ValueError(f"at most {written(holds.LONGEST)}, and it can be prolonged")
+    if span > lane_holds.LONGEST:
+        raise ValueError(f"at most {written(lane_holds.LONGEST)}, and it can be prolonged")
     return span
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from scheduler.descriptors import is_scarcity
-from scheduler.locks import Unusable
+from scheduler.system.file_limits import is_scarcity
+from scheduler.system.state_lock import Unusable
 from scheduler.web import beside
 from scheduler.web.gate import MOST_HEADERS, Gate
 from scheduler.web.patience import Patience, PatientConfig, PatientProtocol

@@ -8,10 +8,10 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.engine import trial
+from scheduler.engine import channel_test
 from scheduler.engine.inbox import Request
-from scheduler.engine.mail import Drop, SendAgain
-from scheduler.settings import Channel
+from scheduler.engine.outbox_requests import Drop, SendAgain
+from scheduler.model.settings import Channel
 from scheduler.web import reading
 from scheduler.web.asking import ask, check_all
 from scheduler.web.call import Call
@@ -39,7 +39,7 @@ async def ping(call: Call, body: PingBody) -> dict[str, Any]:
     check_all(call)
     channels = _tried(call, body.channel)
     network, now = call.reach.settings().network, call.reach.clock()
-    sent = await asyncio.gather(*(run_in_threadpool(trial.send, channel, network, now) for channel in channels))
+    sent = await asyncio.gather(*(run_in_threadpool(channel_test.send, channel, network, now) for channel in channels))
     return {
         "channels": [
             {"channel": channel.name, "state": each.state, "error": each.error or None}
@@ -51,11 +51,11 @@ async def ping(call: Call, body: PingBody) -> dict[str, Any]:
 def _tried(call: Call, named: str | None) -> list[Channel]:
     declared = call.reach.settings().channels
     if named is None:
-        return [channel for channel in trial.all_of(declared) if not channel.open]
+        return [channel for channel in channel_test.all_of(declared) if not channel.open]
     name, _, whom = named.partition(":")
     if name not in declared:
         raise not_found(f"channel {name!r}")
     try:
-        return [trial.aimed(declared[name], whom)]
+        return [channel_test.aimed(declared[name], whom)]
     except ValueError as error:
         raise bad(str(error)) from None

@@ -15,9 +15,9 @@ from heartbeat.runners import Answer, Resources, Run
 from heartbeat.runners import ask as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.threads import in_daemon_thread
-from scheduler.circuit import Circuit
-from scheduler.outcome import Call, Ending, Failure, Outcome, Skip
-from scheduler.work.entry import Claim
+from scheduler.model.circuit import Circuit
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import Call, Ending, Failure, Outcome, Skip
 
 NOTHING_SAID = "the answer was cut at its limit of tokens before it said anything"
 

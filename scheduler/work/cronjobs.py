@@ -11,14 +11,14 @@ from cron import command
 from cron.job import Job
 from heartbeat import verdict
 from heartbeat.runners import Ended, Resources
-from heartbeat.runners.veil import Veil, veil_of
+from heartbeat.runners.redaction import Veil, veil_of
 from heartbeat.spec import Agent
-from scheduler import paces
-from scheduler.circuit import Circuit
-from scheduler.outcome import FAILURES, Ending, Failure, Kind, Outcome, Reason, Skip
-from scheduler.wake import Wake
+from scheduler.model import schedule
+from scheduler.model.circuit import Circuit
+from scheduler.model.entry import Claim, Elapsed, Entry
+from scheduler.model.outcome import FAILURES, Ending, Failure, Kind, Outcome, Reason, Skip
+from scheduler.model.wake import Wake
 from scheduler.work import asking, prompts
-from scheduler.work.entry import Claim, Elapsed, Entry
 
 KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
 NO_END = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # what has not been, or is still to come, wakes nobody
@@ -37,7 +37,7 @@ class JobEntry(Entry):
 
     @property
     def pace_text(self) -> str:
-        return paces.of_job(self.spec)
+        return schedule.of_job(self.spec)
 
     @property
     def catch_up(self) -> bool:

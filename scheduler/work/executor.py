@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from scheduler.work.process import Children, Why
+from scheduler.system.process import Children, Why
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -19,12 +19,12 @@ from heartbeat.runners import Answer, Resources, Run, Tokens
 from heartbeat.runners import ask as runners
 from heartbeat.spec import Decide, Heartbeat
 from heartbeat.threads import in_daemon_thread
-from scheduler import paces
-from scheduler.circuit import Circuit
-from scheduler.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
-from scheduler.wake import Wake, in_turns
+from scheduler.model import schedule
+from scheduler.model.circuit import Circuit
+from scheduler.model.entry import Claim, Elapsed, Entry
+from scheduler.model.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
+from scheduler.model.wake import Wake, in_turns
 from scheduler.work import asking
-from scheduler.work.entry import Claim, Elapsed, Entry
 
 A_MOMENT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
 
@@ -43,7 +43,7 @@ class HeartbeatEntry(Entry):
 
     @property
     def pace_text(self) -> str:
-        return paces.of_heartbeat(self.spec)
+        return schedule.of_heartbeat(self.spec)
 
     @property
     def model(self) -> str | None:

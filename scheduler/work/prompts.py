@@ -10,9 +10,9 @@ from heartbeat.prompt import estimate
 from heartbeat.runners import Resources, Run
 from heartbeat.spec import Agent
 from heartbeat.threads import in_daemon_thread
-from scheduler.outcome import Ending, Outcome, Skip
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import Ending, Outcome, Skip
 from scheduler.work import asking
-from scheduler.work.entry import Claim
 
 
 async def ask(job: Job, agent: Agent, claim: Claim, resources: Resources, judge: asking.Judge) -> Ending:

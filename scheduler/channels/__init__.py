@@ -1,0 +1,1 @@
+"""Sends messages: one module for each kind of channel."""

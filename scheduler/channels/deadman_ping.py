@@ -1,0 +1,28 @@
+"""One ping to a dead man's switch, at the paths that healthchecks.io has for it."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from scheduler.channels.message import Sent
+from scheduler.channels.post import HttpOptions, judge, post
+
+Beat = Literal["start", "success", "fail"]
+
+PATHS: dict[Beat, str] = {"start": "/start", "success": "", "fail": "/fail"}
+
+
+async def send(url: str, beat: Beat, problem: str | None, options: HttpOptions) -> Sent:
+    """Ping once: `url` itself for a success, with /start or /fail at the end of its path for the others.
+
+    The body is JSON: the beat, and the problem if there is one. https://healthchecks.io/docs/http_api/
+    """
+    content = {"beat": beat} | ({"problem": problem} if problem else {})
+    answer = await post(_address(url, PATHS[beat]), content, options)
+    return answer if isinstance(answer, Sent) else judge(answer)
+
+
+def _address(url: str, path: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)) if path else url

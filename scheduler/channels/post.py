@@ -1,0 +1,108 @@
+"""One POST to where a message goes: what was answered, and what that means for the message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from heartbeat.runners.errors import LONGEST_WAIT, Trouble, phrase, retry_after
+from heartbeat.runners.redaction import Veil
+from scheduler.channels.message import Sent
+from scheduler.net.address_guard import AddressRefused
+from scheduler.net.http_client import HttpClient, take_apart
+
+TOTAL = 30.0  # seconds
+SAID_MAX = 200  # characters of what a receiver says that an error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """How a message is posted: by `http`, within `seconds`. Addresses that are not public need `allow_private`."""
+
+    http: HttpClient
+    allow_private: bool
+    seconds: float = TOTAL
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: header names in lower case, the body as far as 64 KiB. `host` is all of the URL that an error may name."""
+
+    host: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def told(self) -> Mapping[str, Any]:
+        """The body as a JSON object; empty if it is none."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+async def post(
+    url: str, content: Mapping[str, Any], options: HttpOptions, headers: Mapping[str, str] | None = None
+) -> Answer | Sent:
+    """Post `content` as JSON to `url` once, following no redirect; what became of the message if there was no answer.
+
+    Only http and https. Takes `options.seconds` at most and raises nothing of the network.
+    """
+    try:
+        host = take_apart(url).host
+    except Trouble as trouble:
+        return Sent("dead", str(trouble), None)
+    sent = {"user-agent": f"heartbeatd/{_version()}"} | dict(headers or {})
+    body = json.dumps(content).encode()
+    try:
+        reply = await options.http.deliver(url, sent, body, options.seconds, allow_private=options.allow_private)
+    except AddressRefused as refused:
+        return Sent("dead", str(refused), None)
+    except Trouble as trouble:  # before its head has left it is surely not there, after that nobody knows
+        return Sent("retry" if trouble.answer.unheard else "uncertain", f"{host}: {trouble}", None)
+    return Answer(host, reply.status, reply.headers, reply.body)
+
+
+def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> Sent:
+    """What an answer's status means for the message.
+
+    `said` is what the receiver's body gives as the reason, fit to be shown; `wait` what it asks for before the next attempt,
+    if not in its header.
+    """
+    status = answer.status
+    if 200 <= status < 300:
+        return Sent("delivered", "", None)
+    error = f"{answer.host} answered {status} {phrase(status)}".rstrip() + (f": {said}" if said else "")
+    if status in (408, 429) or 500 <= status < 600:
+        return Sent("retry", error, wait if wait is not None else retry_after(answer.headers))
+    if 300 <= status < 400:
+        return Sent("dead", f"{error}: redirects are not followed; write the URL it leads to", None)
+    return Sent("dead", error, None)
+
+
+def shown(text: object, secrets: Iterable[str]) -> str:
+    """A receiver's own words on one short line, without the secrets that it was asked with."""
+    if not isinstance(text, str):
+        return ""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in Veil(secrets).over(text)).split())[:SAID_MAX]
+
+
+def seconds(value: object) -> timedelta | None:
+    """A wait that a receiver gives as a number of seconds, uncapped but finite; None if it makes no sense."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return None
+    return timedelta(seconds=min(value, LONGEST_WAIT))
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("heartbeatd")
+    except PackageNotFoundError:  # run from a checkout
+        return "dev"

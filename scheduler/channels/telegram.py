@@ -1,0 +1,47 @@
+"""One message sent to a Telegram chat, by the Bot API's sendMessage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from heartbeat.runners.redaction import parts_of
+from scheduler.channels import address
+from scheduler.channels.address import Bot
+from scheduler.channels.message import Message, Sent
+from scheduler.channels.post import Answer, HttpOptions, judge, post, seconds, shown
+
+BASE = "https://api.telegram.org"
+
+
+async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> Sent:
+    """Send `message` once as plain text to the chat of a tgram:// URL; `base` replaces Telegram's own server.
+
+    No markup is read from the text and no link in it is previewed. Telegram knows no key to tell a repeat by.
+    """
+    try:
+        bot = address.bot(url)
+    except ValueError as error:
+        return Sent("dead", str(error), None)
+    answer = await post(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), options)
+    return answer if isinstance(answer, Sent) else _judge(answer, [bot.token, *parts_of(base or "", all_of_it=True)])
+
+
+def _content(bot: Bot, message: Message) -> dict[str, Any]:
+    content: dict[str, Any] = {"chat_id": bot.chat, "text": message.text, "link_preview_options": {"is_disabled": True}}
+    return content | ({"message_thread_id": bot.topic} if bot.topic is not None else {})
+
+
+def _judge(answer: Answer, secrets: list[str]) -> Sent:
+    """Telegram says `ok` in the body; a refusal carries its status there too, so one in a 200 is judged by that."""
+    told = answer.told()
+    if 200 <= answer.status < 300:
+        if told.get("ok") is True:
+            return Sent("delivered", "", None)
+        if told.get("ok") is not False:
+            return Sent("uncertain", f"{answer.host} answered {answer.status} without saying whether it took the message", None)
+        code = told.get("error_code")
+        answer = replace(answer, status=code if type(code) is int and 300 <= code < 600 else 500)
+    parameters = told.get("parameters")
+    wait = seconds(parameters.get("retry_after")) if isinstance(parameters, dict) else None
+    return judge(answer, said=shown(told.get("description"), secrets), wait=wait)

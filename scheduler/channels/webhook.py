@@ -1,0 +1,24 @@
+"""One message posted as JSON to a URL of the config."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC
+from typing import Any
+
+from scheduler.channels.message import Message, Sent
+from scheduler.channels.post import HttpOptions, judge, post
+
+
+async def send(url: str, message: Message, options: HttpOptions) -> Sent:
+    """Post `message` to `url` once, as `post` does.
+
+    The receiver can tell a repeat by the Idempotency-Key header, which is the message's key.
+    """
+    answer = await post(url, _content(message), options, {"Idempotency-Key": message.key})
+    return answer if isinstance(answer, Sent) else judge(answer)
+
+
+def _content(message: Message) -> dict[str, Any]:
+    slot = message.slot.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return asdict(message) | {"slot": slot}

@@ -1,0 +1,1 @@
+"""Builds the daemon's settings from the checked data of config.yaml."""

@@ -1,0 +1,38 @@
+"""The calendars of the file, and the days that they leave to an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, reduce
+from operator import or_
+from zoneinfo import ZoneInfo
+
+from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar
+from scheduler.config.build.context import Spot
+from scheduler.config.keys import models
+
+
+def named(parts: Mapping[str, models.Calendar], names: Iterable[str]) -> dict[str, Calendar | None]:
+    """Every calendar that is declared, by name; None for one with faults."""
+    found = {name: calendar(part.dates, part.days) for name, part in parts.items()}
+    return {name: found.get(name) for name in names}
+
+
+def days(part: models.Job | models.Heartbeat, zone: ZoneInfo, spot: Spot, *inside: str) -> Days:
+    """The days of a zone on which an entry may run; names that no calendar bears are noted at `spot`."""
+    if not (part.skip_on or part.only_on):
+        return ALL_DAYS
+    declared = spot.frame.calendars
+    spot.known(part.skip_on, declared, "calendar", *inside, "skip_on")
+    spot.known(part.only_on, declared, "calendar", *inside, "only_on")
+    skip, only = (tuple(filter(None, map(declared.get, names))) for names in (part.skip_on, part.only_on))
+    return _shared(zone, skip, only if part.only_on else None)
+
+
+@lru_cache(maxsize=1024)
+def _shared(zone: ZoneInfo, skip: tuple[Calendar, ...], only: tuple[Calendar, ...] | None) -> Days:
+    return Days(zone, _all(skip), None if only is None else _all(only))
+
+
+def _all(some: tuple[Calendar, ...]) -> Calendar:
+    return reduce(or_, some, NO_DAY)

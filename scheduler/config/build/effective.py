@@ -1,0 +1,165 @@
+"""Effective values: what holds for one agent or job, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heartbeat.spec import ModelRunner
+from scheduler.config.build.load import load
+from scheduler.config.build.runners import CHEAP
+from scheduler.config.file import inherit, tree
+from scheduler.config.file.complaint import Complaints, Elsewhere
+from scheduler.config.file.source import read
+from scheduler.config.file.tree import Map
+from scheduler.config.file.wording import suggest, written
+from scheduler.config.keys.models import schema
+from scheduler.model.secret import MASK
+from scheduler.model.settings import Settings
+
+SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
+ALWAYS_SECRET = ("env", "url", "headers", "value")
+
+
+class Row(NamedTuple):
+    """One value: its key inside the entry, how it is written (secrets masked), and where it comes from."""
+
+    key: str
+    value: str
+    origin: str
+
+
+def effective(path: Path, environ: Mapping[str, str], name: str) -> list[Row]:
+    """Every value of `name` (or agent/NAME, cron/NAME). Raises ConfigError for a config with faults, LookupError, whose text says
+    what to write, for a name that is not there or stands for two."""
+    settings = load(path, environ, resolve=False).settings
+    kind, name = _find(name, settings)
+    complaints = Complaints(str(path))
+    source = read(path, environ, complaints)
+    section, model = SECTIONS[kind]
+    merge, defaults = (inherit.merge_agent, source.agent) if kind == "agent" else (inherit.merge_job, source.job)
+    entry = merge(defaults, source.root[section][name] or Map())
+    worked_out = _agent(settings, name, entry) if kind == "agent" else _job(settings, name)
+    definitions = schema()["$defs"]
+    origin = _Origins(path.name, complaints.homes)
+    return list(_rows(definitions[model], definitions, entry, "", worked_out, origin))
+
+
+def _find(name: str, settings: Settings) -> tuple[str, str]:
+    kind, slash, bare = name.partition("/")
+    known = {"agent": settings.heartbeats, "cron": settings.jobs}
+    if slash and kind in known and bare in known[kind]:
+        return kind, bare
+    found = [kind for kind, names in known.items() if name in names]
+    if len(found) == 1:
+        return found[0], name
+    if found:
+        raise LookupError(f"{name} is both an agent and a job; write agent/{name} or cron/{name}")
+    raise LookupError(f"{name} is neither an agent nor a job{suggest(name, [*settings.heartbeats, *settings.jobs])}")
+
+
+class _Origins:
+    def __init__(self, file: str, homes: Mapping[tuple[int, int], str]) -> None:
+        self._file = file
+        self._homes = homes
+
+    def of(self, node: Map, key: str) -> str:
+        place = node.marks[key][0]
+        if isinstance(place, Elsewhere):
+            return f"environment {place.variable}"
+        home = self._homes.get((place.line, place.column))
+        return f"{home} {self._file}:{place.line + 1}" if home else f"{self._file}:{place.line + 1}"
+
+
+def _rows(
+    model: Mapping[str, Any],
+    models: Mapping[str, Any],
+    written: Any,
+    prefix: str,
+    worked_out: Mapping[str, str],
+    origins: _Origins,
+) -> Iterator[Row]:
+    written = written if isinstance(written, Map) else Map()
+    for key, form in model["properties"].items():
+        path = f"{prefix}{key}"
+        if inner := _inner(form, models, written.get(key)):
+            yield from _rows(inner, models, written.get(key), f"{path}.", worked_out, origins)
+        elif key in written and key in ALWAYS_SECRET:
+            yield Row(path, _masked(written[key]), origins.of(written, key))
+        elif key in written:
+            yield Row(path, _as_written(written[key]), origins.of(written, key))
+        else:
+            yield Row(path, worked_out.get(path) or _as_written(form.get("default")), "built in")
+
+
+def _inner(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
+    """The model of a key that holds a map of keys of its own, always or as it is written here."""
+    is_there = isinstance(value, Map) or (value is None and form.get("default") == {})
+    if "x-form" in form and not is_there:
+        return None
+    if "discriminator" in form:
+        kind = (value or form["default"])["kind"]
+        return models[form["discriminator"]["mapping"][kind].rpartition("/")[2]]
+    reference = form.get("$ref") or next((part["$ref"] for part in form.get("anyOf", ()) if "$ref" in part), None)
+    return models[reference.rpartition("/")[2]] if reference else None
+
+
+def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
+    """The values that are worked out where nothing is written."""
+    beat = settings.heartbeats[name]
+    asked = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
+    kind = (entry.get("runner") or {"kind": "anthropic"})["kind"]
+    return {
+        "runner.kind": "anthropic",
+        "runner.provider": kind,
+        "heartbeat.provider": asked.name if asked else "none",
+        "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
+        "heartbeat.precheck.timeout": _span(beat.precheck.timeout) if beat.precheck else "none",
+        "workspace": str(beat.workspace),
+        "heartbeat.timezone": beat.zone.key,
+        "heartbeat.misfire.grace": _span(beat.grace),
+        "heartbeat.model": beat.model or "none",
+        "heartbeat.active_hours.timezone": beat.zone.key,
+        "heartbeat.deliver": _as_written(list(beat.deliver)),
+        "heartbeat.on_failure.deliver": _as_written(list(beat.on_failure_deliver or beat.deliver)),
+        "heartbeat.prompt": "built in",
+        "heartbeat.interval": "none",
+        "heartbeat.stagger": "0" if beat.schedule else "10%",
+        "model": CHEAP if asked and asked.kind == "anthropic" else "none",
+    }
+
+
+def _job(settings: Settings, name: str) -> dict[str, str]:
+    job = settings.jobs[name]
+    zone = job.schedule.zone if job.schedule else settings.zone
+    asked = settings.asked.get(name)
+    return {
+        "timezone": zone.key,
+        "workdir": str(job.workdir),
+        "misfire.grace": _span(job.grace),
+        "model": (asked and asked.model) or "none",
+        "on_failure.deliver": _as_written(list(job.on_failure_deliver or job.deliver)),
+    }
+
+
+def _span(span: timedelta) -> str:
+    return written(span)
+
+
+def _masked(value: Any) -> str:
+    return f"{{{', '.join(f'{tree.shown_key(key)}: {MASK}' for key in value)}}}" if isinstance(value, Map) else MASK
+
+
+def _as_written(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{tree.shown_key(key)}: {_as_written(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_as_written, value))}]"
+    text = str(value)
+    return text if text.isprintable() and text else ascii(text)

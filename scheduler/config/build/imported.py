@@ -1,0 +1,62 @@
+"""What a line of a crontab is as a job of the config: the same time, the same command, in the same surroundings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cron.crontab import PATH, SHELL, Identity, Line
+from cron.naming import Names
+from scheduler.config.file.insert import Entry
+from scheduler.config.file.wording import written
+
+TIMEOUT = "24h"  # cron has no bound; ours of ten minutes would end what cron let run
+NOT_FOR_COMMANDS = ("MAILTO", "RANDOM_DELAY", "LOGNAME")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The user whose commands they are."""
+
+    name: str
+    home: str
+
+
+def entries(lines: Iterable[Line], account: Account, taken: Collection[str]) -> list[Entry]:
+    """The jobs, with names that are none of those taken; the same lines in the same order get the same names."""
+    names = Names(taken)
+    return [Entry(names.give(line.command, line.name), keys(line, account), line.comment) for line in lines]
+
+
+def keys(line: Line, account: Account) -> Mapping[str, object]:
+    """The keys of a job. cron gives a command HOME, SHELL, PATH and LOGNAME, and starts it at home."""
+    given = {name: value for name, value in line.settings.items() if name not in NOT_FOR_COMMANDS}
+    env = {"HOME": account.home, "LOGNAME": account.name, "PATH": PATH, "SHELL": SHELL, **given}
+    shell = {} if env["SHELL"] == SHELL else {"shell": env["SHELL"]}
+    stdin = {"stdin": line.stdin} if line.stdin else {}
+    stagger = {"stagger": written(line.delay)} if line.delay else {}
+    return {
+        "schedule": line.schedule,
+        "timezone": line.zone.key,
+        "command": line.command,
+        **stdin,
+        **shell,
+        "workdir": env["HOME"],
+        "env": env,
+        **stagger,
+        "timeout": TIMEOUT,
+        "retries": 0,
+    }
+
+
+def missing(lines: Sequence[Line], there: Iterable[Identity]) -> list[Line]:
+    """The lines that are not there yet; one that stands twice must be there twice."""
+    left = Counter(there)
+    found = []
+    for line in lines:
+        if left[line.identity]:
+            left[line.identity] -= 1
+        else:
+            found.append(line)
+    return found

@@ -1,0 +1,114 @@
+"""Needs: the files, folders and programs that a config names, looked for before the first run needs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cron.job import Job
+from heartbeat import checklist
+from heartbeat.checklist import MAX_BYTES, Refusal
+from heartbeat.runners.redaction import reveal
+from heartbeat.spec import CommandRunner, Heartbeat
+from scheduler.model.settings import Settings
+
+Lack = tuple[tuple[str | int, ...], str]
+"""The key, and what is missing."""
+
+SHELLS = ("sh", "dash", "bash", "ash", "ksh", "zsh")
+_FIRST_WORD = re.compile(r"\s*([A-Za-z0-9_./+-]+)(?=$|[\s;|&<>])")
+_WORDS = (
+    ". : alias bg break builtin case cd command continue declare do done echo elif else esac eval exec exit export false "
+    "fc fg fi for function getopts hash if in jobs kill let local printf pwd read readonly return select set shift shopt "
+    "source test then time times trap true type typeset ulimit umask unalias unset until wait while "
+)
+_OF_THE_SHELL = frozenset(_WORDS.split())
+
+
+def lacking(settings: Settings) -> Iterator[tuple[str, str, tuple[str | int, ...], str]]:
+    """What is missing for entries that are enabled: the section, the entry's name, the key, and a line about it."""
+    asked = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
+    for name, beat in settings.heartbeats.items():
+        if beat.enabled:
+            for inside, message in _of_agent(beat, reads_context=not beat.light_context or name in asked):
+                yield "agents", name, inside, message
+    for name, job in settings.jobs.items():
+        if job.enabled and job.command is not None:
+            for inside, message in _of_job(job):
+                yield "cron", name, inside, message
+    for name, channel in settings.channels.items():
+        if channel.argv and (problem := _program(channel.argv[0], channel.folder, {})):
+            yield "channels", name, ("argv",), problem
+
+
+def _of_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[Lack]:
+    has_list = "\n" not in beat.checklist
+    context = beat.context if reads_context else ()
+    if not beat.workspace.is_dir():
+        if (has_list and beat.on_missing == "skip") or context:
+            yield ("workspace",), _no_folder(beat.workspace)
+    else:
+        folder = beat.workspace
+        refusal = checklist.read(folder, beat.checklist) if has_list else ""
+        if isinstance(refusal, Refusal) and (refusal is not Refusal.MISSING or beat.on_missing == "skip"):
+            yield ("heartbeat", "checklist"), f"{_why(folder, beat.checklist, refusal)}, so that its runs are skipped"
+        for index, name in enumerate(context):
+            if isinstance(refusal := checklist.read(folder, name), Refusal):
+                yield ("context", index), f"{_why(folder, name, refusal)}, so that it is left out of the prompt"
+    if isinstance(beat.runner, CommandRunner) and (problem := _program(beat.runner.argv[0], beat.workspace, beat.runner.env)):
+        yield ("runner", "argv"), problem
+    if beat.precheck and (problem := _of_a_line(beat.precheck.command, beat.workspace, {})):
+        yield ("heartbeat", "precheck", "command"), problem
+
+
+def _of_job(job: Job) -> Iterator[Lack]:
+    if not job.workdir.is_dir():
+        yield ("workdir",), _no_folder(job.workdir)
+        return
+    if isinstance(job.command, tuple):
+        if problem := _program(job.command[0], job.workdir, job.env):
+            yield ("command",), problem
+    elif problem := _program(job.shell, job.workdir, job.env):
+        yield ("shell",), problem
+    elif Path(job.shell).name in SHELLS and (problem := _of_a_line(job.command or "", job.workdir, job.env)):
+        yield ("command",), problem
+
+
+def _no_folder(folder: Path) -> str:
+    return f"the folder {folder} does not exist; do: mkdir -p {shlex.quote(str(folder))}"
+
+
+def _why(workspace: Path, name: str, refusal: Refusal) -> str:
+    """Why a file of the workspace is not read."""
+    path = workspace / name
+    if refusal is Refusal.MISSING:
+        return f"{path} does not exist"
+    if refusal is Refusal.TOO_LARGE:
+        return f"{path} is larger than {MAX_BYTES // 1024} KiB"
+    parts = [workspace.joinpath(*Path(name).parts[: end + 1]) for end in range(len(Path(name).parts))]
+    link = next((part for part in parts if part.is_symlink()), None)
+    if link is not None:
+        outside = not path.resolve().is_relative_to(workspace.resolve())
+        return f"{link} is a link{' that leads outside the workspace' if outside else ''}, and links are not followed"
+    return f"{path} cannot be read" if path.is_file() else f"{path} is no regular file"
+
+
+def _program(program: str, folder: Path, env: Mapping[str, object]) -> str | None:
+    """Why a program that is started in this folder would not be found; None if it would."""
+    if "/" in program:
+        path = folder / program
+        if not path.is_file():
+            return f"there is no program {path}"
+        return None if os.access(path, os.X_OK) else f"{path} is not executable; do: chmod +x {shlex.quote(str(path))}"
+    places = env.get("PATH", os.environ.get("PATH", os.defpath))
+    return None if shutil.which(program, path=reveal(places)) else f"there is no program {program!r}; PATH is {places}"
+
+
+def _of_a_line(line: str, folder: Path, env: Mapping[str, object]) -> str | None:
+    """The same for the first word of a line for the shell, if that is surely a program."""
+    word = _FIRST_WORD.match(line)
+    return _program(word[1], folder, env) if word and word[1] not in _OF_THE_SHELL else None

@@ -1,0 +1,129 @@
+"""Secrets: references in a value, filled in once from the environment, from the env_file or from a file."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from dotenv.parser import Binding, parse_stream
+
+from scheduler.config.file.advice import Wrong, surely
+from scheduler.config.file.peek import from_folder
+from scheduler.model.secret import Secret
+from scheduler.system.files import ANY, open_regular, others_may
+
+LARGEST = 64 * 1024
+
+# What names a variable whose value is a secret, and what variables that are none are called.
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD_|CREDENTIAL|AUTH|COOKIE|DSN", re.IGNORECASE)
+_OPEN_NAMES = re.compile(r"PATH|HOME|SHELL|USER|LOGNAME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|PWD|TMPDIR|EDITOR|PAGER|PYTHON[A-Z]+")
+_OPEN_VALUE = re.compile(r"\.{0,2}/.*|~.*|[A-Za-z]*|[0-9.,:-]*", re.DOTALL)
+SHORTEST_SECRET = 8  # characters of a value that stands in the file itself, under a name that does not say what it is
+
+_REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
+_BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Unset(ValueError):
+    """A reference that leads nowhere."""
+
+
+class Vault:
+    """What references stand for. Without `environ` nothing is looked up, and every secret is empty."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None) -> None:
+        self._folder = folder
+        self._environ = environ
+
+    @property
+    def sealed(self) -> bool:
+        return self._environ is None
+
+    def fill(self, text: str) -> Secret:
+        """The text with its references filled in; what comes in is not read again.
+
+        Raises Unset for one that leads nowhere, Wrong for one that is none.
+        """
+        if "${" in _REFERENCE.sub("", text):
+            raise Wrong("this holds a reference that is none; write ${NAME} or ${file:PATH}")
+        if found := _BARE.fullmatch(text):
+            raise surely("this is no reference without its braces", f"${{{found[1]}}}")
+        if self._environ is None:
+            return Secret("")
+        return Secret(_REFERENCE.sub(self._value, text))
+
+    def _value(self, found: re.Match[str]) -> str:
+        if name := found["name"]:
+            assert self._environ is not None
+            if value := self._environ.get(name):
+                return value
+            problem = "is not set" if value is None else "is empty"
+            raise Unset(f"{name} {problem}; set it in the environment or in the env_file")
+        try:
+            return _read(from_folder(self._folder, found["file"])).removesuffix("\n").removesuffix("\r")
+        except OSError as error:
+            raise Unset(f"{found['file']} cannot be read: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise Unset(f"{found['file']} is not UTF-8 text") from None
+
+
+def refers(text: str) -> bool:
+    """Whether a text holds a reference."""
+    return _REFERENCE.search(text) is not None
+
+
+def holds_secret(name: str, text: str) -> bool:
+    """Whether the value of a variable is to be covered wherever it is printed: it refers to a secret, or could be one itself.
+
+    Of what stands in the file itself, that is what is called a key, token or password, and what is neither short nor a path,
+    a word or a number.
+    """
+    if refers(text) or _SECRET_NAME.search(name):
+        return True
+    return not (_OPEN_NAMES.fullmatch(name) or len(text) < SHORTEST_SECRET or _OPEN_VALUE.fullmatch(text))
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """NAME=value lines as python-dotenv reads them: `export`, quotes, comments, several lines; no `$NAME` is filled in.
+
+    ValueError with one line that names no value: not there, readable by others, or a line that is none.
+    """
+    try:
+        found = path.stat()
+        if others_may(found, ANY):
+            mode = f"{stat.S_IMODE(found.st_mode):04o}"
+            raise ValueError(f"{path} has mode {mode}, others could read it; do: chmod 600 {shlex.quote(str(path))}")
+        text = _read(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
+    bindings = parse_stream(io.StringIO(text, newline=None))
+    return dict(pair for binding in bindings if (pair := _pair(path, binding)))
+
+
+def _pair(path: Path, binding: Binding) -> tuple[str, str] | None:
+    """What a binding says, None for a comment or blank lines. python-dotenv itself only warns of a line that is broken."""
+    if binding.key is None and not binding.error:
+        return None
+    if binding.key is None or binding.value is None or not _NAME.fullmatch(binding.key):
+        lines = binding.original.string
+        blank = lines[: len(lines) - len(lines.lstrip())].count("\n")  # they belong to the binding that follows
+        raise ValueError(f"line {binding.original.line + blank} of {path} is not NAME=value")
+    return binding.key, binding.value
+
+
+def _read(path: Path) -> str:
+    """A small regular file; a pipe would be waited for, a device never ends."""
+    with open_regular(path) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(f"larger than {LARGEST // 1024} KiB")
+    if b"\0" in content:
+        raise OSError("it holds the byte 0x00")
+    return content.decode()

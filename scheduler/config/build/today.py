@@ -1,0 +1,81 @@
+"""Today: what of a config is already past, or can no longer come, by the time at which it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cron.job import Days, Job
+from heartbeat.calendars import ALL_DAYS
+from heartbeat.hours import TWO_YEARS
+from heartbeat.spec import Heartbeat
+from scheduler.model import schedule
+from scheduler.model.settings import Settings
+
+A_DAY = timedelta(days=1)
+PASSED = "this has passed without having been seen; write a time to come, or remove the job"
+NEVER = "the calendars leave it no time to run within two years; change skip_on, only_on or the days that they name"
+
+Fault = tuple[str, str, tuple[str, ...], str]  # section, name, the key inside it, what is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """When a config is read (aware, UTC).
+
+    `knows` says whether the database at a path has seen the moment of a job, by the job's name and the text of its pace.
+    Where it is not `strict`, what is past is warned about and no fault: a daemon must start again with a config that was good.
+    """
+
+    now: datetime
+    knows: Callable[[Path, str, str], bool]
+    strict: bool = True
+
+
+def faults(settings: Settings, today: Today) -> Iterator[Fault]:
+    """What time has made wrong of valid settings."""
+    judged: dict[object, bool] = {}  # thousands of agents share a handful of ways
+    for name, beat in settings.heartbeats.items():
+        if not beat.enabled or beat.calendars.always:
+            continue
+        way = (beat.interval, beat.schedule, beat.schedule and beat.stagger, beat.zone, beat.hours, beat.calendars)
+        if way not in judged:
+            judged[way] = _never(*_beat_paces(beat), today.now)
+        if judged[way]:
+            yield "agents", name, ("heartbeat", _key(beat.calendars)), NEVER
+    for name, job in settings.jobs.items():
+        if job.enabled and job.at and _has_passed(schedule.of_job(job), name, settings.state, today):
+            yield "cron", name, ("at",), PASSED
+        elif job.enabled and not job.calendars.always and _never(*_job_paces(job), today.now):
+            yield "cron", name, (_key(job.calendars),), NEVER
+
+
+def _has_passed(text: str, name: str, state: Path, today: Today) -> bool:
+    moment = schedule.once(text)
+    return moment is not None and moment <= today.now and not today.knows(state, name, text)
+
+
+def _never(text: str, free: str, now: datetime) -> bool:
+    """Whether calendars keep an entry, which is `free` without them, from all that it would do within two years."""
+    plain = schedule.pace(free, now).next(now)
+    if plain is None:
+        return False
+    left = schedule.pace(text, now).next(now)
+    return left is None or left - plain > TWO_YEARS
+
+
+def _beat_paces(beat: Heartbeat) -> tuple[str, str]:
+    """Its pace with and without calendars; on a grid that is not known yet, or where it is only woken, at least once a day."""
+    daily = replace(beat, interval=None if beat.schedule else min(beat.interval or A_DAY, A_DAY))
+    return schedule.of_heartbeat(daily), schedule.of_heartbeat(replace(daily, calendars=ALL_DAYS))
+
+
+def _job_paces(job: Job) -> tuple[str, str]:
+    daily = replace(job, every=min(job.every or A_DAY, A_DAY) if job.every or job.reboot else None)
+    return schedule.of_job(daily), schedule.of_job(replace(daily, calendars=ALL_DAYS))
+
+
+def _key(days: Days) -> str:
+    return "skip_on" if days.only is None else "only_on"

@@ -1,0 +1,97 @@
+"""The reference of config.yaml, written from its models: `python -m scheduler.config.keys.reference > docs/reference.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scheduler.config.keys.models import schema
+
+_HEAD = """# config.yaml
+
+Every key, its form and its default. This page is written from the models (`python -m scheduler.config.keys.reference`);
+`heartbeatd schema` gives the same to an editor.
+
+- A duration has units: `90s`, `30m`, `1h30m`, `2d`. A rate is `5 per 10m`. A time is quoted: `"08:00"`. Zones are IANA names.
+- An amount of tokens is a number, or thousands and millions of them: `200k`, `1m`.
+- Where a list of names is expected, a single one may stand without brackets.
+- Names of agents, jobs, providers, channels and tokens: 1 to 63 of `A-Z a-z 0-9 . _ -`, and neither `.` nor `-` first.
+- Relative paths start at the folder of the file.
+- A relative program with a slash, such as `./x.sh`, lies in the folder in which it is started: the workspace for agents
+  (`runner.argv`, `precheck.command`), `workdir` for jobs (`command`, `shell`; the folder of the file by default), and the folder
+  of the file for `argv` of channels. One without a slash is looked for in PATH: that of the entry's `env`, else the daemon's.
+- Limits of a prompt: a checklist, context or memory file has at most 64 KiB, and no link below the workspace is followed. Of the
+  text of a wake the last 4,096 characters are shown, of all wakes 80,000 characters, of a precheck's output the first 16,384.
+  A run whose checklist cannot be read is skipped; another file is only named. `max_input_tokens` is a limit for the whole.
+  Whatever is left out is listed in the run (`left_out`), in its log line, and by `explain`.
+- Top-level keys that begin with `x-` are yours: anchors live there.
+- `HEARTBEATD_SET__defaults__heartbeat__interval=10m` in the environment sets a value by its path.
+"""
+
+
+def reference() -> str:
+    """The page in Markdown."""
+    made = schema()
+    return "\n".join([_HEAD, *_section("Top level", made, made["$defs"], {})])
+
+
+def _section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], seen: dict[str, str]) -> Iterator[str]:
+    yield f"## {title}\n"
+    yield "| key | form | default | |"
+    yield "|---|---|---|---|"
+    inner: list[tuple[str, str]] = []
+    for key, form in model["properties"].items():
+        names = _model_names(form)
+        path = key if title == "Top level" else f"{title}.{key}"
+        if names and "additionalProperties" in form:
+            path = f"{path}.NAME"
+        for name in names:
+            if name not in seen:
+                seen[name] = path
+                inner.append((name, path if len(names) == 1 else f"{path}, kind {_kinds(models[name])}"))
+        default = _default(form, required=key in model.get("required", ()))
+        yield f"| `{key}` | {_form(form, names, seen)} | {default} | {form['description']} |"
+    yield ""
+    for name, path in inner:
+        yield from _section(path, models[name], models, seen)
+
+
+def _model_names(form: Mapping[str, Any]) -> list[str]:
+    """The models that may stand inside a key's form; none where it is a plain value."""
+    named = form.get("additionalProperties", {})
+    among = [*form.get("anyOf", ()), *form.get("oneOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
+    parts = [form, named, *among]
+    return [part["$ref"].rpartition("/")[2] for part in parts if isinstance(part, dict) and "$ref" in part]
+
+
+def _kinds(model: Mapping[str, Any]) -> str:
+    kind = model["properties"]["kind"]
+    return " or ".join(kind.get("enum") or [kind["const"]])
+
+
+def _form(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) -> str:
+    if "x-form" in form:
+        return str(form["x-form"])
+    if "const" in form or "enum" in form:
+        return " \\| ".join(f"`{word}`" for word in form.get("enum") or [form["const"]])
+    if "additionalProperties" not in form:
+        return f"map, see `{seen[names[0]]}`"
+    return f"{'texts or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"
+
+
+def _default(form: Mapping[str, Any], *, required: bool) -> str:
+    if required:
+        return "required"
+    if "x-else" in form:
+        return str(form["x-else"])
+    default = form.get("default")
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, dict):
+        return f"`{{{', '.join(f'{key}: {value}' for key, value in default.items())}}}`"
+    return f"`{default}`" if default != "" else "empty"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

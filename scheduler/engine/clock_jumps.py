@@ -1,0 +1,162 @@
+"""Jumps of the clock: what they undo of what was written, what waits for a time, and where grids of elapsed time stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from scheduler.engine import planning
+from scheduler.engine.closing import LONGEST_DELAY
+from scheduler.engine.turn import Turn
+from scheduler.model import schedule
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import millis
+from scheduler.store import boots, breakers, changes, clock_changes, entries, entry_history, incidents, lane_holds, outages, runs
+from scheduler.store.clock_changes import SetBack
+from scheduler.store.entries import Standing
+
+SECOND = timedelta(seconds=1)
+LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
+A_RESTART = timedelta(minutes=1)  # a stop that is no longer says nothing of the clock
+
+SinceStart = Callable[[Kind, str], timedelta | None]
+"""How long ago an entry's last slot was started, in elapsed time; None where nobody knows."""
+
+
+def follow(turn: Turn, by: timedelta, since_start: SinceStart) -> None:
+    """Follow a clock that has just jumped by so much."""
+    clock_changes.note(turn, by)
+    if by < timedelta():
+        _set_back(turn, -by, since_start)
+    else:
+        _return(turn)
+
+
+def catch_up(turn: Turn, last_seen: datetime | None, believable: timedelta) -> None:
+    """Follow what the clock has done while no daemon ran; `last_seen` is when one was last seen, None if none has ever run.
+
+    A command may have seen new entries since.
+    """
+    seen = max((instant for instant in (last_seen, entries.newest(turn.db)) if instant is not None), default=None)
+    if seen is None:
+        return
+    by = turn.now - seen
+    if by <= -believable:
+        follow(turn, by, _nobody_knows)
+    elif by > A_RESTART:
+        clock_changes.note(turn, by, down=True)
+        _return(turn)
+
+
+def _nobody_knows(kind: Kind, name: str) -> timedelta | None:  # noqa: ARG001
+    """No entry was started in this life yet."""
+    return None
+
+
+def _return(turn: Turn) -> None:
+    """A clock that was behind goes on where it had been: up to there all slots have had their end."""
+    behind = clock_changes.latest_return(turn.db)
+    if behind is None:
+        return
+    for standing in entries.everything(turn.db):
+        if standing.settled_until < behind.undone_to:
+            back = standing._replace(anchor=_former_anchor(turn, standing, behind), settled_until=behind.undone_to)
+            planning.replan(turn, standing, back)
+
+
+def _former_anchor(turn: Turn, standing: Standing, behind: SetBack) -> datetime:
+    """Where the grid of an entry stood before it was moved because of a clock that went behind."""
+    before = entry_history.latest(turn.db, standing.kind, standing.name)
+    moved = before is not None and (before.state, before.pace_text, before.until) == (
+        standing.state,
+        standing.pace_text,
+        behind.at,
+    )
+    return before.anchor if before is not None and moved else standing.anchor
+
+
+def _set_back(turn: Turn, by: timedelta, since_start: SinceStart) -> None:
+    meaning = clock_changes.latest_set_back(turn.db)
+    assert meaning is not None
+    _pull_near(turn)
+    if meaning.undone:
+        boots.pull_near(turn)
+    for standing in entries.everything(turn.db):
+        after = _taken_back(turn, standing, meaning) if meaning.undone else standing
+        after = _moved(turn, after, by, since_start) if schedule.period(standing.pace_text) else _kept(turn, after)
+        seen = min(standing.first_seen_at, turn.now)
+        planning.replan(turn, standing, after._replace(first_seen_at=seen))
+
+
+def _pull_near(turn: Turn) -> None:
+    """Nothing has begun, ended or come in the future, and nobody waits for a time that was near when it was set."""
+    now, soon = millis(turn.now), millis(turn.now + LONGEST_DELAY)
+    turn.db.execute("update run set not_before = min(not_before, ?) where state = 'waiting'", (soon,))
+    latest = millis(turn.now + LONGEST_ASYNC)
+    turn.db.execute("update run set result_due_at = min(result_due_at, ?) where result_due_at is not null", (latest,))
+    turn.db.execute("update run set started_at = min(started_at, ?) where state in ('running', 'waiting')", (now,))
+    turn.db.execute(
+        "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
+        " last_success_at = min(last_success_at, :now)",
+        {"now": now},
+    )
+    turn.db.execute(
+        "update wake set due_at = min(due_at, ?), held_until = min(held_until, ?), updated_at = min(updated_at, ?)",
+        (now, now, now),
+    )
+    turn.db.execute(
+        "update outbox set not_before = min(not_before, :now), created_at = min(created_at, :now)"
+        " where state in ('pending', 'sending', 'uncertain', 'held')",
+        {"now": now},
+    )
+    lane_holds.pull_near(turn)
+    breakers.pull_near(turn)
+    incidents.pull_near(turn)
+    outages.pull_near(turn)
+    changes.pull_near(turn)
+    entry_history.pull_near(turn)
+    for entry in turn.plan.entries.values():
+        if entry.dedup_window:
+            until = millis(turn.now + entry.dedup_window)
+            turn.db.execute(
+                "update digest set until_at = min(until_at, ?) where kind = ? and name = ?", (until, entry.kind, entry.name)
+            )
+
+
+def _taken_back(turn: Turn, standing: Standing, meaning: SetBack) -> Standing:
+    """Slots that were skipped under a clock that was ahead, and have not really come yet, are still to come."""
+    if standing.pace is schedule.NEVER:
+        return standing
+    since = meaning.never_been - standing.pace.offset
+    first = runs.take_back(turn, standing, standing.pace, since)
+    return standing if first is None else standing._replace(settled_until=min(first, standing.settled_until))
+
+
+def _kept(turn: Turn, standing: Standing) -> Standing:
+    """A schedule means the clock on the wall: times that it shows again have had their end, if the entry was there then."""
+    if turn.now >= standing.first_seen_at:
+        return standing
+    return standing._replace(settled_until=min(standing.settled_until, turn.now - standing.pace.offset))
+
+
+def _moved(turn: Turn, standing: Standing, by: timedelta, since_start: SinceStart) -> Standing:
+    """A grid of elapsed time stays where it is if the next beat is in time all the same; else it moves with the clock."""
+    back = timedelta() if _is_in_time(turn, standing, since_start) else _whole_seconds(by)
+    settled = min(standing.settled_until - back, turn.now - standing.pace.offset)
+    return standing._replace(anchor=standing.anchor - back, settled_until=settled)
+
+
+def _is_in_time(turn: Turn, standing: Standing, since_start: SinceStart) -> bool:
+    """Whether an entry starts again within one interval of elapsed time if its grid stays, or only later because of its hours."""
+    period, now = schedule.period(standing.pace_text), turn.now - standing.pace.offset
+    if period is None or standing.anchor > now:
+        return False
+    following = standing.pace.next(now)
+    if standing.state != "active" or following is None or following - now > period:
+        return True
+    since = since_start(standing.kind, standing.name)
+    return since is not None and since + (following - now) <= period + SECOND
+
+
+def _whole_seconds(by: timedelta) -> timedelta:
+    return -(-by // SECOND) * SECOND

@@ -1,0 +1,120 @@
+"""Reload: one path for every way of asking, and the old config stays in force unless the new one is wholly right."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as NoAnswer
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.config.build.load import Loaded
+from scheduler.config.file.complaint import ConfigError
+from scheduler.engine.inbox import Inbox, Refused
+from scheduler.engine.requests import Adopt, Refuse
+from scheduler.model.settings import Settings
+from scheduler.system.file_watch import content
+from scheduler.system.log import event
+from scheduler.work import plan as plans
+from scheduler.work.plan import Diff, Plan
+
+ANSWER_WITHIN = 30.0  # seconds
+MANY = 4  # entries from which on a file that loses more than half of them is doubted
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A reload that went well: what it changed, and what the loader warned of."""
+
+    diff: Diff
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Standing:
+    """How the last reload went; read by metrics and status."""
+
+    successful: bool
+    succeeded_at: datetime
+    problem: str | None = None
+
+
+class Reloader:
+    """Loads the file, makes a plan of it, and has the engine adopt it. Safe to call from any thread but the engine's."""
+
+    def __init__(
+        self, load: Callable[[], Loaded], in_force: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]
+    ) -> None:
+        self._load = load
+        self._in_force = in_force
+        self._inbox = inbox
+        self._clock = clock
+        self._one_at_a_time = threading.Lock()
+        self._refused: tuple[str | None, str] | None = None  # what was refused last, and why
+        self.standing = Standing(successful=True, succeeded_at=clock())
+
+    def reload(self, *, dry: bool = False, doubt: bool = False) -> Reloaded:
+        """Take the file as it is now. Raises ConfigError with all its faults, or Refused; then the old config stays in force.
+
+        `dry` only says what would change. `doubt` refuses a file that has lost more than half of its entries, as a half-written
+        one may have: that takes somebody who says so.
+        """
+        with self._one_at_a_time:
+            try:
+                return self._reload(dry=dry, doubt=doubt)
+            except (ConfigError, Refused) as error:
+                if not dry:
+                    self._failed(error)
+                raise
+
+    def _reload(self, *, dry: bool, doubt: bool) -> Reloaded:
+        loaded = self._load()
+        new = plans.make(loaded.settings)
+        change = plans.diff(self._in_force().settings, new.settings)
+        if doubt:
+            _doubt(self._in_force(), change)
+        warnings = (*map(str, loaded.warnings), *_restarts(self._in_force().settings, new.settings))
+        if dry:
+            return Reloaded(change, warnings)
+        # Above this line everything may fail and nothing is touched; below it nothing fails but the database being away.
+        adopted = self._adopt(new)
+        self.standing, self._refused = Standing(successful=True, succeeded_at=self._clock()), None
+        for line in adopted.lines():
+            event(logging.INFO, "reload", change=line)
+        for warning in warnings:
+            event(logging.WARNING, "config", problem=warning)
+        return Reloaded(adopted, warnings)
+
+    def _adopt(self, new: Plan) -> Diff:
+        try:
+            adopted: Diff = self._inbox.ask(Adopt(new)).result(ANSWER_WITHIN)
+        except NoAnswer as error:
+            raise Refused("no_answer", "the database could not be written; the config will be taken once it can be") from error
+        return adopted
+
+    def _failed(self, error: ConfigError | Refused) -> None:
+        """A file may be taken up by hand, by a signal and by the watch, and is complained of once; `status` goes on saying it."""
+        before, self._refused = self._refused, (content(self._in_force().settings.path), str(error))
+        self.standing = Standing(successful=False, succeeded_at=self.standing.succeeded_at, problem=str(error))
+        self._inbox.ask(Refuse(str(error)))
+        for line in str(error).splitlines():
+            event(logging.DEBUG if before == self._refused else logging.ERROR, "reload_refused", problem=line)
+
+
+def _doubt(in_force: Plan, change: Diff) -> None:
+    had = len(in_force.entries)
+    if had >= MANY and len(change.removed) * 2 > had:
+        raise Refused(
+            "too_much_removed",
+            f"the changed file removes {len(change.removed)} of {had} entries; if that is meant, say `heartbeatd reload`",
+        )
+
+
+def _restarts(old: Settings, new: Settings) -> tuple[str, ...]:
+    """What cannot change under a running daemon."""
+    changed = {
+        "state": old.state != new.state,
+        "server.listen": (old.server.host, old.server.port) != (new.server.host, new.server.port),
+    }
+    return tuple(f"{key}: changed, and takes effect at the next start of the daemon" for key, is_new in changed.items() if is_new)

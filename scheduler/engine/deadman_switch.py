@@ -1,0 +1,97 @@
+"""The dead man's switch: pinged by the loop itself, so that silence means that nothing beats."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler.channels import deadman_ping
+from scheduler.channels.deadman_ping import Beat
+from scheduler.channels.message import Sent
+from scheduler.channels.post import HttpOptions
+from scheduler.engine.loop import Health
+from scheduler.model.settings import Deadman
+from scheduler.net.http_client import HttpClient
+from scheduler.system.log import event
+from scheduler.work.executor import Done, Executor
+
+A_MOMENT = 1.0  # seconds
+TOTAL = 10.0  # seconds that one ping may take
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """One ping, to the switch as it was declared then; `problem` is why the database cannot be written."""
+
+    beat: Beat
+    problem: str | None
+    switch: Deadman
+
+
+class Pinger:
+    """Asked after each turn of the engine, by the engine's own thread: while that stands still, nothing is pinged.
+
+    `tell` hears when pings stop arriving (why), and when they arrive again (None).
+    """
+
+    def __init__(self, pings: Executor[Ping, Sent], health: Health, tell: Callable[[str | None], object]) -> None:
+        self._executor = pings
+        self._health = health
+        self._problem: str | None = None
+        self._tell = tell
+        self._switch: Deadman | None = None
+        self._due = 0.0
+        self._written = False  # whether any turn since the last ping could be written down
+        self._number = 0
+
+    def turn(self, steady: float, switch: Deadman | None) -> float | None:
+        """Ping if it is time; gives in how many seconds to be asked again, None where there is no switch.
+
+        A success says that the engine could write down a turn since the last ping, a fail that it could not. The first
+        ping of a switch is a start.
+        """
+        self._settle()
+        self._written = self._written or self._health.problem is None
+        if switch != self._switch:
+            self._switch, self._due = switch, steady + A_MOMENT
+            self._move(None)
+            self._ping("start")
+        elif switch is not None and steady >= self._due and not self._executor.inflight():
+            self._ping("success" if self._written else "fail")
+            self._written, self._due = False, steady + switch.every.total_seconds()
+        return None if switch is None else max(self._due - steady, A_MOMENT)
+
+    def _ping(self, beat: Beat) -> None:
+        if self._switch is not None:
+            self._number += 1
+            problem = self._health.problem if beat == "fail" else None
+            self._executor.submit(self._number, Ping(beat, problem, self._switch))
+
+    def _settle(self) -> None:
+        for number, done in self._executor.results():
+            self._executor.ack([number])
+            self._note(done)
+
+    def _note(self, done: Done[Ping, Sent]) -> None:
+        """Count a ping, and say when they begin to fail and when they arrive again, not each time."""
+        sent = done.result or Sent("uncertain", f"{type(done.surprise).__name__} while pinging", None)
+        problem = None if sent.state == "delivered" else sent.error
+        self._health.pings["failed" if problem else "delivered"] += 1
+        if done.task.switch != self._switch:
+            return  # it says nothing of the one that is there now
+        if (problem is None) != (self._problem is None):
+            event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
+        self._move(problem)
+
+    def _move(self, problem: str | None) -> None:
+        """Pings arrive, or they do not; of a switch that is new nothing is known."""
+        if (problem is None) != (self._problem is None):
+            self._tell(problem)
+        self._problem = problem
+
+
+async def send(ping: Ping, http: HttpClient) -> Sent:
+    """Send one ping; waits for at most ten seconds, and raises nothing of the network."""
+    switch = ping.switch
+    return await deadman_ping.send(switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, TOTAL))

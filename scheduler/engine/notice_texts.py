@@ -1,0 +1,277 @@
+"""Notices: in which words people are told that something fails, still fails, or works again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from heartbeat.spec import Heartbeat
+from scheduler.config.file.wording import counted, written
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import ANSWERS, FAILURES, Ending, Failure, Kind, Outcome, Skip
+from scheduler.model.wake import Wake
+from scheduler.store.outages import Outage
+from scheduler.store.outbox import Letter
+
+ERROR_SHOWN = 500  # characters
+OUTPUT_SHOWN = 700  # of a job's output, from its end
+WAKES_SHOWN = 20  # of those that expired together
+WAKE_SHOWN = 200  # characters of the text of each
+
+WHY = {
+    Skip.BREAKER_OPEN: "its provider or model refuses calls",
+    Skip.BUDGET: "its budget is used up",
+    Skip.CHECKLIST_TOO_LARGE: "its checklist is too large",
+    Skip.CHECKLIST_UNREADABLE: "its checklist is not a file that may be read",
+    Skip.PRECHECK_FAILED: "its precheck fails",
+    Skip.PROMPT_TOO_LARGE: "its prompt is larger than max_input_tokens",
+}
+
+AFFECTED_SHOWN = 10  # entries that a notice names
+
+# What a provider does that fails, by the class of the failure: of the provider as a whole, and of one of its models.
+REFUSES: Mapping[str, tuple[str, str]] = {
+    Failure.AUTH: ("refuses the key", "does not allow the use of {model}"),
+    Failure.PAYMENT: ("refuses the account until it is paid", ""),
+    Failure.NOT_FOUND: ("", "does not know {model}"),
+    Failure.RATE: ("limits the rate of calls", ""),
+    Failure.OVERLOADED: ("is overloaded", ""),
+    Failure.SERVER: ("answers with server errors", ""),
+    Failure.CONNECT: ("cannot be connected to", ""),
+    Failure.DNS: ("cannot be found by its name", ""),
+    Failure.TLS: ("has no certificate that can be trusted", ""),
+    Failure.TIMEOUT: ("does not answer in time", ""),
+}
+
+# What to do about it.
+REMEDIES: Mapping[str, tuple[str, str]] = {
+    Failure.AUTH: (
+        "put a valid key where providers.{provider}.api_key says; then `heartbeatd reload`; restart if the environment has it.",
+        "have the provider allow the model for this key, or name another `model:`; then `heartbeatd reload`.",
+    ),
+    Failure.PAYMENT: ("see to the account at the provider (credit, billing); then `heartbeatd reload`.", ""),
+    Failure.NOT_FOUND: ("", "correct `model:`, or the provider's `base_url`, in the config and save it."),
+    Failure.RATE: ("use longer intervals or fewer agents, or have the provider raise the limit.", ""),
+    Failure.CONNECT: ("check the network, `network.proxy` and providers.{provider}.base_url.", ""),
+    Failure.DNS: ("check the name server and providers.{provider}.base_url.", ""),
+    Failure.TLS: ("check providers.{provider}.base_url, `network.ca_file` and the clock of this machine.", ""),
+}
+UNTIL_STABLE = "Single changes are not reported until it has been stable for an hour."
+LASTING = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.TLS})  # failures that somebody has to mend
+WAIT = "see the provider's status page; runs go on as soon as it answers."
+
+
+class Notice(StrEnum):
+    """What a notice reports."""
+
+    FAILING = "failing"
+    CHANGED = "changed"
+    REMINDER = "reminder"
+    RECOVERED = "recovered"
+    FLAPPING = "flapping"
+    STEADY = "steady"  # it flapped, and fails all the time now
+    REPLACED = "replaced"  # who suffered from a model asks another one
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """How often something went wrong in a row and since when, as it stands at `now`; times are told in `zone`."""
+
+    count: int
+    since: datetime
+    now: datetime
+    zone: ZoneInfo
+
+    def __str__(self) -> str:
+        if self.count == 1:
+            return f"at {_local(self.since, self.zone)}"
+        return f"{self.count} times in a row, since {_local(self.since, self.zone)} ({_rough(self.now - self.since)})"
+
+
+def _local(instant: datetime, zone: ZoneInfo) -> str:
+    return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
+
+
+def worse(notice: Notice, claim: Claim, ending: Ending, story: Story) -> str:
+    """What went wrong, how often, since when, with what error, and where to look."""
+    who, verb = _called(claim), _verb(ending)
+    first = {
+        Notice.CHANGED: f"{who} has another fault now; it {verb} {story}.",
+        Notice.REMINDER: f"{who} still has the same fault; it {verb} {story}.",
+        Notice.STEADY: f"{who} does not flap any more, but fails all the time; it {verb} {story}.",
+        Notice.FLAPPING: f"{who} flaps: it failed and worked again by turns within 24 hours. At present it fails. {UNTIL_STABLE}",
+    }.get(notice, f"{who} {verb} {story}.")
+    lines = (first, _fault(ending), _output(claim, ending), f"More: heartbeatd show {claim.run_id}")
+    return "\n".join(line for line in lines if line)
+
+
+def better(claim: Claim, reason: str | None, story: Story) -> str:
+    """It works again, and how long it did not; `reason` is that of the last time."""
+    return f"{_called(claim)} works again. Before that {_before(claim, reason)} {story}."
+
+
+def _before(claim: Claim, reason: str | None) -> str:
+    spec = claim.entry.spec
+    if reason == Skip.PRECHECK_FAILED and isinstance(spec, Heartbeat) and spec.precheck and spec.precheck.on_error == "run":
+        return "its precheck failed"
+    return "it was not run" if reason in WHY else "it failed"
+
+
+def flaps(claim: Claim) -> str:
+    """It fails again and again, and works at present."""
+    return f"{_called(claim)} flaps: it failed and worked again by turns within 24 hours. At present it works. {UNTIL_STABLE}"
+
+
+def stable(claim: Claim) -> str:
+    """It flapped, and has worked for an hour."""
+    return f"{_called(claim)} works again, and has been stable for an hour."
+
+
+def of_outage(
+    notice: Notice,
+    outage: Outage,
+    affected: Sequence[tuple[str, str]],
+    shut_off: bool,
+    run_id: int,
+    now: datetime,
+    zone: ZoneInfo,
+) -> str:
+    """What a provider does that fails, its words, who is affected, what to do; or that it answers again.
+
+    `affected` are entries by kind and name; `shut_off`: its circuit breaker is open, and no calls are made.
+    """
+    since = f"{_local(outage.since, zone)} ({_rough(now - outage.since)})"
+    failed = f"It failed since {since}: {_first_line(outage.error or outage.reason)}"
+    does = _does(outage)
+    names = f"Affected: {_named(affected)}." if affected else ""
+    probed = " No calls are made but for a probe every 30 minutes." if shut_off else ""
+    match notice:
+        case Notice.RECOVERED if outage.failing:
+            return "\n".join(line for line in (f"{_begin(outage)} answers again. {failed}", names) if line)
+        case Notice.RECOVERED:
+            return f"{_begin(outage)} answers again, and has been stable since {since}."
+        case Notice.FLAPPING if not outage.failing:
+            return f"{_begin(outage)} flaps: it failed again and again within 24 hours, and answers at present. {UNTIL_STABLE}"
+    first = {
+        Notice.CHANGED: f"Another failure: {does}, since {since}.",
+        Notice.REMINDER: f"Still: {does}, since {since}.",
+        Notice.STEADY: f"No longer flapping, but failing: {does}, since {since}.",
+        Notice.FLAPPING: f"{_begin(outage)} flaps: it failed again and again within 24 hours. At present {does}. {UNTIL_STABLE}",
+    }.get(notice, f"{does[0].upper()}{does[1:]}, since {_local(outage.since, zone)}.")
+    remedy = f"What to do: {_remedy(outage)}"
+    lines = (first, _cut(outage.error), f"{names}{probed}".strip(), remedy, f"More: heartbeatd show {run_id}")
+    return "\n".join(line for line in lines if line)
+
+
+def replaced(claim: Claim, outage: Outage) -> str:
+    """An entry that suffered from a model asks another one by now, and works."""
+    return f"{_called(claim)} asks another model now, and works. No run waits for {outage.circuit} any more."
+
+
+def sort(outage: Outage) -> str:
+    """The kind of failure: classes that come and go with one and the same trouble of a provider are one kind."""
+    return outage.reason if outage.reason in LASTING else "unavailable"
+
+
+def _begin(outage: Outage) -> str:
+    name = str(outage.circuit)
+    return name[0].upper() + name[1:]
+
+
+def _does(outage: Outage) -> str:
+    """What a provider does that fails, as a sentence without its end."""
+    whole, model = REFUSES.get(outage.reason, ("", ""))
+    said = whole if outage.circuit.is_whole else model
+    named = f"the model {outage.circuit.model}" if outage.circuit.model else "its only model"
+    return f"provider {outage.circuit.provider} {(said or 'fails').format(model=named)}"
+
+
+def _remedy(outage: Outage) -> str:
+    whole, model = REMEDIES.get(outage.reason, (WAIT, WAIT))
+    said = whole if outage.circuit.is_whole else model
+    return (said or WAIT).format(provider=outage.circuit.provider)
+
+
+def _named(entries: Sequence[tuple[str, str]]) -> str:
+    """Entries by their names, the agents first; of many only the first ten."""
+    shown = ", ".join(_who(kind, name) for kind, name in entries[:AFFECTED_SHOWN])
+    more = len(entries) - AFFECTED_SHOWN
+    return f"{shown} and {counted(more, 'other')}" if more > 0 else shown
+
+
+def _first_line(text: str) -> str:
+    return _cut(text.partition("\n")[0])
+
+
+def undelivered(letter: Letter, error: str) -> str:
+    """A message was given up; what it said is for its own people to read, and so not repeated here."""
+    return (
+        f"A message of {_who(letter.kind, letter.name)} was not delivered to {_place(letter)}, and is given up.\n"
+        f"{_cut(error)}\n"
+        f"Its text: heartbeatd show {letter.run_id}\n"
+        f"Further ones that {letter.channel} does not take are not told here, until it has taken one: heartbeatd status"
+    )
+
+
+def expired(wakes: tuple[Wake, ...], keep: timedelta) -> str:
+    """Wakes that ended before their agent was told them: from whom they came, why they waited, how their texts begin."""
+    shown = [_expired(wake) for wake in wakes[:WAKES_SHOWN]]
+    more = [f"... and {len(wakes) - WAKES_SHOWN} more"] if len(wakes) > WAKES_SHOWN else []
+    how_many = f"{counted(len(wakes), 'wake')} of agent {wakes[0].name} expired"
+    first = f"{how_many}: the agent was not told within {written(keep)} (limits.wake_keep)."
+    return "\n".join([first, *shown, *more, f"Why it did not run: heartbeatd explain {wakes[0].name}"])
+
+
+def _expired(wake: Wake) -> str:
+    times = f", {wake.count} times" if wake.count > 1 else ""
+    reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
+    text = " ".join(wake.text.split())
+    cut = text if len(text) <= WAKE_SHOWN else f"{text[:WAKE_SHOWN]}..."
+    return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
+
+
+def _place(letter: Letter) -> str:
+    return f"{letter.whom} on the channel {letter.channel}" if letter.whom else f"the channel {letter.channel}"
+
+
+def _called(claim: Claim) -> str:
+    """As a sentence begins with it."""
+    who = _who(claim.entry.kind, claim.entry.name)
+    return who[0].upper() + who[1:]
+
+
+def _who(kind: str, name: str) -> str:
+    return f"{'agent' if kind == Kind.HEARTBEAT else 'cron job'} {name}"
+
+
+def _verb(ending: Ending) -> str:
+    if ending.outcome in ANSWERS:
+        return "was asked although its precheck failed"
+    if ending.outcome is Outcome.ABANDONED:
+        return "was cut short"
+    return "failed" if ending.outcome in FAILURES else "was not run"
+
+
+def _fault(ending: Ending) -> str:
+    why = WHY.get(ending.reason) if isinstance(ending.reason, Skip) else None
+    return ": ".join(part for part in (ending.reason, why, _cut(ending.error or "")) if part)
+
+
+def _output(claim: Claim, ending: Ending) -> str:
+    """The end of what a job printed; an agent's words are not for this."""
+    printed = (ending.text or "").strip() if claim.entry.kind is Kind.CRON else ""
+    return f"It printed: {printed[-OUTPUT_SHOWN:]}" if printed else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_SHOWN else f"{text[:ERROR_SHOWN]}..."
+
+
+def _rough(span: timedelta) -> str:
+    """A length of time to the minute."""
+    minutes = max(0, round(span.total_seconds() / 60))
+    parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))
+    return " ".join(f"{number}{unit}" for number, unit in parts if number) or "less than a minute"

@@ -1,0 +1,143 @@
+"""Runs that answer later, whose result comes or is given up, and runs that somebody wants to end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from heartbeat.runners import MAX_ANSWER
+from scheduler.engine import closing, guarded
+from scheduler.engine.guarded import Part
+from scheduler.engine.inbox import Refused
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Entry
+from scheduler.model.outcome import Ending, Failure, Kind, Outcome, Reason, storable
+from scheduler.store import clock_changes, entries, runs, runs_view
+from scheduler.store.runs import Awaited
+
+AT_ONCE = 100  # results that are given up in one turn
+AFTER_A_START = timedelta(minutes=5)  # for which no result is given up: while the daemon was down, none could be reported
+
+
+def next_overdue(turn: Turn) -> datetime | None:
+    """When the next result that is waited for is given up."""
+    due_at = runs.next_overdue(turn.db)
+    if due_at is None:
+        return None
+    settles_at = clock_changes.settles_at(turn) or due_at
+    if turn.awake_since > turn.now:  # the clock was set back since
+        return max(due_at, settles_at)
+    return max(due_at, settles_at, turn.awake_since + AFTER_A_START)
+
+
+def give_up_overdue(turn: Turn) -> None:
+    """Book as failed what was to answer later and did not in its time."""
+    due_at = next_overdue(turn)
+    if due_at is None or due_at > turn.now:
+        return
+    for each in runs.overdue(turn.db, turn.now, AT_ONCE):
+        guarded.step(turn, Part(each.kind, each.name, partial(_give_up, turn, each)))
+
+
+def _give_up(turn: Turn, awaited: Awaited) -> None:
+    runs.wait_no_longer(turn, awaited.kind, awaited.name, awaited.slot)
+    entry = turn.plan.entries.get((awaited.kind, awaited.name))
+    error = f"run {awaited.run_id} was to answer later, and no result came by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
+    message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
+    ending = Ending(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
+    if entry is not None:
+        closing.report(turn, entry, awaited.slot, ending)
+        return
+    run = entries.begin_report(turn, awaited.kind, awaited.name, awaited.slot)
+    if run is not None:
+        runs.end_undeclared(turn, awaited.kind, awaited.name, run, ending)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a run that said it would answer later: a text, or an error. Answers the id of the row that it gets.
+
+    `truncated`: the text was cut at a limit of tokens.
+    """
+
+    run_id: int
+    text: str | None
+    error: str | None
+    truncated: bool = False
+
+    def apply(self, turn: Turn) -> int:
+        """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
+        found = runs.awaited(turn.db, self.run_id)
+        if found is None and runs.is_open(turn.db, self.run_id):
+            raise Refused("not_yet", f"run {self.run_id} has not said yet that it answers later; try again in a moment")
+        if found is None:
+            raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
+        entry = turn.plan.entries.get((found.kind, found.name))
+        if found.given_up:
+            raise Refused("too_late", f"run {self.run_id} was given up: its result had not come by its async_timeout")
+        if entry is None:
+            raise Refused("too_late", f"run {self.run_id} is no longer waited for: {found.name} is not in the config any more")
+        run_id = closing.report(turn, entry, found.slot, storable(self._ending(entry))) if found.due_at else None
+        if run_id is None:
+            raise Refused("already_reported", f"run {self.run_id} has its result already")
+        return run_id
+
+    def _ending(self, entry: Entry) -> Ending:
+        if self.text is None:
+            return Ending(Outcome.FAILED, Failure.EXIT, error=self.error)
+        return _judged(entry, self.text, self.truncated)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a run: one in progress, one that waits for its next attempt, or one whose answer is still to come.
+
+    Answers whether it has ended by that; one in progress ends within seconds.
+    """
+
+    run_id: int
+
+    def apply(self, turn: Turn) -> bool:
+        """It ends `abandoned` with the reason `cancelled`, is not tried again, and the wakes that it held wait on."""
+        found = entries.open_by_id(turn.db, self.run_id)
+        if found is None:
+            self._expect_no_answer(turn)
+            return True
+        kind, name, run = found
+        if run.state == "running":
+            runs.mark_cancelled(turn, self.run_id)
+            turn.cancelled.append(self.run_id)
+            return False
+        standing = entries.get(turn, kind, name)
+        closing.end(turn, turn.plan.entries.get((kind, name)), standing, run, _cancelled("was cancelled before its next attempt"))
+        return True
+
+    def _expect_no_answer(self, turn: Turn) -> None:
+        """The row of its result says that none will be taken any more."""
+        found = runs.awaited(turn.db, self.run_id)
+        entry = turn.plan.entries.get((found.kind, found.name)) if found else None
+        if found is None or entry is None or found.given_up:
+            raise Refused(*_nothing_to_cancel(turn, self.run_id))
+        ending = _cancelled("was cancelled before its answer came")
+        if not found.due_at or closing.report(turn, entry, found.slot, ending) is None:
+            raise Refused("closed", f"run {self.run_id} has its result already")
+
+
+def _cancelled(error: str) -> Ending:
+    return Ending(Outcome.ABANDONED, Reason.CANCELLED, error=error)
+
+
+def _nothing_to_cancel(turn: Turn, run_id: int) -> tuple[str, str]:
+    known = runs_view.one(turn.db, run_id)
+    if known is None:
+        return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
+    return "closed", f"run {run_id} has ended already: {known['outcome']}"
+
+
+def _judged(entry: Entry, text: str, truncated: bool) -> Ending:
+    """Judged as if it had been answered at once, by the same rules for what an answer may be."""
+    kept = text.replace("\0", "")
+    if len(kept.encode(errors="replace")) > MAX_ANSWER:
+        return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
+    return entry.judge(kept, truncated=truncated)

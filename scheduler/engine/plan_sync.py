@@ -1,0 +1,168 @@
+"""The standing rows follow the plan: what is new is added, what is gone is closed, what moved is planned anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from heartbeat.cadence import first_anchor
+from scheduler.engine import closing, planning, wake_starts
+from scheduler.engine.turn import Turn
+from scheduler.model import schedule
+from scheduler.model.entry import Entry, Key
+from scheduler.model.outcome import Kind, Skip, Trigger
+from scheduler.model.timestamps import MILLISECOND
+from scheduler.model.wake import Wake
+from scheduler.store import breakers, changes, entries, incidents, one_time_jobs, outages, runs, wakes
+from scheduler.store.entries import Standing
+from scheduler.system.log import event
+
+
+def sync(turn: Turn, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
+    """Make the standing rows agree with the plan; entries whose pace is unchanged are not touched, nor read.
+
+    `before` holds the entries of the plan that was in force, so that one that goes can still tell its own people of its end.
+    `at_once` makes new entries due now instead of at their first slot.
+    """
+    incidents.keep_channels(turn, turn.plan.settings.channels)
+    breakers.forget_unasked(turn)
+    known = entries.texts(turn.db)
+    for key, entry in turn.plan.entries.items():
+        if key not in known:
+            _add(turn, entry, at_once=at_once)
+            _note_moment(turn, entry)
+        elif known[key] != (_state(entry), entry.pace_text):
+            _follow(turn, entry, entries.get(turn, *key))
+            _note_moment(turn, entry)
+    for key in known.keys() - turn.plan.entries.keys():
+        if known[key][0] != "removed":
+            _retire(turn, before.get(key), entries.get(turn, *key), "removed", Skip.REMOVED)
+    outages.forget_unasked(turn)
+
+
+def foreseen(entry: Entry, standing: Standing | None, now: datetime) -> tuple[datetime, datetime]:
+    """Where an entry's grid would stand, and up to when it would be accounted for, if the rows followed the plan now."""
+    if standing is None:
+        return _first_anchor(now, entry.pace_text), _due_from(now, entry.pace_text) - MILLISECOND
+    if (standing.state, standing.pace_text) == (_state(entry), entry.pace_text):
+        return standing.anchor, standing.settled_until
+    return _anchor(entry, standing, now), _settled(entry, standing, now)
+
+
+def _state(entry: Entry) -> str:
+    return "active" if entry.enabled else "disabled"
+
+
+def _add(turn: Turn, entry: Entry, *, at_once: bool) -> None:
+    """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
+    by_hand = at_once and entry.enabled and schedule.once(entry.pace_text) is None
+    beats_now = by_hand and entry.kind is Kind.HEARTBEAT
+    anchor = _first_anchor(turn.now, entry.pace_text)
+    if beats_now and entry.open_at(turn.now):
+        # The beat is made in place of the grid's first point, for each is paid. In closed time the point stays, and moves.
+        anchor += timedelta(seconds=schedule.parts(entry.pace_text).get("interval", 0))
+    settled = _due_from(turn.now, entry.pace_text) - MILLISECOND
+    standing = entries.add(turn, entry.kind, entry.name, _state(entry), entry.pace_text, anchor, settled)
+    if beats_now:
+        entries.save(turn, standing, standing._replace(slot=turn.now, due_at=turn.now))
+        return
+    entries.save(turn, standing, planning.idle(turn, standing))
+    if by_hand:
+        wake_starts.ask(
+            turn,
+            entries.get(turn, entry.kind, entry.name),
+            Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),
+        )
+
+
+def _note_moment(turn: Turn, entry: Entry) -> None:
+    """A job that runs once is known from now on; one whose moment had passed by then has missed it."""
+    moment = schedule.once(entry.pace_text) if entry.enabled else None
+    if moment is None or not one_time_jobs.see(turn, entry.name, entry.pace_text):
+        return
+    standing = entries.get(turn, entry.kind, entry.name)
+    if moment <= standing.settled_until:
+        runs.skip(turn, standing, Trigger.AT, Skip.MISSED, moment)
+
+
+def _first_anchor(first_seen: datetime, pace_text: str) -> datetime:
+    return first_anchor(first_seen, timedelta(seconds=schedule.parts(pace_text).get("stagger", 0)))
+
+
+def _due_from(now: datetime, pace_text: str) -> datetime:
+    """The time after which slots come due from `now` on: by its stagger, a slot that has a name already may still be to come."""
+    return now - timedelta(seconds=schedule.parts(pace_text).get("offset", 0))
+
+
+def _settled(entry: Entry, standing: Standing, now: datetime) -> datetime:
+    """Up to when an entry is accounted for under a new pace: what an old one had accounted for ahead, it had only for itself."""
+    return max(_due_from(now, entry.pace_text), min(standing.settled_until, now))
+
+
+def _follow(turn: Turn, entry: Entry, standing: Standing) -> None:
+    if not entry.enabled:
+        _retire(turn, entry, standing, "disabled", Skip.DISABLED)
+    elif standing.state != "active":
+        _revive(turn, entry, standing)
+    else:
+        _move(turn, entry, standing)
+
+
+def _revive(turn: Turn, entry: Entry, standing: Standing) -> None:
+    """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
+    settled, anchor = _settled(entry, standing, turn.now), _anchor(entry, standing, turn.now)
+    planning.replan(
+        turn, standing, standing._replace(state="active", settled_until=settled, pace_text=entry.pace_text, anchor=anchor)
+    )
+
+
+def _move(turn: Turn, entry: Entry, standing: Standing) -> None:
+    """The pace changed: what passed under the old one is booked, what comes is found by the new one."""
+    after = standing
+    if not _same_slots(standing.pace_text, entry.pace_text):
+        after = _booked_old(turn, standing)
+        after = after._replace(settled_until=_settled(entry, after, turn.now))
+    planning.replan(turn, standing, after._replace(pace_text=entry.pace_text, anchor=_anchor(entry, standing, turn.now)))
+
+
+def _same_slots(old: str, new: str) -> bool:
+    """Whether only the time between a slot and its start differs."""
+    return schedule.parts(old) | {"offset": 0} == schedule.parts(new) | {"offset": 0}
+
+
+def _booked_old(turn: Turn, standing: Standing) -> Standing:
+    """Book what passed under the old pace, unless its text means nothing to this version any more."""
+    try:
+        return planning.book_passed(turn, standing, Skip.MISSED)
+    except ValueError as error:
+        event(logging.ERROR, "old_pace_unreadable", kind=standing.kind, name=standing.name, problem=str(error))
+        return standing
+
+
+def _anchor(entry: Entry, standing: Standing, now: datetime) -> datetime:
+    """Where the grid stands under the new pace: a changed interval counts from the last slot that ran.
+
+    One that lies ahead ran under a clock that has been set back since.
+    """
+    old, new = schedule.parts(standing.pace_text), schedule.parts(entry.pace_text)
+    if any(old.get(key) != new.get(key) for key in ("interval", "every")):
+        last = standing.last_slot
+        return last if last is not None and last <= now else _first_anchor(standing.first_seen_at, entry.pace_text)
+    return standing.anchor + timedelta(seconds=new.get("stagger", 0) - old.get("stagger", 0))
+
+
+def _retire(turn: Turn, entry: Entry | None, standing: Standing, state: str, reason: Skip) -> None:
+    """No more slots. What was due is booked, what waited for another attempt ends, a run in progress ends by itself."""
+    if standing.state == state:
+        return
+    retired = planning.book_passed(turn, standing, reason)._replace(state=state, paused_until=None)
+    planning.replan(turn, standing, retired)
+    run = entries.open_run(turn.db, standing.kind, standing.name)
+    if run is not None and run.state == "waiting":
+        closing.give_up(turn, entry, retired, run)
+    wakes.drop(turn, standing.kind, standing.name)
+    incidents.drop(turn, standing.kind, standing.name)
+    changes.drop(turn, standing.kind, standing.name)
+    gone = entries.get(turn, standing.kind, standing.name)
+    planning.replan(turn, gone, gone._replace(troubles=0, flapping=0))

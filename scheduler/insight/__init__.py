@@ -1,0 +1,1 @@
+"""Reads the database for people and programs: status, explanations, forecasts, reports."""

@@ -1,0 +1,231 @@
+"""What the database says of the daemon and its entries: the one read model of the status command and the HTTP interface."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from scheduler.insight import wake_waits
+from scheduler.model import schedule
+from scheduler.model.budget import ALL
+from scheduler.model.circuit import Breaker
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import iso, millis, moment, optional
+from scheduler.store import boots, breakers, lane_holds, outages, outbox, runs_view, spend
+from scheduler.store.entries import UNTIL_RESUMED
+from scheduler.store.outages import Outage
+
+# Each entry with its newest row, found by index, what is wrong with it, and the number of its waiting wakes. A kind or name of
+# null means any.
+ENTRIES = """
+select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
+  last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
+  last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
+  incident.since as failing_since, incident.reason as failing_reason,
+  coalesce(incident.told_at, (select max(told_at) from outage_notice as sent
+    where sent.provider = incident.provider and sent.model = incident.model)) as failing_told_at,
+  (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
+  (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
+from entry left join run as last on last.id =
+  (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
+left join incident on incident.kind = entry.kind and incident.name = entry.name
+where entry.state <> 'removed' and (:kind is null or entry.kind = :kind) and (:name is null or entry.name = :name)
+order by entry.kind desc, entry.name
+"""
+
+
+def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
+    """Everything at a glance, as plain data: times in UTC with Z, None where something is not known.
+
+    `daemon` is the last life that there was; whether it goes on is for the caller to find out. `config_hash` is that of the
+    config it started with.
+    """
+    listed = entries(db, now)
+    return {
+        "daemon": _daemon(boots.latest(db)),
+        "downs": [{"since": iso(down.since), "until": iso(down.until), "clean": down.clean} for down in boots.downs(db)],
+        "config_hash": _config_hash(db),
+        "config_refused": _refused(boots.latest(db)),
+        "deadman_problem": _deadman_problem(boots.latest(db)),
+        "outages": [_outage(outage, told_at) for outage, told_at in outages.everything(db)],
+        "flapping": [dict(row) for row in db.execute("select kind, name from entry where flapping order by kind desc, name")],
+        "breakers": [_breaker(breaker) for breaker in breakers.open_ones(db)],
+        "budget": _budget(spend.today(db, now).get(ALL)),
+        "entries": listed,
+        "queue": _queue(db, listed, now),
+        "wakes": wake_waits.everywhere(db, now),
+        "outbox": [_outbox(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
+    }
+
+
+def _breaker(breaker: Breaker) -> dict[str, Any]:
+    """To what no calls are made, why, and when the next one may probe it; a model of null means the provider as a whole."""
+    circuit = breaker.circuit
+    return {
+        "provider": circuit.provider,
+        "model": None if circuit.is_whole else circuit.model,
+        "reason": breaker.reason,
+        "error": breaker.error,
+        "opened_at": iso(breaker.opened_at),
+        "next_probe_at": iso(breaker.probe_at),
+    }
+
+
+def _outage(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
+    """A provider, or a model of it, that fails at present, or flaps; a model of null means the provider as a whole."""
+    circuit = outage.circuit
+    return {
+        "provider": circuit.provider,
+        "model": None if circuit.is_whole else circuit.model,
+        "reason": outage.reason,
+        "error": outage.error,
+        "since": iso(outage.since),
+        "failing": outage.failing,
+        "flapping": outage.flapping_at is not None,
+        "told_at": iso(told_at),
+    }
+
+
+def _refused(life: sqlite3.Row | None) -> dict[str, Any] | None:
+    """A changed config that was refused and waits, while the one before it stays in force."""
+    if life is None or life["config_problem"] is None:
+        return None
+    return {"at": iso(optional(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
+
+
+def _deadman_problem(life: sqlite3.Row | None) -> str | None:
+    """Why pings to the dead man's switch do not arrive."""
+    return life["deadman_problem"] if life else None
+
+
+def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
+    """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
+    held, spent = lane_holds.by_agent(db, now), spend.today(db, now)
+    rows = db.execute(ENTRIES, {"kind": kind, "name": name})
+    return [_entry(row, held) | {"budget": _budget(spent.get((row["kind"], row["name"])))} for row in rows]
+
+
+def _budget(row: sqlite3.Row | None) -> dict[str, Any] | None:
+    """What a day has had of each bound; None where nothing was counted yet today, or nothing is to be."""
+    if row is None:
+        return None
+    spent, budget = spend.amount(row), spend.budget_of(row)
+    bounds = {key: {"used": used, "of": bound} for key, used, bound in budget.measured(spent)}
+    return {"day": row["day"], "ends_at": iso(optional(row["ends_at"])), **bounds}
+
+
+def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
+    """Where one wake stands (waiting, taken, ended), and the run that took it last; None when it is not known any more."""
+    row = db.execute("select id, kind, name, source, state, count, run_id from wake where id = ?", (wake_id,)).fetchone()
+    if row is None:
+        return None
+    run = None if row["run_id"] is None else runs_view.one(db, row["run_id"])
+    return {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")} | {"run": run}
+
+
+def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    paused = row["state"] == "active" and row["paused_until"] is not None
+    done = _done_at(row) if row["state"] == "active" and not paused else None
+    return {
+        "kind": row["kind"],
+        "name": row["name"],
+        "state": "paused" if paused else "done" if done else row["state"],
+        "paused_until": _pause_ends(row["paused_until"]) if paused else None,
+        "done_at": iso(done),
+        "next_slot": iso(optional(row["slot"])),
+        "next_due": None if paused else iso(optional(row["due_at"])),
+        "last_run": _last_run(row),
+        "last_success_at": iso(optional(row["last_success_at"])),
+        "consecutive_failures": row["failures"],
+        "consecutive_quiet": row["quiet"],
+        "alerting": bool(row["alerting"]),
+        "failing": _failing(row),
+        "wakes_waiting": row["wakes"],
+        "activity": _activity(row),
+        "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
+    }
+
+
+def _done_at(row: sqlite3.Row) -> datetime | None:
+    """When the one slot of a job was that fires once, and neither waits nor runs any more."""
+    going_on = row["last_state"] in ("running", "waiting")
+    return None if going_on else schedule.done(row["pace"], moment(row["settled_until"]))
+
+
+def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
+    """What goes wrong at present: how often in a row, since when, and when its people were told last."""
+    if row["failing_since"] is None or not row["troubles"]:
+        return None
+    times = {"since": iso(optional(row["failing_since"])), "told_at": iso(optional(row["failing_told_at"]))}
+    return {"times": row["troubles"], "reason": row["failing_reason"], **times}
+
+
+def _activity(row: sqlite3.Row) -> dict[str, Any] | None:
+    """What a gateway last told of an agent."""
+    if row["active_at"] is None:
+        return None
+    return {"queue": row["queue"], "pending_approvals": row["approvals"], "at": iso(optional(row["active_at"]))}
+
+
+def _pause_ends(paused_until: int) -> str | None:
+    return None if paused_until == millis(UNTIL_RESUMED) else iso(optional(paused_until))
+
+
+def _last_run(row: sqlite3.Row) -> dict[str, Any] | None:
+    """The newest row: a run, or slots that were not run."""
+    if row["last_id"] is None:
+        return None
+    closed = row["last_state"] == "closed"
+    return {
+        "id": row["last_id"],
+        "slot": iso(optional(row["last_run_slot"])),
+        "slots": row["last_slots"],
+        "trigger": row["last_trigger"],
+        "state": row["last_state"],
+        "outcome": row["last_outcome"] if closed else None,
+        "reason": row["last_reason"],
+        "suppression": row["last_suppression"],
+        "started_at": iso(optional(row["last_run_started_at"])),
+        "finished_at": iso(optional(row["last_finished_at"])),
+        "error": row["last_error"],
+        "delivery": _delivery(row),
+    }
+
+
+def _delivery(row: sqlite3.Row) -> str:
+    states = json.loads(row["last_deliveries"])
+    return runs_view.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
+
+
+def _daemon(boot: sqlite3.Row | None) -> dict[str, Any] | None:
+    if boot is None:
+        return None
+    times = {name: iso(optional(boot[name])) for name in ("started_at", "last_tick_at", "ended_at")}
+    return {"pid": boot["pid"], "version": boot["version"], "tzdata": boot["tzdata"], **times}
+
+
+def _config_hash(db: sqlite3.Connection) -> str | None:
+    boot = boots.latest(db)
+    return boot["config_hash"] if boot else None
+
+
+def _queue(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) -> dict[str, int]:
+    states = [each["state"] for each in listed]
+    due = db.execute("select count(*) from entry where due_at <= ?", (millis(now),)).fetchone()[0]
+    open_runs = dict(
+        db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall()
+    )
+    return {
+        "entries": len(states),
+        **{state: states.count(state) for state in ("active", "paused", "disabled", "done")},
+        "due": due,
+        "running": open_runs.get("running", 0),
+        "retrying": open_runs.get("waiting", 0),
+    }
+
+
+def _outbox(row: dict[str, Any]) -> dict[str, Any]:
+    return {"channel": row["channel"], "pending": row["pending"], "dead": row["dead"], "oldest_at": iso(optional(row["oldest"]))}

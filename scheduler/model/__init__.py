@@ -1,0 +1,1 @@
+"""Plain values that pass between the modules of the daemon."""

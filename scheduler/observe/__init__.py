@@ -1,1 +1,0 @@
-"""What is seen of it all: log lines, metrics, and the state that people read."""

@@ -1,0 +1,1 @@
+"""Reads and writes the SQLite database. All SQL is here."""

@@ -1,0 +1,243 @@
+"""Circuit breakers: no calls are made to what refuses us, but for a probe now and then.
+
+Probes go round the agents and jobs: whoever could probe longest ago is next. So one whose own model is at fault does not
+keep a provider from being tried by the others.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import datetime, timedelta
+
+from scheduler.engine.turn import Turn
+from scheduler.model.circuit import RATE, Breaker, Circuit, answers, around, asked_by, shut_off_by
+from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.events import BreakerMoved
+from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Kind
+from scheduler.model.timestamps import millis, moment
+
+PROBE_EVERY = timedelta(minutes=30)
+PASSED_ON_FOR = timedelta(hours=1)  # how long a probe is left to others who are to make it first
+MOST_TURNS = 100  # that are remembered
+
+# The open breakers, and (without a reason) what flaps and works at present.
+EVERYTHING = """
+select provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns from breaker
+union all
+select provider, model, '', '', 0, 0, 0, null, '[]' from outage where flapping_at is not null and not failing
+"""
+
+
+def admit(turn: Turn, entry: Entry, run_id: int) -> tuple[str | None, tuple[Circuit, ...]]:
+    """What an open breaker keeps this run from asking, in words, else None; and the circuits that the run is to probe.
+
+    When it is time for a probe, the first run whose turn it is makes it; the others wait for the result.
+    """
+    found = _open_ones_of(turn, entry)
+    refusing = next((breaker for breaker in found if not _may_probe(turn, breaker, entry)), None)
+    if refusing is not None:
+        return str(refusing), ()
+    for breaker in found:
+        _lend(turn, breaker.circuit, run_id)
+    return None, tuple(breaker.circuit for breaker in found)
+
+
+def refusal(turn: Turn, entry: Entry) -> Breaker | None:
+    """The breaker that would keep a run of this entry from asking now; unlike `admit` this changes nothing."""
+    return next((breaker for breaker in _open_ones_of(turn, entry) if not _may_probe(turn, breaker, entry)), None)
+
+
+def may_answer_soon(turn: Turn, entry: Entry) -> bool:
+    """Whether all that keeps this entry from asking is being probed, or is to be probed by another entry before long."""
+    refusing = [breaker for breaker in _open_ones_of(turn, entry) if not _may_probe(turn, breaker, entry)]
+    return all(breaker.probe_at <= turn.now or _is_probed(turn, breaker) for breaker in refusing)
+
+
+def next_probe(turn: Turn, entry: Entry) -> datetime | None:
+    """When all that this entry asks may be probed; None where it may be by now."""
+    times = (breaker.probe_at for breaker in _open_ones_of(turn, entry))
+    return max((at for at in times if at > turn.now), default=None)
+
+
+def open_one(turn: Turn, entry: Entry) -> Breaker | None:
+    """The first open breaker of what this entry asks."""
+    return next(iter(_open_ones_of(turn, entry)), None)
+
+
+def find(turn: Turn, circuit: Circuit) -> Breaker | None:
+    """The breaker of a circuit, if it is open."""
+    return _all(turn).get(circuit)
+
+
+def unsteady(turn: Turn) -> frozenset[Circuit]:
+    """The circuits that flap, and work at present: found by the same question as the open breakers."""
+    _all(turn)
+    return turn.unsteady
+
+
+def is_open(turn: Turn, entry: Entry) -> bool:
+    """Whether the breaker of anything that this entry asks is open."""
+    return bool(_open_ones_of(turn, entry))
+
+
+def hear(turn: Turn, claim: Claim, call: Call, error: str) -> tuple[Circuit, ...]:
+    """Open, keep or close breakers by how a call went; gives the circuits that are in order again.
+
+    `error` is what the provider said of its refusal.
+    """
+    shut_off, asked = shut_off_by(call), asked_by(call)
+    if shut_off is not None:
+        circuit, reason = shut_off
+        _open(turn, claim, circuit, reason, error)
+        # A provider that forbids a model knows the key.
+        return () if circuit.is_whole else _closed(turn, Circuit(circuit.provider), only=Failure.AUTH)
+    if asked is None or not answers(call):
+        return ()
+    return tuple(circuit for each in around((asked,)) for circuit in _closed(turn, each))
+
+
+def give_back(turn: Turn, claim: Claim, *, asked: bool, wait: timedelta = timedelta()) -> bool:
+    """Let others probe what this attempt was to probe and has not decided on; whether there was any such circuit.
+
+    Without having `asked` it has had its turn all the same. The next probe may begin after `wait`.
+    """
+    lent = [breaker for breaker in _all(turn).values() if breaker.tried_by == claim.run_id and breaker.circuit in claim.probes]
+    for breaker in lent:
+        turns = breaker.turns if asked else _with(breaker.turns, claim.entry.key)
+        turn.db.execute(
+            "update breaker set probe_at = ?, tried_by = null, turns = ? where provider = ? and model = ?",
+            (millis(turn.now + wait), json.dumps(turns), *breaker.circuit),
+        )
+        turn.breakers = None
+    return bool(lent)
+
+
+def probe_all(turn: Turn) -> None:
+    """Let everything that refuses us be probed at once, by whoever comes first: there may be a new key.
+
+    Where a long rest was asked for, that is kept; a probe of it that was cut short by a crash is made again.
+    """
+    turn.db.execute(
+        "update breaker set probe_at = :now, half_open_at = :now, turns = '[]' where reason <> :rate"
+        " or (tried_by is not null and not exists (select 1 from run where id = tried_by and state = 'running'))",
+        {"now": millis(turn.now), "rate": RATE},
+    )
+    turn.breakers = None
+
+
+def pull_near(turn: Turn) -> None:
+    """The clock was set back: no probe is put off for longer than it was to be."""
+    turn.db.execute(
+        "update breaker set opened_at = min(opened_at, :now), probe_at = min(probe_at, :next),"
+        " half_open_at = min(half_open_at, :next)",
+        {"now": millis(turn.now), "next": millis(turn.now + PROBE_EVERY)},
+    )
+    turn.breakers = None
+
+
+def forget_unasked(turn: Turn) -> None:
+    """Close the breakers of what no agent and no job of the plan asks any more."""
+    for circuit in list(_all(turn)):
+        if not any(entry.enabled and circuit in entry.circuits for entry in turn.plan.entries.values()):
+            _closed(turn, circuit, why="not asked any more")
+
+
+def open_ones(db: sqlite3.Connection) -> list[Breaker]:
+    """Every open breaker, by provider and model."""
+    return [_breaker(row) for row in db.execute("select * from breaker order by provider, model")]
+
+
+def _open(turn: Turn, claim: Claim, circuit: Circuit, reason: str, error: str) -> None:
+    was = _all(turn).get(circuit)
+    probe_at = millis(turn.now + (LONGEST_RETRY_AFTER if reason == RATE else PROBE_EVERY))
+    turns = json.dumps(_with(was.turns if was else (), claim.entry.key))
+    turn.db.execute(
+        "insert into breaker (provider, model, reason, error, opened_at, probe_at, half_open_at, turns)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (provider, model) do update set reason = excluded.reason,"
+        " error = excluded.error, probe_at = excluded.probe_at, half_open_at = excluded.half_open_at, turns = excluded.turns,"
+        " tried_by = null",
+        (*circuit, reason, error, millis(turn.now), probe_at, probe_at, turns),
+    )
+    turn.breakers = None
+    if was is None:
+        turn.tell(BreakerMoved(circuit, reason, is_open=True, error=error))
+
+
+def _closed(turn: Turn, circuit: Circuit, only: str | None = None, why: str = "answered") -> tuple[Circuit, ...]:
+    """Close a breaker, if it is open and, with `only`, has that reason; gives its circuit, or nothing."""
+    breaker = _all(turn).get(circuit)
+    if breaker is None or (only is not None and breaker.reason != only):
+        return ()
+    turn.db.execute("delete from breaker where provider = ? and model = ?", circuit)
+    turn.breakers = None
+    turn.tell(BreakerMoved(circuit, why, is_open=False))
+    return (circuit,)
+
+
+def _lend(turn: Turn, circuit: Circuit, run_id: int) -> None:
+    """Leave the probe to one run; should nobody book its end, another one may probe after a while."""
+    turn.db.execute(
+        "update breaker set probe_at = ?, tried_by = ? where provider = ? and model = ?",
+        (millis(turn.now + PROBE_EVERY), run_id, *circuit),
+    )
+    turn.breakers = None
+
+
+def _may_probe(turn: Turn, breaker: Breaker, entry: Entry) -> bool:
+    return breaker.probe_at <= turn.now and not _is_passed_on(turn, breaker, entry)
+
+
+def _is_passed_on(turn: Turn, breaker: Breaker, entry: Entry) -> bool:
+    """Whether another entry that is to probe first will be due before the probe has waited for an hour."""
+    until = breaker.half_open_at + PASSED_ON_FOR
+    if entry.key not in breaker.turns or turn.now >= until:
+        return False
+    rows = turn.db.execute(
+        "select kind, name from entry where due_at <= ? and state = 'active' and paused_until is null", (millis(until),)
+    )
+    others = ((Kind(row["kind"]), row["name"]) for row in rows)
+    return any(breaker.comes_before(other, entry.key) and _asks(turn, other, breaker.circuit) for other in others)
+
+
+def _asks(turn: Turn, key: Key, circuit: Circuit) -> bool:
+    entry = turn.plan.entries.get(key)
+    return entry is not None and entry.enabled and circuit in entry.circuits
+
+
+def _is_probed(turn: Turn, breaker: Breaker) -> bool:
+    query = "select 1 from run where id = ? and state = 'running'"
+    return turn.db.execute(query, (breaker.tried_by,)).fetchone() is not None
+
+
+def _with(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    """The turns with one more, which is now the latest."""
+    return (*(each for each in turns if each != key), key)[-MOST_TURNS:]
+
+
+def _open_ones_of(turn: Turn, entry: Entry) -> list[Breaker]:
+    """The open breakers of what an entry asks; with none open, as is usual, without working out what that is."""
+    found = _all(turn)
+    return [found[circuit] for circuit in entry.circuits if circuit in found] if found else []
+
+
+def _all(turn: Turn) -> dict[Circuit, Breaker]:
+    """Every open breaker by its circuit. One question a turn answers it for all: most providers refuse nobody."""
+    if turn.breakers is None:
+        rows = turn.db.execute(EVERYTHING).fetchall()
+        turn.breakers = {breaker.circuit: breaker for breaker in (_breaker(row) for row in rows if row["reason"])}
+        turn.unsteady = frozenset(Circuit(row["provider"], row["model"]) for row in rows if not row["reason"])
+    return turn.breakers
+
+
+def _breaker(row: sqlite3.Row) -> Breaker:
+    return Breaker(
+        circuit=Circuit(row["provider"], row["model"]),
+        reason=row["reason"],
+        error=row["error"],
+        opened_at=moment(row["opened_at"]),
+        probe_at=moment(row["probe_at"]),
+        half_open_at=moment(row["half_open_at"]),
+        tried_by=row["tried_by"],
+        turns=tuple((kind, name) for kind, name in json.loads(row["turns"])),
+    )

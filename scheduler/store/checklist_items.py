@@ -1,0 +1,69 @@
+"""What agents have dealt with: when each item of a checklist was last asked about, and what an answer still to come is about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from heartbeat.items import Selection
+from heartbeat.precheck import Checked, Found
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import Ending, Kind, Outcome
+from scheduler.model.timestamps import millis, moment
+
+
+def asked(turn: Turn, entry: Entry) -> Mapping[str, datetime]:
+    """The slot at which each item was last asked about, by its hash."""
+    if entry.kind is not Kind.HEARTBEAT:
+        return {}
+    return {row[0]: moment(row[1]) for row in turn.db.execute("select hash, asked from item where name = ?", (entry.name,))}
+
+
+def note(turn: Turn, claim: Claim, ending: Ending) -> None:
+    """Remember what a beat asked about; items that no longer stand on the list are forgotten."""
+    selection = ending.selection
+    if selection is None or not (selection.known or claim.asked):
+        return
+    name = claim.entry.name
+    gone = claim.asked.keys() - selection.known
+    turn.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(gone)])
+    turn.db.executemany(
+        "insert into item (name, hash, asked) values (?, ?, ?) on conflict (name, hash) do update set asked = excluded.asked",
+        [(name, each, millis(claim.slot)) for each in sorted(selection.asked)],
+    )
+
+
+def put_off(turn: Turn, claim: Claim, ending: Ending) -> None:
+    """Keep with a run whose answer comes later what it asked about: only the answer will have dealt with it."""
+    selection = ending.selection or Selection("", work=False)
+    asked = {
+        "asked": sorted(selection.asked),
+        "known": sorted(selection.known),
+        "digest": ending.precheck.digest if ending.precheck else None,
+    }
+    if any(asked.values()):
+        turn.db.execute("update run set asked = ? where id = ?", (json.dumps(asked), claim.run_id))
+
+
+def resumed(turn: Turn, kind: Kind, name: str, slot: datetime, ending: Ending) -> Ending:
+    """The end of a run whose answer came later, with what it was asked about and the precheck that was made for it."""
+    row = turn.db.execute(
+        "select asked, precheck_exit, precheck_output, precheck_error from run"
+        " where kind = ? and name = ? and slot = ? and outcome = ?",
+        (kind, name, millis(slot), Outcome.ASYNC),
+    ).fetchone()
+    if row is None:
+        return ending
+    asked = json.loads(row["asked"] or "{}")
+    if asked:
+        selection = Selection("", work=True, asked=frozenset(asked["asked"]), known=frozenset(asked["known"]))
+        ending = replace(ending, selection=selection)
+    if row["precheck_output"] is None:
+        return ending
+    error = row["precheck_error"] or ""
+    found = Found.FAILED if error else Found.WORK
+    checked = Checked(found, row["precheck_exit"], row["precheck_output"], error, asked.get("digest"))
+    return replace(ending, precheck=checked)

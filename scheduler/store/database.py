@@ -1,0 +1,389 @@
+"""The SQLite file: how it is opened, checked, migrated, and written in one transaction at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from scheduler.store.disk_reserve import Reserve
+from scheduler.store.schema import migrations
+
+APPLICATION_ID = 0x48425444  # "HBTD": tells our file from anyone else's
+BUSY_MS = 1_000
+PASSING = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+})  # fmt: skip
+NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})  # the latter: for the index of the log
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+FOLDED_AT, FOLDED_AT_IF_SHORT = 1000, 32  # pages of the log, which takes the room that rows would have
+NO_FILES: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+MOST_DIGITS = 18  # of a row's number
+
+
+class StoreError(Exception):
+    """The database cannot be used; the text says which file, why, and what to type."""
+
+
+class Unavailable(Exception):
+    """The database could not be written just now (locked, disk full); nothing was changed, and trying later is right."""
+
+
+class Full(Unavailable):
+    """It could not be written for want of room on its disk."""
+
+
+def row_number(text: str) -> int | None:
+    """The number that somebody wrote, None for what can be no row's: with more digits it would be no integer to SQLite."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
+
+
+class Store:
+    """The daemon's only writing connection.
+
+    WAL with `synchronous=FULL`, for an acknowledged commit must survive a power loss. Every write goes through `transaction`.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, reserve: Reserve) -> None:
+        self.path = path
+        self.connection = connection
+        self.reserve = reserve
+        self._inodes = {file: _inode(file) for file in (path, *_log_files(path))}
+
+    @classmethod
+    def open(cls, path: Path, *, check: bool = False, reserve: Reserve | None = None) -> Store:
+        """Open or create the file at `path` and bring its schema up to date; `check` reads every page first.
+
+        `reserve` is its reserve, where that has been made use of already. The file is 0600 whatever the umask. Raises StoreError
+        and touches nothing where the file is damaged, not ours, of a newer heartbeatd, no regular file, or has several names.
+        """
+        check_file(path)
+        path = path.resolve()
+        reserve = reserve or Reserve(path)
+        reserve.give_up_if_short()
+        inspect(path, thorough=check)
+        try:
+            if not path.exists() or path.stat().st_size == 0:
+                _make(path)
+            path.chmod(0o600)
+            connection = _connect(path)
+        except sqlite3.DatabaseError as error:
+            raise _unusable(path, error) from error
+        return cls(path, connection, reserve)
+
+    def keep_reserve(self) -> None:
+        """Hold some room in reserve, if there is any; where there is none, let the log take little."""
+        self._fold_log_at(FOLDED_AT if self.reserve.keep() else FOLDED_AT_IF_SHORT)
+
+    def make_room(self) -> bool:
+        """On a full disk: give up the reserve, and leave its room to rows; False where there was none to give up."""
+        if not self.reserve.give_up():
+            return False
+        self._fold_log_at(FOLDED_AT_IF_SHORT)
+        with suppress(sqlite3.OperationalError):  # it is tried again by every commit
+            self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        return True
+
+    def close(self) -> None:
+        """Close; the last connection to close folds the write-ahead log into the file."""
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One `begin immediate` transaction: committed whole, or rolled back whole on any exception.
+
+        Raises Unavailable where SQLite could not begin or commit within the busy timeout, or the file was replaced, and
+        Full where its disk has no room.
+        """
+        self._same_file()
+        try:
+            self.connection.execute("begin immediate")
+            yield self.connection
+            self.connection.execute("commit")
+        except sqlite3.DatabaseError as error:
+            self._roll_back()
+            raise self._named(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _fold_log_at(self, pages: int) -> None:
+        self.connection.execute(f"pragma wal_autocheckpoint = {pages}").fetchall()
+
+    def _named(self, error: sqlite3.DatabaseError) -> Exception:
+        """What an error of SQLite means for us; one that means that we are wrong stays itself."""
+        if _no_room(error):
+            return Full(f"cannot write {self.path}: {error}; make room on its disk")
+        if _code(error) in PASSING:
+            return Unavailable(str(error))
+        return StoreError(_damaged(self.path, str(error))) if _code(error) in DAMAGE else error
+
+    def _roll_back(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("rollback")
+
+    def _same_file(self) -> None:
+        """SQLite writes without an error into files that are no longer there under their names."""
+        for file, inode in self._inodes.items():
+            found = _inode(file)
+            if found == inode:
+                continue
+            if file != self.path:
+                change = "removed" if found is None else "replaced"
+                raise Unavailable(f"{file} was {change} while the daemon ran; restart it, so that what it still has is saved")
+            if found is None:
+                raise Unavailable(f"{self.path} is gone; put it back, or restart the daemon to begin with a new one")
+            raise Unavailable(f"{self.path} was replaced while the daemon ran; restart it to use the new file")
+
+
+def reader(path: Path) -> sqlite3.Connection:
+    """A connection that reads only and never checkpoints. Raises StoreError where there is nothing to read."""
+    check_file(path)
+    if not path.exists():
+        raise StoreError(f"{path}: no database yet; heartbeatd run makes it")
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1000, isolation_level=None
+        )
+    except sqlite3.DatabaseError as error:
+        raise _unusable(path, error) from error
+    try:
+        connection.row_factory = sqlite3.Row
+        _refuse_foreign(path, connection)
+        _refuse_newer(path, Database(connection))
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise _unusable(path, error) from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+def reader_of_any_age(path: Path) -> sqlite3.Connection:
+    """As `reader`, for whoever may come before a daemon of this version: an older database is read from a copy in memory.
+
+    The copy has the tables of this version; the file stays as it is. Raises StoreError.
+    """
+    connection = reader(path)
+    if not migrations.pending(Database(connection)):
+        return connection
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    copy.row_factory = sqlite3.Row
+    try:
+        connection.backup(copy)
+        migrations.apply(Database(copy))
+    except sqlite3.DatabaseError as error:
+        copy.close()
+        raise _unusable(path, error) from error
+    finally:
+        connection.close()
+    return copy
+
+
+def blank() -> sqlite3.Connection:
+    """A database without a row, in memory, for whoever reads where there is none yet."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    migrations.apply(Database(connection))
+    return connection
+
+
+def check_file(path: Path) -> None:
+    """Raise StoreError unless `path` is a regular file, or absent with no log that says that a database was lost.
+
+    Nothing is opened: that alone waits for ever where it is a pipe.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        log, _ = _log_files(path)
+        if log.exists() and not path.exists():  # one that is being made now has come before its log
+            raise StoreError(_lost(path, log)) from None
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            return  # whoever makes or opens it finds out, and says who may not and why
+        raise StoreError(f"{path} is a link that leads in a circle; name a file in `state:`") from error
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in NO_FILES if is_kind(mode)), "no regular file")
+        raise StoreError(f"{path} is {kind}, not a database; nothing was changed; name a file in `state:`")
+
+
+def check_links(path: Path) -> None:
+    """Raise StoreError where the file has several names: by each of them it would have another lock and another log."""
+    links = path.stat().st_nlink if path.exists() else 1
+    if links > 1:
+        raise StoreError(
+            f"{path} has {links} hard links, and by each name a daemon of its own would write to it; nothing was changed. "
+            f"Remove the other names (find / -xdev -samefile {shlex.quote(str(path))}), or make them copies"
+        )
+
+
+def inspect(path: Path, *, thorough: bool = True) -> None:
+    """Raise StoreError unless the file at `path` is absent, new, or a sound database of ours by one name; read only."""
+    log, _ = _log_files(path)
+    check_file(path)
+    check_links(path)
+    if not path.exists():
+        return
+    if path.stat().st_size == 0:
+        # An empty file beside a write-ahead log is a database that lost its content, not a new one.
+        if log.exists() and log.stat().st_size:
+            raise StoreError(_damaged(path, "the file is empty but its write-ahead log is not"))
+        return
+    connection = reader(path)
+    try:
+        found = connection.execute("pragma quick_check(1)").fetchone()[0] if thorough else "ok"
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    finally:
+        connection.close()
+    if found != "ok":
+        raise StoreError(_damaged(path, found))
+
+
+def _log_files(path: Path) -> tuple[Path, Path]:
+    """The write-ahead log of a database, and the index of that, which all who have it open share."""
+    return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _make(path: Path) -> None:
+    """A new database is made beside its place and moved there whole: whoever reads finds none, or all of it."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    try:
+        _create_private(fresh)
+        with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+            _migrate(fresh, connection)
+        fresh.replace(path)
+    except BaseException:
+        for file in (fresh, fresh.with_name(fresh.name + "-journal")):
+            file.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def _create_private(path: Path) -> None:
+    """SQLite gives the log files the mode of the database, so the mode of the first file decides for all."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """The connection that writes, its schema up to date; closed again where that fails, which takes its log files away."""
+    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=256)
+    try:
+        connection.row_factory = sqlite3.Row
+        for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
+            connection.execute(f"pragma {pragma}")
+        _migrate(path, connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    database = Database(connection)
+    if migrations.pending(database) and migrations.applied(database):
+        _keep_copy(path, connection)
+    if migrations.pending(database):
+        connection.execute(f"pragma application_id = {APPLICATION_ID}")
+        migrations.apply(database)
+
+
+def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
+    """A copy of the database as it was before its schema moved, beside it."""
+    copy = path.with_name(path.name + ".before-migration")
+    try:
+        _create_private(copy)
+        with closing(sqlite3.connect(copy)) as target:
+            connection.backup(target)
+    except BaseException:
+        copy.unlink(missing_ok=True)
+        raise
+
+
+def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:
+    owner = connection.execute("pragma application_id").fetchone()[0]
+    if owner != APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program; name another file in `state:`")
+
+
+@cache
+def _known_migrations() -> frozenset[str]:
+    with closing(sqlite3.connect(":memory:")) as empty:
+        return frozenset(migration.name for migration in migrations.pending(Database(empty)))
+
+
+def _refuse_newer(path: Path, database: Database) -> None:
+    known = _known_migrations()
+    unknown = sorted({migration.name for migration in migrations.applied(database)} - known)
+    if unknown:
+        raise StoreError(
+            f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this one knows {max(known)}); upgrade heartbeatd"
+        )
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; the ones that only detail it lie above the low byte."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _no_room(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) in NO_ROOM
+
+
+def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
+    """Only what SQLite calls damage is damage: a file that is locked or may not be read is sound as far as we know."""
+    if _no_room(error):
+        return StoreError(f"cannot use {path} just now: its disk is full; make room there")
+    return StoreError(_damaged(path, str(error)) if _code(error) in DAMAGE else f"cannot use {path} just now: {error}")
+
+
+def _damaged(path: Path, finding: str) -> str:
+    log, _ = _log_files(path)
+    move_log = f"; {_aside(path, log)}" if log.exists() else ""
+    return (
+        f"{path} is not a sound database ({finding}); nothing was changed. "
+        "Set it aside and start anew, or put a backup in its place: "
+        f"{_aside(path, path)}{move_log}"
+    )
+
+
+def _lost(path: Path, log: Path) -> str:
+    return (
+        f"{path} is missing, but its write-ahead log is there: the database was lost; nothing was changed. "
+        f"Put the database back beside its log; or set the log aside, to start anew or with a backup: "
+        f"{_aside(path, log)}"
+    )
+
+
+def _aside(path: Path, file: Path) -> str:
+    """The command that sets a database at `path` aside, or its log."""
+    return shlex.join(["mv", str(file), f"{path}.damaged{file.name.removeprefix(path.name)}"])

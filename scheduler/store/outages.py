@@ -1,0 +1,133 @@
+"""Outages: which providers, or models there, fail at present, and who has been notified of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.engine.turn import Turn
+from scheduler.model.circuit import Circuit
+from scheduler.model.entry import Key
+from scheduler.model.timestamps import bound, millis, moment, optional
+from scheduler.store.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """What goes wrong with a circuit. It is kept while that fails, and while it flaps.
+
+    `since` is when it began to fail, or to work again if it is not `failing`; `reason` the class of its last failure, `error`
+    what the provider said then. `reported`: notices of this failure are sent. `flapping_at` is when it was found to flap.
+    """
+
+    circuit: Circuit
+    since: datetime
+    reason: str
+    error: str
+    failing: bool = True
+    reported: bool = False
+    flapping_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """When a target was last notified of an outage, and of which kinds of failure."""
+
+    at: datetime
+    faults: tuple[str, ...]
+
+
+def find(db: sqlite3.Connection, circuit: Circuit) -> Outage | None:
+    """The outage of a circuit."""
+    row = db.execute("select * from outage where provider = ? and model = ?", circuit).fetchone()
+    return _outage(row) if row else None
+
+
+def everything(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
+    """Every outage with the time of its last notice, by provider and model."""
+    rows = db.execute(
+        "select outage.*, (select max(told_at) from outage_notice as sent where sent.provider = outage.provider"
+        " and sent.model = outage.model) as told_at from outage order by provider, model"
+    )
+    return [(_outage(row), optional(row["told_at"])) for row in rows]
+
+
+def put(turn: Turn, outage: Outage) -> None:
+    """Write an outage down."""
+    turn.db.execute(
+        "insert into outage (provider, model, since, reason, error, failing, reported, flapping_at)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (provider, model) do update set since = excluded.since,"
+        " reason = excluded.reason, error = excluded.error, failing = excluded.failing, reported = excluded.reported,"
+        " flapping_at = excluded.flapping_at",
+        (
+            *outage.circuit, millis(outage.since), outage.reason, outage.error, int(outage.failing), int(outage.reported),
+            bound(outage.flapping_at),
+        ),
+    )  # fmt: skip
+    turn.breakers = None
+
+
+def drop(turn: Turn, circuit: Circuit) -> None:
+    """Forget an outage, and who was notified of it."""
+    turn.db.execute("delete from outage where provider = ? and model = ?", circuit)
+    turn.db.execute("delete from outage_notice where provider = ? and model = ?", circuit)
+    turn.breakers = None
+
+
+def told(turn: Turn, circuit: Circuit) -> dict[Target, Told]:
+    """Who has been notified of an outage."""
+    rows = turn.db.execute("select * from outage_notice where provider = ? and model = ?", circuit)
+    return {Target(row["channel"], row["whom"]): Told(moment(row["told_at"]), tuple(json.loads(row["faults"]))) for row in rows}
+
+
+def note_told(turn: Turn, circuit: Circuit, target: Target, faults: tuple[str, ...]) -> None:
+    """A target is being notified now."""
+    turn.db.execute(
+        "insert or replace into outage_notice (provider, model, channel, whom, told_at, faults) values (?, ?, ?, ?, ?, ?)",
+        (*circuit, target.channel, target.whom, millis(turn.now), json.dumps(faults)),
+    )
+
+
+def members(db: sqlite3.Connection, circuit: Circuit) -> list[tuple[str, str]]:
+    """The entries that suffer from a circuit at present, by kind and name."""
+    query = "select kind, name from incident where provider = ? and model = ? order by kind desc, name"
+    return [(row["kind"], row["name"]) for row in db.execute(query, circuit)]
+
+
+def release_members(turn: Turn, circuit: Circuit, keep: Key) -> None:
+    """Those whose runs a breaker kept from starting have no trouble any more; but for one, which is looked at anyway."""
+    query = (
+        "delete from incident where provider = ? and model = ? and told_at is null and flapping_at is null"
+        " and not (kind = ? and name = ?) returning kind, name"
+    )
+    released = [tuple(row) for row in turn.db.execute(query, (*circuit, *keep)).fetchall()]
+    turn.db.executemany("update entry set troubles = 0 where kind = ? and name = ?", released)
+
+
+def forget_unasked(turn: Turn) -> None:
+    """Forget the outages of what nobody asks any more, unless an entry that suffered from one has still to show that it works."""
+    for outage, _ in everything(turn.db):
+        asked = any(entry.enabled and outage.circuit in entry.circuits for entry in turn.plan.entries.values())
+        if not asked and not members(turn.db, outage.circuit):
+            drop(turn, outage.circuit)
+
+
+def pull_near(turn: Turn) -> None:
+    """The clock was set back: nothing failed, or was sent, in the future."""
+    now = millis(turn.now)
+    turn.db.execute("update outage set since = min(since, :now), flapping_at = min(flapping_at, :now)", {"now": now})
+    turn.db.execute("update outage_notice set told_at = min(told_at, ?)", (now,))
+
+
+def _outage(row: sqlite3.Row) -> Outage:
+    return Outage(
+        circuit=Circuit(row["provider"], row["model"]),
+        since=moment(row["since"]),
+        reason=row["reason"],
+        error=row["error"],
+        failing=bool(row["failing"]),
+        reported=bool(row["reported"]),
+        flapping_at=optional(row["flapping_at"]),
+    )

@@ -1,0 +1,304 @@
+"""The outbox: messages that are still to be delivered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.channels.message import split
+from scheduler.engine.turn import Turn
+from scheduler.model.entry import Claim
+from scheduler.model.events import Told
+from scheduler.model.outcome import Delivery
+from scheduler.model.timestamps import millis, moment, optional
+from scheduler.store import clock_changes, digests
+from scheduler.store.targets import Target
+
+LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
+LAST_STEP = LADDER[-1]
+GIVE_UP = timedelta(hours=24)
+
+# A part waits until those before it, of the same message for the same channel, are delivered or given up.
+ELSEWHERE = "channel not in (select value from json_each(?))"
+READY = (
+    "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
+    " and before.channel = outbox.channel and before.notice is outbox.notice and before.part < outbox.part"
+    " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run from which a message comes, or that it tells of."""
+
+    run_id: int
+    kind: str
+    name: str
+    trigger: str
+    slot: datetime
+
+
+def origin(claim: Claim) -> Origin:
+    """The run of a claim as the origin of messages."""
+    return Origin(claim.run_id, claim.entry.kind, claim.entry.name, claim.trigger, claim.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One part of a message for one channel. `key` is stable over crash, restart and restored backup.
+
+    `whom` is somebody there, empty where the channel says it; it is chosen when the message is written, and stays. `notice`
+    says what of a run it tells; None for what the run itself has to say. `doubted` says that an earlier attempt may have arrived.
+    """
+
+    id: int
+    key: str
+    channel: str
+    whom: str
+    run_id: int
+    kind: str
+    name: str
+    trigger: str
+    slot: datetime
+    part: int
+    parts: int
+    title: str
+    text: str
+    attempts: int
+    created_at: datetime
+    doubted: bool
+    notice: str | None = None
+    error: str | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """The run from which it comes."""
+        return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
+
+
+def put(turn: Turn, claim: Claim, message: str, told: tuple[Target, ...]) -> None:
+    """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is.
+
+    A text that is said again takes the place of what of its earlier message never arrived: one is left to be sent again.
+    """
+    entry = claim.entry
+    for target in told:
+        row = _write(turn, origin(claim), target, message, None)
+        if row:
+            for letter in _left_over(turn, digests.last_message(turn, entry, target, message)):
+                drop(turn, letter, f"said again by run {claim.run_id}")
+            digests.note(turn, entry, target, message, row["id"])
+
+
+def _left_over(turn: Turn, outbox_id: int | None) -> list[Letter]:
+    """The parts of a message, known by any of them, that could still be sent again."""
+    query = (
+        "select letter.* from outbox as last join outbox as letter on letter.run_id = last.run_id"
+        " and letter.channel = last.channel and letter.notice is last.notice"
+        " where last.id = ? and letter.state in ('pending', 'uncertain', 'held', 'dead') order by letter.id"
+    )
+    return [_letter(row) for row in turn.db.execute(query, (outbox_id,))] if outbox_id else []
+
+
+def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...], title: str | None = None) -> bool:
+    """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run.
+
+    Its title is the entry's name unless another is given. False where all of it was there already.
+    """
+    written = [_write(turn, about, target, message, notice, title) for target in told]
+    return any(row is not None for row in written)
+
+
+def _write(
+    turn: Turn, about: Origin, target: Target, message: str, notice: str | None, title: str | None = None
+) -> sqlite3.Row | None:
+    """Write all parts of a message; gives the last one's id, None where it was there already."""
+    parts = _parts(turn, target.channel, message)
+    row = None
+    for part, text in enumerate(parts, 1):
+        row = _insert(turn, about, target, part, len(parts), text, notice, title or about.name)
+    return row
+
+
+def _parts(turn: Turn, name: str, message: str) -> list[str]:
+    channel = turn.plan.settings.channels.get(name)
+    return [message] if channel is None or channel.limit is None else split(message, channel.limit)
+
+
+def _insert(
+    turn: Turn, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None, title: str
+) -> sqlite3.Row | None:
+    now = millis(turn.now)
+    row: sqlite3.Row | None = turn.db.execute(
+        "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
+        " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
+        " on conflict (key, channel) do nothing returning id",
+        (
+            letter_key(about, part, notice), target.channel, target.whom, about.run_id, about.kind, about.name, about.trigger,
+            millis(about.slot), part, parts, title, text, notice, now, now,
+        ),
+    ).fetchone()  # fmt: skip
+    return row
+
+
+def letter_key(about: Origin, part: int, notice: str | None = None) -> str:
+    """The key under which a receiver recognises a message that comes twice."""
+    said = f"{about.kind}\n{about.name}\n{about.trigger}\n{millis(about.slot)}\n{part}"
+    return hashlib.sha256((said if notice is None else f"{said}\n{notice}").encode()).hexdigest()
+
+
+def take(turn: Turn, at_once: int, share: int, busy: Counter[str]) -> list[Letter]:
+    """Mark due messages as being sent, the oldest first, before anything leaves the machine.
+
+    With those that are under way (`busy`, by channel) there are at most `at_once` in all and `share` of one channel.
+    """
+    chosen = []
+    for row in _candidates(turn, [channel for channel, count in busy.items() if count >= share]):
+        if busy.total() < at_once and busy[row["channel"]] < share:
+            busy[row["channel"]] += 1
+            chosen.append(row["id"])
+    if not chosen:
+        return []
+    rows = turn.db.execute(
+        "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1"
+        " where id in (select value from json_each(?)) returning *",
+        (millis(turn.now), json.dumps(chosen)),
+    ).fetchall()
+    return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
+
+
+def _candidates(turn: Turn, full: list[str]) -> list[sqlite3.Row]:
+    query = "select id, channel from outbox where " + READY + " and not_before <= ? and " + ELSEWHERE + " order by id limit 64"  # noqa: S608
+    return turn.db.execute(query, (millis(turn.now), json.dumps(full))).fetchall()
+
+
+def next_due(db: sqlite3.Connection, full: list[str]) -> datetime | None:
+    """When the next message wants to be sent, to any channel but those that have their share under way."""
+    query = "select min(not_before) from outbox where " + READY + " and " + ELSEWHERE  # noqa: S608
+    return optional(db.execute(query, (json.dumps(full),)).fetchone()[0])
+
+
+def untried(db: sqlite3.Connection) -> bool:
+    """Whether any message still waits for its first attempt, and not for an earlier part."""
+    query = "select 1 from outbox where " + READY + " and attempts = 0 limit 1"  # noqa: S608
+    return db.execute(query).fetchone() is not None
+
+
+def delivered(turn: Turn, letter: Letter) -> None:
+    """The channel has taken it, and the window of its text counts from now."""
+    _end(turn, letter, Delivery.DELIVERED, None)
+    digests.delivered(turn, letter.channel, letter.run_id, letter.notice)
+
+
+def ladder(attempts: int) -> timedelta:
+    """How long to wait after so many attempts in a row that came to nothing."""
+    return LADDER[attempts - 1] if attempts <= len(LADDER) else LAST_STEP
+
+
+def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) -> None:
+    """Try again after `wait`, else by the ladder; a message as old as a day is dead, by a clock that can be trusted."""
+    step = wait or ladder(letter.attempts)
+    if turn.now + step > letter.created_at + GIVE_UP and not clock_changes.is_recent(turn):
+        dead(turn, letter, error)
+        return
+    turn.db.execute(
+        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(turn.now + step), error, letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, Delivery.PENDING, retried=True, error=error))
+
+
+def dead(turn: Turn, letter: Letter, error: str) -> None:
+    """Give a message up; its text stays readable, and the same text may be said again."""
+    _end(turn, letter, Delivery.DEAD, error)
+    digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
+
+
+def drop(turn: Turn, letter: Letter, why: str | None = None) -> None:
+    """Give a message up because somebody says so, or says its text again; what kept it from its channel stays on record."""
+    _end(turn, letter, Delivery.DROPPED, "; ".join(each for each in (letter.error, why) if each) or None)
+    digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
+
+
+def send_again(turn: Turn, letter: Letter) -> None:
+    """Have a message sent as soon as there is room, whatever its ladder says."""
+    turn.db.execute(
+        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(turn.now), letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, Delivery.PENDING))
+
+
+def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
+    """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
+    turn.tell(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
+    turn.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(turn.now), letter.id))
+    if resend:
+        try_later(turn, letter, error, wait)
+        return
+    turn.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
+
+
+def letter(db: sqlite3.Connection, outbox_id: int) -> Letter:
+    """One message that is known to be there."""
+    return _letter(db.execute("select * from outbox where id = ?", (outbox_id,)).fetchone())
+
+
+def find(db: sqlite3.Connection, letter_id: int) -> tuple[Letter, Delivery] | None:
+    """A message and where it stands."""
+    row = db.execute("select * from outbox where id = ?", (letter_id,)).fetchone()
+    return (_letter(row), Delivery(row["state"])) if row else None
+
+
+def interrupted(db: sqlite3.Connection) -> list[Letter]:
+    """The messages that an earlier life of the daemon was sending when it died."""
+    return [_letter(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
+
+
+def give_up_held(turn: Turn) -> None:
+    """A message that nobody decided about within a day is dead; what waited behind it goes on."""
+    old = "select * from outbox where state = 'held' and created_at < ?"
+    for row in turn.db.execute(old, (millis(turn.now - GIVE_UP),)).fetchall():
+        dead(turn, _letter(row), "it was never known whether it had arrived, and nobody decided")
+
+
+def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Per channel: how many messages are pending or dead, and since when the oldest waits."""
+    query = (
+        "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
+        " from (select *, state in ('pending', 'sending', 'uncertain', 'held') as open from outbox) group by channel"
+    )
+    return [dict(row) for row in db.execute(query)]
+
+
+def _end(turn: Turn, letter: Letter, state: Delivery, error: str | None) -> None:
+    turn.db.execute(
+        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(turn.now), error, letter.id)
+    )
+    turn.tell(Told(letter.id, letter.channel, state, error=error or ""))
+
+
+def _letter(row: sqlite3.Row) -> Letter:
+    return Letter(
+        id=row["id"],
+        key=row["key"],
+        channel=row["channel"],
+        whom=row["whom"],
+        run_id=row["run_id"],
+        kind=row["kind"],
+        name=row["name"],
+        trigger=row["trigger"],
+        slot=moment(row["slot"]),
+        part=row["part"],
+        parts=row["parts"],
+        title=row["title"],
+        text=row["text"],
+        attempts=row["attempts"],
+        created_at=moment(row["created_at"]),
+        doubted=row["doubted_at"] is not None,
+        notice=row["notice"],
+        error=row["error"],
+    )

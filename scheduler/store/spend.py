@@ -1,0 +1,108 @@
+"""Spending: what has been spent on each day, by each entry with a budget and by all, kept as a sum."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from scheduler.engine.turn import Turn
+from scheduler.model.budget import Account, Amount, Budget, Scope
+from scheduler.model.timestamps import millis
+
+KEPT = timedelta(days=100)  # a clock that is set back by less finds what the day has had
+
+
+def spent(db: sqlite3.Connection, account: Account) -> Amount:
+    """What a day has had so far, reservations included."""
+    row = db.execute("select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", account.key).fetchone()
+    return Amount(*row) if row else Amount()
+
+
+def reserve(turn: Turn, account: Account, budget: Budget, amount: Amount) -> None:
+    """Add to what a day has had; the row keeps the budget as it stands now, for whoever reads without a config."""
+    turn.db.execute(
+        "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set nanos = nanos + excluded.nanos,"
+        " tokens = tokens + excluded.tokens, runs = runs + excluded.runs, ends_at = excluded.ends_at,"
+        " usd_per_day = excluded.usd_per_day, tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day",
+        (
+            *account.key, amount.nanos, amount.tokens, amount.runs, millis(budget.ends(account.day)),
+            budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
+        ),
+    )  # fmt: skip
+
+
+def change(turn: Turn, accounts: Iterable[Account], by: Amount) -> None:
+    """Put what was taken in the place of what was reserved."""
+    turn.db.executemany(
+        "update spend set nanos = nanos + ?, tokens = tokens + ?, runs = runs + ? where day = ? and kind = ? and name = ?",
+        [(by.nanos, by.tokens, by.runs, *account.key) for account in accounts],
+    )
+
+
+def charge(turn: Turn, run_id: int, by: Amount) -> None:
+    """Note in the run's row what it counts for in its budgets."""
+    turn.db.execute(
+        "update run set charged_nanos = coalesce(charged_nanos, 0) + ?, charged_tokens = coalesce(charged_tokens, 0) + ?"
+        " where id = ?",
+        (by.nanos, by.tokens, run_id),
+    )
+
+
+def days(db: sqlite3.Connection, now: datetime) -> dict[tuple[str, str, str], Amount]:
+    """What each day has had that may be today somewhere, by day, kind and name."""
+    rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (_yesterday(now),))
+    return {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
+
+
+def today(db: sqlite3.Connection, now: datetime) -> dict[Scope, sqlite3.Row]:
+    """The days that have begun and are not over, by scope, with the budgets as they last stood."""
+    rows = db.execute("select * from spend where day >= ? and ends_at > ? order by day desc", (_yesterday(now), millis(now)))
+    return {(row["kind"], row["name"]): row for row in rows}
+
+
+def near(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
+    """The days that may be today somewhere, or that a clock which was set back has still to come to."""
+    return db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
+
+
+def bound(turn: Turn, account: Account, budget: Budget) -> None:
+    """Let a day show this budget."""
+    turn.db.execute(
+        "update spend set ends_at = ?, usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
+        " where day = ? and kind = ? and name = ?",
+        (
+            millis(budget.ends(account.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day, *account.key,
+        ),
+    )  # fmt: skip
+
+
+def end(turn: Turn, account: Account) -> None:
+    """Let a day be over, for it is no budget's any more, or was before."""
+    query = "update spend set ends_at = min(ends_at, ?) where day = ? and kind = ? and name = ?"
+    turn.db.execute(query, (millis(turn.now), *account.key))
+
+
+def amount(row: sqlite3.Row) -> Amount:
+    """What the day of this row has had."""
+    return Amount(row["nanos"], row["tokens"], row["runs"])
+
+
+def budget_of(row: sqlite3.Row) -> Budget:
+    """The budget as it stood when this row was last written; its zone is that of the row's times."""
+    return Budget(ZoneInfo("UTC"), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"])
+
+
+def _yesterday(now: datetime) -> str:
+    """A date that no zone has left yet, or only just."""
+    return (now - timedelta(days=1)).date().isoformat()
+
+
+def forget(turn: Turn) -> None:
+    """Remove the days that no clock will come back to, a few at a time."""
+    turn.db.execute(
+        "delete from spend where (day, kind, name) in (select day, kind, name from spend where day < ? order by day limit 500)",
+        ((turn.now - KEPT).date().isoformat(),),
+    )

@@ -1,0 +1,34 @@
+"""Stalls: when the daemon stood still although it was not down, because it was stopped or had no processor or disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.engine.turn import Turn
+from scheduler.model.timestamps import millis, moment
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A turn was to begin at `since` and began at `until`."""
+
+    since: datetime
+    until: datetime
+
+
+def note(turn: Turn, late: timedelta) -> None:
+    """Remember that this turn began late."""
+    turn.db.execute("insert into stall (since, until) values (?, ?)", (millis(turn.now - late), millis(turn.now)))
+
+
+def between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Stall]:
+    """The stalls that touch a time."""
+    rows = db.execute("select * from stall where until >= ? and since < ? order by id", (millis(begin), millis(end)))
+    return [Stall(moment(row["since"]), moment(row["until"])) for row in rows]
+
+
+def forget(turn: Turn, keep: timedelta) -> None:
+    """They are remembered no longer than the history."""
+    turn.db.execute("delete from stall where until < ?", (millis(turn.now - keep),))

@@ -1,0 +1,396 @@
+"""Waiting wakes: kept, merged, spaced, and ended only when an agent has heard them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.engine.turn import Turn
+from scheduler.model.events import WakeTold
+from scheduler.model.outcome import Kind, WakeResult
+from scheduler.model.timestamps import bound, iso, millis, moment, optional
+from scheduler.model.wake import FLOOD, GAP, Wake, clip
+from scheduler.store import entries
+from scheduler.store.entries import Standing
+
+SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = :source and sender = :sender and token = :token"
+
+OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of this file, as below)
+
+# A wake starts a run no later than the one that it joins would have, unless it has just been refused.
+MERGE = f"""
+update wake set count = count + 1, text = :text, outcome = :outcome, updated_at = :now,
+  tries = case when :urgent then 0 else tries end, run_id = coalesce(:run, run_id),
+  waits_for = case when :refused or :start < coalesce(due_at, :start + 1) then :waits_for else waits_for end,
+  due_at = case when :refused then :start else min(coalesce(due_at, :start), coalesce(:start, due_at)) end
+where {SAME_SENDER} returning id
+"""  # noqa: S608
+
+JOIN_NEWER = f"""
+update wake set count = count + :more, tries = max(tries, :tries), due_at = coalesce(due_at, :again_at)
+where {SAME_SENDER} returning id
+"""  # noqa: S608
+
+
+def put(
+    turn: Turn,
+    standing: Standing,
+    wake: Wake,
+    due_at: datetime | None,
+    *,
+    waits_for: str | None = None,
+    refused_by: int | None = None,
+    held_until: datetime | None = None,
+) -> int:
+    """Keep a wake until its agent has been told it; gives the id of the row that holds it.
+
+    Wakes of one source, sender and token merge: a count, and the last text. `due_at` says when it may start a run (None: only
+    together with another), `waits_for` why not at once, `refused_by` the row of the run that was refused. Until `held_until` it
+    starts nothing by itself, for others are to come with it; `let_go` ends that.
+    """
+    row_id = _merge(turn, wake, due_at, waits_for, refused_by) or _insert(turn, wake, due_at, waits_for, refused_by, held_until)
+    if waits_for is not None:
+        _tell(turn, wake, WakeResult.DEFERRED, final=False)
+    _look_again(turn, standing)
+    return row_id
+
+
+def of_sender(turn: Turn, wake: Wake) -> Wake | None:
+    """The waiting wake of the same sender, with which this one would merge."""
+    if not _may_wait(turn, wake.kind, wake.name):
+        return None
+    row = turn.db.execute(OF_SENDER, _sender(wake)).fetchone()
+    return _wake(row) if row else None
+
+
+def rows_by_token(turn: Turn, kind: Kind, name: str) -> dict[str, int]:
+    """How many rows each token has that are still to be told; those of people and jobs are under the empty name."""
+    query = "select token, count(*) from wake where kind = ? and name = ? and state in ('waiting', 'taken') group by token"
+    return dict(turn.db.execute(query, (kind, name)).fetchall())
+
+
+def waiting_for(turn: Turn, kind: Kind, name: str, reasons: Iterable[str]) -> tuple[str, datetime | None] | None:
+    """For which of these reasons a wake of an entry waits, and when it starts a run; None where none waits for any."""
+    if not _may_wait(turn, kind, name):
+        return None
+    query = (
+        "select waits_for, due_at from wake where kind = ? and name = ? and state = 'waiting'"
+        " and waits_for in (select value from json_each(?)) limit 1"
+    )
+    row = turn.db.execute(query, (kind, name, json.dumps(list(reasons)))).fetchone()
+    return (row["waits_for"], optional(row["due_at"])) if row else None
+
+
+def let_go(turn: Turn, standing: Standing) -> None:
+    """Let the wakes of an agent that were held for others start their run."""
+    if _may_wait(turn, standing.kind, standing.name):
+        turn.db.execute(
+            "update wake set held_until = null where kind = ? and name = ? and state = 'waiting'", (standing.kind, standing.name)
+        )
+        _look_again(turn, standing)
+
+
+def remind(turn: Turn, kind: Kind, name: str, *, refused_only: bool) -> None:
+    """Let the waiting wakes of an entry start a run now that would have waited for a slot; or those alone that were refused."""
+    if _may_wait(turn, kind, name):
+        turn.db.execute(
+            "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting' and due_at is null"
+            " and (waits_for is not null or not ?)",
+            (millis(turn.now), kind, name, refused_only),
+        )
+
+
+def put_off(turn: Turn, reasons: Iterable[str]) -> list[Standing]:
+    """The entries whose wakes start a run only later, for one of these reasons."""
+    rows = turn.db.execute(
+        "select kind, name from wake where state = 'waiting' and due_at > ?"
+        " and waits_for in (select value from json_each(?)) group by kind, name order by min(id)",
+        (millis(turn.now), json.dumps(list(reasons))),
+    ).fetchall()
+    return [entries.get(turn, Kind(row["kind"]), row["name"]) for row in rows]
+
+
+def begin_by(turn: Turn, standing: Standing, at: datetime) -> None:
+    """Let the waiting wakes of an entry that are to start a run later start it by then, if the gap allows it."""
+    turn.db.execute(
+        "update wake set due_at = min(due_at, ?) where kind = ? and name = ? and state = 'waiting'",  # null stays null
+        (millis(_after_gap(turn, standing, at)), standing.kind, standing.name),
+    )
+    _look_again(turn, standing)
+
+
+def _look_again(turn: Turn, standing: Standing) -> None:
+    """Look at the entry as soon as a wake may start a run of it, unless one is open."""
+    at = next_start(turn, standing.kind, standing.name)
+    sooner = at is not None and (standing.due_at is None or at < standing.due_at)
+    if sooner and entries.open_run(turn.db, standing.kind, standing.name) is None:
+        entries.save(turn, standing, standing._replace(due_at=at))
+
+
+def _after_gap(turn: Turn, standing: Standing, at: datetime) -> datetime:
+    return at if standing.last_woken_at is None else max(at, standing.last_woken_at + turn.limits.wake_gap)
+
+
+def _sender(wake: Wake) -> dict[str, str]:
+    return {"kind": wake.kind, "name": wake.name, "source": wake.source, "sender": wake.sender, "token": wake.token}
+
+
+def _merge(turn: Turn, wake: Wake, due_at: datetime | None, waits_for: str | None, refused_by: int | None) -> int | None:
+    """Join the row that waits for the same sender. It starts a run no later than it would have, unless it has been refused."""
+    start, is_refused = bound(due_at), waits_for not in (None, GAP, FLOOD)
+    row = turn.db.execute(
+        MERGE,
+        _sender(wake)
+        | {"text": clip(wake.text), "outcome": wake.outcome, "now": millis(turn.now), "urgent": wake.urgent}
+        | {"run": refused_by, "refused": is_refused, "start": start, "waits_for": waits_for},
+    ).fetchone()
+    if row is None:
+        return None
+    _tell(turn, wake, WakeResult.JOINED)
+    return int(row["id"])
+
+
+def _insert(
+    turn: Turn, wake: Wake, due_at: datetime | None, waits_for: str | None, refused_by: int | None, held_until: datetime | None
+) -> int:
+    now = millis(turn.now)
+    _note_waiting(turn, wake.kind, wake.name)
+    row = turn.db.execute(
+        "insert into wake (kind, name, source, sender, token, text, outcome, created_at, updated_at, due_at, held_until,"
+        " waits_for, run_id, state) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting') returning id",
+        (
+            wake.kind, wake.name, wake.source, wake.sender, wake.token, clip(wake.text), wake.outcome, now, now,
+            bound(due_at), bound(held_until), waits_for, refused_by,
+        ),
+    ).fetchone()  # fmt: skip
+    return int(row["id"])
+
+
+def next_start(turn: Turn, kind: Kind, name: str) -> datetime | None:
+    """When the next waiting wake of an entry wants to start a run."""
+    if not _may_wait(turn, kind, name):
+        return None
+    query = "select min(max(due_at, coalesce(held_until, 0))) from wake where kind = ? and name = ? and state = 'waiting'"
+    return optional(turn.db.execute(query, (kind, name)).fetchone()[0])
+
+
+def impatient(db: sqlite3.Connection, until: datetime) -> bool:
+    """Whether any waiting wake is going to start a run by itself before long."""
+    query = "select 1 from wake where state = 'waiting' and due_at <= ? limit 1"
+    return db.execute(query, (millis(until),)).fetchone() is not None
+
+
+def starter(turn: Turn, kind: Kind, name: str) -> Wake | None:
+    """The wake that starts a run now, if one does: the one that has waited longest."""
+    if not _may_wait(turn, kind, name):
+        return None
+    row = turn.db.execute(
+        "select * from wake where kind = ? and name = ? and state = 'waiting'"
+        " and max(due_at, coalesce(held_until, 0)) <= ? order by due_at, id limit 1",
+        (kind, name, millis(turn.now)),
+    ).fetchone()
+    return _wake(row) if row else None
+
+
+def take(turn: Turn, kind: Kind, name: str, run_id: int, first: Wake | None) -> tuple[Wake, ...]:
+    """Give every waiting wake to a run; `first` is the one that started it, all others ride along."""
+    if not _may_wait(turn, kind, name):
+        return ()
+    rows = turn.db.execute(
+        "update wake set state = 'taken', run_id = ?, started = id = ? where kind = ? and name = ? and state = 'waiting'"
+        " returning *",
+        (run_id, first.id if first else 0, kind, name),
+    ).fetchall()
+    return tuple(sorted((_wake(row) for row in rows), key=lambda wake: wake.id))
+
+
+def taken_by(db: sqlite3.Connection, run_id: int) -> tuple[Wake, ...]:
+    """The wakes that a run holds."""
+    rows = db.execute("select * from wake where run_id = ? and state = 'taken' order by id", (run_id,)).fetchall()
+    return tuple(_wake(row) for row in rows)
+
+
+def heard(turn: Turn, run_id: int, result: WakeResult | None = None) -> None:
+    """End the wakes of a run that has told them; `result` is what became of them all if it was something else."""
+    rows = turn.db.execute(
+        "update wake set state = 'ended', updated_at = ? where run_id = ? and state = 'taken' returning *",
+        (millis(turn.now), run_id),
+    ).fetchall()
+    for wake in sorted((_wake(row) for row in rows), key=lambda wake: wake.id):
+        _tell(turn, wake, result or _told_as(wake))
+
+
+def _told_as(wake: Wake) -> WakeResult:
+    """How a wake was told that has been: late, because something kept it from being told at first, by its own run or another."""
+    if wake.tries or wake.waits_for not in (None, GAP):
+        return WakeResult.DEFERRED
+    return WakeResult.STARTED if wake.started else WakeResult.JOINED
+
+
+def give_back(turn: Turn, run_id: int, again_at: datetime | None = None, why: str | None = None) -> None:
+    """Let the wakes of a run that did not tell them wait for the next one; they start none by themselves before `again_at`.
+
+    `why` is what that run ended by.
+    """
+    taken = taken_by(turn.db, run_id)
+    for wake in taken:
+        _join_newer(turn, wake, again_at)
+        _tell(turn, wake, WakeResult.DEFERRED, final=False)
+    turn.db.execute(
+        "update wake set state = 'waiting', tries = tries + 1, started = 0, due_at = ?, waits_for = coalesce(?, waits_for)"
+        " where run_id = ? and state = 'taken'",
+        (bound(again_at), why, run_id),
+    )
+    if taken:
+        _note_waiting(turn, taken[0].kind, taken[0].name)
+
+
+def _join_newer(turn: Turn, wake: Wake, again_at: datetime | None) -> None:
+    """Where the same sender has asked again during the run, its newer text waits for both."""
+    newer = turn.db.execute(
+        JOIN_NEWER,
+        _sender(wake) | {"more": wake.count, "tries": wake.tries + 1, "again_at": bound(again_at)},
+    ).fetchone()
+    if newer is not None:
+        turn.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (millis(turn.now), wake.id))
+        _tell(turn, wake, WakeResult.JOINED)
+
+
+def space(turn: Turn, kind: Kind, name: str, gap: timedelta) -> None:
+    """Let wakes that came during a run start the next one only after the gap."""
+    if not _may_wait(turn, kind, name):
+        return
+    start = millis(turn.now + gap)
+    turn.db.execute(
+        "update wake set due_at = ?, waits_for = coalesce(waits_for, ?)"
+        " where kind = ? and name = ? and state = 'waiting' and due_at < ?",
+        (start, GAP if gap else None, kind, name, start),
+    )
+
+
+def expire(turn: Turn) -> list[Wake]:
+    """End the wakes that have waited longer than `wake_keep`, and give them; forget what nobody can look at any more.
+
+    The texts of a run stay as long as its row, all others as long again as they were kept.
+    """
+    last = millis(turn.now - turn.limits.wake_keep)
+    rows = turn.db.execute(
+        "update wake set state = 'ended', updated_at = ? where state = 'waiting' and updated_at < ? returning *",
+        (millis(turn.now), last),
+    ).fetchall()
+    expired = sorted((_wake(row) for row in rows), key=lambda wake: wake.id)
+    for wake in expired:
+        _tell(turn, wake, WakeResult.EXPIRED)
+    turn.db.execute(
+        "delete from wake where state = 'ended' and updated_at < ?"
+        " and (run_id is null or not exists (select 1 from run where run.id = wake.run_id))",
+        (last,),
+    )
+    return expired
+
+
+def drop(turn: Turn, kind: Kind, name: str) -> None:
+    """End all waiting wakes of an entry that is no more."""
+    rows = turn.db.execute(
+        "update wake set state = 'ended', updated_at = ? where kind = ? and name = ? and state = 'waiting' returning *",
+        (millis(turn.now), kind, name),
+    ).fetchall()
+    for row in rows:
+        _tell(turn, _wake(row), WakeResult.EXPIRED)
+
+
+def reject(turn: Turn, wake: Wake, why: str | None = None) -> None:
+    """Say that a wake is not taken at all."""
+    turn.tell(WakeTold(wake.name, wake.source, wake.sender, WakeResult.REJECTED, problem=why))
+
+
+def progress(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
+    """Where a wake stands: its state, and the run that last took it."""
+    row = db.execute("select state, run_id from wake where id = ?", (wake_id,)).fetchone()
+    return dict(row) if row else None
+
+
+def of_run(db: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:
+    """The wakes that a run was to tell last, with their whole texts, as plain data."""
+    query = "select id, source, sender, count, outcome, state, created_at, text from wake where run_id = ? order by id"
+    return [dict(row) | {"created_at": iso(moment(row["created_at"]))} for row in db.execute(query, (run_id,))]
+
+
+def one(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:
+    """The row of one wake."""
+    row: sqlite3.Row | None = db.execute("select * from wake where id = ?", (wake_id,)).fetchone()
+    return row
+
+
+def next_of(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.Row | None:
+    """The row of the waiting wake of an entry that starts a run first; one that starts none comes last."""
+    row: sqlite3.Row | None = db.execute(
+        "select * from wake where kind = ? and name = ? and state = 'waiting'"
+        " order by due_at is null, max(due_at, coalesce(held_until, 0)), id limit 1",
+        (kind, name),
+    ).fetchone()
+    return row
+
+
+def waiting(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """How many wakes wait, by agent."""
+    query = "select name, count(*) as rows from wake where state = 'waiting' and kind = ? group by name order by name"
+    return [dict(row) for row in db.execute(query, (Kind.HEARTBEAT,))]
+
+
+# One seek for each entry that a wake waits for: a thousand wakes of one agent cost no more than one.
+EACH_WAITED_FOR = """
+with recursive each (wake) as (
+  select (select id from wake where state = 'waiting' order by kind, name limit 1)
+  union all
+  select (select following.id from wake as following join wake as last on last.id = each.wake
+    where following.state = 'waiting' and (following.kind, following.name) > (last.kind, last.name)
+    order by following.kind, following.name limit 1)
+  from each where each.wake is not null
+)
+select kind, name from each join wake on wake.id = each.wake
+"""
+
+
+def _may_wait(turn: Turn, kind: Kind, name: str) -> bool:
+    """Whether any wake waits for an entry. One question a turn answers it for all: most beats have no wake to look for."""
+    if turn.waited_for is None:
+        turn.waited_for = {(row[0], row[1]) for row in turn.db.execute(EACH_WAITED_FOR)}
+    return (kind, name) in turn.waited_for
+
+
+def _note_waiting(turn: Turn, kind: Kind, name: str) -> None:
+    if turn.waited_for is not None:
+        turn.waited_for.add((kind, name))
+
+
+def count(db: sqlite3.Connection, kind: Kind, name: str) -> int:
+    """How many wakes wait for one entry."""
+    query = "select count(*) from wake where kind = ? and name = ? and state = 'waiting'"
+    return int(db.execute(query, (kind, name)).fetchone()[0])
+
+
+def _wake(row: sqlite3.Row) -> Wake:
+    return Wake(
+        name=row["name"],
+        source=row["source"],
+        sender=row["sender"],
+        text=row["text"],
+        outcome=row["outcome"],
+        urgent=row["due_at"] is not None,
+        count=row["count"],
+        tries=row["tries"],
+        id=row["id"],
+        kind=Kind(row["kind"]),
+        token=row["token"],
+        waits_for=row["waits_for"],
+        started=bool(row["started"]),
+    )
+
+
+def _tell(turn: Turn, wake: Wake, result: WakeResult, *, final: bool = True) -> None:
+    if wake.kind is Kind.HEARTBEAT:
+        turn.tell(WakeTold(wake.name, wake.source, wake.sender, result, final))

@@ -1,0 +1,1 @@
+"""What the daemon needs of the operating system: processes, locks, limits, files."""

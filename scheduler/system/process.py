@@ -1,0 +1,382 @@
+"""Starts child processes and ends them together with their process groups; the only module that does."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal
+
+from heartbeat.threads import wait_to_the_end
+from scheduler.model.secret import Secret
+from scheduler.system.file_limits import is_scarcity
+
+Why = Literal["timeout", "cancelled", "shutdown"]
+
+MARK = "HEARTBEATD_RUN"
+INHERITED = ("PATH", "HOME", "LANG")
+GRACE = 2.0  # seconds from TERM to KILL
+FLOOD = 64 * 1024 * 1024  # bytes of output beyond which a child is ended for it
+ERRORS_KEPT = 16 * 1024
+PIPE_MAX = 1024 * 1024  # the most that a pipe holds (fs.pipe-max-size): one read of this size empties it
+CHUNK = 64 * 1024
+GLANCE = 0.02  # seconds between looks at what the kernel does not announce
+SPAWNERS = 4  # threads; starting a program blocks until it has been loaded, which a dead network folder can delay for good
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one child ended.
+
+    `exit_code` is negative for a signal and None when nothing was started. `output` is the kept part of stdout, `size` how many
+    bytes there were, `truncated` says that these are more, `errors` is the tail of stderr. `problem` says in one line why the
+    child could not be started or was stopped for its own fault. `ended_by` names who ended it; None: it ended by itself.
+    """
+
+    exit_code: int | None
+    output: bytes
+    errors: bytes
+    truncated: bool
+    timed_out: bool
+    problem: str | None
+    ended_by: Why | None
+    size: int = 0
+
+
+class Children:
+    """The children of one run. Each has HEARTBEATD_RUN=`mark` in its environment, by which an orphan is known.
+
+    To be used in the thread of one event loop.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self._living: set[_Child] = set()
+        self._why: Why | None = None
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = CHUNK,
+        keep_tail: bool = False,
+        inherited: Sequence[int] = (),
+        timeout: timedelta | None = None,
+    ) -> Ended:
+        """Start `argv` (no shell), feed it `stdin` and wait until it has ended, even if the waiting task is cancelled.
+
+        What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
+        `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end`, it alone. A
+        program that cannot be started is a `problem`, and an exception only where the system has no room for any. After `end`
+        nothing is started any more. The descriptors in `inherited` stay open in it.
+        """
+        if self._why:
+            return _never_started(problem=None, why=self._why)
+        try:
+            spawned = _spawn(lambda: _popen(argv, environment(env, self.mark), cwd, inherited))
+            process = await wait_to_the_end(asyncio.wrap_future(spawned))
+        except (OSError, ValueError, RuntimeError) as error:
+            if is_scarcity(error):
+                raise
+            return _never_started(problem=_why_not(error, argv[0], cwd, env), why=None)
+        child = _Child(process, stdin, Kept(keep, tail=keep_tail))
+        self._living.add(child)
+        if self._why:
+            child.stop(self._why)
+        alarm = asyncio.get_running_loop().call_later(timeout.total_seconds(), child.stop, "timeout") if timeout else None
+        try:
+            return await wait_to_the_end(child.ended)
+        finally:
+            self._living.discard(child)
+            if alarm:
+                alarm.cancel()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run was ended from outside."""
+        return self._why is not None
+
+    def end(self, why: Why) -> None:
+        """End the group of every child: TERM now, KILL after 2 s. The first reason given stays."""
+        self._why = self._why or why
+        for child in list(self._living):
+            child.stop(why)
+
+
+def environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
+    """All that a child sees: PATH, HOME and LANG of ours, then `env` with its secrets in plain text, then the mark."""
+    ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    return ours | {name: _plain(value) for name, value in env.items()} | {MARK: mark}
+
+
+class Kept:
+    """The first or the last `limit` bytes of a stream, in bounded memory, and the count of all of it."""
+
+    def __init__(self, limit: int, *, tail: bool) -> None:
+        self._limit = limit
+        self._tail = tail
+        self._data = bytearray()
+        self.total = 0
+
+    @property
+    def truncated(self) -> bool:
+        return self.total > self._limit
+
+    def add(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        if not self._tail:
+            self._data += chunk[: self._limit - len(self._data)]
+            return
+        self._data += chunk
+        if len(self._data) > self._limit:
+            del self._data[: -self._limit]
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._data)
+
+
+class _Child:
+    """One started process: its pipes, which the event loop serves, and the end of its group. `ended` is set when it is over.
+
+    The group is signalled only while its number is surely ours: until the leader is reaped, and from then on while a member
+    of it is found alive, since the kernel gives the number to nobody else as long as there is one.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, output: Kept) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        self._process = process
+        self._unsent = memoryview(stdin)
+        self._output = output
+        self._errors = Kept(ERRORS_KEPT, tail=True)
+        self._killer: asyncio.TimerHandle | None = None
+        self._killed = False
+        self._why: Why | None = None
+        self._flooded = False
+        assert process.stdin and process.stdout and process.stderr
+        self._stdin = process.stdin
+        self._sources = {process.stdout.fileno(): self._output, process.stderr.fileno(): self._errors}
+        for fd in self._sources:
+            os.set_blocking(fd, False)
+            self._loop.add_reader(fd, self._drain, fd)
+        os.set_blocking(self._stdin.fileno(), False)
+        self._loop.add_writer(self._stdin.fileno(), self._feed)
+        self._pidfd = _pidfd(process.pid)
+        if self._pidfd is None:
+            self._look()
+        else:
+            self._loop.add_reader(self._pidfd, self._leader_gone)
+
+    def stop(self, why: Why | None) -> None:
+        """TERM now and KILL after the grace; once begun, nothing changes it."""
+        if self.ended.done() or self._killer is not None:
+            return
+        self._why = why
+        _signal_group(self._process.pid, signal.SIGTERM)
+        self._killer = self._loop.call_later(GRACE, self._kill)
+
+    def _kill(self) -> None:
+        if not self.ended.done():
+            self._killed = True
+            _signal_group(self._process.pid, signal.SIGKILL)
+
+    def _look(self) -> None:
+        """Without a pidfd: see every 20 ms whether the leader has ended."""
+        if self._process.poll() is None:
+            self._loop.call_later(GLANCE, self._look)
+        else:
+            self._leader_gone()
+
+    def _leader_gone(self) -> None:
+        """The process itself has ended, whoever still holds its pipes; one that is being ended takes its whole group along."""
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        if self._killer is not None:
+            self._process.wait()
+            if _signal_group(self._process.pid, 0) and not self._killed:
+                self._loop.call_later(GLANCE, self._leader_gone)
+                return
+            self._killer.cancel()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Take what is left in the pipes, without waiting for whoever else holds them, and close our ends."""
+        self._process.wait()
+        for fd in list(self._sources):
+            self._drain(fd, PIPE_MAX)
+        for fd in self._sources:
+            self._loop.remove_reader(fd)
+        self._close_stdin()
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe
+            pipe.close()
+        if not self.ended.done():
+            self.ended.set_result(self._how())
+
+    def _feed(self) -> None:
+        try:
+            sent = os.write(self._stdin.fileno(), self._unsent[:CHUNK])
+        except BlockingIOError:
+            return
+        except OSError:  # it does not want more
+            sent = len(self._unsent)
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._close_stdin()
+
+    def _close_stdin(self) -> None:
+        if not self._stdin.closed:
+            self._loop.remove_writer(self._stdin.fileno())
+            with suppress(OSError):
+                self._stdin.close()
+
+    def _drain(self, fd: int, size: int = CHUNK) -> None:
+        try:
+            chunk = os.read(fd, size)
+        except BlockingIOError:
+            return
+        if chunk:
+            self._sources[fd].add(chunk)
+            self._check_flood()
+            return
+        self._loop.remove_reader(fd)
+        del self._sources[fd]
+
+    def _check_flood(self) -> None:
+        if not self._flooded and max(self._output.total, self._errors.total) > FLOOD:
+            self._flooded = True
+            self.stop(None)
+
+    def _how(self) -> Ended:
+        return Ended(
+            exit_code=self._process.returncode,
+            output=bytes(self._output),
+            errors=bytes(self._errors),
+            truncated=self._output.truncated or self._flooded,
+            timed_out=self._why == "timeout",
+            problem=f"wrote more than {FLOOD // 1024 // 1024} MiB and was ended for it" if self._flooded else None,
+            ended_by=self._why,
+            size=self._output.total,
+        )
+
+
+class _Spawners:
+    """A few daemon threads that start programs; more programs than threads wait for their turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = SimpleQueue()
+        self._threads = 0
+        self._unstarted = 0
+
+    def __call__(self, start: Callable[[], subprocess.Popen[bytes]]) -> Future[subprocess.Popen[bytes]]:
+        """What `start` gives, once a thread has come to it. RuntimeError if there is no thread, and none can be had."""
+        started: Future[subprocess.Popen[bytes]] = Future()
+        with self._lock:
+            if self._unstarted >= self._threads and self._threads < SPAWNERS:
+                self._add_thread()
+            self._unstarted += 1
+        self._wanted.put((start, started))
+        return started
+
+    def _add_thread(self) -> None:
+        try:
+            threading.Thread(target=self._work, name="heartbeatd-spawn", daemon=True).start()
+        except RuntimeError:  # the machine has no thread left: those that are there come to it
+            if not self._threads:
+                raise
+            return
+        self._threads += 1
+
+    def _work(self) -> None:
+        while True:
+            start, started = self._wanted.get()
+            try:
+                started.set_result(start())
+            except BaseException as error:  # noqa: BLE001 (it is raised in the task that waits for the child)
+                started.set_exception(error)
+            with self._lock:
+                self._unstarted -= 1
+
+
+_spawn = _Spawners()
+
+
+def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
+        list(argv),
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        close_fds=True,
+        pass_fds=inherited,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+    )
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Signal a process group (0 only asks); False when nobody is left in it."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # there is somebody, but he changed his user
+        return True
+    return True
+
+
+def _plain(value: object) -> str:
+    return value.reveal() if isinstance(value, Secret) else str(value)
+
+
+def _never_started(problem: str | None, why: Why | None) -> Ended:
+    return Ended(None, b"", b"", truncated=False, timed_out=why == "timeout", problem=problem, ended_by=why)
+
+
+def _why_not(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:
+    """One line on why nothing was started, from what exec and chdir say."""
+    if not isinstance(error, OSError):
+        return f"cannot start {program!r}: {error}"
+    if error.filename is not None and Path(error.filename) == cwd:
+        return f"cannot enter the working folder {str(cwd)!r}: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and "/" in program and (cwd / program).exists():
+        return f"cannot start {program!r}: the interpreter named in its first line does not exist"
+    if isinstance(error, FileNotFoundError):
+        return f"no such program: {program!r}; {_where(program, cwd, env)}"
+    if isinstance(error, PermissionError):
+        return f"may not run {program!r}: it is not executable (chmod +x); {_where(program, cwd, env)}"
+    if error.errno == errno.ENOEXEC:
+        return f"cannot start {program!r}: it is neither a binary nor does it begin with '#!'"
+    return f"cannot start {program!r}: {error.strerror}"
+
+
+def _where(program: str, cwd: Path, env: Mapping[str, object]) -> str:
+    """Where a program was looked for; a PATH that is a secret shows as one."""
+    return f"looked in {cwd}" if "/" in program else f"PATH is {env.get('PATH', os.environ.get('PATH', os.defpath))}"
+
+
+def _pidfd(pid: int) -> int | None:
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel, or a sandbox that does not know the call
+        return None

@@ -1,0 +1,98 @@
+"""Reports readiness, watchdog pings, reloads and the stop to systemd, where the service wants that (`Type=notify`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from socket import AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, socket
+
+from scheduler.system.log import event
+
+PATIENCE = 1.0  # seconds that a message waits for room; systemd reads at once, unless it hangs itself
+STATUS_MAX = 1000  # characters
+
+
+class ServiceManager:
+    """The service manager that started this process, by the protocol of sd_notify(3).
+
+    `environ` has NOTIFY_SOCKET where messages are wanted, WATCHDOG_USEC where pings are, and WATCHDOG_PID if these are to come
+    from one process. Without NOTIFY_SOCKET every call does nothing. A message that cannot be sent is logged once and is no error.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._address = _address(environ.get("NOTIFY_SOCKET", ""))
+        # Opened once and kept: when open files run out, the pings must not stop.
+        self._socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC) if self._address else None
+        if self._socket:
+            self._socket.settimeout(PATIENCE)
+        self._ping_every = _watchdog_seconds(environ) / 2 if self._address else 0.0
+        self._next_ping = 0.0
+        self._status = ""
+        self._has_failed = False
+
+    def report_ready(self) -> None:
+        """The daemon has started."""
+        self._send("READY=1")
+
+    def report_stopping(self, takes: float) -> None:
+        """The daemon stops, which may take so many seconds, even if the unit's TimeoutStopSec= is shorter."""
+        self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={takes * 1e6:.0f}")
+
+    @contextmanager
+    def reloading(self, steady: float) -> Iterator[None]:
+        """A reload is in progress within the context. `steady` is the monotonic clock, in seconds."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={steady * 1e6:.0f}")
+        try:
+            yield
+        finally:
+            self._send("READY=1")
+
+    def report_status(self, text: str) -> None:
+        """One line for `systemctl status`; sent when it has changed."""
+        line = " ".join(text.split())[:STATUS_MAX]
+        if line != self._status:
+            self._status = line
+            self._send(f"STATUS={line}")
+
+    def ping(self, steady: float) -> float | None:
+        """Say that the caller's thread is alive, if that is due; gives the seconds until it is again, None if never.
+
+        It is due after half of the time after which systemd takes us for dead.
+        """
+        if not self._ping_every:
+            return None
+        if steady >= self._next_ping:
+            self._next_ping = steady + self._ping_every
+            self._send("WATCHDOG=1")
+        return self._next_ping - steady
+
+    def close(self) -> None:
+        """Send nothing any more."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, message: str) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendto(message.encode(), self._address)
+        except OSError as error:
+            if not self._has_failed:
+                event(logging.WARNING, "systemd_unreachable", problem=str(error))
+            self._has_failed = True
+
+
+def _address(text: str) -> str:
+    """A path, or with '@' a name in the abstract namespace; other kinds of sockets are none of ours."""
+    return text.replace("@", "\0", 1) if text.startswith("@") else text if text.startswith("/") else ""
+
+
+def _watchdog_seconds(environ: Mapping[str, str]) -> float:
+    """After how long a silence systemd restarts us; 0 if it does not watch this process."""
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0
+    limit = environ.get("WATCHDOG_USEC", "")
+    return int(limit) / 1e6 if limit.isdecimal() else 0.0

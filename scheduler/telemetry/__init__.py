@@ -1,0 +1,1 @@
+"""Writes the log and the Prometheus metrics."""

@@ -1,0 +1,189 @@
+"""What a declared entry can come to: the triggers, outcomes and reasons that its config makes possible, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cron.job import Job
+from heartbeat import items
+from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner, PythonRunner, Runner
+from scheduler.model.circuit import Circuit
+from scheduler.model.outcome import Outcome, Skip, Suppression, Trigger
+from scheduler.model.settings import Settings
+from scheduler.work import asking
+
+BY_HAND = (Trigger.MANUAL, Trigger.API)
+FROM_OUTSIDE = (*BY_HAND, Trigger.WEBHOOK)
+UNLUCKY = (Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED)
+
+
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """Closed sets of words; `sources` are those of its wakes, empty for what is not woken."""
+
+    triggers: tuple[Trigger, ...]
+    outcomes: tuple[Outcome, ...]
+    suppressions: tuple[Suppression, ...]
+    skips: tuple[Skip, ...]
+    sources: tuple[Trigger, ...]
+    models: tuple[str, ...] = ()
+    has_precheck: bool = False
+
+
+def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> Possible:
+    """What an agent's heartbeat can come to, `bounded` by a budget or not; a disabled one only refuses wakes."""
+    sources = (*((Trigger.CRON,) if woken_by_jobs else ()), *FROM_OUTSIDE)
+    if not beat.enabled:
+        return Possible((), (), (), (Skip.DISABLED,), sources)
+    return Possible(
+        triggers=(
+            *((Trigger.INTERVAL,) if beat.interval else ()),
+            *((Trigger.SCHEDULE,) if beat.schedule else ()),
+            *sources,
+            *((Trigger.RESULT,) if _may_answer_later(beat.runner) else ()),
+        ),
+        outcomes=(Outcome.OK, Outcome.ALERT, *((Outcome.ASYNC,) if _may_answer_later(beat.runner) else ()), *UNLUCKY),
+        suppressions=tuple(_suppressions(beat)),
+        skips=(*_skips(beat), *((Skip.BUDGET,) if bounded else ())),
+        sources=sources,
+        models=tuple(_models(beat)),
+        has_precheck=beat.precheck is not None,
+    )
+
+
+def models(settings: Settings) -> list[str]:
+    """Every model that an enabled agent or job may ask for."""
+    of_beats = {model for beat in settings.heartbeats.values() if beat.enabled for model in _models(beat)}
+    return sorted(of_beats | {agent.model or "" for agent in _asked_by_jobs(settings)})
+
+
+def providers(settings: Settings) -> list[str]:
+    """Every provider that an enabled agent or job may ask."""
+    return sorted({circuit.provider for circuit in circuits(settings)})
+
+
+def circuits(settings: Settings) -> list[Circuit]:
+    """Every model that an enabled agent or job may ask at a provider."""
+    of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _asked_by(beat))
+    of_jobs = ((agent.runner, agent.model) for agent in _asked_by_jobs(settings))
+    return sorted(asking.models(*of_beats, *of_jobs))
+
+
+def _asked_by(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:
+    yield beat.runner, beat.model
+    if beat.decide:
+        yield beat.decide.runner, beat.decide.model
+
+
+def _asked_by_jobs(settings: Settings) -> Iterator[Agent]:
+    return (agent for name, agent in settings.asked.items() if settings.jobs[name].enabled)
+
+
+def _models(beat: Heartbeat) -> Iterator[str]:
+    asked = beat.model or ""  # a program, too, may report what it took
+    yield asked
+    if beat.decide and beat.decide.model != asked:
+        yield beat.decide.model
+
+
+def _model_runners(beat: Heartbeat) -> Iterator[ModelRunner]:
+    if isinstance(beat.runner, ModelRunner):
+        yield beat.runner
+    if beat.decide:
+        yield beat.decide.runner
+
+
+def _may_answer_later(runner: Runner) -> bool:
+    return isinstance(runner, HttpRunner | PythonRunner)
+
+
+def of_job(job: Job, asked: Agent | None, *, bounded: bool) -> Possible:
+    """What a cron job can come to, which asks `asked` if it has a prompt; one that only wakes has nothing that could fail."""
+    later = asked is not None and _may_answer_later(asked.runner)
+    acts = job.command is not None or asked is not None
+    return Possible(
+        triggers=(*_own_triggers(job), *BY_HAND, *((Trigger.RESULT,) if later else ())),
+        outcomes=(Outcome.OK, *((Outcome.ASYNC,) if later else ()), *(UNLUCKY if acts else (Outcome.ABANDONED,))),
+        suppressions=(),
+        skips=(*_job_skips(job), *(_prompt_skips(asked) if asked else ()), *((Skip.BUDGET,) if bounded else ())),
+        sources=(),
+        models=(asked.model or "",) if asked else (),
+    )
+
+
+def _prompt_skips(asked: Agent) -> Iterator[Skip]:
+    yield from (Skip.BUSY, Skip.PROMPT_TOO_LARGE)
+    if isinstance(asked.runner, ModelRunner):
+        yield Skip.BREAKER_OPEN
+
+
+def _suppressions(beat: Heartbeat) -> Iterator[Suppression]:
+    if not beat.show_ok:
+        yield Suppression.EMPTY
+        yield Suppression.HEARTBEAT_OK
+        if beat.ok_match != "exact":
+            yield Suppression.SHORT_REMAINDER
+    if not beat.show_alerts:
+        yield Suppression.NOT_SHOWN
+    if beat.decide:
+        yield Suppression.DECIDED_SKIP
+    if beat.dedup_window and beat.deliver:
+        yield Suppression.DUPLICATE
+
+
+def _skips(beat: Heartbeat) -> Iterator[Skip]:
+    yield from (Skip.PAUSED, Skip.BUSY)
+    if not beat.calendars.always:
+        yield Skip.CALENDAR
+    if beat.hours.windows:
+        yield Skip.ACTIVE_HOURS
+    if beat.interval or beat.schedule:
+        yield from (Skip.MISSED, Skip.ALREADY_RUNNING, Skip.SUPERSEDED)
+        yield from _slot_skips(beat)
+    if beat.on_empty == "skip":
+        yield Skip.CHECKLIST_EMPTY
+    if "\n" not in beat.checklist:
+        yield from (Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE)
+        if beat.on_missing != "run":
+            yield Skip.CHECKLIST_MISSING
+    if not (beat.show_ok or beat.show_alerts):
+        yield Skip.NOT_SHOWN
+    if any(_model_runners(beat)):
+        yield Skip.BREAKER_OPEN
+    if beat.precheck and beat.precheck.on_error == "skip":
+        yield Skip.PRECHECK_FAILED
+    yield Skip.PROMPT_TOO_LARGE
+
+
+def _slot_skips(beat: Heartbeat) -> Iterator[Skip]:
+    """Why a slot may have nothing to ask about; a wake has."""
+    if "\n" not in beat.checklist or items.may_rest(beat.checklist):
+        yield Skip.NOTHING_DUE
+    if beat.precheck:
+        yield Skip.PRECHECK
+        if beat.precheck.unchanged == "skip":
+            yield Skip.PRECHECK_UNCHANGED
+
+
+def _own_triggers(job: Job) -> Iterator[Trigger]:
+    if not job.enabled:
+        return
+    if job.schedule is not None:
+        yield Trigger.SCHEDULE
+    if job.every is not None:
+        yield Trigger.EVERY
+    if job.at is not None:
+        yield Trigger.AT
+    if job.reboot:
+        yield Trigger.REBOOT
+
+
+def _job_skips(job: Job) -> Iterator[Skip]:
+    yield Skip.ALREADY_RUNNING
+    if job.enabled:
+        yield Skip.PAUSED
+        if not job.calendars.always:
+            yield Skip.CALENDAR
+        if not job.reboot:
+            yield from (Skip.MISSED, Skip.SUPERSEDED)
