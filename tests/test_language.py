@@ -12,7 +12,6 @@ HOME = Path(__file__).parent.parent
 GENERATED = {"reference.md", "parity.md"}
 NOT_REWRITTEN = {
     "architecture.md",
-    "checklists.md",
     "coming-from.md",
     "crontab.md",
     "gateways.md",
@@ -24,7 +23,6 @@ NOT_REWRITTEN = {
     "notices.md",
     "operations.md",
     "runners.md",
-    "time.md",
     "waking.md",
 }
 PAGES = [
@@ -46,7 +44,7 @@ LITERARY = re.compile(
     r"|thereupon|whereby|wherein|whereupon|herein|hereby|henceforth|hitherto|lest|albeit|naught|aught|nay|ere|whilst|amongst|unto"
     r"|upon|wont|ails?|abides?|beget\w*|bespeaks?|forthwith|erstwhile|shall"
     r"|but for|for want of|stands?(?! for)|stood|gives? back|gave back|given back|becom(?:es?|ing) of|came of|heard"
-    r"|rests? of it|of (?:yours|ours|theirs)|at most so (?:many|much|long)|told of|lies in wait|so as)\b"
+    r"|of (?:ours|theirs)|at most so (?:many|much|long)|told of|lies in wait|so as)\b"
     r"|^Of (?!course)",  # a fronted "of": "Of a long stream the end is read"
     re.IGNORECASE,
 )
