@@ -13,7 +13,6 @@ GENERATED = {"reference.md", "parity.md"}
 NOT_REWRITTEN = {
     "architecture.md",
     "coming-from.md",
-    "crontab.md",
     "gateways.md",
     "guarantees.md",
     "jobs.md",
