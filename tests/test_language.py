@@ -15,8 +15,6 @@ NOT_REWRITTEN = {
     "coming-from.md",
     "gateways.md",
     "guarantees.md",
-    "jobs.md",
-    "library.md",
     "money.md",
     "monitoring.md",
     "notices.md",
