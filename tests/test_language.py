@@ -20,7 +20,6 @@ NOT_REWRITTEN = {
     "notices.md",
     "operations.md",
     "runners.md",
-    "waking.md",
 }
 PAGES = [
     page for page in (HOME / "README.md", *sorted((HOME / "docs").glob("*.md"))) if page.name not in GENERATED | NOT_REWRITTEN
