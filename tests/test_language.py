@@ -12,7 +12,6 @@ HOME = Path(__file__).parent.parent
 GENERATED = {"reference.md", "parity.md"}
 NOT_REWRITTEN = {
     "architecture.md",
-    "coming-from.md",
     "gateways.md",
     "guarantees.md",
     "money.md",
