@@ -1,4 +1,4 @@
-"""Parity: what the systems before us do, row by row, which tests show it here, and which rows still wait for a part.
+"""The features of other heartbeat systems, the tests that show each of them here, and the parts that are still missing.
 
 python tests/parity.py > docs/parity.md
 """
@@ -15,7 +15,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that a system does. `elsewhere` are tests of other files that show it; `waits` is what is still to be built."""
+    """One feature of a system. `elsewhere` names tests in other files that show it, `waits` the part that is still missing."""
 
     does: str
     elsewhere: tuple[str, ...] = ()
@@ -27,22 +27,22 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("file exists = heartbeat on; delete it = off"),
         Row("chain of checks, each with a reason"),
         Row("headings and empty checkboxes are no content"),
-        Row("user first: the heartbeat takes the lane only if it is free, the user waits for it", ("test_story_lanes.py::test_no_beat_comes_while_a_user_speaks_and_one_comes_soon_after",)),
-        Row("HEARTBEAT_OK is silent, and so is a rest of 5 characters"),
+        Row("user first: the heartbeat takes the lane only if it is free, and the user waits for it", ("test_story_lanes.py::test_no_beat_comes_while_a_user_speaks_and_one_comes_soon_after",)),
+        Row("HEARTBEAT_OK is suppressed, also with up to 5 more characters"),
         Row("SHA-256 over stripped, lower-cased text, 24 h"),
         Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_asked_without_tools_and_with_a_bound",)),
         Row("agent function in the same process"),
         Row("status and manual trigger", ("test_status.py::test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_now_tells_the_last_slot_each_gate_and_the_next_slot")),
-        Row("one lock over output so that beats do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_pieces_and_in_order",)),
+        Row("one lock for output, so that heartbeat runs do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_pieces_and_in_order",)),
     ),
     "GoClaw": (
         Row("the keys of a heartbeat: interval, prompt, provider, model, session, context, retries, hours, channel, ack_max_chars"),
         Row("due list polled every 30 s"),
         Row("wake by ticker, manual test, RPC test, cron"),
         Row("stagger: stable hash of the agent, at most 10 % of the interval"),
-        Row("active_hours skip advances; queue_busy does not", ("test_story_lanes.py::test_a_lane_that_is_taken_over_two_slots_is_one_busy_row_and_then_a_beat",)),
+        Row("a skip because of active_hours advances, one because of queue_busy does not", ("test_story_lanes.py::test_a_lane_that_is_taken_over_two_slots_is_one_busy_row_and_then_a_beat",)),
         Row("empty checklist skip, retries with 1 s, 2 s, suppress count, delivery"),
-        Row("HEARTBEAT_OK anywhere suppresses all"),
+        Row("HEARTBEAT_OK anywhere suppresses the answer"),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_model_of_the_heartbeat_wins_over_the_agents_and_another_answer_is_noticed",)),
         Row("light context: checklist only"),
         Row("delivery targets; suggested from session history", ("test_channels.py::test_a_url_of_every_kind_is_declared_in_a_line", "test_web_activity.py::test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits")),
@@ -53,10 +53,10 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
     ),
     "PicoClaw": (
         Row("enabled and interval, also from the environment"),
-        Row("missing file: a template is written, this beat is skipped"),
+        Row("missing file: a template is written, and this run is skipped"),
         Row("prompt with heading, current time, instructions, whole file"),
         Row("first beat soon after start"),
-        Row("stateless beats with a session key of their own"),
+        Row("stateless runs, each with its own session key"),
         Row("the same tools as in chat"),
         Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_agent_may_answer_later_and_its_result_is_judged_and_told_once",)),
         Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_last.py::test_whoever_spoke_with_the_agent_last_is_told",)),
@@ -108,7 +108,7 @@ SHOWN: dict[tuple[str, int], list[str]] = {}
 
 
 def row(system: str, number: int) -> Callable[[Test], Test]:
-    """This test shows that row; rows are numbered from 1 as they stand in the list."""
+    """Mark a test as showing a row of a system; rows are numbered from 1, in the order of `SYSTEMS`."""
     assert SYSTEMS[system][number - 1]
 
     def note(test: Test) -> Test:
@@ -119,22 +119,23 @@ def row(system: str, number: int) -> Callable[[Test], Test]:
 
 
 def shown_by(system: str, number: int) -> list[str]:
-    """Every test that shows a row."""
+    """All tests that show a row."""
     return [*SHOWN.get((system, number), ()), *SYSTEMS[system][number - 1].elsewhere]
 
 
 def page() -> str:
-    """docs/parity.md."""
+    """The text of docs/parity.md."""
     return "\n".join(_lines()) + "\n"
 
 
 def _lines() -> Iterator[str]:
     yield "# Parity"
     yield ""
-    yield "What the systems before us do, row by row: the tests that show it here, and what a row still waits for."
-    yield "Generated; do: `python tests/parity.py > docs/parity.md`. Your settings under our names: [coming-from.md](coming-from.md)."
+    yield "The features of seven other heartbeat systems, with the tests that show each feature in heartbeatd and the part that is still missing."
+    yield "[coming-from.md](coming-from.md) lists their settings and the names of these in heartbeatd."
+    yield "This page is generated: `python tests/parity.py > docs/parity.md`."
     for system, rows in SYSTEMS.items():
-        yield from ("", f"## {system}", "", "| | it does | shown by | waits for |", "|---|---|---|---|")
+        yield from ("", f"## {system}", "", "| | feature | tests | missing part |", "|---|---|---|---|")
         for number, each in enumerate(rows, 1):
             shown = "<br>".join(f"`{name}`" for name in shown_by(system, number))
             yield f"| {number} | {each.does} | {shown} | {each.waits} |"
