@@ -16,9 +16,10 @@ from world import World, at
 
 from scheduler.config.build.load import load
 from scheduler.engine import opening
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.store import entries
 from scheduler.store.database import Store
+from scheduler.store.transaction import Transaction
 from scheduler.work import plan
 
 ALARM = "ALERT: the disk is full"
@@ -98,10 +99,11 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
     claimed: list[str] = []
     while True:
         with store.transaction() as db:
-            turn = Turn(db, at("2026-03-02 08:00"), owner, plan.make(settings), at("2026-03-02 08:00"), random.Random(1))
-            due = entries.due(db, turn.now + timedelta(seconds=1), 5, 5)
+            now = at("2026-03-02 08:00")
+            tick = Tick(Transaction(db, now, owner), plan.make(settings), now, random.Random(1))
+            due = entries.due(db, tick.now + timedelta(seconds=1), 5, 5)
             for standing in due:
-                claim = opening.start(turn, turn.plan.entries[(standing.kind, standing.name)], standing)
+                claim = opening.start(tick, tick.plan.entries[(standing.kind, standing.name)], standing)
                 claimed += [claim.entry.name] if claim else []
         if not due:
             store.close()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -21,12 +20,12 @@ from scheduler.cli.main import main
 from scheduler.cli.table import harmless, table, wrapped
 from scheduler.cli.times import between, host_zone_name, rough, short, zone_name
 from scheduler.config.file.wording import counted
-from scheduler.engine.turn import Turn
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import millis
 from scheduler.store import boots, entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
+from scheduler.store.transaction import Transaction
 from scheduler.system.state_lock import Lock
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -52,17 +51,15 @@ def store(state: Path) -> Iterator[Store]:
     """A database with an agent `ops`, and a job and an agent `both`."""
     store = Store.open(state)
     with store.transaction() as db:
-        turn = _turn(db, NOON)
+        tx = _transaction(db, NOON)
         for kind, name in ((Kind.HEARTBEAT, "ops"), (Kind.HEARTBEAT, "both"), (Kind.CRON, "both")):
-            entries.add(turn, kind, name, "active", "{}", NOON, NOON)
+            entries.add(tx, kind, name, "active", "{}", NOON, NOON)
     yield store
     store.close()
 
 
-def _turn(db: Any, now: datetime, owner: str = "me") -> Turn:
-    """A turn with no more of a plan than a boot row needs."""
-    plan: Any = SimpleNamespace(settings=SimpleNamespace(hash="c0ffee"))
-    return Turn(db, now, owner, plan, now, random.Random())
+def _transaction(db: Any, now: datetime, owner: str = "me") -> Transaction:
+    return Transaction(db, now, owner, "c0ffee")
 
 
 def add_run(
@@ -287,9 +284,9 @@ def test_what_cannot_be_the_number_of_a_run_is_told_of(
 def live(store: Store, instance: str, begin: datetime, end: datetime | None) -> None:
     """A life of the daemon; `end` None for one that was killed."""
     with store.transaction() as db:
-        boots.begin(_turn(db, begin, instance), Boot(instance, 4711, "0.1.0", "2026.1"))
+        boots.begin(_transaction(db, begin, instance), Boot(instance, 4711, "0.1.0", "2026.1"))
         if end:
-            boots.end(_turn(db, end, instance))
+            boots.end(_transaction(db, end, instance))
 
 
 def test_status_says_when_the_daemon_was_down(
@@ -322,7 +319,7 @@ def test_status_shows_a_config_that_was_refused_within_eighty_columns(
     live(store, "one", NOON, NOON + MINUTE)
     problem = "config.yaml:9:17: agents.ops.heartbeat.interval: 'often' is not a duration; write 90s, 30m or 1h30m"
     with store.transaction() as db:
-        boots.refuse(_turn(db, NOON, "one"), problem)
+        boots.refuse(_transaction(db, NOON, "one"), problem)
     lines = printed(capsys, state, "status")
     assert problem in " ".join(map(str.strip, lines))
     assert max(map(len, lines)) <= 80
@@ -345,7 +342,7 @@ def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
 ) -> None:
     live(store, "one", NOON, NOON + MINUTE)
     with store.transaction() as db:
-        boots.begin(_turn(db, NOON + 2 * MINUTE, "two"), Boot("two", os.getpid(), "0.1.0", "2026.1"))
+        boots.begin(_transaction(db, NOON + 2 * MINUTE, "two"), Boot("two", os.getpid(), "0.1.0", "2026.1"))
     lock = state.with_name("heartbeatd.db.lock")
     with Lock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
         lines = printed(capsys, state, "status", in_kolkata)

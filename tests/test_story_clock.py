@@ -15,11 +15,12 @@ from world import QUIET, Takes, World, at
 
 from scheduler.channels.message import Sent
 from scheduler.engine import plan_sync
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.events import Closed, TakenBack
 from scheduler.model.outcome import Kind
 from scheduler.store import boots, entries, wakes
 from scheduler.store.database import Store
+from scheduler.store.transaction import Transaction
 
 Play = Callable[..., World]
 
@@ -162,7 +163,7 @@ def test_an_agent_that_a_command_first_saw_while_the_clock_was_ahead_beats(play:
     world.config.write_text(job(every="1d") + OPS)
     store = Store.open(world.state)
     with store.transaction() as db:
-        plan_sync.sync(Turn(db, world.clock.now, "a command", world.plan(), world.clock.now, random.Random(1)), {})
+        plan_sync.sync(Tick(Transaction(db, world.clock.now, "a command"), world.plan(), world.clock.now, random.Random(1)), {})
     store.close()
     world.clock.now -= A_YEAR
     world.boot()

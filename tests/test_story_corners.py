@@ -19,7 +19,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import LOOKS_AT_ONCE, Reading
 from scheduler.engine.pending_runs import Cancel
 from scheduler.engine.requests import RunJob, WakeAgent
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.wake import Wake
 from scheduler.store import wakes
 from scheduler.store.database import Store, Unavailable
@@ -675,8 +675,8 @@ def test_a_beat_whose_process_outlived_the_daemon_is_not_started_beside_it(play)
 class Odd:
     """A request whose data nobody foresaw."""
 
-    def apply(self, turn: Turn) -> int:
-        WakeAgent(Wake("ops", source="api", sender="odd")).apply(turn)
+    def apply(self, tick: Tick) -> int:
+        WakeAgent(Wake("ops", source="api", sender="odd")).apply(tick)
         raise ValueError("half a character")
 
 

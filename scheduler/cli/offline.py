@@ -16,11 +16,12 @@ from scheduler.engine import plan_sync
 from scheduler.engine.inbox import Asked, Request
 from scheduler.engine.outbox_requests import Drop, SendAgain
 from scheduler.engine.requests import Pause, Resume, RunJob, WakeAgent
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Trigger
 from scheduler.model.wake import Wake
 from scheduler.store.database import Store, check_file, check_links
+from scheduler.store.transaction import Transaction
 from scheduler.system.process import MARK
 from scheduler.system.state_lock import Lock, private_folder
 from scheduler.work import plan
@@ -73,8 +74,8 @@ class Offline:
     def _turn(self, store: Store, instance: str, request: Request) -> Any:
         asked, now = Asked(request), utc_now()
         with store.transaction() as db:
-            turn = Turn(db, now, instance, self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
-            plan_sync.sync(turn, {})
-            asked.apply(turn)
+            tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
+            plan_sync.sync(tick, {})
+            asked.apply(tick)
         asked.reply()
         return asked.future.result()

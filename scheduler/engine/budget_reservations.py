@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 from scheduler.engine import money
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.budget import ALL, NOTHING, Account, Allowance, Amount, Budget, Reserved, Scope, nanos
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import Call, Ending, Failure, Kind, Outcome
 from scheduler.store import spend
+from scheduler.store.transaction import Transaction
 
 # Who answers so has not taken the question up, and takes no money for it.
 REFUSED = frozenset(
@@ -26,22 +27,22 @@ REFUSED = frozenset(
 )
 
 
-def admit(turn: Turn, claim: Claim, *, first: bool) -> Claim:
+def admit(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     """The claim with the most that it can take reserved in every budget of its entry, or marked as over one of them.
 
     `first`: this attempt begins the run, and counts as one. An entry without a budget costs no statement.
     """
-    allowance = _allowance(turn, claim.entry)
+    allowance = _allowance(tick, claim.entry)
     if allowance is None:
         return claim
     most = replace(allowance.most, runs=int(first))
-    accounts = _accounts(turn, claim.entry, allowance)
-    lacking = _shortage(turn, accounts, most)
+    accounts = _accounts(tick.tx, claim.entry, allowance)
+    lacking = _shortage(tick.tx, accounts, most)
     if lacking is not None:
         return replace(claim, over_budget=lacking.said)
     for account, budget in accounts:
-        spend.reserve(turn, account, budget, most)
-    spend.charge(turn, claim.run_id, most)
+        spend.reserve(tick.tx, account, budget, most)
+    spend.charge(tick.tx, claim.run_id, most)
     return replace(claim, reserved=Reserved(tuple(account for account, _ in accounts), most, allowance.input_tokens))
 
 
@@ -53,55 +54,55 @@ class Shortage:
     ends: datetime
 
 
-def shortage(turn: Turn, entry: Entry, *, first: bool) -> Shortage | None:
+def shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
     """Why a further attempt of a run, or the `first` of a new one, would be over one of its budgets; None if it would not."""
-    allowance = _allowance(turn, entry)
+    allowance = _allowance(tick, entry)
     if allowance is None:
         return None
-    return _shortage(turn, _accounts(turn, entry, allowance), replace(allowance.most, runs=int(first)))
+    return _shortage(tick.tx, _accounts(tick.tx, entry, allowance), replace(allowance.most, runs=int(first)))
 
 
-def follow(turn: Turn) -> None:
+def follow(tick: Tick) -> None:
     """Let the days of today show the budgets in force, for whoever reads them without a config; all others are over."""
-    for row in spend.near(turn.db, turn.now):
+    for row in spend.near(tick.tx.db, tick.now):
         account = Account(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
-        budget = _in_force(turn, account.scope)
-        if budget is not None and budget.day(turn.now) == account.day:
-            spend.bound(turn, account, budget)
+        budget = _in_force(tick, account.scope)
+        if budget is not None and budget.day(tick.now) == account.day:
+            spend.bound(tick.tx, account, budget)
         else:
-            spend.end(turn, account)
+            spend.end(tick.tx, account)
 
 
-def _in_force(turn: Turn, scope: Scope) -> Budget | None:
+def _in_force(tick: Tick, scope: Scope) -> Budget | None:
     if scope == ALL:
-        return turn.limits.budget
-    found = turn.plan.settings.allowances.get((Kind(scope[0]), scope[1]))
+        return tick.limits.budget
+    found = tick.plan.settings.allowances.get((Kind(scope[0]), scope[1]))
     return found.own if found else None
 
 
-def settle(turn: Turn, claim: Claim, ending: Ending) -> None:
+def settle(tick: Tick, claim: Claim, ending: Ending) -> None:
     """Put what an attempt took in the place of what was reserved for it; what nobody knows stays reserved."""
     if claim.reserved is None:
         return
-    difference = _taken(turn, claim.reserved.most, ending) - claim.reserved.most
+    difference = _taken(tick, claim.reserved.most, ending) - claim.reserved.most
     if difference == NOTHING:
         return
-    spend.change(turn, claim.reserved.accounts, difference)
-    spend.charge(turn, claim.run_id, difference)
+    spend.change(tick.tx, claim.reserved.accounts, difference)
+    spend.charge(tick.tx, claim.run_id, difference)
 
 
-def _allowance(turn: Turn, entry: Entry) -> Allowance | None:
-    return turn.plan.settings.allowances.get((entry.kind, entry.name))
+def _allowance(tick: Tick, entry: Entry) -> Allowance | None:
+    return tick.plan.settings.allowances.get((entry.kind, entry.name))
 
 
-def _accounts(turn: Turn, entry: Entry, allowance: Allowance) -> list[tuple[Account, Budget]]:
+def _accounts(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[Account, Budget]]:
     budgets = allowance.budgets(entry.kind, entry.name)
-    return [(Account(budget.day(turn.now), scope), budget) for scope, budget in budgets]
+    return [(Account(budget.day(tx.now), scope), budget) for scope, budget in budgets]
 
 
-def _shortage(turn: Turn, accounts: list[tuple[Account, Budget]], most: Amount) -> Shortage | None:
+def _shortage(tx: Transaction, accounts: list[tuple[Account, Budget]], most: Amount) -> Shortage | None:
     """Of several, the one that lasts longest."""
-    spent = [(account, budget, spend.spent(turn.db, account)) for account, budget in accounts]
+    spent = [(account, budget, spend.spent(tx.db, account)) for account, budget in accounts]
     short = [_told(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
     return max(short, key=lambda each: each.ends, default=None)
 
@@ -113,10 +114,10 @@ def _told(account: Account, budget: Budget, used: Amount, most: Amount) -> Short
     return Shortage(f"{lacks}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}", ends)
 
 
-def _taken(turn: Turn, most: Amount, ending: Ending) -> Amount:
+def _taken(tick: Tick, most: Amount, ending: Ending) -> Amount:
     if not ending.calls:
         return NOTHING if _asked_nobody(ending) else most
-    parts = [_of(turn, most, call) for call in ending.calls]
+    parts = [_of(tick, most, call) for call in ending.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
     if None not in parts and ending.outcome is not Outcome.ASYNC:  # what answers later has not taken all yet
         return known
@@ -128,12 +129,12 @@ def _asked_nobody(ending: Ending) -> bool:
     return ending.outcome is Outcome.SKIPPED or ending.precheck is not None
 
 
-def _of(turn: Turn, most: Amount, call: Call) -> Amount | None:
+def _of(tick: Tick, most: Amount, call: Call) -> Amount | None:
     """What a call took; None where nobody said it, or said what cannot be: that a model read and wrote nothing."""
     if call.tokens is None and call.cost_usd is None:
         return NOTHING if call.unheard or call.failure in REFUSED else None
     tokens = call.tokens.total if call.tokens else 0
-    usd = money.cost(turn.plan.settings.prices, call)
+    usd = money.cost(tick.plan.settings.prices, call)
     says_nothing = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
     if says_nothing or (most.nanos and usd is None):
         return None

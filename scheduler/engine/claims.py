@@ -7,62 +7,63 @@ from datetime import datetime
 
 from heartbeat.prompt import Activity
 from scheduler.engine import budget_reservations
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, checklist_items, entries, lane_holds, runs, sessions, wakes
 from scheduler.store.entries import Open, Standing
+from scheduler.store.transaction import Transaction
 
 
 def first(
-    turn: Turn, entry: Entry, standing: Standing, opened: tuple[int, int], trigger: Trigger, slot: datetime, waker: Wake | None
+    tick: Tick, entry: Entry, standing: Standing, opened: tuple[int, int], trigger: Trigger, slot: datetime, waker: Wake | None
 ) -> Claim:
     """The first attempt of a run; every wake that waits goes with it, `waker` being the one that started it."""
     run_id, fence = opened
-    taken = wakes.take(turn, standing.kind, standing.name, run_id, waker)
-    claim = _claim(turn, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, turn.owner, turn.now), taken)
-    return admitted(turn, claim, first=True)
+    taken = wakes.take(tick.tx, standing.kind, standing.name, run_id, waker)
+    claim = _claim(tick, entry, standing, Open(run_id, "running", slot, trigger, 1, 0, fence, tick.tx.owner, tick.now), taken)
+    return admitted(tick, claim, first=True)
 
 
-def admitted(turn: Turn, claim: Claim, *, first: bool) -> Claim:
+def admitted(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     """The claim with what it may spend and whom it may ask: whether a provider is shut off, and which one it is to try again."""
-    claim = budget_reservations.admit(turn, claim, first=first)
-    breaker_open, probes = breakers.admit(turn, claim.entry, claim.run_id)
+    claim = budget_reservations.admit(tick, claim, first=first)
+    breaker_open, probes = breakers.admit(tick.tx, tick.plan.entries, claim.entry, claim.run_id)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
 
-def imagined(turn: Turn, entry: Entry, standing: Standing) -> Claim:
+def imagined(tick: Tick, entry: Entry, standing: Standing) -> Claim:
     """The claim of a slot that would start now, for whoever only asks what would become of it: nothing is written."""
-    run = Open(0, "running", turn.now, standing.pace.trigger, 1, 0, 0, turn.owner, turn.now)
-    lacking = budget_reservations.shortage(turn, entry, first=True)
-    claim = _claim(turn, entry, standing, run, ())
-    shut_off = breakers.refusal(turn, entry)
+    run = Open(0, "running", tick.now, standing.pace.trigger, 1, 0, 0, tick.tx.owner, tick.now)
+    lacking = budget_reservations.shortage(tick, entry, first=True)
+    claim = _claim(tick, entry, standing, run, ())
+    shut_off = breakers.refusal(tick.tx, tick.plan.entries, entry)
     return replace(claim, over_budget=lacking.said if lacking else None, breaker_open=str(shut_off) if shut_off else None)
 
 
-def tried_again(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+def tried_again(tick: Tick, entry: Entry, standing: Standing, run: Open) -> Claim:
     """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
     if run.has_not_begun:
-        wakes.take(turn, standing.kind, standing.name, run.run_id, None)
-    return of(turn, entry, standing, run)
+        wakes.take(tick.tx, standing.kind, standing.name, run.run_id, None)
+    return of(tick, entry, standing, run)
 
 
-def of(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+def of(tick: Tick, entry: Entry, standing: Standing, run: Open) -> Claim:
     """The claim of an open run, with the wakes that it holds."""
-    return _claim(turn, entry, standing, run, wakes.taken_by(turn.db, run.run_id))
+    return _claim(tick, entry, standing, run, wakes.taken_by(tick.tx.db, run.run_id))
 
 
-def seize(turn: Turn, entry: Entry, standing: Standing, run: Open) -> Claim:
+def seize(tick: Tick, entry: Entry, standing: Standing, run: Open) -> Claim:
     """Take an open run that nobody works on any more in hand, so that it can be closed like any other."""
-    return of(turn, entry, standing, entries.seize(turn, run))
+    return of(tick, entry, standing, entries.seize(tick.tx, run))
 
 
-def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple[Wake, ...]) -> Claim:
+def _claim(tick: Tick, entry: Entry, standing: Standing, run: Open, taken: tuple[Wake, ...]) -> Claim:
     return Claim(
         run_id=run.run_id,
         fence=run.fence,
-        owner=turn.owner,
+        owner=tick.tx.owner,
         entry=entry,
         slot=run.slot,
         trigger=run.trigger,
@@ -73,19 +74,19 @@ def _claim(turn: Turn, entry: Entry, standing: Standing, run: Open, taken: tuple
         wakes=taken,
         last_beat=standing.last_ended_at,
         failures=standing.failures,
-        busy=entry.lane is not None and lane_holds.is_held(turn, entry.lane),
-        messages=sessions.recall(turn, entry.name, entry.session_keep),
-        asked=checklist_items.asked(turn, entry),
+        busy=entry.lane is not None and lane_holds.is_held(tick.tx, entry.lane),
+        messages=sessions.recall(tick.tx, entry.name, entry.session_keep),
+        asked=checklist_items.asked(tick.tx, entry),
         last_precheck=standing.precheck,
         last_success=standing.last_success_at,
-        last_error=runs.last_error(turn.db, standing.kind, standing.name) if standing.failures else None,
-        up_since=turn.awake_since,
-        activity=_activity(turn, entry, standing),
+        last_error=runs.last_error(tick.tx.db, standing.kind, standing.name) if standing.failures else None,
+        up_since=tick.awake_since,
+        activity=_activity(tick.tx, entry, standing),
     )
 
 
-def _activity(turn: Turn, entry: Entry, standing: Standing) -> Activity | None:
+def _activity(tx: Transaction, entry: Entry, standing: Standing) -> Activity | None:
     """What a gateway last told of the agent that is to be asked; for a job that is another entry's row."""
     is_own = standing.kind is Kind.HEARTBEAT or entry.lane is None
-    asked = standing if is_own else entries.find(turn.db, Kind.HEARTBEAT, entry.lane or "")
+    asked = standing if is_own else entries.find(tx.db, Kind.HEARTBEAT, entry.lane or "")
     return Activity(asked.active_at, asked.queue, asked.approvals) if asked and asked.active_at else None

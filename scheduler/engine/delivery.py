@@ -12,12 +12,13 @@ from heartbeat.runners import Start
 from scheduler.channels import command, discord, telegram, webhook
 from scheduler.channels.message import Message, Sent
 from scheduler.channels.post import HttpOptions
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, Uncertain
 from scheduler.net.http_client import HttpClient
 from scheduler.store import outbox, targets
 from scheduler.store.outbox import Letter
+from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import event
 from scheduler.work.executor import Done
@@ -37,42 +38,42 @@ class Parcel:
     channel: Channel
 
 
-def collect(turn: Turn, under_way: Iterable[Parcel]) -> list[Parcel]:
+def collect(tick: Tick, under_way: Iterable[Parcel]) -> list[Parcel]:
     """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
     parcels = []
-    for letter in outbox.take(turn, AT_ONCE, SHARE, _by_channel(under_way)):
-        channel = turn.plan.settings.channels.get(letter.channel)
+    for letter in outbox.take(tick.tx, AT_ONCE, SHARE, _by_channel(under_way)):
+        channel = tick.plan.settings.channels.get(letter.channel)
         if channel is None or channel.open != bool(letter.whom):
-            outbox.dead(turn, letter, _unreachable(letter, channel))
+            outbox.dead(tick.tx, letter, _unreachable(letter, channel))
         else:
             parcels.append(Parcel(letter, targets.aimed(channel, letter.whom)))
     return parcels
 
 
-def next_due(turn: Turn, under_way: Iterable[Parcel]) -> datetime | None:
+def next_due(tx: Transaction, under_way: Iterable[Parcel]) -> datetime | None:
     """When the next message can be sent; None while there is no room for any."""
     busy = _by_channel(under_way)
     if busy.total() >= AT_ONCE:
         return None
-    return outbox.next_due(turn.db, [channel for channel, count in busy.items() if count >= SHARE])
+    return outbox.next_due(tx.db, [channel for channel, count in busy.items() if count >= SHARE])
 
 
 def _by_channel(under_way: Iterable[Parcel]) -> Counter[str]:
     return Counter(parcel.channel.name for parcel in under_way)
 
 
-def settle(turn: Turn, done: Done[Parcel, Sent]) -> None:
+def settle(tx: Transaction, done: Done[Parcel, Sent]) -> None:
     """Book how a sending ended. One that raised is uncertain: nobody knows how far it came."""
     letter, channel = done.task.letter, done.task.channel
     sent = done.result or _unsent(done.surprise) or Sent("uncertain", f"{type(done.surprise).__name__} while sending", None)
     if sent.state == "delivered":
-        outbox.delivered(turn, letter)
+        outbox.delivered(tx, letter)
     elif sent.state == "dead":
-        outbox.dead(turn, letter, sent.error)
+        outbox.dead(tx, letter, sent.error)
     elif sent.state == "uncertain":
-        _doubt(turn, letter, channel, sent.error)
+        _doubt(tx, letter, channel, sent.error)
     else:
-        outbox.try_later(turn, letter, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
+        outbox.try_later(tx, letter, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
 
 
 def _unsent(surprise: BaseException | None) -> Sent | None:
@@ -80,14 +81,14 @@ def _unsent(surprise: BaseException | None) -> Sent | None:
     return Sent("retry", f"could not begin: {surprise}", None) if is_scarcity(surprise) else None
 
 
-def recover(turn: Turn) -> None:
+def recover(tick: Tick) -> None:
     """Book what an earlier life of the daemon was sending when it died: nobody knows whether it arrived."""
-    for letter in outbox.interrupted(turn.db):
-        channel = turn.plan.settings.channels.get(letter.channel)
+    for letter in outbox.interrupted(tick.tx.db):
+        channel = tick.plan.settings.channels.get(letter.channel)
         if channel is None:
-            outbox.dead(turn, letter, _unreachable(letter, channel))
+            outbox.dead(tick.tx, letter, _unreachable(letter, channel))
         else:
-            _doubt(turn, letter, channel, "the daemon stopped while sending")
+            _doubt(tick.tx, letter, channel, "the daemon stopped while sending")
 
 
 def when_uncertain(channel: Channel, kind: str) -> Uncertain:
@@ -135,13 +136,13 @@ async def hand_over(channel: Channel, message: Message, start: Start, http: Http
             return await webhook.send(url, message, options)
 
 
-def _doubt(turn: Turn, letter: Letter, channel: Channel, error: str) -> None:
+def _doubt(tx: Transaction, letter: Letter, channel: Channel, error: str) -> None:
     """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
     resend = when_uncertain(channel, letter.kind) == "resend"
     if channel.kind in KNOWS_REPEATS:
-        outbox.uncertain(turn, letter, error, resend=resend)
+        outbox.uncertain(tx, letter, error, resend=resend)
     else:
-        outbox.uncertain(turn, letter, error, resend=resend and not letter.doubted, wait=ONCE_MORE)
+        outbox.uncertain(tx, letter, error, resend=resend and not letter.doubted, wait=ONCE_MORE)
 
 
 def _unreachable(letter: Letter, channel: Channel | None) -> str:

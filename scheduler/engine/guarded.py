@@ -11,9 +11,10 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from scheduler.engine.inbox import Asked, Refused
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Ending, Failure, Kind, Outcome
 from scheduler.store import entries, runs
+from scheduler.store.transaction import Transaction
 from scheduler.system.log import event
 
 T = TypeVar("T")
@@ -30,37 +31,37 @@ class Part(Generic[T]):
     act: Callable[[], T]
 
 
-def step(turn: Turn, part: Part[T]) -> T | None:
+def step(tick: Tick, part: Part[T]) -> T | None:
     """Do one entry's part of a turn; if it raises, only that part is undone and untold, and the entry is put aside.
 
     What SQLite raises concerns the whole transaction, and goes through.
     """
     try:
-        with _undone(turn):
+        with _undone(tick):
             return part.act()
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, the other entries are sound)
-        _put_aside(turn, part.kind, part.name, error)
+        _put_aside(tick.tx, part.kind, part.name, error)
         return None
 
 
-def steps(turn: Turn, parts: Sequence[Part[T]]) -> list[T | None]:
+def steps(tick: Tick, parts: Sequence[Part[T]]) -> list[T | None]:
     """Do the parts of several entries, each as by `step`: as long as none of them raises, one way back is enough for all."""
     try:
-        with _undone(turn):
+        with _undone(tick):
             return [part.act() for part in parts]
     except sqlite3.Error:
         raise
     except Exception:  # noqa: BLE001 (each for itself then, and whichever it was is told)
-        return [step(turn, part) for part in parts]
+        return [step(tick, part) for part in parts]
 
 
-def request(turn: Turn, asked: Asked) -> None:
+def request(tick: Tick, asked: Asked) -> None:
     """Do what was asked; if that raises what nobody expected, only that is undone, and whoever asked is told."""
     try:
-        with _undone(turn):
-            asked.apply(turn)
+        with _undone(tick):
+            asked.apply(tick)
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, what others asked is sound)
@@ -69,31 +70,31 @@ def request(turn: Turn, asked: Asked) -> None:
 
 
 @contextmanager
-def _undone(turn: Turn) -> Iterator[None]:
+def _undone(tick: Tick) -> Iterator[None]:
     """A part of the turn that, if it raises, has not been."""
-    told, plan = len(turn.events), turn.plan
-    turn.db.execute("savepoint step")
+    told, plan = len(tick.tx.events), tick.plan
+    tick.tx.db.execute("savepoint step")
     try:
         yield
     except sqlite3.Error:
         raise
     except Exception:
-        turn.db.execute("rollback to step")
-        turn.db.execute("release step")
-        del turn.events[told:]
-        turn.plan = plan
-        turn.look_anew()
+        tick.tx.db.execute("rollback to step")
+        tick.tx.db.execute("release step")
+        del tick.tx.events[told:]
+        tick.adopt_plan(plan)
+        tick.tx.invalidate_cache()
         raise
-    turn.db.execute("release step")
+    tick.tx.db.execute("release step")
 
 
-def _put_aside(turn: Turn, kind: Kind, name: str, error: Exception) -> None:
+def _put_aside(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:
     """Look at the entry again in an hour, so that it does not loop; a run of it that was to be booked is closed as it is."""
     event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
-    run = entries.open_run(turn.db, kind, name)
+    run = entries.open_run(tx.db, kind, name)
     if run is not None and run.state == "running":
         ending = Ending(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
-        runs.end_undeclared(turn, kind, name, run, ending)
-    standing = entries.find(turn.db, kind, name)
+        runs.end_undeclared(tx, kind, name, run, ending)
+    standing = entries.find(tx.db, kind, name)
     if standing is not None:
-        entries.save(turn, standing, standing._replace(due_at=turn.now + LATER))
+        entries.save(tx, standing, standing._replace(due_at=tx.now + LATER))

@@ -10,7 +10,7 @@ from functools import partial
 
 from scheduler.engine import guarded, planning, wake_starts
 from scheduler.engine.guarded import Part
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.events import Closed, Event
 from scheduler.model.outcome import Kind
 from scheduler.store import (
@@ -67,46 +67,46 @@ class Grown:
         self.full = []
 
 
-def trim_grown(turn: Turn, grown: Grown) -> None:
+def trim_grown(tick: Tick, grown: Grown) -> None:
     """Remove the rows that are too many of the entries that had many since the last time."""
     for key in grown.full:
-        standing = entries.find(turn.db, *key)
+        standing = entries.find(tick.tx.db, *key)
         if standing is not None:
-            runs.trim(turn, standing, turn.plan.settings.history.runs, REMOVE_AT_ONCE)
+            runs.trim(tick.tx, standing, tick.plan.settings.history.runs, REMOVE_AT_ONCE)
 
 
-def keep(turn: Turn, house: House) -> House:
+def keep(tick: Tick, house: House) -> House:
     """The sign of life in every turn; what is old goes once a minute, or in the next turn where there is more."""
-    boots.tick(turn)
-    if house.kept_at is not None and timedelta() <= turn.now - house.kept_at < EVERY:
+    boots.tick(tick.tx)
+    if house.kept_at is not None and timedelta() <= tick.now - house.kept_at < EVERY:
         return house
-    kept = turn.plan.settings.history
-    room = REMOVE_AT_ONCE - (0 if clock_changes.is_recent(turn) else _forget_old(turn, kept.keep))
+    kept = tick.plan.settings.history
+    room = REMOVE_AT_ONCE - (0 if clock_changes.is_recent(tick.tx) else _forget_old(tick, kept.keep))
     trimmed = house.trimmed
-    some = entries.after(turn.db, trimmed, TRIM_AT_ONCE)
+    some = entries.after(tick.tx.db, trimmed, TRIM_AT_ONCE)
     for standing in some:
-        guarded.step(turn, Part(standing.kind, standing.name, partial(planning.book_unlooked, turn, standing)))
+        guarded.step(tick, Part(standing.kind, standing.name, partial(planning.book_unlooked, tick, standing)))
         if room <= 0:
             return House(None, trimmed)
-        room -= runs.trim(turn, standing, kept.runs, room)
+        room -= runs.trim(tick.tx, standing, kept.runs, room)
         trimmed = standing.id
-    return House(turn.now, trimmed if some else 0)
+    return House(tick.now, trimmed if some else 0)
 
 
-def _forget_old(turn: Turn, keep: timedelta) -> int:
+def _forget_old(tick: Tick, keep: timedelta) -> int:
     """Let go of what is old by the clock; gives how many rows of the history went.
 
     The history goes before messages are given up: that is still to be told, with the run that they came from.
     """
-    wake_starts.expire(turn)
-    removed = runs.prune(turn, keep, REMOVE_AT_ONCE)
-    lane_holds.forget(turn)
-    outbox.give_up_held(turn)
-    digests.forget(turn)
-    sessions.forget(turn)
-    spend.forget(turn)
-    changes.forget(turn)
-    entry_history.forget(turn, keep)
-    clock_changes.forget(turn, keep)
-    stalls.forget(turn, keep)
+    wake_starts.expire(tick)
+    removed = runs.prune(tick.tx, keep, REMOVE_AT_ONCE)
+    lane_holds.forget(tick.tx)
+    outbox.give_up_held(tick.tx)
+    digests.forget(tick.tx)
+    sessions.forget(tick.tx, tick.plan.settings.history.keep)
+    spend.forget(tick.tx)
+    changes.forget(tick.tx)
+    entry_history.forget(tick.tx, keep)
+    clock_changes.forget(tick.tx, keep)
+    stalls.forget(tick.tx, keep)
     return removed

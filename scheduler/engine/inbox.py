@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 
 
 class Refused(Exception):
@@ -21,7 +21,7 @@ class Refused(Exception):
 class Request(Protocol):
     """Something to be done within a turn."""
 
-    def apply(self, turn: Turn) -> Any:
+    def apply(self, tick: Tick) -> Any:
         """Do it and give the answer, or raise Refused; what it wrote before that, as the row of a refusal, stays."""
         ...
 
@@ -35,11 +35,11 @@ class Asked:
         self._answer: Any = None
         self._refusal: Refused | None = None
 
-    def apply(self, turn: Turn) -> None:
+    def apply(self, tick: Tick) -> None:
         """Carry the request out; the answer is held back until the turn is committed."""
         self._answer, self._refusal = None, None
         try:
-            self._answer = self.request.apply(turn)
+            self._answer = self.request.apply(tick)
         except Refused as refusal:
             self._refusal = refusal
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from heartbeat.verdict import digest
 from scheduler.engine import notice_texts, outage_notices, recipients
 from scheduler.engine.notice_texts import Notice, Story
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import Told
 from scheduler.model.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip, Trigger
@@ -18,6 +18,7 @@ from scheduler.store.entries import Standing
 from scheduler.store.incidents import CHANNEL, Incident
 from scheduler.store.outbox import Letter, Origin
 from scheduler.store.targets import Target
+from scheduler.store.transaction import Transaction
 
 MOST_FAULTS = 5  # of one incident that are each told at once; one that is new every time is left to the reminders
 
@@ -30,34 +31,34 @@ CHECKS = (
 )
 
 
-def hear(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+def hear(tick: Tick, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     """How a run ended, for those who want to know of its failures; gives what the standing row remembers of it.
 
     Where a provider is at fault, the outage of that is reported, and not each entry that suffers from it. A run that goes well
     while nothing was wrong costs nothing here.
     """
     if _is_trouble(ending) and claim.entry.on_failure.after:
-        blamed = outage_notices.blame(turn, claim, ending)
+        blamed = outage_notices.blame(tick.tx, claim, ending)
         if blamed is not None:
-            return _suffers(turn, claim, ending, standing, blamed)
+            return _suffers(tick, claim, ending, standing, blamed)
         has_closed = ending.reason is Skip.BREAKER_OPEN  # in the meantime: nothing is wrong any more
-        return standing if has_closed else _worse(turn, claim, ending, standing)
+        return standing if has_closed else _worse(tick, claim, ending, standing)
     if ending.precheck_problem and ending.outcome in ANSWERS and claim.entry.on_failure.after:
-        return _precheck_fails(turn, claim, ending, standing)
-    if (standing.troubles or standing.flapping) and _is_over(turn, claim, ending):
-        return _better(turn, claim, ending, standing)
+        return _precheck_fails(tick, claim, ending, standing)
+    if (standing.troubles or standing.flapping) and _is_over(tick.tx, claim, ending):
+        return _better(tick, claim, ending, standing)
     return standing
 
 
-def hear_of_channels(turn: Turn) -> None:
+def hear_of_channels(tick: Tick) -> None:
     """What became of messages in this turn: the first that a channel lets die, of each whom it leads to, is told elsewhere."""
-    for happened in tuple(turn.events):
+    for happened in tuple(tick.tx.events):
         if not isinstance(happened, Told) or happened.channel == LOG:
             continue
         if happened.state is Delivery.DELIVERED:
-            incidents.drop_target(turn, happened.outbox_id)
+            incidents.drop_target(tick.tx, happened.outbox_id)
         elif happened.state is Delivery.DEAD:
-            _lost(turn, outbox.letter(turn.db, happened.outbox_id), happened.error)
+            _lost(tick, outbox.letter(tick.tx.db, happened.outbox_id), happened.error)
 
 
 def _is_trouble(ending: Ending) -> bool:
@@ -66,15 +67,15 @@ def _is_trouble(ending: Ending) -> bool:
     return ending.outcome in FAILURES and ending.reason is not Reason.CANCELLED
 
 
-def _is_over(turn: Turn, claim: Claim, ending: Ending) -> bool:
+def _is_over(tx: Transaction, claim: Claim, ending: Ending) -> bool:
     """An answer ends any trouble; a skip ends one that another check had caused, which has been passed now."""
     if not isinstance(ending.reason, Skip):
         return ending.outcome in ANSWERS
-    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name)
+    was = incidents.find(tx.db, claim.entry.kind, claim.entry.name)
     if was is None or was.reason not in CHAIN:
         return False
     trouble = Skip(was.reason)
-    shut_off = trouble is Skip.BREAKER_OPEN and breakers.is_open(turn, claim.entry)  # a probe that asked nobody
+    shut_off = trouble is Skip.BREAKER_OPEN and breakers.is_open(tx, claim.entry)  # a probe that asked nobody
     return not shut_off and _is_past(trouble, ending.reason)
 
 
@@ -82,53 +83,53 @@ def _is_past(trouble: Skip, reason: Skip) -> bool:
     return CHAIN.index(reason) > CHAIN.index(trouble) or any({trouble, reason} <= check for check in CHECKS)
 
 
-def _suffers(turn: Turn, claim: Claim, ending: Ending, standing: Standing, blamed: outage_notices.Blame) -> Standing:
+def _suffers(tick: Tick, claim: Claim, ending: Ending, standing: Standing, blamed: outage_notices.Blame) -> Standing:
     """A provider is at fault: what is known of the entry is kept for `status`, and notices are the outage's."""
     entry, count = claim.entry, standing.troubles + 1
-    was = _found(turn, claim, standing)
+    was = _found(tick.tx, claim, standing)
     now = replace(was, reason=_lasting(was.reason, ending), circuit=blamed.circuit)
-    incidents.put(turn, entry.kind, entry.name, now)
-    outage_notices.fails(turn, claim, blamed, count)
+    incidents.put(tick.tx, entry.kind, entry.name, now)
+    outage_notices.fails(tick, claim, blamed, count)
     return standing._replace(troubles=count)
 
 
-def _worse(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+def _worse(tick: Tick, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     entry, count = claim.entry, standing.troubles + 1
-    was = _found(turn, claim, standing)
+    was = _found(tick.tx, claim, standing)
     fault = digest(ending.error or ending.reason or "", "numbers")
     faults = was.faults if fault in was.faults or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
     now = replace(was, faults=faults, reason=_lasting(was.reason, ending), circuit=None)
-    notice = _news(turn, claim, was, now, count)
+    notice = _news(tick.tx, claim, was, now, count)
     if notice is Notice.FLAPPING and was.flapping_at is None:
-        now = replace(now, flapping_at=turn.now)
+        now = replace(now, flapping_at=tick.now)
     if notice is Notice.STEADY:
         now = replace(now, flapping_at=None)
     if notice is not None:
-        text = notice_texts.worse(notice, claim, ending, _story(turn, now, count))
-        _notify(turn, claim, notice, text)
-        now = replace(now, told_at=turn.now)
-    incidents.put(turn, entry.kind, entry.name, now)
+        text = notice_texts.worse(notice, claim, ending, _story(tick, now, count))
+        _notify(tick, claim, notice, text)
+        now = replace(now, told_at=tick.now)
+    incidents.put(tick.tx, entry.kind, entry.name, now)
     return standing._replace(troubles=count, flapping=int(now.flapping_at is not None))
 
 
-def _found(turn: Turn, claim: Claim, standing: Standing) -> Incident:
+def _found(tx: Transaction, claim: Claim, standing: Standing) -> Incident:
     """The incident of an entry that is in trouble; what flaps and worked until now has begun to fail now."""
     known = standing.troubles or standing.flapping
-    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name) if known else None
+    was = incidents.find(tx.db, claim.entry.kind, claim.entry.name) if known else None
     if was is None:
-        return Incident(turn.now)
-    return was if standing.troubles else replace(was, since=turn.now, reason=None, circuit=None)
+        return Incident(tx.now)
+    return was if standing.troubles else replace(was, since=tx.now, reason=None, circuit=None)
 
 
-def _precheck_fails(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+def _precheck_fails(tick: Tick, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     """The agent has answered, so that whatever else was wrong is over; but its precheck failed, and it was asked all the same."""
-    was = incidents.find(turn.db, claim.entry.kind, claim.entry.name) if standing.troubles else None
+    was = incidents.find(tick.tx.db, claim.entry.kind, claim.entry.name) if standing.troubles else None
     if was is not None and was.reason != Skip.PRECHECK_FAILED:
-        standing = _better(turn, claim, ending, standing)
+        standing = _better(tick, claim, ending, standing)
         if not standing.flapping:
-            changes.drop(turn, claim.entry.kind, claim.entry.name)  # one trouble gives way to another: that is no flapping
+            changes.drop(tick.tx, claim.entry.kind, claim.entry.name)  # one trouble gives way to another: that is no flapping
     failing = replace(ending, reason=Skip.PRECHECK_FAILED, error=ending.precheck_problem)
-    return _worse(turn, claim, failing, standing)
+    return _worse(tick, claim, failing, standing)
 
 
 def _lasting(before: str | None, ending: Ending) -> str | None:
@@ -136,100 +137,102 @@ def _lasting(before: str | None, ending: Ending) -> str | None:
     return before if before and before not in CHAIN and isinstance(ending.reason, Skip) else ending.reason
 
 
-def _news(turn: Turn, claim: Claim, was: Incident, now: Incident, count: int) -> Notice | None:
+def _news(tx: Transaction, claim: Claim, was: Incident, now: Incident, count: int) -> Notice | None:
     """What there is to report of a trouble that has come again; None where it has been reported."""
     entry, rule = claim.entry, claim.entry.on_failure
     if was.flapping_at is not None:
-        return _news_of_flapping(turn, claim, was, count)
+        return _news_of_flapping(tx, claim, was, count)
     if was.told_at is None:
         if count < rule.after:
             return None
-        return Notice.FLAPPING if changes.note(turn, entry.kind, entry.name) else Notice.FAILING
+        return Notice.FLAPPING if changes.note(tx, entry.kind, entry.name) else Notice.FAILING
     if now.faults != was.faults:
         return Notice.CHANGED
-    return Notice.REMINDER if turn.now - was.told_at >= rule.remind else None
+    return Notice.REMINDER if tx.now - was.told_at >= rule.remind else None
 
 
-def _news_of_flapping(turn: Turn, claim: Claim, was: Incident, count: int) -> Notice | None:
+def _news_of_flapping(tx: Transaction, claim: Claim, was: Incident, count: int) -> Notice | None:
     entry, rule = claim.entry, claim.entry.on_failure
     if count == rule.after:
-        changes.note(turn, entry.kind, entry.name)
-    elif count > rule.after and changes.is_stable(turn, entry.kind, entry.name):
-        changes.drop(turn, entry.kind, entry.name)
+        changes.note(tx, entry.kind, entry.name)
+    elif count > rule.after and changes.is_stable(tx, entry.kind, entry.name):
+        changes.drop(tx, entry.kind, entry.name)
         return Notice.STEADY
-    return Notice.FLAPPING if _is_to_be_reminded(turn, was, rule) else None
+    return Notice.FLAPPING if _is_to_be_reminded(tx, was, rule) else None
 
 
-def _is_to_be_reminded(turn: Turn, was: Incident, rule: OnFailure) -> bool:
-    return was.told_at is None or turn.now - was.told_at >= rule.remind
+def _is_to_be_reminded(tx: Transaction, was: Incident, rule: OnFailure) -> bool:
+    return was.told_at is None or tx.now - was.told_at >= rule.remind
 
 
-def _better(turn: Turn, claim: Claim, ending: Ending, standing: Standing) -> Standing:
+def _better(tick: Tick, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     entry = claim.entry
-    was = incidents.find(turn.db, entry.kind, entry.name)
+    was = incidents.find(tick.tx.db, entry.kind, entry.name)
     if was is not None and was.circuit is not None and ending.outcome in ANSWERS:
-        outage_notices.works(turn, claim, was.circuit)
+        outage_notices.works(tick, claim, was.circuit)
     if was is not None and was.flapping_at is not None and entry.on_failure.after:
-        return _better_again(turn, claim, was, standing)
-    incidents.drop(turn, entry.kind, entry.name)
+        return _better_again(tick, claim, was, standing)
+    incidents.drop(tick.tx, entry.kind, entry.name)
     if not entry.on_failure.after or was is None or was.told_at is None:
         return standing._replace(troubles=0, flapping=0)
-    if not changes.note(turn, entry.kind, entry.name):
-        text = notice_texts.better(claim, was.reason, _story(turn, was, standing.troubles))
-        _notify(turn, claim, Notice.RECOVERED, text)
+    if not changes.note(tick.tx, entry.kind, entry.name):
+        text = notice_texts.better(claim, was.reason, _story(tick, was, standing.troubles))
+        _notify(tick, claim, Notice.RECOVERED, text)
         return standing._replace(troubles=0, flapping=0)
-    _notify(turn, claim, Notice.FLAPPING, notice_texts.flaps(claim))
-    now = Incident(turn.now, told_at=turn.now, flapping_at=turn.now)
-    incidents.put(turn, entry.kind, entry.name, now)
+    _notify(tick, claim, Notice.FLAPPING, notice_texts.flaps(claim))
+    now = Incident(tick.now, told_at=tick.now, flapping_at=tick.now)
+    incidents.put(tick.tx, entry.kind, entry.name, now)
     return standing._replace(troubles=0, flapping=1)
 
 
-def _better_again(turn: Turn, claim: Claim, was: Incident, standing: Standing) -> Standing:
+def _better_again(tick: Tick, claim: Claim, was: Incident, standing: Standing) -> Standing:
     """What flaps works: that is reported once it has done so for an hour, and before only as a reminder."""
     entry = claim.entry
     if standing.troubles >= entry.on_failure.after and was.circuit is None:
-        changes.note(turn, entry.kind, entry.name)
-    elif changes.is_stable(turn, entry.kind, entry.name):
-        changes.drop(turn, entry.kind, entry.name)
-        incidents.drop(turn, entry.kind, entry.name)
-        _notify(turn, claim, Notice.RECOVERED, notice_texts.stable(claim))
+        changes.note(tick.tx, entry.kind, entry.name)
+    elif changes.is_stable(tick.tx, entry.kind, entry.name):
+        changes.drop(tick.tx, entry.kind, entry.name)
+        incidents.drop(tick.tx, entry.kind, entry.name)
+        _notify(tick, claim, Notice.RECOVERED, notice_texts.stable(claim))
         return standing._replace(troubles=0, flapping=0)
-    now = replace(was, since=turn.now, circuit=None)
-    if _is_to_be_reminded(turn, was, entry.on_failure):
-        _notify(turn, claim, Notice.FLAPPING, notice_texts.flaps(claim))
-        now = replace(now, told_at=turn.now)
-    incidents.put(turn, entry.kind, entry.name, now)
+    now = replace(was, since=tick.now, circuit=None)
+    if _is_to_be_reminded(tick.tx, was, entry.on_failure):
+        _notify(tick, claim, Notice.FLAPPING, notice_texts.flaps(claim))
+        now = replace(now, told_at=tick.now)
+    incidents.put(tick.tx, entry.kind, entry.name, now)
     return standing._replace(troubles=0)
 
 
-def _story(turn: Turn, incident: Incident, count: int) -> Story:
-    return Story(count, incident.since, turn.now, turn.plan.settings.zone)
+def _story(tick: Tick, incident: Incident, count: int) -> Story:
+    return Story(count, incident.since, tick.now, tick.plan.settings.zone)
 
 
-def _notify(turn: Turn, claim: Claim, notice: Notice, text: str) -> None:
-    outbox.notify(turn, outbox.origin(claim), notice, text, recipients.of(turn, claim.entry))
+def _notify(tick: Tick, claim: Claim, notice: Notice, text: str) -> None:
+    outbox.notify(tick.tx, tick.plan.settings.channels, outbox.origin(claim), notice, text, recipients.of(tick, claim.entry))
 
 
-def tell_of_expired(turn: Turn, entry: Entry, expired: tuple[Wake, ...]) -> None:
+def tell_of_expired(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:
     """Wakes of an agent have waited for too long: one notice for all that ended together."""
-    found = runs.newest(turn.db, entry.kind, entry.name)
-    run_id, trigger, slot = found or (0, Trigger(expired[0].source), turn.now)
+    found = runs.newest(tick.tx.db, entry.kind, entry.name)
+    run_id, trigger, slot = found or (0, Trigger(expired[0].source), tick.now)
     about = Origin(run_id, entry.kind, entry.name, trigger, slot)
-    text = notice_texts.expired(expired, turn.limits.wake_keep)
-    outbox.notify(turn, about, f"wakes expired {expired[-1].id}", text, recipients.of(turn, entry))
+    text = notice_texts.expired(expired, tick.limits.wake_keep)
+    outbox.notify(
+        tick.tx, tick.plan.settings.channels, about, f"wakes expired {expired[-1].id}", text, recipients.of(tick, entry)
+    )
 
 
-def _lost(turn: Turn, letter: Letter, error: str) -> None:
+def _lost(tick: Tick, letter: Letter, error: str) -> None:
     """A message has been given up: told on another channel, once until whoever was to get it has got another one.
 
     Of one that was told before, and has been given up again, there is nothing to tell; the next one is still news.
     """
-    lost, dead = Target(letter.channel, letter.whom), incidents.dead_targets(turn.db)
+    lost, dead = Target(letter.channel, letter.whom), incidents.dead_targets(tick.tx.db)
     if lost in dead:
         return
-    entry = turn.plan.entries.get((Kind(letter.kind), letter.name))
+    entry = tick.plan.entries.get((Kind(letter.kind), letter.name))
     wished = entry.on_failure.deliver if entry else ()
-    target = recipients.elsewhere(turn, wished, dead | {Target(letter.channel)})
+    target = recipients.elsewhere(tick, wished, dead | {Target(letter.channel)})
     text = notice_texts.undelivered(letter, error)
-    if outbox.notify(turn, letter.origin, f"undelivered {letter.channel}", text, (target,)):
-        incidents.put(turn, CHANNEL, letter.channel, Incident(turn.now, told_at=turn.now), letter.whom)
+    if outbox.notify(tick.tx, tick.plan.settings.channels, letter.origin, f"undelivered {letter.channel}", text, (target,)):
+        incidents.put(tick.tx, CHANNEL, letter.channel, Incident(tick.now, told_at=tick.now), letter.whom)

@@ -32,7 +32,7 @@ from scheduler.engine.guarded import Part
 from scheduler.engine.housekeeping import Grown, House
 from scheduler.engine.inbox import Asked, Inbox
 from scheduler.engine.pending_runs import give_up_overdue, next_overdue
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
 from scheduler.model.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Reason, storable
@@ -40,6 +40,7 @@ from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, entries, outbox, stalls, wakes
 from scheduler.store.database import Full, Store, Unavailable
 from scheduler.store.entries import Open, Standing
+from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import event
 from scheduler.system.process import Why
@@ -134,22 +135,22 @@ class Engine:
         """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
         self._last, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
-            turn = self._turn(db, reading.now)
+            tick = self._new_tick(db, reading.now)
             last, seen = boots.latest(db), boots.last_seen(db)
-            slots_may_differ = boots.begin(turn, boot)
+            slots_may_differ = boots.begin(tick.tx, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
-                budget_reservations.follow(turn)
-            clock_jumps.catch_up(turn, seen, UNBELIEVABLE)
-            recovery.recover(turn, survivors, seen)
-            delivery.recover(turn)
-            incident_notices.hear_of_channels(turn)
-            breakers.probe_all(turn)  # whoever started us may have brought a new key
-            plan_sync.sync(turn, {}, at_once=at_once)
-            wake_retries.begin_anew(turn, other_config=True)
-            recovery.start_at_boot(turn)
+                budget_reservations.follow(tick)
+            clock_jumps.catch_up(tick, seen, UNBELIEVABLE)
+            recovery.recover(tick, survivors, seen)
+            delivery.recover(tick)
+            incident_notices.hear_of_channels(tick)
+            breakers.probe_all(tick.tx)  # whoever started us may have brought a new key
+            plan_sync.sync(tick, {}, at_once=at_once)
+            wake_retries.begin_anew(tick, other_config=True)
+            recovery.start_at_boot(tick)
             if slots_may_differ:
-                _replan_all(turn)
-        self._tell(turn)
+                _replan_all(tick.tx)
+        self._tell(tick)
 
     def tick(self, reading: Reading) -> datetime:
         """One turn; gives when to take the next one, unless something is reported or asked before."""
@@ -166,27 +167,27 @@ class Engine:
         try:
             with self.store.transaction() as db:
                 before = db.total_changes
-                turn = self._turn(db, reading.now)
-                house = self._take(turn, *results)
-                claims, full = self._start_due(turn)
-                parcels = delivery.collect(turn, self._letters.inflight().values())
-                incident_notices.hear_of_channels(turn)
-                again_at = self._next(turn, len(claims), parcels)
+                tick = self._new_tick(db, reading.now)
+                house = self._take(tick, *results)
+                claims, full = self._start_due(tick)
+                parcels = delivery.collect(tick, self._letters.inflight().values())
+                incident_notices.hear_of_channels(tick)
+                again_at = self._next(tick, len(claims), parcels)
                 if db.total_changes > before:
-                    boots.write_down(turn)
+                    boots.write_down(tick.tx)
         except Unavailable as error:
             return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
-        self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), turn.plan
+        self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), tick.plan
         self._grown.trimmed()
-        self._grown.count(turn.events, turn.plan.settings.history.runs)
+        self._grown.count(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if full else None
-        self._committed(turn, *results)
+        self._committed(tick, *results)
         for claim in claims:
             self._deadlines.start(claim, reading.steady)
             if claim.trigger not in WOKEN:
                 self._started[claim.entry.kind, claim.entry.name] = reading.steady
             self._runs.submit(claim.run_id, claim)
-        for run_id in turn.cancelled:
+        for run_id in tick.cancelled:
             self._deadlines.end(run_id, "cancelled", reading.steady)
         for parcel in parcels:
             self._letters.submit(parcel.letter.id, parcel)
@@ -195,28 +196,28 @@ class Engine:
             self.store.keep_reserve()
         return min(again_at, self._enforce_deadlines(reading))
 
-    def _take(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
+    def _take(self, tick: Tick, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
         """Write down all that has come in since the last turn."""
         if self._jumped:
-            clock_jumps.follow(turn, self._jumped, self._since_start)
+            clock_jumps.follow(tick, self._jumped, self._since_start)
         if self._stalled:
-            stalls.note(turn, self._stalled)
-        guarded.steps(turn, [self._booking(turn, run) for _, run in runs])
+            stalls.note(tick.tx, self._stalled)
+        guarded.steps(tick, [self._booking(tick, run) for _, run in runs])
         for _, letter in letters:
-            delivery.settle(turn, letter)
+            delivery.settle(tick.tx, letter)
         for each in asked:
-            guarded.request(turn, each)
-        give_up_overdue(turn)
-        housekeeping.trim_grown(turn, self._grown)
-        return housekeeping.keep(turn, self._house)
+            guarded.request(tick, each)
+        give_up_overdue(tick)
+        housekeeping.trim_grown(tick, self._grown)
+        return housekeeping.keep(tick, self._house)
 
-    def _committed(self, turn: Turn, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
+    def _committed(self, tick: Tick, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
         """Let go of what is written down, and tell of it."""
         self._recovered()
         self._deadlines.forget(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
         self._letters.ack([number for number, _ in letters])
-        self._tell(turn)
+        self._tell(tick)
         self.inbox.answer(asked)
 
     def busy(self) -> bool:
@@ -241,11 +242,12 @@ class Engine:
     def finish(self, reading: Reading) -> None:
         """End this life cleanly. Raises Unavailable."""
         with self.store.transaction() as db:
-            boots.end(self._turn(db, reading.now))
+            boots.end(self._new_tick(db, reading.now).tx)
 
-    def _turn(self, db: sqlite3.Connection, now: datetime) -> Turn:
+    def _new_tick(self, db: sqlite3.Connection, now: datetime) -> Tick:
         assert self._awake_since is not None
-        return Turn(db, now, self._instance, self.plan, self._awake_since, self._chance, self._full_since)
+        tx = Transaction(db, now, self._instance, self.plan.settings.hash)
+        return Tick(tx, self.plan, self._awake_since, self._chance, self._full_since)
 
     def _notice_jump(self, reading: Reading) -> None:
         """Find how far the wall clock has moved beside the steady one since the last turn; what is believable is no jump."""
@@ -273,7 +275,7 @@ class Engine:
             event(logging.WARNING, "stalled", late=late)
             self._stalled += late
 
-    def _booking(self, turn: Turn, done: Done[Claim, Ending]) -> Part[None]:
+    def _booking(self, tick: Tick, done: Done[Claim, Ending]) -> Part[None]:
         """Writes down how a run ended; one that we ended ourselves ends as we meant it.
 
         What was done all the same before its time was over counts; what somebody cancelled does not.
@@ -282,40 +284,40 @@ class Engine:
         ending = storable(done.result or _surprise(done.surprise))
         why = self._deadlines.ended_by(claim.run_id)
         if why and (why == "cancelled" or ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
-            if why == "shutdown" and _may_come_back(turn, claim):
-                return Part(claim.entry.kind, claim.entry.name, partial(recovery.put_back, turn, claim, ending))
+            if why == "shutdown" and _may_come_back(tick, claim):
+                return Part(claim.entry.kind, claim.entry.name, partial(recovery.put_back, tick, claim, ending))
             ending = _ended_by_us(claim, ending, why)
-        return Part(claim.entry.kind, claim.entry.name, partial(closing.finish, turn, claim, ending))
+        return Part(claim.entry.kind, claim.entry.name, partial(closing.finish, tick, claim, ending))
 
-    def _start_due(self, turn: Turn) -> tuple[list[Claim], bool]:
+    def _start_due(self, tick: Tick) -> tuple[list[Claim], bool]:
         """The claims of what is due, and whether no place is left by then."""
         if self.stopping:
             return [], False
-        places = turn.limits.concurrency - len(self._runs.inflight())
+        places = tick.limits.concurrency - len(self._runs.inflight())
         wanted = max(min(places, LOOKS_AT_ONCE), 0)
         room = self._places(wanted)
         claims: list[Claim] = []
         looked = 0
         while room > len(claims) and looked < LOOKS_AT_ONCE:
-            due = entries.due(turn.db, turn.now, room - len(claims), LOOKS_AT_ONCE - looked)
+            due = entries.due(tick.tx.db, tick.now, room - len(claims), LOOKS_AT_ONCE - looked)
             if not due:
                 break
-            runs = entries.open_among(turn.db, due)
-            started = guarded.steps(turn, [_starting(turn, each, runs.get(each.id)) for each in due])
+            runs = entries.open_among(tick.tx.db, due)
+            started = guarded.steps(tick, [_starting(tick, each, runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
         self._is_short = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
 
-    def _next(self, turn: Turn, claimed: int, taken: list[Parcel]) -> datetime:
+    def _next(self, tick: Tick, claimed: int, taken: list[Parcel]) -> datetime:
         """When something is due that there is a place for, with those that this turn takes."""
-        full = len(self._runs.inflight()) + claimed >= turn.limits.concurrency
-        letters = delivery.next_due(turn, [*self._letters.inflight().values(), *taken])
-        runs = None if full or self.stopping else entries.next_due(turn.db)
+        full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
+        letters = delivery.next_due(tick.tx, [*self._letters.inflight().values(), *taken])
+        runs = None if full or self.stopping else entries.next_due(tick.tx.db)
         if runs is not None and self._is_short:
-            runs = max(runs, turn.now + RETRY_ROOM)
-        wishes = (runs, letters, next_overdue(turn))
-        return min((wish for wish in wishes if wish is not None), default=turn.now + LATEST)
+            runs = max(runs, tick.now + RETRY_ROOM)
+        wishes = (runs, letters, next_overdue(tick))
+        return min((wish for wish in wishes if wish is not None), default=tick.now + LATEST)
 
     def _enforce_deadlines(self, reading: Reading) -> datetime:
         """End what has run too long; gives when to look again."""
@@ -327,8 +329,8 @@ class Engine:
             wait, MILLISECOND if again_at > reading.steady else timedelta()
         )  # rounded to none, it would spin
 
-    def _tell(self, turn: Turn) -> None:
-        for happened in turn.events:
+    def _tell(self, tick: Tick) -> None:
+        for happened in tick.tx.events:
             for listener in self._listeners:
                 listener(happened)
 
@@ -352,22 +354,22 @@ class Engine:
         self.health.problem = None
 
 
-def _starting(turn: Turn, standing: Standing, run: Open | None) -> Part[Claim | None]:
+def _starting(tick: Tick, standing: Standing, run: Open | None) -> Part[Claim | None]:
     """Starts one due entry, or goes on with its open run."""
-    return Part(standing.kind, standing.name, partial(_start, turn, standing, run))
+    return Part(standing.kind, standing.name, partial(_start, tick, standing, run))
 
 
-def _start(turn: Turn, standing: Standing, run: Open | None) -> Claim | None:
-    entry = turn.plan.entries.get((standing.kind, standing.name))
+def _start(tick: Tick, standing: Standing, run: Open | None) -> Claim | None:
+    entry = tick.plan.entries.get((standing.kind, standing.name))
     if entry is None:
-        entries.save(turn, standing, standing._replace(due_at=None))
+        entries.save(tick.tx, standing, standing._replace(due_at=None))
         return None
-    return opening.go_on(turn, entry, standing, run)
+    return opening.go_on(tick, entry, standing, run)
 
 
-def _may_come_back(turn: Turn, claim: Claim) -> bool:
+def _may_come_back(tick: Tick, claim: Claim) -> bool:
     """Whether a run that our stop cut short is due again: its kind allows it, and it is still declared."""
-    entry = turn.plan.entries.get((claim.entry.kind, claim.entry.name))
+    entry = tick.plan.entries.get((claim.entry.kind, claim.entry.name))
     return claim.entry.again_after_crash and entry is not None and entry.enabled
 
 
@@ -387,6 +389,6 @@ def _surprise(error: BaseException | None) -> Ending:
     return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
 
 
-def _replan_all(turn: Turn) -> None:
-    for standing in entries.everything(turn.db):
-        planning.replan(turn, standing, standing)
+def _replan_all(tx: Transaction) -> None:
+    for standing in entries.everything(tx.db):
+        planning.replan(tx, standing, standing)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Delivery
 from scheduler.store import outbox
 from scheduler.store.outbox import Letter
+from scheduler.store.transaction import Transaction
 
 OVER = {
     Delivery.DELIVERED: "has been delivered",
@@ -23,10 +24,10 @@ class SendAgain:
 
     letter_id: int
 
-    def apply(self, turn: Turn) -> str:
+    def apply(self, tick: Tick) -> str:
         """One that is older than a day gets this one attempt."""
-        letter = _movable(turn, self.letter_id)
-        outbox.send_again(turn, letter)
+        letter = _movable(tick.tx, self.letter_id)
+        outbox.send_again(tick.tx, letter)
         return letter.channel
 
 
@@ -36,15 +37,15 @@ class Drop:
 
     letter_id: int
 
-    def apply(self, turn: Turn) -> str:
+    def apply(self, tick: Tick) -> str:
         """Its text stays readable in its run, and the same text may be said again."""
-        letter = _movable(turn, self.letter_id)
-        outbox.drop(turn, letter)
+        letter = _movable(tick.tx, self.letter_id)
+        outbox.drop(tick.tx, letter)
         return letter.channel
 
 
-def _movable(turn: Turn, letter_id: int) -> Letter:
-    found = outbox.find(turn.db, letter_id)
+def _movable(tx: Transaction, letter_id: int) -> Letter:
+    found = outbox.find(tx.db, letter_id)
     if found is None:
         raise Refused("not_found", f"no message {letter_id}; `heartbeatd outbox` lists them")
     letter, state = found

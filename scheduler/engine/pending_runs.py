@@ -10,48 +10,49 @@ from heartbeat.runners import MAX_ANSWER
 from scheduler.engine import closing, guarded
 from scheduler.engine.guarded import Part
 from scheduler.engine.inbox import Refused
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import Ending, Failure, Kind, Outcome, Reason, storable
 from scheduler.store import clock_changes, entries, runs, runs_view
 from scheduler.store.runs import Awaited
+from scheduler.store.transaction import Transaction
 
 AT_ONCE = 100  # results that are given up in one turn
 AFTER_A_START = timedelta(minutes=5)  # for which no result is given up: while the daemon was down, none could be reported
 
 
-def next_overdue(turn: Turn) -> datetime | None:
+def next_overdue(tick: Tick) -> datetime | None:
     """When the next result that is waited for is given up."""
-    due_at = runs.next_overdue(turn.db)
+    due_at = runs.next_overdue(tick.tx.db)
     if due_at is None:
         return None
-    settles_at = clock_changes.settles_at(turn) or due_at
-    if turn.awake_since > turn.now:  # the clock was set back since
+    settles_at = clock_changes.settles_at(tick.tx) or due_at
+    if tick.awake_since > tick.now:  # the clock was set back since
         return max(due_at, settles_at)
-    return max(due_at, settles_at, turn.awake_since + AFTER_A_START)
+    return max(due_at, settles_at, tick.awake_since + AFTER_A_START)
 
 
-def give_up_overdue(turn: Turn) -> None:
+def give_up_overdue(tick: Tick) -> None:
     """Book as failed what was to answer later and did not in its time."""
-    due_at = next_overdue(turn)
-    if due_at is None or due_at > turn.now:
+    due_at = next_overdue(tick)
+    if due_at is None or due_at > tick.now:
         return
-    for each in runs.overdue(turn.db, turn.now, AT_ONCE):
-        guarded.step(turn, Part(each.kind, each.name, partial(_give_up, turn, each)))
+    for each in runs.overdue(tick.tx.db, tick.now, AT_ONCE):
+        guarded.step(tick, Part(each.kind, each.name, partial(_give_up, tick, each)))
 
 
-def _give_up(turn: Turn, awaited: Awaited) -> None:
-    runs.wait_no_longer(turn, awaited.kind, awaited.name, awaited.slot)
-    entry = turn.plan.entries.get((awaited.kind, awaited.name))
+def _give_up(tick: Tick, awaited: Awaited) -> None:
+    runs.wait_no_longer(tick.tx, awaited.kind, awaited.name, awaited.slot)
+    entry = tick.plan.entries.get((awaited.kind, awaited.name))
     error = f"run {awaited.run_id} was to answer later, and no result came by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
     message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
     ending = Ending(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
     if entry is not None:
-        closing.report(turn, entry, awaited.slot, ending)
+        closing.report(tick, entry, awaited.slot, ending)
         return
-    run = entries.begin_report(turn, awaited.kind, awaited.name, awaited.slot)
+    run = entries.begin_report(tick.tx, awaited.kind, awaited.name, awaited.slot)
     if run is not None:
-        runs.end_undeclared(turn, awaited.kind, awaited.name, run, ending)
+        runs.end_undeclared(tick.tx, awaited.kind, awaited.name, run, ending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +67,19 @@ class Report:
     error: str | None
     truncated: bool = False
 
-    def apply(self, turn: Turn) -> int:
+    def apply(self, tick: Tick) -> int:
         """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
-        found = runs.awaited(turn.db, self.run_id)
-        if found is None and runs.is_open(turn.db, self.run_id):
+        found = runs.awaited(tick.tx.db, self.run_id)
+        if found is None and runs.is_open(tick.tx.db, self.run_id):
             raise Refused("not_yet", f"run {self.run_id} has not said yet that it answers later; try again in a moment")
         if found is None:
             raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
-        entry = turn.plan.entries.get((found.kind, found.name))
+        entry = tick.plan.entries.get((found.kind, found.name))
         if found.given_up:
             raise Refused("too_late", f"run {self.run_id} was given up: its result had not come by its async_timeout")
         if entry is None:
             raise Refused("too_late", f"run {self.run_id} is no longer waited for: {found.name} is not in the config any more")
-        run_id = closing.report(turn, entry, found.slot, storable(self._ending(entry))) if found.due_at else None
+        run_id = closing.report(tick, entry, found.slot, storable(self._ending(entry))) if found.due_at else None
         if run_id is None:
             raise Refused("already_reported", f"run {self.run_id} has its result already")
         return run_id
@@ -98,29 +99,29 @@ class Cancel:
 
     run_id: int
 
-    def apply(self, turn: Turn) -> bool:
+    def apply(self, tick: Tick) -> bool:
         """It ends `abandoned` with the reason `cancelled`, is not tried again, and the wakes that it held wait on."""
-        found = entries.open_by_id(turn.db, self.run_id)
+        found = entries.open_by_id(tick.tx.db, self.run_id)
         if found is None:
-            self._expect_no_answer(turn)
+            self._expect_no_answer(tick)
             return True
         kind, name, run = found
         if run.state == "running":
-            runs.mark_cancelled(turn, self.run_id)
-            turn.cancelled.append(self.run_id)
+            runs.mark_cancelled(tick.tx, self.run_id)
+            tick.cancelled.append(self.run_id)
             return False
-        standing = entries.get(turn, kind, name)
-        closing.end(turn, turn.plan.entries.get((kind, name)), standing, run, _cancelled("was cancelled before its next attempt"))
+        standing = entries.get(tick.tx, kind, name)
+        closing.end(tick, tick.plan.entries.get((kind, name)), standing, run, _cancelled("was cancelled before its next attempt"))
         return True
 
-    def _expect_no_answer(self, turn: Turn) -> None:
+    def _expect_no_answer(self, tick: Tick) -> None:
         """The row of its result says that none will be taken any more."""
-        found = runs.awaited(turn.db, self.run_id)
-        entry = turn.plan.entries.get((found.kind, found.name)) if found else None
+        found = runs.awaited(tick.tx.db, self.run_id)
+        entry = tick.plan.entries.get((found.kind, found.name)) if found else None
         if found is None or entry is None or found.given_up:
-            raise Refused(*_nothing_to_cancel(turn, self.run_id))
+            raise Refused(*_nothing_to_cancel(tick.tx, self.run_id))
         ending = _cancelled("was cancelled before its answer came")
-        if not found.due_at or closing.report(turn, entry, found.slot, ending) is None:
+        if not found.due_at or closing.report(tick, entry, found.slot, ending) is None:
             raise Refused("closed", f"run {self.run_id} has its result already")
 
 
@@ -128,8 +129,8 @@ def _cancelled(error: str) -> Ending:
     return Ending(Outcome.ABANDONED, Reason.CANCELLED, error=error)
 
 
-def _nothing_to_cancel(turn: Turn, run_id: int) -> tuple[str, str]:
-    known = runs_view.one(turn.db, run_id)
+def _nothing_to_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
+    known = runs_view.one(tx.db, run_id)
     if known is None:
         return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
     return "closed", f"run {run_id} has ended already: {known['outcome']}"

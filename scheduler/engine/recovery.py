@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from scheduler.engine import calls, closing, planning, wake_starts
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import Recovered
 from scheduler.model.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import Wake
 from scheduler.store import entries, runs
 from scheduler.store.entries import Open, Standing
+from scheduler.store.transaction import Transaction
 
 CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
 
@@ -20,34 +21,34 @@ Survivors = Mapping[str, bool] | None
 """By a run's mark: whether its processes outlived the daemon and could not be ended. None where nobody can tell."""
 
 
-def recover(turn: Turn, survivors: Survivors, seen: datetime | None) -> None:
+def recover(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
     """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting.
 
     `seen` is when that life was last seen: by then its runs were cut short.
     """
-    for kind, name, run in entries.open_runs(turn.db):
-        standing = entries.get(turn, kind, name)
-        entry = turn.plan.entries.get((kind, name))
+    for kind, name, run in entries.open_runs(tick.tx.db):
+        standing = entries.get(tick.tx, kind, name)
+        entry = tick.plan.entries.get((kind, name))
         if run.state == "running":
-            runs.note_cut(turn, run, min(seen, turn.now) if seen else turn.now)
-            _recover_one(turn, standing, entry, run, survivors)
+            runs.note_cut(tick.tx, run, min(seen, tick.now) if seen else tick.now)
+            _recover_one(tick, standing, entry, run, survivors)
 
 
-def _recover_one(turn: Turn, standing: Standing, entry: Entry | None, run: Open, survivors: Survivors) -> None:
-    again = entry is not None and entry.enabled and _may_run_again(turn, entry, standing, run, survivors)
-    turn.tell(Recovered(run.run_id, standing.kind, standing.name, again))
+def _recover_one(tick: Tick, standing: Standing, entry: Entry | None, run: Open, survivors: Survivors) -> None:
+    again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, standing, run, survivors)
+    tick.tx.report(Recovered(run.run_id, standing.kind, standing.name, again))
     if again:
-        runs.put_back(turn, run, crashed=True)
-        entries.save(turn, standing, planning.busy_until(standing, turn.now))
+        runs.put_back(tick.tx, run, crashed=True)
+        entries.save(tick.tx, standing, planning.busy_until(standing, tick.now))
     else:
-        closing.end(turn, entry, standing, run, _abandoned(standing.kind, standing.name, run, survivors))
+        closing.end(tick, entry, standing, run, _abandoned(standing.kind, standing.name, run, survivors))
 
 
-def _may_run_again(turn: Turn, entry: Entry, standing: Standing, run: Open, survivors: Survivors) -> bool:
+def _may_run_again(tx: Transaction, entry: Entry, standing: Standing, run: Open, survivors: Survivors) -> bool:
     """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
     if not entry.again_after_crash or run.crashes >= CRASHES or run.is_cancelled or _alive(run, survivors):
         return False
-    return planning.still_in_time(turn, entry, standing, run.slot)
+    return planning.still_in_time(tx, entry, standing, run.slot)
 
 
 def _alive(run: Open, survivors: Survivors) -> bool:
@@ -71,24 +72,24 @@ def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, st
     return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
 
 
-def put_back(turn: Turn, claim: Claim, ending: Ending) -> None:
+def put_back(tick: Tick, claim: Claim, ending: Ending) -> None:
     """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
-    calls.book(turn, claim, ending)
-    standing = entries.get(turn, claim.entry.kind, claim.entry.name)
-    runs.note_cut(turn, claim, turn.now)
-    runs.put_back(turn, claim, crashed=False)
-    planning.replan(turn, standing, standing)
+    calls.book(tick, claim, ending)
+    standing = entries.get(tick.tx, claim.entry.kind, claim.entry.name)
+    runs.note_cut(tick.tx, claim, tick.now)
+    runs.put_back(tick.tx, claim, crashed=False)
+    planning.replan(tick.tx, standing, standing)
 
 
-def start_at_boot(turn: Turn) -> None:
+def start_at_boot(tick: Tick) -> None:
     """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
-    for (kind, name), entry in turn.plan.entries.items():
-        standing = entries.find(turn.db, kind, name) if entry.starts_at_boot and entry.enabled else None
-        if standing is None or entries.open_run(turn.db, kind, name) is not None:
+    for (kind, name), entry in tick.plan.entries.items():
+        standing = entries.find(tick.tx.db, kind, name) if entry.starts_at_boot and entry.enabled else None
+        if standing is None or entries.open_run(tick.tx.db, kind, name) is not None:
             continue
         if standing.paused:
-            runs.skip(turn, standing, Trigger.REBOOT, Skip.PAUSED, turn.now)
-        elif entry.day_off(turn.now):
-            runs.skip(turn, standing, Trigger.REBOOT, Skip.CALENDAR, turn.now)
+            runs.skip(tick.tx, standing, Trigger.REBOOT, Skip.PAUSED, tick.now)
+        elif entry.day_off(tick.now):
+            runs.skip(tick.tx, standing, Trigger.REBOOT, Skip.CALENDAR, tick.now)
         else:
-            wake_starts.ask(turn, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+            wake_starts.ask(tick, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

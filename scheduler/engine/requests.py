@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.config.file.wording import suggest
 from scheduler.engine import budget_reservations, plan_sync, planning, wake_retries, wake_starts
 from scheduler.engine.inbox import Refused
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import Adopted
 from scheduler.model.outcome import Kind, Skip, Trigger
@@ -18,6 +18,7 @@ from scheduler.model.wake import Wake
 from scheduler.store import boots, breakers, entries, lane_holds, runs, targets, wakes
 from scheduler.store.entries import Standing
 from scheduler.store.targets import Target
+from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Diff, Plan, diff
 
 
@@ -28,17 +29,17 @@ class WakeAgent:
     wake: Wake
     cause: str | None = None
 
-    def apply(self, turn: Turn) -> int:
+    def apply(self, tick: Tick) -> int:
         """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
-        standing = _declared(turn, Kind.HEARTBEAT, self.wake.name)
+        standing = _declared(tick, Kind.HEARTBEAT, self.wake.name)
         if standing.state != "active":
-            runs.skip(turn, standing, Trigger(self.wake.source), Skip.DISABLED, turn.now)
-            raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {turn.plan.settings.path.name}")
-        run = entries.open_run(turn.db, Kind.HEARTBEAT, self.wake.name)
+            runs.skip(tick.tx, standing, Trigger(self.wake.source), Skip.DISABLED, tick.now)
+            raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {tick.plan.settings.path.name}")
+        run = entries.open_run(tick.tx.db, Kind.HEARTBEAT, self.wake.name)
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
-            wakes.reject(turn, self.wake)
+            wakes.reject(tick.tx, self.wake)
             raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
-        return wake_starts.ask(turn, standing, self.wake)
+        return wake_starts.ask(tick, standing, self.wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +49,25 @@ class RunJob:
     name: str
     source: Trigger
 
-    def apply(self, turn: Turn) -> int:
+    def apply(self, tick: Tick) -> int:
         """A job that is disabled, paused or running is not run, which is a skip with its row."""
-        standing = _declared(turn, Kind.CRON, self.name)
-        obstacle = _obstacle(turn, standing)
+        standing = _declared(tick, Kind.CRON, self.name)
+        obstacle = _obstacle(tick.tx, standing)
         if obstacle is not None:
-            runs.skip(turn, standing, self.source, obstacle, turn.now)
+            runs.skip(tick.tx, standing, self.source, obstacle, tick.now)
             raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
-        return wake_starts.ask(turn, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+        return wake_starts.ask(tick, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
 
 
 WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
 
 
-def _obstacle(turn: Turn, standing: Standing) -> Skip | None:
+def _obstacle(tx: Transaction, standing: Standing) -> Skip | None:
     if standing.state != "active":
         return Skip.DISABLED
     if standing.paused:
         return Skip.PAUSED
-    running = entries.open_run(turn.db, standing.kind, standing.name) is not None
+    running = entries.open_run(tx.db, standing.kind, standing.name) is not None
     return Skip.ALREADY_RUNNING if running else None
 
 
@@ -77,12 +78,12 @@ class Pause:
     key: Key | None
     until: datetime | None
 
-    def apply(self, turn: Turn) -> list[str]:
+    def apply(self, tick: Tick) -> list[str]:
         """What came due before the pause keeps its own reason."""
-        chosen = list(_chosen(turn, self.key))
+        chosen = list(_chosen(tick, self.key))
         for standing in chosen:
-            booked = standing if standing.paused else planning.book_passed(turn, standing, Skip.MISSED)
-            planning.replan(turn, standing, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
+            booked = standing if standing.paused else planning.book_passed(tick, standing, Skip.MISSED)
+            planning.replan(tick.tx, standing, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
         return [_full_name(standing) for standing in chosen]
 
 
@@ -92,11 +93,11 @@ class Resume:
 
     key: Key | None
 
-    def apply(self, turn: Turn) -> list[str]:
+    def apply(self, tick: Tick) -> list[str]:
         """The slots of the pause get one row with their number."""
-        paused = [standing for standing in _chosen(turn, self.key) if standing.paused]
+        paused = [standing for standing in _chosen(tick, self.key) if standing.paused]
         for standing in paused:
-            planning.replan(turn, standing, planning.resume(turn, standing, turn.now))
+            planning.replan(tick.tx, standing, planning.resume(tick, standing, tick.now))
         return [_full_name(standing) for standing in paused]
 
 
@@ -110,26 +111,26 @@ class Note:
     queue: int | None = None
     approvals: int | None = None
 
-    def apply(self, turn: Turn) -> dict[str, Any]:
+    def apply(self, tick: Tick) -> dict[str, Any]:
         """Only a target that messages can go to is taken, and nothing else with one that is not."""
-        standing = _declared(turn, Kind.HEARTBEAT, self.name)
+        standing = _declared(tick, Kind.HEARTBEAT, self.name)
         if self.target is not None:
             try:
-                targets.check(turn.plan.settings.channels, self.target)
+                targets.check(tick.plan.settings.channels, self.target)
             except ValueError as error:
                 raise Refused("bad_request", str(error)) from None
-            targets.note(turn, self.name, self.target, self.title)
-        noted = self._counted(turn, standing)
-        entries.save(turn, standing, noted)
-        last = next(iter(targets.known(turn.db, self.name)), None)
+            targets.note(tick.tx, self.name, self.target, self.title)
+        noted = self._counted(tick, standing)
+        entries.save(tick.tx, standing, noted)
+        last = next(iter(targets.known(tick.tx.db, self.name)), None)
         return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
 
-    def _counted(self, turn: Turn, standing: Standing) -> Standing:
+    def _counted(self, tick: Tick, standing: Standing) -> Standing:
         if self.queue is None and self.approvals is None:
             return standing
         queue = standing.queue if self.queue is None else self.queue
         approvals = standing.approvals if self.approvals is None else self.approvals
-        return standing._replace(queue=queue, approvals=approvals, active_at=turn.now)
+        return standing._replace(queue=queue, approvals=approvals, active_at=tick.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +141,12 @@ class Hold:
     holder: str
     until: datetime
 
-    def apply(self, turn: Turn) -> int | None:
+    def apply(self, tick: Tick) -> int | None:
         """A beat in progress goes on: whoever holds the lane has it once that has ended."""
-        standing = _declared(turn, Kind.HEARTBEAT, self.name)
-        if not lane_holds.put(turn, self.name, self.holder, self.until):
+        standing = _declared(tick, Kind.HEARTBEAT, self.name)
+        if not lane_holds.put(tick.tx, self.name, self.holder, self.until):
             raise Refused("too_many", f"{lane_holds.MOST} others hold the lane of agent {self.name!r}")
-        run = entries.open_run(turn.db, standing.kind, standing.name)
+        run = entries.open_run(tick.tx.db, standing.kind, standing.name)
         return run.run_id if run is not None and run.state == "running" else None
 
 
@@ -156,16 +157,16 @@ class LetGo:
     name: str
     holder: str
 
-    def apply(self, turn: Turn) -> None:
+    def apply(self, tick: Tick) -> None:
         """What waits for the lane need not wait for its next look."""
-        _declared(turn, Kind.HEARTBEAT, self.name)
-        lane_holds.drop(turn, self.name, self.holder)
-        if lane_holds.is_held(turn, self.name):
+        _declared(tick, Kind.HEARTBEAT, self.name)
+        lane_holds.drop(tick.tx, self.name, self.holder)
+        if lane_holds.is_held(tick.tx, self.name):
             return
-        for kind, name, _ in entries.open_runs(turn.db):
-            entry = turn.plan.entries.get((kind, name))
+        for kind, name, _ in entries.open_runs(tick.tx.db):
+            entry = tick.plan.entries.get((kind, name))
             if entry is not None and entry.lane == self.name:
-                planning.look_now(turn, entries.get(turn, kind, name), Skip.BUSY)
+                planning.look_now(tick.tx, entries.get(tick.tx, kind, name), Skip.BUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +175,16 @@ class Adopt:
 
     plan: Plan
 
-    def apply(self, turn: Turn) -> Diff:
+    def apply(self, tick: Tick) -> Diff:
         """The standing rows follow the plan in the same transaction."""
-        before, turn.plan = turn.plan, self.plan
-        plan_sync.sync(turn, before.entries)
-        budget_reservations.follow(turn)
-        boots.adopt(turn)
-        breakers.probe_all(turn)
-        wake_retries.begin_anew(turn, other_config=True)
-        turn.tell(Adopted(self.plan.settings))
+        before = tick.plan
+        tick.adopt_plan(self.plan)
+        plan_sync.sync(tick, before.entries)
+        budget_reservations.follow(tick)
+        boots.adopt(tick.tx)
+        breakers.probe_all(tick.tx)
+        wake_retries.begin_anew(tick, other_config=True)
+        tick.tx.report(Adopted(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 
 
@@ -192,9 +194,9 @@ class Refuse:
 
     problem: str
 
-    def apply(self, turn: Turn) -> None:
+    def apply(self, tick: Tick) -> None:
         """Nothing else changes."""
-        boots.refuse(turn, self.problem)
+        boots.refuse(tick.tx, self.problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +205,9 @@ class NoteDeadman:
 
     problem: str | None
 
-    def apply(self, turn: Turn) -> None:
+    def apply(self, tick: Tick) -> None:
         """Nothing else changes."""
-        boots.note_deadman(turn, self.problem)
+        boots.note_deadman(tick.tx, self.problem)
 
 
 def _full_name(standing: Standing) -> str:
@@ -213,17 +215,17 @@ def _full_name(standing: Standing) -> str:
     return f"{'agent' if standing.kind is Kind.HEARTBEAT else 'cron'}/{standing.name}"
 
 
-def _declared(turn: Turn, kind: Kind, name: str) -> Standing:
-    standing = entries.find(turn.db, kind, name)
-    if standing is None or (kind, name) not in turn.plan.entries:
+def _declared(tick: Tick, kind: Kind, name: str) -> Standing:
+    standing = entries.find(tick.tx.db, kind, name)
+    if standing is None or (kind, name) not in tick.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
-        others = [other for each, other in turn.plan.entries if each is kind]
+        others = [other for each, other in tick.plan.entries if each is kind]
         instead = suggest(name, others) or "; `heartbeatd status` lists them"
-        raise Refused("not_found", f"no {what} {name!r} in {turn.plan.settings.path.name}{instead}")
+        raise Refused("not_found", f"no {what} {name!r} in {tick.plan.settings.path.name}{instead}")
     return standing
 
 
-def _chosen(turn: Turn, key: Key | None) -> Iterable[Standing]:
+def _chosen(tick: Tick, key: Key | None) -> Iterable[Standing]:
     if key is not None:
-        return [_declared(turn, *key)]
-    return [standing for standing in entries.everything(turn.db) if (standing.kind, standing.name) in turn.plan.entries]
+        return [_declared(tick, *key)]
+    return [standing for standing in entries.everything(tick.tx.db) if (standing.kind, standing.name) in tick.plan.entries]

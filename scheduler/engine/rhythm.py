@@ -9,7 +9,7 @@ from scheduler.system.wakeup import Bell
 BREATH = 0.02  # seconds between turns that nothing due asks for: what comes in within it is booked together, which is cheaper
 BLINK = 0.001  # seconds between turns that are due at once: who was given work can come for the baton
 
-Turn = Callable[[], float]
+Tick = Callable[[], float]
 """Takes a turn; gives the seconds until the next one is due."""
 
 
@@ -21,12 +21,12 @@ class Rhythm:
         self._clock = clock
         self._sleep = sleep
 
-    def keep(self, turn: Turn, over: Callable[[], bool], until: float | None) -> None:
+    def keep(self, tick: Tick, over: Callable[[], bool], until: float | None) -> None:
         """Take turns until it is over, and sleep no longer than `until`; a turn may end it, so it is asked before a sleep too."""
         while not over():
             self._bell.silence()
             begun = self._clock()
-            wait = turn()
+            wait = tick()
             if not over():
                 self._rest(begun, wait if until is None else min(wait, until - self._clock()))
 

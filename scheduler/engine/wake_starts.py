@@ -8,12 +8,13 @@ from operator import attrgetter
 
 from scheduler.engine import incident_notices, planning, wake_retries
 from scheduler.engine.inbox import Refused
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.wake import FLOOD, GAP, Wake
 from scheduler.store import entries, runs, wakes
 from scheduler.store.entries import Standing
+from scheduler.store.transaction import Transaction
 
 ROWS = 1000  # wakes kept apart per agent
 OWN = 10  # that each token may have even where others have taken all of them
@@ -24,7 +25,7 @@ BLOCKED = (Skip.BUDGET, Skip.BREAKER_OPEN)
 Start = tuple[datetime | None, str | None]
 
 
-def ask(turn: Turn, standing: Standing, wake: Wake, held_until: datetime | None = None) -> int:
+def ask(tick: Tick, standing: Standing, wake: Wake, held_until: datetime | None = None) -> int:
     """Keep a wake, and settle when it starts a run; gives the id of the row that holds it.
 
     1. A program finds no room any more: Refused, and nothing is kept.
@@ -33,88 +34,88 @@ def ask(turn: Turn, standing: Standing, wake: Wake, held_until: datetime | None 
     4. It is kept, or merged with the one that waits for the same sender.
     """
     if wake.kind is Kind.CRON:
-        return wakes.put(turn, standing, wake, turn.now)
-    known = wakes.of_sender(turn, wake)
-    if known is None and not _has_room(turn, wake):
-        wakes.reject(turn, wake, TOO_MANY)
+        return wakes.put(tick.tx, standing, wake, tick.now)
+    known = wakes.of_sender(tick.tx, wake)
+    if known is None and not _has_room(tick.tx, wake):
+        wakes.reject(tick.tx, wake, TOO_MANY)
         raise Refused(TOO_MANY, f"{ROWS} wakes wait for agent {wake.name!r}; wait until it has been told them")
     if not wake.urgent:
-        return wakes.put(turn, standing, wake, None)
-    entry = turn.plan.entries[standing.kind, standing.name]
-    obstacle = _obstacle(turn, standing, entry)
+        return wakes.put(tick.tx, standing, wake, None)
+    entry = tick.plan.entries[standing.kind, standing.name]
+    obstacle = _obstacle(tick.tx, standing, entry)
     if obstacle is not None:
-        return _refuse(turn, standing, entry, wake, known, obstacle)
-    due_at, waits_for = _start(turn, standing, entry, wake)
-    return wakes.put(turn, standing, wake, due_at, waits_for=waits_for, held_until=held_until)
+        return _refuse(tick, standing, entry, wake, known, obstacle)
+    due_at, waits_for = _start(tick, standing, entry, wake)
+    return wakes.put(tick.tx, standing, wake, due_at, waits_for=waits_for, held_until=held_until)
 
 
-def _has_room(turn: Turn, wake: Wake) -> bool:
+def _has_room(tx: Transaction, wake: Wake) -> bool:
     """Whether another row may wait. People and jobs always find room, for they have one row each.
 
     Where all is taken, a token that has few rows still gets its own: nobody is crowded out by another token.
     """
     if wake.source not in (Trigger.API, Trigger.WEBHOOK):
         return True
-    taken = wakes.rows_by_token(turn, wake.kind, wake.name)
+    taken = wakes.rows_by_token(tx, wake.kind, wake.name)
     return sum(taken.values()) < ROWS or taken.get(wake.token, 0) < OWN
 
 
-def _obstacle(turn: Turn, standing: Standing, entry: Entry) -> Skip | None:
+def _obstacle(tx: Transaction, standing: Standing, entry: Entry) -> Skip | None:
     """What is known beforehand to stand in the way of a run now, in the order of the chain."""
     if standing.state != "active":
         return None  # its run is refused, and ends all that waits
-    if standing.paused and (standing.pause_ends is None or standing.pause_ends > turn.now):
+    if standing.paused and (standing.pause_ends is None or standing.pause_ends > tx.now):
         return Skip.PAUSED
-    if entry.day_off(turn.now):
+    if entry.day_off(tx.now):
         return Skip.CALENDAR
-    return None if entry.open_at(turn.now) else Skip.ACTIVE_HOURS
+    return None if entry.open_at(tx.now) else Skip.ACTIVE_HOURS
 
 
-def _refuse(turn: Turn, standing: Standing, entry: Entry, wake: Wake, known: Wake | None, obstacle: Skip) -> int:
+def _refuse(tick: Tick, standing: Standing, entry: Entry, wake: Wake, known: Wake | None, obstacle: Skip) -> int:
     """A refusal has one row for each wake, however often its sender repeats it; the slots that passed before it have theirs."""
     row = None
     if known is None or known.waits_for != obstacle:
         if obstacle is not Skip.PAUSED:
-            planning.replan(turn, standing, planning.book_passed(turn, standing, Skip.MISSED))
-            standing = entries.get(turn, standing.kind, standing.name)
-        row = runs.skip(turn, standing, Trigger(wake.source), obstacle, turn.now)
-    others = wakes.waiting_for(turn, standing.kind, standing.name, [obstacle])
+            planning.replan(tick.tx, standing, planning.book_passed(tick, standing, Skip.MISSED))
+            standing = entries.get(tick.tx, standing.kind, standing.name)
+        row = runs.skip(tick.tx, standing, Trigger(wake.source), obstacle, tick.now)
+    others = wakes.waiting_for(tick.tx, standing.kind, standing.name, [obstacle])
     if obstacle is Skip.PAUSED:
         due_at = None
-    elif others is not None and (others[1] is None or others[1] > turn.now):
+    elif others is not None and (others[1] is None or others[1] > tick.now):
         due_at = others[1]  # finding the next opening takes longer than all else, and a storm asks thousands of times
     else:
-        due_at = wake_retries.once_open(turn, entry, standing)
-    return wakes.put(turn, standing, wake, due_at, waits_for=obstacle, refused_by=row)
+        due_at = wake_retries.once_open(tick, entry, standing)
+    return wakes.put(tick.tx, standing, wake, due_at, waits_for=obstacle, refused_by=row)
 
 
-def _start(turn: Turn, standing: Standing, entry: Entry, wake: Wake) -> Start:
+def _start(tick: Tick, standing: Standing, entry: Entry, wake: Wake) -> Start:
     """When a wake may start a run (None: a slot tells it soon), and why not now.
 
     What a person asks for waits for the gap alone. A program waits for others that a budget or a provider has refused, as it
     would be too, and for the end of a flood.
     """
     key = (standing.kind, standing.name)
-    gap = turn.limits.wake_gap
-    start = turn.now if standing.last_woken_at is None else max(turn.now, standing.last_woken_at + gap)
+    gap = tick.limits.wake_gap
+    start = tick.now if standing.last_woken_at is None else max(tick.now, standing.last_woken_at + gap)
     if wake.by_program:
-        blocked = wakes.waiting_for(turn, *key, BLOCKED)
-        refused_until = wake_retries.refused_until(turn, entry) if blocked else None
+        blocked = wakes.waiting_for(tick.tx, *key, BLOCKED)
+        refused_until = wake_retries.refused_until(tick, entry) if blocked else None
         if blocked is not None and refused_until is not None:
-            return wake_retries.unless_a_slot(turn, standing, refused_until), blocked[0]
-        refused_at = runs.refused_by_programs(turn.db, *key, (turn.now - gap, turn.now))
+            return wake_retries.unless_a_slot(tick, standing, refused_until), blocked[0]
+        refused_at = runs.refused_by_programs(tick.tx.db, *key, (tick.now - gap, tick.now))
         start = start if refused_at is None else max(start, refused_at + gap)
-        flood = turn.limits.wake_flood
-        began = runs.start_by_programs(turn.db, *key, (turn.now - flood.within, turn.now), flood.count)
+        flood = tick.limits.wake_flood
+        began = runs.start_by_programs(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
         if began is not None and began + flood.within > start:
             return began + flood.within, FLOOD
-    return start, GAP if start > turn.now else None
+    return start, GAP if start > tick.now else None
 
 
-def expire(turn: Turn) -> None:
+def expire(tick: Tick) -> None:
     """End the wakes that have waited too long, and have those told of it who are told of an agent's failures."""
-    expired = [wake for wake in wakes.expire(turn) if wake.kind is Kind.HEARTBEAT]
+    expired = [wake for wake in wakes.expire(tick.tx, tick.limits.wake_keep) if wake.kind is Kind.HEARTBEAT]
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
-        entry = turn.plan.entries.get((Kind.HEARTBEAT, name))
+        entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.on_failure.after:
-            incident_notices.tell_of_expired(turn, entry, tuple(together))
+            incident_notices.tell_of_expired(tick, entry, tuple(together))

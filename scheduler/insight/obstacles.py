@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 
 from scheduler.config.file.wording import counted
 from scheduler.engine import claims, planning
-from scheduler.engine.turn import Turn
+from scheduler.engine.tick import Tick
 from scheduler.model import schedule
 from scheduler.model.circuit import Breaker
 from scheduler.model.outcome import Kind, Skip
 from scheduler.store import breakers, entries, lane_holds
 from scheduler.store.entries import Standing
+from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
@@ -47,12 +48,12 @@ def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: La
     if plan is None or entry is None:
         held = _held(db, standing.name if standing.kind is Kind.HEARTBEAT else None, schedule.zone(standing.pace_text), now)
         return Gates(_by_rows(db, standing, lanes, now, gone=plan is not None), complete=False, details=held)
-    turn = Turn(db, now, "", plan, now, random.Random())  # noqa: S311 (nothing is drawn)
-    claim = claims.imagined(turn, entry, standing)
+    tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
+    claim = claims.imagined(tick, entry, standing)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
     answers = dict(entry.gates(replace(claim, busy=lane_taken)))
     details = _held(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
-    shut_off = breakers.refusal(turn, entry)
+    shut_off = breakers.refusal(tick.tx, tick.plan.entries, entry)
     details |= {Skip.BREAKER_OPEN: _refused(shut_off, entry.zone, now)} if shut_off else {}
     return Gates(_in_order(answers | _open_run(db, standing)), complete=True, details=details)
 

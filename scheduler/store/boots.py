@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from scheduler.engine.turn import Turn
 from scheduler.model.timestamps import millis, moment, optional
+from scheduler.store.transaction import Transaction
 
 SIGN_OF_LIFE = timedelta(seconds=5)
 
@@ -49,58 +49,56 @@ class Life:
     clean: bool
 
 
-def begin(turn: Turn, boot: Boot) -> bool:
+def begin(tx: Transaction, boot: Boot) -> bool:
     """Write the row of this life; True when zone rules or the program changed since the last one: times must be found anew."""
-    last = turn.db.execute("select version, tzdata from boot order by id desc limit 1").fetchone()
-    now = millis(turn.now)
-    turn.db.execute(
+    last = tx.db.execute("select version, tzdata from boot order by id desc limit 1").fetchone()
+    now = millis(tx.now)
+    tx.db.execute(
         "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at, config_hash) values (?, ?, ?, ?, ?, ?, ?)",
-        (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, turn.plan.settings.hash),
+        (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, tx.config_hash),
     )
     return last is not None and (last["version"], last["tzdata"]) != (boot.version, boot.tzdata)
 
 
-def tick(turn: Turn) -> None:
+def tick(tx: Transaction) -> None:
     """A sign of life, not oftener than it is worth a write."""
-    turn.db.execute(
+    tx.db.execute(
         "update boot set last_tick_at = ? where instance = ? and last_tick_at not between ? and ?",
-        (millis(turn.now), turn.owner, millis(turn.now - SIGN_OF_LIFE), millis(turn.now)),
+        (millis(tx.now), tx.owner, millis(tx.now - SIGN_OF_LIFE), millis(tx.now)),
     )
 
 
-def write_down(turn: Turn) -> None:
+def write_down(tx: Transaction) -> None:
     """A turn that writes is a sign of life too, so that nothing on record is later than its life was last seen."""
-    turn.db.execute(
+    tx.db.execute(
         "update boot set last_tick_at = :now where instance = :instance and last_tick_at <> :now",
-        {"now": millis(turn.now), "instance": turn.owner},
+        {"now": millis(tx.now), "instance": tx.owner},
     )
 
 
-def adopt(turn: Turn) -> None:
+def adopt(tx: Transaction) -> None:
     """This life goes on by the plan of this turn."""
-    turn.db.execute(
+    tx.db.execute(
         "update boot set config_hash = ?, config_problem = null, config_refused_at = null where instance = ?",
-        (turn.plan.settings.hash, turn.owner),
+        (tx.config_hash, tx.owner),
     )
 
 
-def refuse(turn: Turn, problem: str) -> None:
+def refuse(tx: Transaction, problem: str) -> None:
     """A changed config was refused; the one in force stays."""
-    turn.db.execute(
-        "update boot set config_problem = ?, config_refused_at = ? where instance = ?", (problem, millis(turn.now), turn.owner)
+    tx.db.execute(
+        "update boot set config_problem = ?, config_refused_at = ? where instance = ?", (problem, millis(tx.now), tx.owner)
     )
 
 
-def note_deadman(turn: Turn, problem: str | None) -> None:
+def note_deadman(tx: Transaction, problem: str | None) -> None:
     """Pings to the dead man's switch do not arrive; None: they do again."""
-    turn.db.execute("update boot set deadman_problem = ? where instance = ?", (problem, turn.owner))
+    tx.db.execute("update boot set deadman_problem = ? where instance = ?", (problem, tx.owner))
 
 
-def end(turn: Turn) -> None:
+def end(tx: Transaction) -> None:
     """This life ends in order."""
-    turn.db.execute(
-        "update boot set ended_at = ?, last_tick_at = ? where instance = ?", (millis(turn.now), millis(turn.now), turn.owner)
-    )
+    tx.db.execute("update boot set ended_at = ?, last_tick_at = ? where instance = ?", (millis(tx.now), millis(tx.now), tx.owner))
 
 
 def last_seen(db: sqlite3.Connection) -> datetime | None:
@@ -109,12 +107,12 @@ def last_seen(db: sqlite3.Connection) -> datetime | None:
     return moment(row[0]) if row else None
 
 
-def pull_near(turn: Turn) -> None:
+def pull_near(tx: Transaction) -> None:
     """The clock was ahead, and was set right: no life has begun, been seen or ended in the future."""
-    turn.db.execute(
+    tx.db.execute(
         "update boot set started_at = min(started_at, :now), last_tick_at = min(last_tick_at, :now),"
         " ended_at = min(ended_at, :now)",
-        {"now": millis(turn.now)},
+        {"now": millis(tx.now)},
     )
 
 

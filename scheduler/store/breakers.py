@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from scheduler.engine.turn import Turn
 from scheduler.model.circuit import RATE, Breaker, Circuit, answers, around, asked_by, shut_off_by
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.events import BreakerMoved
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Kind
 from scheduler.model.timestamps import millis, moment
+from scheduler.store.transaction import Transaction
 
 PROBE_EVERY = timedelta(minutes=30)
 PASSED_ON_FOR = timedelta(hours=1)  # how long a probe is left to others who are to make it first
+Planned = Mapping[Key, Entry]
+"""The entries of the plan in force, by kind and name."""
+
 MOST_TURNS = 100  # that are remembered
 
 # The open breakers, and (without a reason) what flaps and works at present.
@@ -29,59 +33,59 @@ select provider, model, '', '', 0, 0, 0, null, '[]' from outage where flapping_a
 """
 
 
-def admit(turn: Turn, entry: Entry, run_id: int) -> tuple[str | None, tuple[Circuit, ...]]:
+def admit(tx: Transaction, planned: Planned, entry: Entry, run_id: int) -> tuple[str | None, tuple[Circuit, ...]]:
     """What an open breaker keeps this run from asking, in words, else None; and the circuits that the run is to probe.
 
     When it is time for a probe, the first run whose turn it is makes it; the others wait for the result.
     """
-    found = _open_ones_of(turn, entry)
-    refusing = next((breaker for breaker in found if not _may_probe(turn, breaker, entry)), None)
+    found = _open_ones_of(tx, entry)
+    refusing = next((breaker for breaker in found if not _may_probe(tx, planned, breaker, entry)), None)
     if refusing is not None:
         return str(refusing), ()
     for breaker in found:
-        _lend(turn, breaker.circuit, run_id)
+        _lend(tx, breaker.circuit, run_id)
     return None, tuple(breaker.circuit for breaker in found)
 
 
-def refusal(turn: Turn, entry: Entry) -> Breaker | None:
+def refusal(tx: Transaction, planned: Planned, entry: Entry) -> Breaker | None:
     """The breaker that would keep a run of this entry from asking now; unlike `admit` this changes nothing."""
-    return next((breaker for breaker in _open_ones_of(turn, entry) if not _may_probe(turn, breaker, entry)), None)
+    return next((breaker for breaker in _open_ones_of(tx, entry) if not _may_probe(tx, planned, breaker, entry)), None)
 
 
-def may_answer_soon(turn: Turn, entry: Entry) -> bool:
+def may_answer_soon(tx: Transaction, planned: Planned, entry: Entry) -> bool:
     """Whether all that keeps this entry from asking is being probed, or is to be probed by another entry before long."""
-    refusing = [breaker for breaker in _open_ones_of(turn, entry) if not _may_probe(turn, breaker, entry)]
-    return all(breaker.probe_at <= turn.now or _is_probed(turn, breaker) for breaker in refusing)
+    refusing = [breaker for breaker in _open_ones_of(tx, entry) if not _may_probe(tx, planned, breaker, entry)]
+    return all(breaker.probe_at <= tx.now or _is_probed(tx, breaker) for breaker in refusing)
 
 
-def next_probe(turn: Turn, entry: Entry) -> datetime | None:
+def next_probe(tx: Transaction, entry: Entry) -> datetime | None:
     """When all that this entry asks may be probed; None where it may be by now."""
-    times = (breaker.probe_at for breaker in _open_ones_of(turn, entry))
-    return max((at for at in times if at > turn.now), default=None)
+    times = (breaker.probe_at for breaker in _open_ones_of(tx, entry))
+    return max((at for at in times if at > tx.now), default=None)
 
 
-def open_one(turn: Turn, entry: Entry) -> Breaker | None:
+def open_one(tx: Transaction, entry: Entry) -> Breaker | None:
     """The first open breaker of what this entry asks."""
-    return next(iter(_open_ones_of(turn, entry)), None)
+    return next(iter(_open_ones_of(tx, entry)), None)
 
 
-def find(turn: Turn, circuit: Circuit) -> Breaker | None:
+def find(tx: Transaction, circuit: Circuit) -> Breaker | None:
     """The breaker of a circuit, if it is open."""
-    return _all(turn).get(circuit)
+    return _all(tx).get(circuit)
 
 
-def unsteady(turn: Turn) -> frozenset[Circuit]:
+def unsteady(tx: Transaction) -> frozenset[Circuit]:
     """The circuits that flap, and work at present: found by the same question as the open breakers."""
-    _all(turn)
-    return turn.unsteady
+    _all(tx)
+    return tx.flapping_circuits
 
 
-def is_open(turn: Turn, entry: Entry) -> bool:
+def is_open(tx: Transaction, entry: Entry) -> bool:
     """Whether the breaker of anything that this entry asks is open."""
-    return bool(_open_ones_of(turn, entry))
+    return bool(_open_ones_of(tx, entry))
 
 
-def hear(turn: Turn, claim: Claim, call: Call, error: str) -> tuple[Circuit, ...]:
+def hear(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[Circuit, ...]:
     """Open, keep or close breakers by how a call went; gives the circuits that are in order again.
 
     `error` is what the provider said of its refusal.
@@ -89,58 +93,58 @@ def hear(turn: Turn, claim: Claim, call: Call, error: str) -> tuple[Circuit, ...
     shut_off, asked = shut_off_by(call), asked_by(call)
     if shut_off is not None:
         circuit, reason = shut_off
-        _open(turn, claim, circuit, reason, error)
+        _open(tx, claim, circuit, reason, error)
         # A provider that forbids a model knows the key.
-        return () if circuit.is_whole else _closed(turn, Circuit(circuit.provider), only=Failure.AUTH)
+        return () if circuit.is_whole else _closed(tx, Circuit(circuit.provider), only=Failure.AUTH)
     if asked is None or not answers(call):
         return ()
-    return tuple(circuit for each in around((asked,)) for circuit in _closed(turn, each))
+    return tuple(circuit for each in around((asked,)) for circuit in _closed(tx, each))
 
 
-def give_back(turn: Turn, claim: Claim, *, asked: bool, wait: timedelta = timedelta()) -> bool:
+def give_back(tx: Transaction, claim: Claim, *, asked: bool, wait: timedelta = timedelta()) -> bool:
     """Let others probe what this attempt was to probe and has not decided on; whether there was any such circuit.
 
     Without having `asked` it has had its turn all the same. The next probe may begin after `wait`.
     """
-    lent = [breaker for breaker in _all(turn).values() if breaker.tried_by == claim.run_id and breaker.circuit in claim.probes]
+    lent = [breaker for breaker in _all(tx).values() if breaker.tried_by == claim.run_id and breaker.circuit in claim.probes]
     for breaker in lent:
         turns = breaker.turns if asked else _with(breaker.turns, claim.entry.key)
-        turn.db.execute(
+        tx.db.execute(
             "update breaker set probe_at = ?, tried_by = null, turns = ? where provider = ? and model = ?",
-            (millis(turn.now + wait), json.dumps(turns), *breaker.circuit),
+            (millis(tx.now + wait), json.dumps(turns), *breaker.circuit),
         )
-        turn.breakers = None
+        tx.open_breakers = None
     return bool(lent)
 
 
-def probe_all(turn: Turn) -> None:
+def probe_all(tx: Transaction) -> None:
     """Let everything that refuses us be probed at once, by whoever comes first: there may be a new key.
 
     Where a long rest was asked for, that is kept; a probe of it that was cut short by a crash is made again.
     """
-    turn.db.execute(
+    tx.db.execute(
         "update breaker set probe_at = :now, half_open_at = :now, turns = '[]' where reason <> :rate"
         " or (tried_by is not null and not exists (select 1 from run where id = tried_by and state = 'running'))",
-        {"now": millis(turn.now), "rate": RATE},
+        {"now": millis(tx.now), "rate": RATE},
     )
-    turn.breakers = None
+    tx.open_breakers = None
 
 
-def pull_near(turn: Turn) -> None:
+def pull_near(tx: Transaction) -> None:
     """The clock was set back: no probe is put off for longer than it was to be."""
-    turn.db.execute(
+    tx.db.execute(
         "update breaker set opened_at = min(opened_at, :now), probe_at = min(probe_at, :next),"
         " half_open_at = min(half_open_at, :next)",
-        {"now": millis(turn.now), "next": millis(turn.now + PROBE_EVERY)},
+        {"now": millis(tx.now), "next": millis(tx.now + PROBE_EVERY)},
     )
-    turn.breakers = None
+    tx.open_breakers = None
 
 
-def forget_unasked(turn: Turn) -> None:
+def forget_unasked(tx: Transaction, planned: Iterable[Entry]) -> None:
     """Close the breakers of what no agent and no job of the plan asks any more."""
-    for circuit in list(_all(turn)):
-        if not any(entry.enabled and circuit in entry.circuits for entry in turn.plan.entries.values()):
-            _closed(turn, circuit, why="not asked any more")
+    for circuit in list(_all(tx)):
+        if not any(entry.enabled and circuit in entry.circuits for entry in planned):
+            _closed(tx, circuit, why="not asked any more")
 
 
 def open_ones(db: sqlite3.Connection) -> list[Breaker]:
@@ -148,66 +152,65 @@ def open_ones(db: sqlite3.Connection) -> list[Breaker]:
     return [_breaker(row) for row in db.execute("select * from breaker order by provider, model")]
 
 
-def _open(turn: Turn, claim: Claim, circuit: Circuit, reason: str, error: str) -> None:
-    was = _all(turn).get(circuit)
-    probe_at = millis(turn.now + (LONGEST_RETRY_AFTER if reason == RATE else PROBE_EVERY))
+def _open(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, error: str) -> None:
+    was = _all(tx).get(circuit)
+    probe_at = millis(tx.now + (LONGEST_RETRY_AFTER if reason == RATE else PROBE_EVERY))
     turns = json.dumps(_with(was.turns if was else (), claim.entry.key))
-    turn.db.execute(
+    tx.db.execute(
         "insert into breaker (provider, model, reason, error, opened_at, probe_at, half_open_at, turns)"
         " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (provider, model) do update set reason = excluded.reason,"
         " error = excluded.error, probe_at = excluded.probe_at, half_open_at = excluded.half_open_at, turns = excluded.turns,"
         " tried_by = null",
-        (*circuit, reason, error, millis(turn.now), probe_at, probe_at, turns),
+        (*circuit, reason, error, millis(tx.now), probe_at, probe_at, turns),
     )
-    turn.breakers = None
+    tx.open_breakers = None
     if was is None:
-        turn.tell(BreakerMoved(circuit, reason, is_open=True, error=error))
+        tx.report(BreakerMoved(circuit, reason, is_open=True, error=error))
 
 
-def _closed(turn: Turn, circuit: Circuit, only: str | None = None, why: str = "answered") -> tuple[Circuit, ...]:
+def _closed(tx: Transaction, circuit: Circuit, only: str | None = None, why: str = "answered") -> tuple[Circuit, ...]:
     """Close a breaker, if it is open and, with `only`, has that reason; gives its circuit, or nothing."""
-    breaker = _all(turn).get(circuit)
+    breaker = _all(tx).get(circuit)
     if breaker is None or (only is not None and breaker.reason != only):
         return ()
-    turn.db.execute("delete from breaker where provider = ? and model = ?", circuit)
-    turn.breakers = None
-    turn.tell(BreakerMoved(circuit, why, is_open=False))
+    tx.db.execute("delete from breaker where provider = ? and model = ?", circuit)
+    tx.open_breakers = None
+    tx.report(BreakerMoved(circuit, why, is_open=False))
     return (circuit,)
 
 
-def _lend(turn: Turn, circuit: Circuit, run_id: int) -> None:
+def _lend(tx: Transaction, circuit: Circuit, run_id: int) -> None:
     """Leave the probe to one run; should nobody book its end, another one may probe after a while."""
-    turn.db.execute(
+    tx.db.execute(
         "update breaker set probe_at = ?, tried_by = ? where provider = ? and model = ?",
-        (millis(turn.now + PROBE_EVERY), run_id, *circuit),
+        (millis(tx.now + PROBE_EVERY), run_id, *circuit),
     )
-    turn.breakers = None
+    tx.open_breakers = None
 
 
-def _may_probe(turn: Turn, breaker: Breaker, entry: Entry) -> bool:
-    return breaker.probe_at <= turn.now and not _is_passed_on(turn, breaker, entry)
+def _may_probe(tx: Transaction, planned: Planned, breaker: Breaker, entry: Entry) -> bool:
+    return breaker.probe_at <= tx.now and not _is_passed_on(tx, planned, breaker, entry)
 
 
-def _is_passed_on(turn: Turn, breaker: Breaker, entry: Entry) -> bool:
+def _is_passed_on(tx: Transaction, planned: Planned, breaker: Breaker, entry: Entry) -> bool:
     """Whether another entry that is to probe first will be due before the probe has waited for an hour."""
     until = breaker.half_open_at + PASSED_ON_FOR
-    if entry.key not in breaker.turns or turn.now >= until:
+    if entry.key not in breaker.turns or tx.now >= until:
         return False
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "select kind, name from entry where due_at <= ? and state = 'active' and paused_until is null", (millis(until),)
     )
     others = ((Kind(row["kind"]), row["name"]) for row in rows)
-    return any(breaker.comes_before(other, entry.key) and _asks(turn, other, breaker.circuit) for other in others)
+    return any(breaker.comes_before(other, entry.key) and _asks(planned.get(other), breaker.circuit) for other in others)
 
 
-def _asks(turn: Turn, key: Key, circuit: Circuit) -> bool:
-    entry = turn.plan.entries.get(key)
+def _asks(entry: Entry | None, circuit: Circuit) -> bool:
     return entry is not None and entry.enabled and circuit in entry.circuits
 
 
-def _is_probed(turn: Turn, breaker: Breaker) -> bool:
+def _is_probed(tx: Transaction, breaker: Breaker) -> bool:
     query = "select 1 from run where id = ? and state = 'running'"
-    return turn.db.execute(query, (breaker.tried_by,)).fetchone() is not None
+    return tx.db.execute(query, (breaker.tried_by,)).fetchone() is not None
 
 
 def _with(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tuple[tuple[str, str], ...]:
@@ -215,19 +218,19 @@ def _with(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tuple[tup
     return (*(each for each in turns if each != key), key)[-MOST_TURNS:]
 
 
-def _open_ones_of(turn: Turn, entry: Entry) -> list[Breaker]:
+def _open_ones_of(tx: Transaction, entry: Entry) -> list[Breaker]:
     """The open breakers of what an entry asks; with none open, as is usual, without working out what that is."""
-    found = _all(turn)
+    found = _all(tx)
     return [found[circuit] for circuit in entry.circuits if circuit in found] if found else []
 
 
-def _all(turn: Turn) -> dict[Circuit, Breaker]:
+def _all(tx: Transaction) -> dict[Circuit, Breaker]:
     """Every open breaker by its circuit. One question a turn answers it for all: most providers refuse nobody."""
-    if turn.breakers is None:
-        rows = turn.db.execute(EVERYTHING).fetchall()
-        turn.breakers = {breaker.circuit: breaker for breaker in (_breaker(row) for row in rows if row["reason"])}
-        turn.unsteady = frozenset(Circuit(row["provider"], row["model"]) for row in rows if not row["reason"])
-    return turn.breakers
+    if tx.open_breakers is None:
+        rows = tx.db.execute(EVERYTHING).fetchall()
+        tx.open_breakers = {breaker.circuit: breaker for breaker in (_breaker(row) for row in rows if row["reason"])}
+        tx.flapping_circuits = frozenset(Circuit(row["provider"], row["model"]) for row in rows if not row["reason"])
+    return tx.open_breakers
 
 
 def _breaker(row: sqlite3.Row) -> Breaker:

@@ -9,34 +9,34 @@ from datetime import datetime
 
 from heartbeat.items import Selection
 from heartbeat.precheck import Checked, Found
-from scheduler.engine.turn import Turn
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import Ending, Kind, Outcome
 from scheduler.model.timestamps import millis, moment
+from scheduler.store.transaction import Transaction
 
 
-def asked(turn: Turn, entry: Entry) -> Mapping[str, datetime]:
+def asked(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
     """The slot at which each item was last asked about, by its hash."""
     if entry.kind is not Kind.HEARTBEAT:
         return {}
-    return {row[0]: moment(row[1]) for row in turn.db.execute("select hash, asked from item where name = ?", (entry.name,))}
+    return {row[0]: moment(row[1]) for row in tx.db.execute("select hash, asked from item where name = ?", (entry.name,))}
 
 
-def note(turn: Turn, claim: Claim, ending: Ending) -> None:
+def note(tx: Transaction, claim: Claim, ending: Ending) -> None:
     """Remember what a beat asked about; items that no longer stand on the list are forgotten."""
     selection = ending.selection
     if selection is None or not (selection.known or claim.asked):
         return
     name = claim.entry.name
     gone = claim.asked.keys() - selection.known
-    turn.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(gone)])
-    turn.db.executemany(
+    tx.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(gone)])
+    tx.db.executemany(
         "insert into item (name, hash, asked) values (?, ?, ?) on conflict (name, hash) do update set asked = excluded.asked",
         [(name, each, millis(claim.slot)) for each in sorted(selection.asked)],
     )
 
 
-def put_off(turn: Turn, claim: Claim, ending: Ending) -> None:
+def put_off(tx: Transaction, claim: Claim, ending: Ending) -> None:
     """Keep with a run whose answer comes later what it asked about: only the answer will have dealt with it."""
     selection = ending.selection or Selection("", work=False)
     asked = {
@@ -45,12 +45,12 @@ def put_off(turn: Turn, claim: Claim, ending: Ending) -> None:
         "digest": ending.precheck.digest if ending.precheck else None,
     }
     if any(asked.values()):
-        turn.db.execute("update run set asked = ? where id = ?", (json.dumps(asked), claim.run_id))
+        tx.db.execute("update run set asked = ? where id = ?", (json.dumps(asked), claim.run_id))
 
 
-def resumed(turn: Turn, kind: Kind, name: str, slot: datetime, ending: Ending) -> Ending:
+def resumed(tx: Transaction, kind: Kind, name: str, slot: datetime, ending: Ending) -> Ending:
     """The end of a run whose answer came later, with what it was asked about and the precheck that was made for it."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "select asked, precheck_exit, precheck_output, precheck_error from run"
         " where kind = ? and name = ? and slot = ? and outcome = ?",
         (kind, name, millis(slot), Outcome.ASYNC),

@@ -6,8 +6,8 @@ import sqlite3
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scheduler.engine.turn import Turn
 from scheduler.model.timestamps import EPOCH, MILLISECOND, millis, moment
+from scheduler.store.transaction import Transaction
 
 SETTLES = timedelta(hours=1)
 """How long after a jump nothing is given up by the clock, which may yet be set right, and how far off that may be."""
@@ -47,21 +47,21 @@ class SetBack:
         return self.undone_to if self.been_until is None else max(self.undone_to, self.been_until)
 
 
-def note(turn: Turn, by: timedelta, *, down: bool = False) -> None:
+def note(tx: Transaction, by: timedelta, *, down: bool = False) -> None:
     """Remember that the clock has just jumped; `down`: that no daemon ran for so long, so that nobody knows whether it did."""
-    turn.db.execute("insert into jump (at, by_ms, down) values (?, ?, ?)", (millis(turn.now), by // MILLISECOND, int(down)))
-    turn.relived_until = None
+    tx.db.execute("insert into jump (at, by_ms, down) values (?, ?, ?)", (millis(tx.now), by // MILLISECOND, int(down)))
+    tx.clock_was_ahead_until = None
 
 
-def is_recent(turn: Turn) -> bool:
+def is_recent(tx: Transaction) -> bool:
     """Whether the clock jumped within the last hour, or a daemon began that cannot know whether it did."""
-    until = settles_at(turn)
-    return until is not None and turn.now < until
+    until = settles_at(tx)
+    return until is not None and tx.now < until
 
 
-def settles_at(turn: Turn) -> datetime | None:
+def settles_at(tx: Transaction) -> datetime | None:
     """Until when nothing is given up because of the latest jump, or of a start of that kind; None where there was none."""
-    row = turn.db.execute("select at from jump order by id desc limit 1").fetchone()
+    row = tx.db.execute("select at from jump order by id desc limit 1").fetchone()
     return moment(row["at"]) + SETTLES if row else None
 
 
@@ -155,12 +155,12 @@ def _explained(at: datetime, by: timedelta, ahead: timedelta) -> SetBack:
     return SetBack(at, by - beyond, beyond)
 
 
-def is_relived(turn: Turn, instant: datetime) -> bool:
+def is_relived(tx: Transaction, instant: datetime) -> bool:
     """Whether the clock has shown this instant before, so that it may have rows. One question a turn answers it for all."""
-    if turn.relived_until is None:
-        row = turn.db.execute("select max(at - by_ms) from jump where by_ms < 0").fetchone()
-        turn.relived_until = EPOCH if row[0] is None else moment(row[0])
-    return instant <= turn.relived_until
+    if tx.clock_was_ahead_until is None:
+        row = tx.db.execute("select max(at - by_ms) from jump where by_ms < 0").fetchone()
+        tx.clock_was_ahead_until = EPOCH if row[0] is None else moment(row[0])
+    return instant <= tx.clock_was_ahead_until
 
 
 def between(db: sqlite3.Connection, since: datetime, until: datetime) -> list[Jump]:
@@ -172,6 +172,6 @@ def between(db: sqlite3.Connection, since: datetime, until: datetime) -> list[Ju
     return [Jump(moment(row["at"]), timedelta(milliseconds=row["by_ms"])) for row in rows]
 
 
-def forget(turn: Turn, keep: timedelta) -> None:
+def forget(tx: Transaction, keep: timedelta) -> None:
     """They are remembered no longer than the history, of times to come too."""
-    turn.db.execute("delete from jump where max(at, at - by_ms) < ?", (millis(turn.now - keep),))
+    tx.db.execute("delete from jump where max(at, at - by_ms) < ?", (millis(tx.now - keep),))

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from scheduler.engine.turn import Turn
 from scheduler.model import schedule
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.schedule import Pace
 from scheduler.model.timestamps import millis, moment, optional
 from scheduler.store import entry_history
+from scheduler.store.transaction import Transaction
 
 FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that somebody must end
@@ -210,13 +210,13 @@ def newest(db: sqlite3.Connection) -> datetime | None:
     return optional(db.execute("select max(first_seen_at) from entry").fetchone()[0])
 
 
-def add(turn: Turn, kind: Kind, name: str, state: str, pace: str, anchor: datetime, settled_until: datetime) -> Standing:
+def add(tx: Transaction, kind: Kind, name: str, state: str, pace: str, anchor: datetime, settled_until: datetime) -> Standing:
     """A new entry, first seen now, with nothing planned yet."""
-    turn.db.execute(
+    tx.db.execute(
         "insert into entry (kind, name, state, pace, first_seen_at, anchor, settled_until) values (?, ?, ?, ?, ?, ?, ?)",
-        (kind, name, state, pace, millis(turn.now), millis(anchor), millis(settled_until)),
+        (kind, name, state, pace, millis(tx.now), millis(anchor), millis(settled_until)),
     )
-    return get(turn, kind, name)
+    return get(tx, kind, name)
 
 
 COLUMNS = tuple("pace" if field == "pace_text" else field for field in Standing._fields)
@@ -224,17 +224,17 @@ COLUMNS = tuple("pace" if field == "pace_text" else field for field in Standing.
 WHAT_DECIDES_SLOTS = {"state", "pace", "anchor"}
 
 
-def save(turn: Turn, before: Standing, after: Standing) -> None:
+def save(tx: Transaction, before: Standing, after: Standing) -> None:
     """Write what has become of an entry, by one statement; nothing where nothing has changed.
 
     What decides its slots changes seldom, and how it was is kept.
     """
     changed = {column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now != was}
     if changed.keys() & WHAT_DECIDES_SLOTS:
-        entry_history.note(turn, before.kind, before.name, before.state, before.pace_text, before.anchor)
+        entry_history.note(tx, before.kind, before.name, before.state, before.pace_text, before.anchor)
     if changed:
         values = [millis(value) if isinstance(value, datetime) else value for value in changed.values()]
-        turn.db.execute(_update(tuple(changed)), (*values, before.id))
+        tx.db.execute(_update(tuple(changed)), (*values, before.id))
 
 
 @lru_cache(maxsize=256)  # what changes together in a beat is nearly always the same
@@ -244,19 +244,19 @@ def _update(columns: tuple[str, ...]) -> str:
     return f"update entry set {assignments} where id = ?"  # noqa: S608
 
 
-def get(turn: Turn, kind: Kind, name: str) -> Standing:
+def get(tx: Transaction, kind: Kind, name: str) -> Standing:
     """The row of an entry that is known to have one."""
-    found = find(turn.db, kind, name)
+    found = find(tx.db, kind, name)
     assert found is not None
     return found
 
 
-def begin_report(turn: Turn, kind: Kind, name: str, slot: datetime) -> Open | None:
+def begin_report(tx: Transaction, kind: Kind, name: str, slot: datetime) -> Open | None:
     """Open the row of a result that came later, beside whatever runs now; None when that slot has its result already."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, config_hash)"
         " values (?, ?, ?, ?, 'reported', 1, 1, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning *",
-        (kind, name, millis(slot), Trigger.RESULT, turn.owner, millis(turn.now), turn.plan.settings.hash),
+        (kind, name, millis(slot), Trigger.RESULT, tx.owner, millis(tx.now), tx.config_hash),
     ).fetchone()
     return _open(row) if row else None
 
@@ -283,13 +283,13 @@ def open_among(db: sqlite3.Connection, standings: Sequence[Standing]) -> dict[in
     return {row["entry_id"]: _open(row) for row in rows}
 
 
-def any_under_way(turn: Turn, kind: Kind, names: Sequence[str]) -> bool:
+def any_under_way(tx: Transaction, kind: Kind, names: Sequence[str]) -> bool:
     """Whether one of these entries has an open run, or is due."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "select 1 from json_each(?) as named where"
         " exists (select 1 from run where kind = ? and name = named.value and state in ('running', 'waiting'))"
         " or exists (select 1 from entry where kind = ? and name = named.value and due_at <= ?) limit 1",
-        (json.dumps(names), kind, kind, millis(turn.now)),
+        (json.dumps(names), kind, kind, millis(tx.now)),
     ).fetchone()
     return row is not None
 
@@ -325,43 +325,43 @@ def _open(row: sqlite3.Row) -> Open:
     )
 
 
-def begin(turn: Turn, standing: Standing, slot: datetime, trigger: Trigger, model: str | None) -> tuple[int, int] | None:
+def begin(tx: Transaction, standing: Standing, slot: datetime, trigger: Trigger, model: str | None) -> tuple[int, int] | None:
     """Open the row of a first attempt; gives its id and fence, None when that slot has its row already."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash)"
         " values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?)"
         " on conflict (kind, name, trigger, slot) do nothing returning id, fence",
-        (standing.kind, standing.name, millis(slot), trigger, turn.owner, millis(turn.now), model, turn.plan.settings.hash),
+        (standing.kind, standing.name, millis(slot), trigger, tx.owner, millis(tx.now), model, tx.config_hash),
     ).fetchone()
     return (row["id"], row["fence"]) if row else None
 
 
-def begin_again(turn: Turn, run: Open, model: str | None) -> Open | None:
+def begin_again(tx: Transaction, run: Open, model: str | None) -> Open | None:
     """Claim the next attempt of a waiting run, by the config in force now; None when it no longer waits."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
         " model_requested = ?, config_hash = ?, cut_at = null,"
         " started_at = case when outcome in ('skipped', 'abandoned') or cut_at is not null then ? else started_at end"
         " where id = ? and state = 'waiting' and fence = ? returning *",
-        (turn.owner, model, turn.plan.settings.hash, millis(turn.now), run.run_id, run.fence),
+        (tx.owner, model, tx.config_hash, millis(tx.now), run.run_id, run.fence),
     ).fetchone()
-    return replace(_open(row), started_at=turn.now) if row else None
+    return replace(_open(row), started_at=tx.now) if row else None
 
 
-def look_now(turn: Turn, standing: Standing, reason: Skip) -> bool:
+def look_now(tx: Transaction, standing: Standing, reason: Skip) -> bool:
     """Have a run that waits for its agent's lane, or for its provider, tried at once; False when none does."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = ? returning id",
-        (millis(turn.now), standing.kind, standing.name, reason),
+        (millis(tx.now), standing.kind, standing.name, reason),
     ).fetchone()
     return row is not None
 
 
-def seize(turn: Turn, run: Open) -> Open:
+def seize(tx: Transaction, run: Open) -> Open:
     """Own an open run in order to end it; whoever worked on it does so no longer."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "update run set state = 'running', fence = fence + 1, owner = ?"
         " where id = ? and state in ('running', 'waiting') returning *",
-        (turn.owner, run.run_id),
+        (tx.owner, run.run_id),
     ).fetchone()
     return _open(row)

@@ -6,9 +6,9 @@ import sqlite3
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.engine.turn import Turn
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import millis, moment
+from scheduler.store.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Former:
     until: datetime
 
 
-def note(turn: Turn, kind: Kind, name: str, state: str, pace_text: str, anchor: datetime) -> None:
+def note(tx: Transaction, kind: Kind, name: str, state: str, pace_text: str, anchor: datetime) -> None:
     """Remember how an entry has stood until now."""
-    turn.db.execute(
+    tx.db.execute(
         "insert into former (kind, name, state, pace, anchor, until_at) values (?, ?, ?, ?, ?, ?)",
-        (kind, name, state, pace_text, millis(anchor), millis(turn.now)),
+        (kind, name, state, pace_text, millis(anchor), millis(tx.now)),
     )
 
 
@@ -41,11 +41,11 @@ def latest(db: sqlite3.Connection, kind: Kind, name: str) -> Former | None:
     return found[-1] if found else None
 
 
-def pull_near(turn: Turn) -> None:
+def pull_near(tx: Transaction) -> None:
     """The clock was set back: nothing has changed in the future."""
-    turn.db.execute("update former set until_at = min(until_at, ?)", (millis(turn.now),))
+    tx.db.execute("update former set until_at = min(until_at, ?)", (millis(tx.now),))
 
 
-def forget(turn: Turn, keep: timedelta) -> None:
+def forget(tx: Transaction, keep: timedelta) -> None:
     """It is remembered no longer than the history."""
-    turn.db.execute("delete from former where until_at < ?", (millis(turn.now - keep),))
+    tx.db.execute("delete from former where until_at < ?", (millis(tx.now - keep),))

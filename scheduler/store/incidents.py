@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduler.engine.turn import Turn
 from scheduler.model.circuit import Circuit
 from scheduler.model.timestamps import bound, millis, moment, optional
 from scheduler.store.targets import Target
+from scheduler.store.transaction import Transaction
 
 CHANNEL = "channel"  # the kind of incidents that are about a channel; the others are about entries
 
@@ -49,9 +49,9 @@ def find(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
     )
 
 
-def put(turn: Turn, kind: str, name: str, incident: Incident, whom: str = "") -> None:
+def put(tx: Transaction, kind: str, name: str, incident: Incident, whom: str = "") -> None:
     """Open an incident, or write how it goes on; `whom` is for a channel that leaves open whom it tells."""
-    turn.db.execute(
+    tx.db.execute(
         "insert or replace into incident (kind, name, whom, since, faults, reason, told_at, provider, model, flapping_at)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -61,22 +61,22 @@ def put(turn: Turn, kind: str, name: str, incident: Incident, whom: str = "") ->
     )  # fmt: skip
 
 
-def drop(turn: Turn, kind: str, name: str) -> None:
+def drop(tx: Transaction, kind: str, name: str) -> None:
     """Close an incident; there may be none."""
-    turn.db.execute("delete from incident where kind = ? and name = ?", (kind, name))
+    tx.db.execute("delete from incident where kind = ? and name = ?", (kind, name))
 
 
-def pull_near(turn: Turn) -> None:
+def pull_near(tx: Transaction) -> None:
     """The clock was set back: nothing went wrong, or was told, in the future."""
-    turn.db.execute(
+    tx.db.execute(
         "update incident set since = min(since, :now), told_at = min(told_at, :now), flapping_at = min(flapping_at, :now)",
-        {"now": millis(turn.now)},
+        {"now": millis(tx.now)},
     )
 
 
-def drop_target(turn: Turn, outbox_id: int) -> None:
+def drop_target(tx: Transaction, outbox_id: int) -> None:
     """Close the incident of where this message went; there may be none."""
-    turn.db.execute(
+    tx.db.execute(
         "delete from incident where kind = ? and (name, whom) = (select channel, whom from outbox where id = ?)",
         (CHANNEL, outbox_id),
     )
@@ -87,9 +87,9 @@ def dead_targets(db: sqlite3.Connection) -> frozenset[Target]:
     return frozenset(Target(*row) for row in db.execute("select name, whom from incident where kind = ?", (CHANNEL,)))
 
 
-def keep_channels(turn: Turn, declared: Iterable[str]) -> None:
+def keep_channels(tx: Transaction, declared: Iterable[str]) -> None:
     """Forget what was wrong with channels that are no longer declared."""
-    turn.db.execute(
+    tx.db.execute(
         "delete from incident where kind = ? and name not in (select value from json_each(?))",
         (CHANNEL, json.dumps(list(declared))),
     )

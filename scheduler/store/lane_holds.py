@@ -6,47 +6,47 @@ import sqlite3
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.engine.turn import Turn
 from scheduler.model.timestamps import iso, millis, moment
+from scheduler.store.transaction import Transaction
 
 MOST = 100  # per agent
 LONGEST = timedelta(hours=24)
 
 
-def put(turn: Turn, name: str, holder: str, until: datetime) -> bool:
+def put(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
     """Hold an agent's lane until then, in the place of what this holder asked before; False where too many hold it."""
-    others = turn.db.execute(
-        "select count(*) from hold where name = ? and holder <> ? and until_at > ?", (name, holder, millis(turn.now))
+    others = tx.db.execute(
+        "select count(*) from hold where name = ? and holder <> ? and until_at > ?", (name, holder, millis(tx.now))
     ).fetchone()[0]
     if others >= MOST:
         return False
-    turn.db.execute("insert or replace into hold (name, holder, until_at) values (?, ?, ?)", (name, holder, millis(until)))
-    turn.held = None
+    tx.db.execute("insert or replace into hold (name, holder, until_at) values (?, ?, ?)", (name, holder, millis(until)))
+    tx.held_lanes = None
     return True
 
 
-def drop(turn: Turn, name: str, holder: str) -> None:
+def drop(tx: Transaction, name: str, holder: str) -> None:
     """Let go of a lane; nothing to do for one who does not hold it."""
-    turn.db.execute("delete from hold where name = ? and holder = ?", (name, holder))
-    turn.held = None
+    tx.db.execute("delete from hold where name = ? and holder = ?", (name, holder))
+    tx.held_lanes = None
 
 
-def is_held(turn: Turn, name: str) -> bool:
+def is_held(tx: Transaction, name: str) -> bool:
     """Whether somebody holds the lane now. One question a turn answers it for all: most lanes are held by nobody."""
-    if turn.held is None:
-        rows = turn.db.execute("select distinct name from hold where until_at > ?", (millis(turn.now),))
-        turn.held = {row[0] for row in rows}
-    return name in turn.held
+    if tx.held_lanes is None:
+        rows = tx.db.execute("select distinct name from hold where until_at > ?", (millis(tx.now),))
+        tx.held_lanes = {row[0] for row in rows}
+    return name in tx.held_lanes
 
 
-def pull_near(turn: Turn) -> None:
+def pull_near(tx: Transaction) -> None:
     """No hold lasts longer than one may, whatever the clock said when it was asked for."""
-    turn.db.execute("update hold set until_at = min(until_at, ?)", (millis(turn.now + LONGEST),))
+    tx.db.execute("update hold set until_at = min(until_at, ?)", (millis(tx.now + LONGEST),))
 
 
-def forget(turn: Turn) -> None:
+def forget(tx: Transaction) -> None:
     """Remove the holds that have ended."""
-    turn.db.execute("delete from hold where until_at <= ?", (millis(turn.now),))
+    tx.db.execute("delete from hold where until_at <= ?", (millis(tx.now),))
 
 
 def by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[dict[str, Any]]]:

@@ -8,17 +8,17 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
-from scheduler.engine.turn import Turn
 from scheduler.model import schedule
 from scheduler.model.timestamps import millis
 from scheduler.store.database import StoreError, reader
+from scheduler.store.transaction import Transaction
 
 
-def see(turn: Turn, name: str, pace_text: str) -> bool:
+def see(tx: Transaction, name: str, pace_text: str) -> bool:
     """Remember the moment of a job for ever; whether it is new."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "insert into once (hash, seen_at) values (?, ?) on conflict do nothing returning hash",
-        (_hash(name, pace_text), millis(turn.now)),
+        (_hash(name, pace_text), millis(tx.now)),
     ).fetchone()
     return row is not None
 

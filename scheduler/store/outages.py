@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduler.engine.turn import Turn
 from scheduler.model.circuit import Circuit
-from scheduler.model.entry import Key
+from scheduler.model.entry import Entry, Key
 from scheduler.model.timestamps import bound, millis, moment, optional
 from scheduler.store.targets import Target
+from scheduler.store.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,9 @@ def everything(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
     return [(_outage(row), optional(row["told_at"])) for row in rows]
 
 
-def put(turn: Turn, outage: Outage) -> None:
+def put(tx: Transaction, outage: Outage) -> None:
     """Write an outage down."""
-    turn.db.execute(
+    tx.db.execute(
         "insert into outage (provider, model, since, reason, error, failing, reported, flapping_at)"
         " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (provider, model) do update set since = excluded.since,"
         " reason = excluded.reason, error = excluded.error, failing = excluded.failing, reported = excluded.reported,"
@@ -66,27 +67,27 @@ def put(turn: Turn, outage: Outage) -> None:
             bound(outage.flapping_at),
         ),
     )  # fmt: skip
-    turn.breakers = None
+    tx.open_breakers = None
 
 
-def drop(turn: Turn, circuit: Circuit) -> None:
+def drop(tx: Transaction, circuit: Circuit) -> None:
     """Forget an outage, and who was notified of it."""
-    turn.db.execute("delete from outage where provider = ? and model = ?", circuit)
-    turn.db.execute("delete from outage_notice where provider = ? and model = ?", circuit)
-    turn.breakers = None
+    tx.db.execute("delete from outage where provider = ? and model = ?", circuit)
+    tx.db.execute("delete from outage_notice where provider = ? and model = ?", circuit)
+    tx.open_breakers = None
 
 
-def told(turn: Turn, circuit: Circuit) -> dict[Target, Told]:
+def told(tx: Transaction, circuit: Circuit) -> dict[Target, Told]:
     """Who has been notified of an outage."""
-    rows = turn.db.execute("select * from outage_notice where provider = ? and model = ?", circuit)
+    rows = tx.db.execute("select * from outage_notice where provider = ? and model = ?", circuit)
     return {Target(row["channel"], row["whom"]): Told(moment(row["told_at"]), tuple(json.loads(row["faults"]))) for row in rows}
 
 
-def note_told(turn: Turn, circuit: Circuit, target: Target, faults: tuple[str, ...]) -> None:
+def note_told(tx: Transaction, circuit: Circuit, target: Target, faults: tuple[str, ...]) -> None:
     """A target is being notified now."""
-    turn.db.execute(
+    tx.db.execute(
         "insert or replace into outage_notice (provider, model, channel, whom, told_at, faults) values (?, ?, ?, ?, ?, ?)",
-        (*circuit, target.channel, target.whom, millis(turn.now), json.dumps(faults)),
+        (*circuit, target.channel, target.whom, millis(tx.now), json.dumps(faults)),
     )
 
 
@@ -96,29 +97,29 @@ def members(db: sqlite3.Connection, circuit: Circuit) -> list[tuple[str, str]]:
     return [(row["kind"], row["name"]) for row in db.execute(query, circuit)]
 
 
-def release_members(turn: Turn, circuit: Circuit, keep: Key) -> None:
+def release_members(tx: Transaction, circuit: Circuit, keep: Key) -> None:
     """Those whose runs a breaker kept from starting have no trouble any more; but for one, which is looked at anyway."""
     query = (
         "delete from incident where provider = ? and model = ? and told_at is null and flapping_at is null"
         " and not (kind = ? and name = ?) returning kind, name"
     )
-    released = [tuple(row) for row in turn.db.execute(query, (*circuit, *keep)).fetchall()]
-    turn.db.executemany("update entry set troubles = 0 where kind = ? and name = ?", released)
+    released = [tuple(row) for row in tx.db.execute(query, (*circuit, *keep)).fetchall()]
+    tx.db.executemany("update entry set troubles = 0 where kind = ? and name = ?", released)
 
 
-def forget_unasked(turn: Turn) -> None:
+def forget_unasked(tx: Transaction, planned: Iterable[Entry]) -> None:
     """Forget the outages of what nobody asks any more, unless an entry that suffered from one has still to show that it works."""
-    for outage, _ in everything(turn.db):
-        asked = any(entry.enabled and outage.circuit in entry.circuits for entry in turn.plan.entries.values())
-        if not asked and not members(turn.db, outage.circuit):
-            drop(turn, outage.circuit)
+    for outage, _ in everything(tx.db):
+        asked = any(entry.enabled and outage.circuit in entry.circuits for entry in planned)
+        if not asked and not members(tx.db, outage.circuit):
+            drop(tx, outage.circuit)
 
 
-def pull_near(turn: Turn) -> None:
+def pull_near(tx: Transaction) -> None:
     """The clock was set back: nothing failed, or was sent, in the future."""
-    now = millis(turn.now)
-    turn.db.execute("update outage set since = min(since, :now), flapping_at = min(flapping_at, :now)", {"now": now})
-    turn.db.execute("update outage_notice set told_at = min(told_at, ?)", (now,))
+    now = millis(tx.now)
+    tx.db.execute("update outage set since = min(since, :now), flapping_at = min(flapping_at, :now)", {"now": now})
+    tx.db.execute("update outage_notice set told_at = min(told_at, ?)", (now,))
 
 
 def _outage(row: sqlite3.Row) -> Outage:

@@ -6,18 +6,20 @@ import hashlib
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.channels.message import split
-from scheduler.engine.turn import Turn
 from scheduler.model.entry import Claim
 from scheduler.model.events import Told
 from scheduler.model.outcome import Delivery
+from scheduler.model.settings import Channel
 from scheduler.model.timestamps import millis, moment, optional
 from scheduler.store import clock_changes, digests
 from scheduler.store.targets import Target
+from scheduler.store.transaction import Transaction
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 LAST_STEP = LADDER[-1]
@@ -81,60 +83,73 @@ class Letter:
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
-def put(turn: Turn, claim: Claim, message: str, told: tuple[Target, ...]) -> None:
+def put(tx: Transaction, channels: Mapping[str, Channel], claim: Claim, message: str, told: tuple[Target, ...]) -> None:
     """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is.
 
     A text that is said again takes the place of what of its earlier message never arrived: one is left to be sent again.
     """
     entry = claim.entry
     for target in told:
-        row = _write(turn, origin(claim), target, message, None)
+        row = _write(tx, channels, origin(claim), target, message, None)
         if row:
-            for letter in _left_over(turn, digests.last_message(turn, entry, target, message)):
-                drop(turn, letter, f"said again by run {claim.run_id}")
-            digests.note(turn, entry, target, message, row["id"])
+            for letter in _left_over(tx, digests.last_message(tx, entry, target, message)):
+                drop(tx, letter, f"said again by run {claim.run_id}")
+            digests.note(tx, entry, target, message, row["id"])
 
 
-def _left_over(turn: Turn, outbox_id: int | None) -> list[Letter]:
+def _left_over(tx: Transaction, outbox_id: int | None) -> list[Letter]:
     """The parts of a message, known by any of them, that could still be sent again."""
     query = (
         "select letter.* from outbox as last join outbox as letter on letter.run_id = last.run_id"
         " and letter.channel = last.channel and letter.notice is last.notice"
         " where last.id = ? and letter.state in ('pending', 'uncertain', 'held', 'dead') order by letter.id"
     )
-    return [_letter(row) for row in turn.db.execute(query, (outbox_id,))] if outbox_id else []
+    return [_letter(row) for row in tx.db.execute(query, (outbox_id,))] if outbox_id else []
 
 
-def notify(turn: Turn, about: Origin, notice: str, message: str, told: tuple[Target, ...], title: str | None = None) -> bool:
+def notify(
+    tx: Transaction,
+    channels: Mapping[str, Channel],
+    about: Origin,
+    notice: str,
+    message: str,
+    told: tuple[Target, ...],
+    title: str | None = None,
+) -> bool:
     """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run.
 
     Its title is the entry's name unless another is given. False where all of it was there already.
     """
-    written = [_write(turn, about, target, message, notice, title) for target in told]
+    written = [_write(tx, channels, about, target, message, notice, title) for target in told]
     return any(row is not None for row in written)
 
 
 def _write(
-    turn: Turn, about: Origin, target: Target, message: str, notice: str | None, title: str | None = None
+    tx: Transaction,
+    channels: Mapping[str, Channel],
+    about: Origin,
+    target: Target,
+    message: str,
+    notice: str | None,
+    title: str | None = None,
 ) -> sqlite3.Row | None:
     """Write all parts of a message; gives the last one's id, None where it was there already."""
-    parts = _parts(turn, target.channel, message)
+    parts = _parts(channels.get(target.channel), message)
     row = None
     for part, text in enumerate(parts, 1):
-        row = _insert(turn, about, target, part, len(parts), text, notice, title or about.name)
+        row = _insert(tx, about, target, part, len(parts), text, notice, title or about.name)
     return row
 
 
-def _parts(turn: Turn, name: str, message: str) -> list[str]:
-    channel = turn.plan.settings.channels.get(name)
+def _parts(channel: Channel | None, message: str) -> list[str]:
     return [message] if channel is None or channel.limit is None else split(message, channel.limit)
 
 
 def _insert(
-    turn: Turn, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None, title: str
+    tx: Transaction, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None, title: str
 ) -> sqlite3.Row | None:
-    now = millis(turn.now)
-    row: sqlite3.Row | None = turn.db.execute(
+    now = millis(tx.now)
+    row: sqlite3.Row | None = tx.db.execute(
         "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
         " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
         " on conflict (key, channel) do nothing returning id",
@@ -152,29 +167,29 @@ def letter_key(about: Origin, part: int, notice: str | None = None) -> str:
     return hashlib.sha256((said if notice is None else f"{said}\n{notice}").encode()).hexdigest()
 
 
-def take(turn: Turn, at_once: int, share: int, busy: Counter[str]) -> list[Letter]:
+def take(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[Letter]:
     """Mark due messages as being sent, the oldest first, before anything leaves the machine.
 
     With those that are under way (`busy`, by channel) there are at most `at_once` in all and `share` of one channel.
     """
     chosen = []
-    for row in _candidates(turn, [channel for channel, count in busy.items() if count >= share]):
+    for row in _candidates(tx, [channel for channel, count in busy.items() if count >= share]):
         if busy.total() < at_once and busy[row["channel"]] < share:
             busy[row["channel"]] += 1
             chosen.append(row["id"])
     if not chosen:
         return []
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1"
         " where id in (select value from json_each(?)) returning *",
-        (millis(turn.now), json.dumps(chosen)),
+        (millis(tx.now), json.dumps(chosen)),
     ).fetchall()
     return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
 
 
-def _candidates(turn: Turn, full: list[str]) -> list[sqlite3.Row]:
+def _candidates(tx: Transaction, full: list[str]) -> list[sqlite3.Row]:
     query = "select id, channel from outbox where " + READY + " and not_before <= ? and " + ELSEWHERE + " order by id limit 64"  # noqa: S608
-    return turn.db.execute(query, (millis(turn.now), json.dumps(full))).fetchall()
+    return tx.db.execute(query, (millis(tx.now), json.dumps(full))).fetchall()
 
 
 def next_due(db: sqlite3.Connection, full: list[str]) -> datetime | None:
@@ -189,10 +204,10 @@ def untried(db: sqlite3.Connection) -> bool:
     return db.execute(query).fetchone() is not None
 
 
-def delivered(turn: Turn, letter: Letter) -> None:
+def delivered(tx: Transaction, letter: Letter) -> None:
     """The channel has taken it, and the window of its text counts from now."""
-    _end(turn, letter, Delivery.DELIVERED, None)
-    digests.delivered(turn, letter.channel, letter.run_id, letter.notice)
+    _end(tx, letter, Delivery.DELIVERED, None)
+    digests.delivered(tx, letter.channel, letter.run_id, letter.notice)
 
 
 def ladder(attempts: int) -> timedelta:
@@ -200,46 +215,46 @@ def ladder(attempts: int) -> timedelta:
     return LADDER[attempts - 1] if attempts <= len(LADDER) else LAST_STEP
 
 
-def try_later(turn: Turn, letter: Letter, error: str, wait: timedelta | None) -> None:
+def try_later(tx: Transaction, letter: Letter, error: str, wait: timedelta | None) -> None:
     """Try again after `wait`, else by the ladder; a message as old as a day is dead, by a clock that can be trusted."""
     step = wait or ladder(letter.attempts)
-    if turn.now + step > letter.created_at + GIVE_UP and not clock_changes.is_recent(turn):
-        dead(turn, letter, error)
+    if tx.now + step > letter.created_at + GIVE_UP and not clock_changes.is_recent(tx):
+        dead(tx, letter, error)
         return
-    turn.db.execute(
-        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(turn.now + step), error, letter.id)
+    tx.db.execute(
+        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(tx.now + step), error, letter.id)
     )
-    turn.tell(Told(letter.id, letter.channel, Delivery.PENDING, retried=True, error=error))
+    tx.report(Told(letter.id, letter.channel, Delivery.PENDING, retried=True, error=error))
 
 
-def dead(turn: Turn, letter: Letter, error: str) -> None:
+def dead(tx: Transaction, letter: Letter, error: str) -> None:
     """Give a message up; its text stays readable, and the same text may be said again."""
-    _end(turn, letter, Delivery.DEAD, error)
-    digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
+    _end(tx, letter, Delivery.DEAD, error)
+    digests.unsay(tx, letter.channel, letter.run_id, letter.notice)
 
 
-def drop(turn: Turn, letter: Letter, why: str | None = None) -> None:
+def drop(tx: Transaction, letter: Letter, why: str | None = None) -> None:
     """Give a message up because somebody says so, or says its text again; what kept it from its channel stays on record."""
-    _end(turn, letter, Delivery.DROPPED, "; ".join(each for each in (letter.error, why) if each) or None)
-    digests.unsay(turn, letter.channel, letter.run_id, letter.notice)
+    _end(tx, letter, Delivery.DROPPED, "; ".join(each for each in (letter.error, why) if each) or None)
+    digests.unsay(tx, letter.channel, letter.run_id, letter.notice)
 
 
-def send_again(turn: Turn, letter: Letter) -> None:
+def send_again(tx: Transaction, letter: Letter) -> None:
     """Have a message sent as soon as there is room, whatever its ladder says."""
-    turn.db.execute(
-        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(turn.now), letter.id)
+    tx.db.execute(
+        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(tx.now), letter.id)
     )
-    turn.tell(Told(letter.id, letter.channel, Delivery.PENDING))
+    tx.report(Told(letter.id, letter.channel, Delivery.PENDING))
 
 
-def uncertain(turn: Turn, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
+def uncertain(tx: Transaction, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
     """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
-    turn.tell(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
-    turn.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(turn.now), letter.id))
+    tx.report(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
+    tx.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(tx.now), letter.id))
     if resend:
-        try_later(turn, letter, error, wait)
+        try_later(tx, letter, error, wait)
         return
-    turn.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
+    tx.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
 
 
 def letter(db: sqlite3.Connection, outbox_id: int) -> Letter:
@@ -258,11 +273,11 @@ def interrupted(db: sqlite3.Connection) -> list[Letter]:
     return [_letter(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
 
 
-def give_up_held(turn: Turn) -> None:
+def give_up_held(tx: Transaction) -> None:
     """A message that nobody decided about within a day is dead; what waited behind it goes on."""
     old = "select * from outbox where state = 'held' and created_at < ?"
-    for row in turn.db.execute(old, (millis(turn.now - GIVE_UP),)).fetchall():
-        dead(turn, _letter(row), "it was never known whether it had arrived, and nobody decided")
+    for row in tx.db.execute(old, (millis(tx.now - GIVE_UP),)).fetchall():
+        dead(tx, _letter(row), "it was never known whether it had arrived, and nobody decided")
 
 
 def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
@@ -274,11 +289,11 @@ def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in db.execute(query)]
 
 
-def _end(turn: Turn, letter: Letter, state: Delivery, error: str | None) -> None:
-    turn.db.execute(
-        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(turn.now), error, letter.id)
+def _end(tx: Transaction, letter: Letter, state: Delivery, error: str | None) -> None:
+    tx.db.execute(
+        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(tx.now), error, letter.id)
     )
-    turn.tell(Told(letter.id, letter.channel, state, error=error or ""))
+    tx.report(Told(letter.id, letter.channel, state, error=error or ""))
 
 
 def _letter(row: sqlite3.Row) -> Letter:

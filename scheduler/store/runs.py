@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.runners import Tokens
-from scheduler.engine.turn import Turn
 from scheduler.model.entry import Claim
 from scheduler.model.events import Closed, TakenBack
 from scheduler.model.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
@@ -16,44 +15,45 @@ from scheduler.model.schedule import Pace
 from scheduler.model.timestamps import MILLISECOND, millis, moment, optional
 from scheduler.store import clock_changes
 from scheduler.store.entries import Open, Standing
+from scheduler.store.transaction import Transaction
 
 PRECHECK_KEPT = 4096  # characters of a precheck's output that a row keeps
 
 
-def skip(turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> int | None:
+def skip(tx: Transaction, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> int | None:
     """Write the row of `count` slots, from `first` on, that did not run, and why; gives its id.
 
     A slot that has a row already keeps it: nothing is counted twice, and None is given. For several slots, of which only the
     first has one, from a time that a clock which was set back shows again, the row moves by a millisecond.
     """
-    row = _write_skip(turn, standing, trigger, reason, first, count)
-    while row is None and count > 1 and clock_changes.is_relived(turn, first):
+    row = _write_skip(tx, standing, trigger, reason, first, count)
+    while row is None and count > 1 and clock_changes.is_relived(tx, first):
         first += MILLISECOND
-        row = _write_skip(turn, standing, trigger, reason, first, count)
+        row = _write_skip(tx, standing, trigger, reason, first, count)
     if row is None:
         return None
     ending = Ending(Outcome.SKIPPED, reason)
-    turn.tell(_closed(turn, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
+    tx.report(_closed(tx, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
     return int(row["id"])
 
 
 def _write_skip(
-    turn: Turn, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int
+    tx: Transaction, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int
 ) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = turn.db.execute(
+    row: sqlite3.Row | None = tx.db.execute(
         "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
         " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
-        (standing.kind, standing.name, millis(first), count, trigger, reason, millis(turn.now), turn.plan.settings.hash),
+        (standing.kind, standing.name, millis(first), count, trigger, reason, millis(tx.now), tx.config_hash),
     ).fetchone()
     return row
 
 
-def take_back(turn: Turn, standing: Standing, pace: Pace, since: datetime) -> datetime | None:
+def take_back(tx: Transaction, standing: Standing, pace: Pace, since: datetime) -> datetime | None:
     """Remove what was written of skipped slots later than `since`, which are still to come; gives from when on they are.
 
     `pace` is what named them. What was claimed stays, however it ended: it has been tried. None: there was nothing to remove.
     """
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "select id, slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger and state = 'closed'"
         " and outcome = 'skipped' and fence = 0 and (slot > :since or (slots > 1 and finished_at > :since)) order by slot",
         {"kind": standing.kind, "name": standing.name, "trigger": pace.trigger, "since": millis(since)},
@@ -64,10 +64,10 @@ def take_back(turn: Turn, standing: Standing, pace: Pace, since: datetime) -> da
         if kept >= row["slots"]:
             continue
         if kept:
-            turn.db.execute("update run set slots = ? where id = ?", (kept, row["id"]))
+            tx.db.execute("update run set slots = ? where id = ?", (kept, row["id"]))
         else:
-            turn.db.execute("delete from run where id = ?", (row["id"],))
-        turn.tell(TakenBack(standing.kind, standing.name, row["reason"], row["slots"] - kept))
+            tx.db.execute("delete from run where id = ?", (row["id"],))
+        tx.report(TakenBack(standing.kind, standing.name, row["reason"], row["slots"] - kept))
         first = first or max(moment(row["slot"]) - MILLISECOND, since)
     return first
 
@@ -86,9 +86,11 @@ def _passed(pace: Pace, row: sqlite3.Row, until: datetime) -> int:
     return may_run.count if may_run else 0
 
 
-def accounted(turn: Turn, standing: Standing, pace: Pace, after: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+def accounted(
+    tx: Transaction, standing: Standing, pace: Pace, after: datetime, until: datetime
+) -> list[tuple[datetime, datetime]]:
     """The stretches, each from its first to its last slot, that have rows in (after, until]; in order, and they may overlap."""
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "select slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger"
         " and (slot > :after or (slots > 1 and finished_at > :after)) and slot <= :until order by slot",
         {
@@ -156,9 +158,9 @@ def next_overdue(db: sqlite3.Connection) -> datetime | None:
     return optional(db.execute("select min(result_due_at) from run where result_due_at is not null").fetchone()[0])
 
 
-def wait_no_longer(turn: Turn, kind: Kind, name: str, slot: datetime) -> None:
+def wait_no_longer(tx: Transaction, kind: Kind, name: str, slot: datetime) -> None:
     """The result of a slot has come, or is given up."""
-    turn.db.execute(
+    tx.db.execute(
         "update run set result_due_at = null where kind = ? and name = ? and slot = ? and result_due_at is not null",
         (kind, name, millis(slot)),
     )
@@ -180,23 +182,23 @@ def is_open(db: sqlite3.Connection, run_id: int) -> bool:
     return db.execute("select 1 from run where id = ? and state <> 'closed'", (run_id,)).fetchone() is not None
 
 
-def mark_cancelled(turn: Turn, run_id: int) -> None:
+def mark_cancelled(tx: Transaction, run_id: int) -> None:
     """Note that somebody cancels a run in progress, so that it is not taken up again if the daemon dies before it ends."""
-    turn.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
+    tx.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
 
 
-def is_ours(turn: Turn, claim: Claim) -> bool:
+def is_ours(tx: Transaction, claim: Claim) -> bool:
     """Whether a run in progress is still the claim's."""
     query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
-    return turn.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
+    return tx.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
 
 
-def add_taken(turn: Turn, claim: Claim, tokens: Tokens, usd: float | None) -> bool:
+def add_taken(tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None) -> bool:
     """Add to what the calls of a run have taken; False, and nothing written, when it is no longer the claim's.
 
     Once a cost is None, which is unknown, the run's is unknown for good: a part is not the whole.
     """
-    added = turn.db.execute(
+    added = tx.db.execute(
         "update run set cost_usd = case when tokens is null then ? else cost_usd + ? end, tokens = json_object("
         "'input', coalesce(json_extract(tokens, '$.input'), 0) + ?, 'output', coalesce(json_extract(tokens, '$.output'), 0) + ?,"
         " 'cache_read', coalesce(json_extract(tokens, '$.cache_read'), 0) + ?,"
@@ -210,19 +212,19 @@ def add_taken(turn: Turn, claim: Claim, tokens: Tokens, usd: float | None) -> bo
     return added is not None
 
 
-def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
+def close(tx: Transaction, claim: Claim, ending: Ending) -> bool:
     """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
     told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
     checked = _precheck(ending)
-    result_due_at = turn.now + claim.entry.async_timeout if ending.outcome is Outcome.ASYNC else None
-    closed = turn.db.execute(
+    result_due_at = tx.now + claim.entry.async_timeout if ending.outcome is Outcome.ASYNC else None
+    closed = tx.db.execute(
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
         " request_id = ?, left_out = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
-            millis(turn.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
+            millis(tx.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
             ending.truncated, result_due_at and millis(result_due_at), ending.request_id,
             json.dumps(ending.left_out) if ending.left_out else None,
             claim.run_id, claim.owner, claim.fence,
@@ -231,9 +233,9 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
     if closed is None:
         return False
     entry = claim.entry
-    turn.tell(
+    tx.report(
         _closed(
-            turn,
+            tx,
             claim.run_id,
             entry.kind,
             entry.name,
@@ -241,16 +243,16 @@ def close(turn: Turn, claim: Claim, ending: Ending) -> bool:
             claim.trigger,
             ending,
             attempt=claim.attempt,
-            started=min(claim.started_at, turn.now),  # the clock may have been set back since
+            started=min(claim.started_at, tx.now),  # the clock may have been set back since
             finished=moment(closed["finished_at"]),
         )
     )
     return True
 
 
-def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool:
+def wait(tx: Transaction, claim: Claim, ending: Ending, not_before: datetime) -> bool:
     """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
-    waiting = turn.db.execute(
+    waiting = tx.db.execute(
         "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, request_id = ?"
         " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
@@ -262,12 +264,12 @@ def wait(turn: Turn, claim: Claim, ending: Ending, not_before: datetime) -> bool
     return waiting is not None
 
 
-def defer(turn: Turn, claim: Claim, reason: Skip, not_before: datetime) -> bool:
+def defer(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime) -> bool:
     """Let the run wait for what is in its way, as if this attempt had not been; False when it is no longer the claim's.
 
     What an earlier attempt came to is kept; a run that has had none has come to `skipped` so far.
     """
-    waiting = turn.db.execute(
+    waiting = tx.db.execute(
         "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
         " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (millis(not_before), reason, claim.run_id, claim.owner, claim.fence),
@@ -285,31 +287,31 @@ def _tool_calls(ending: Ending) -> str | None:
     return json.dumps([asdict(call) for call in ending.tool_calls]) if ending.tool_calls else None
 
 
-def note_cut(turn: Turn, run: Open | Claim, cut_at: datetime) -> None:
+def note_cut(tx: Transaction, run: Open | Claim, cut_at: datetime) -> None:
     """Remember when a run was cut short; if no other attempt begins, it ended then."""
-    turn.db.execute("update run set cut_at = max(?, started_at) where id = ?", (millis(cut_at), run.run_id))
+    tx.db.execute("update run set cut_at = max(?, started_at) where id = ?", (millis(cut_at), run.run_id))
 
 
-def put_back(turn: Turn, run: Open | Claim, *, crashed: bool) -> None:
+def put_back(tx: Transaction, run: Open | Claim, *, crashed: bool) -> None:
     """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
-    turn.db.execute(
+    tx.db.execute(
         "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?,"
         " outcome = coalesce(nullif(outcome, 'skipped'), 'abandoned')"
         " where id = ? and state = 'running' and owner = ? and fence = ?",
-        (millis(turn.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
+        (millis(tx.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
     )
 
 
-def end_undeclared(turn: Turn, kind: Kind, name: str, run: Open, ending: Ending) -> None:
+def end_undeclared(tx: Transaction, kind: Kind, name: str, run: Open, ending: Ending) -> None:
     """Close an open run of an entry that no config declares any more: nobody is there to be told."""
-    row = turn.db.execute(
+    row = tx.db.execute(
         "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = coalesce(cut_at, ?),"
         " fence = fence + 1 where id = ? returning finished_at",
-        (ending.outcome, ending.reason, ending.error, millis(turn.now), run.run_id),
+        (ending.outcome, ending.reason, ending.error, millis(tx.now), run.run_id),
     ).fetchone()
-    turn.tell(
+    tx.report(
         _closed(
-            turn,
+            tx,
             run.run_id,
             kind,
             name,
@@ -324,7 +326,7 @@ def end_undeclared(turn: Turn, kind: Kind, name: str, run: Open, ending: Ending)
 
 
 def _closed(
-    turn: Turn, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, ending: Ending,
+    tx: Transaction, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, ending: Ending,
     *, slots: int = 1, attempt: int = 0, started: datetime | None = None, finished: datetime | None = None,
 ) -> Closed:  # fmt: skip
     return Closed(
@@ -339,7 +341,7 @@ def _closed(
         ending.suppression,
         attempt,
         started,
-        finished or turn.now,
+        finished or tx.now,
         ending.error,
         ending.log,
         ending.truncated,
@@ -393,7 +395,7 @@ def newest(db: sqlite3.Connection, kind: Kind, name: str) -> tuple[int, Trigger,
 UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')"
 
 
-def prune(turn: Turn, keep: timedelta, batch: int) -> int:
+def prune(tx: Transaction, keep: timedelta, batch: int) -> int:
     """Remove closed rows older than `keep`, the oldest first and at most `batch`; gives how many went.
 
     Rows with a message that is still to be delivered, or a result that is still to come, stay.
@@ -402,13 +404,13 @@ def prune(turn: Turn, keep: timedelta, batch: int) -> int:
         f"select id from run where state = 'closed' and finished_at < ? and result_due_at is null and id not in ({UNFINISHED})"  # noqa: S608
         " order by finished_at limit ?"
     )
-    return _remove(turn, turn.db.execute(query, (millis(turn.now - keep), batch)).fetchall())
+    return _remove(tx, tx.db.execute(query, (millis(tx.now - keep), batch)).fetchall())
 
 
-def trim(turn: Turn, standing: Standing, runs: int, batch: int) -> int:
+def trim(tx: Transaction, standing: Standing, runs: int, batch: int) -> int:
     """Remove all but the newest `runs` closed rows of one entry, at most `batch`; gives how many went."""
     key = (standing.kind, standing.name)
-    place = turn.db.execute(
+    place = tx.db.execute(
         "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
     ).fetchone()
     if place is None:
@@ -417,11 +419,11 @@ def trim(turn: Turn, standing: Standing, runs: int, batch: int) -> int:
         "select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and result_due_at is null"  # noqa: S608
         f" and id not in ({UNFINISHED}) limit ?"
     )
-    return _remove(turn, turn.db.execute(query, (*key, place["id"], batch)).fetchall())
+    return _remove(tx, tx.db.execute(query, (*key, place["id"], batch)).fetchall())
 
 
-def _remove(turn: Turn, rows: list[sqlite3.Row]) -> int:
+def _remove(tx: Transaction, rows: list[sqlite3.Row]) -> int:
     ids = [(row["id"],) for row in rows]
-    turn.db.executemany("delete from outbox where run_id = ?", ids)
-    turn.db.executemany("delete from run where id = ?", ids)
+    tx.db.executemany("delete from outbox where run_id = ?", ids)
+    tx.db.executemany("delete from run where id = ?", ids)
     return len(ids)

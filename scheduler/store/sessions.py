@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from scheduler.engine.turn import Turn
+from datetime import timedelta
+
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import Ending, Outcome
 from scheduler.model.timestamps import millis
+from scheduler.store.transaction import Transaction
 
 
-def recall(turn: Turn, name: str, keep: int) -> tuple[tuple[str, str], ...]:
+def recall(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, str], ...]:
     """The last `keep` messages of an agent's session, oldest first, as (role, text)."""
     if keep == 0:
         return ()
-    rows = turn.db.execute("select role, text from message where name = ? order by id desc limit ?", (name, keep)).fetchall()
+    rows = tx.db.execute("select role, text from message where name = ? order by id desc limit ?", (name, keep)).fetchall()
     return tuple((row["role"], row["text"]) for row in reversed(rows))
 
 
-def remember(turn: Turn, claim: Claim, ending: Ending) -> None:
+def remember(tx: Transaction, claim: Claim, ending: Ending) -> None:
     """Keep what an alert said, and when it was asked for; older messages than are kept go."""
     entry = claim.entry
     if entry.session_keep == 0 or ending.outcome is not Outcome.ALERT or not ending.text:
         return
     asked = f"Heartbeat of {claim.slot:%Y-%m-%d %H:%M} UTC."
     for role, text in (("user", asked), ("assistant", entry.said(ending))):
-        turn.db.execute(
-            "insert into message (name, role, text, at) values (?, ?, ?, ?)", (entry.name, role, text, millis(turn.now))
-        )
-    turn.db.execute(
+        tx.db.execute("insert into message (name, role, text, at) values (?, ?, ?, ?)", (entry.name, role, text, millis(tx.now)))
+    tx.db.execute(
         "delete from message where name = ? and id not in (select id from message where name = ? order by id desc limit ?)",
         (entry.name, entry.name, entry.session_keep - entry.session_keep % 2),
     )
 
 
-def forget(turn: Turn) -> None:
+def forget(tx: Transaction, keep: timedelta) -> None:
     """Messages are kept no longer than the history."""
-    turn.db.execute("delete from message where at < ?", (millis(turn.now - turn.plan.settings.history.keep),))
+    tx.db.execute("delete from message where at < ?", (millis(tx.now - keep),))

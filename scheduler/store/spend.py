@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from scheduler.engine.turn import Turn
 from scheduler.model.budget import Account, Amount, Budget, Scope
 from scheduler.model.timestamps import millis
+from scheduler.store.transaction import Transaction
 
 KEPT = timedelta(days=100)  # a clock that is set back by less finds what the day has had
 
@@ -20,9 +20,9 @@ def spent(db: sqlite3.Connection, account: Account) -> Amount:
     return Amount(*row) if row else Amount()
 
 
-def reserve(turn: Turn, account: Account, budget: Budget, amount: Amount) -> None:
+def reserve(tx: Transaction, account: Account, budget: Budget, amount: Amount) -> None:
     """Add to what a day has had; the row keeps the budget as it stands now, for whoever reads without a config."""
-    turn.db.execute(
+    tx.db.execute(
         "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set nanos = nanos + excluded.nanos,"
         " tokens = tokens + excluded.tokens, runs = runs + excluded.runs, ends_at = excluded.ends_at,"
@@ -34,17 +34,17 @@ def reserve(turn: Turn, account: Account, budget: Budget, amount: Amount) -> Non
     )  # fmt: skip
 
 
-def change(turn: Turn, accounts: Iterable[Account], by: Amount) -> None:
+def change(tx: Transaction, accounts: Iterable[Account], by: Amount) -> None:
     """Put what was taken in the place of what was reserved."""
-    turn.db.executemany(
+    tx.db.executemany(
         "update spend set nanos = nanos + ?, tokens = tokens + ?, runs = runs + ? where day = ? and kind = ? and name = ?",
         [(by.nanos, by.tokens, by.runs, *account.key) for account in accounts],
     )
 
 
-def charge(turn: Turn, run_id: int, by: Amount) -> None:
+def charge(tx: Transaction, run_id: int, by: Amount) -> None:
     """Note in the run's row what it counts for in its budgets."""
-    turn.db.execute(
+    tx.db.execute(
         "update run set charged_nanos = coalesce(charged_nanos, 0) + ?, charged_tokens = coalesce(charged_tokens, 0) + ?"
         " where id = ?",
         (by.nanos, by.tokens, run_id),
@@ -68,9 +68,9 @@ def near(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
     return db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
 
 
-def bound(turn: Turn, account: Account, budget: Budget) -> None:
+def bound(tx: Transaction, account: Account, budget: Budget) -> None:
     """Let a day show this budget."""
-    turn.db.execute(
+    tx.db.execute(
         "update spend set ends_at = ?, usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
         " where day = ? and kind = ? and name = ?",
         (
@@ -79,10 +79,10 @@ def bound(turn: Turn, account: Account, budget: Budget) -> None:
     )  # fmt: skip
 
 
-def end(turn: Turn, account: Account) -> None:
+def end(tx: Transaction, account: Account) -> None:
     """Let a day be over, for it is no budget's any more, or was before."""
     query = "update spend set ends_at = min(ends_at, ?) where day = ? and kind = ? and name = ?"
-    turn.db.execute(query, (millis(turn.now), *account.key))
+    tx.db.execute(query, (millis(tx.now), *account.key))
 
 
 def amount(row: sqlite3.Row) -> Amount:
@@ -100,9 +100,9 @@ def _yesterday(now: datetime) -> str:
     return (now - timedelta(days=1)).date().isoformat()
 
 
-def forget(turn: Turn) -> None:
+def forget(tx: Transaction) -> None:
     """Remove the days that no clock will come back to, a few at a time."""
-    turn.db.execute(
+    tx.db.execute(
         "delete from spend where (day, kind, name) in (select day, kind, name from spend where day < ? order by day limit 500)",
-        ((turn.now - KEPT).date().isoformat(),),
+        ((tx.now - KEPT).date().isoformat(),),
     )

@@ -6,8 +6,8 @@ import sqlite3
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.engine.turn import Turn
 from scheduler.model.timestamps import millis, moment
+from scheduler.store.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Stall:
     until: datetime
 
 
-def note(turn: Turn, late: timedelta) -> None:
+def note(tx: Transaction, late: timedelta) -> None:
     """Remember that this turn began late."""
-    turn.db.execute("insert into stall (since, until) values (?, ?)", (millis(turn.now - late), millis(turn.now)))
+    tx.db.execute("insert into stall (since, until) values (?, ?)", (millis(tx.now - late), millis(tx.now)))
 
 
 def between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Stall]:
@@ -29,6 +29,6 @@ def between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Stal
     return [Stall(moment(row["since"]), moment(row["until"])) for row in rows]
 
 
-def forget(turn: Turn, keep: timedelta) -> None:
+def forget(tx: Transaction, keep: timedelta) -> None:
     """They are remembered no longer than the history."""
-    turn.db.execute("delete from stall where until < ?", (millis(turn.now - keep),))
+    tx.db.execute("delete from stall where until < ?", (millis(tx.now - keep),))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.channels import address
-from scheduler.engine.turn import Turn
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST, Channel
 from scheduler.model.timestamps import iso, millis, moment
+from scheduler.store.transaction import Transaction
 
 MOST = 20  # that are known of an agent
 INTERNAL = frozenset({"cli", "system", "subagent", "cron", "heartbeat"})  # where gateways speak with themselves
@@ -29,14 +29,14 @@ class Target:
     whom: str = ""
 
 
-def note(turn: Turn, agent: str, target: Target, title: str | None) -> None:
+def note(tx: Transaction, agent: str, target: Target, title: str | None) -> None:
     """An agent has been spoken with there just now; of those longest ago the surplus is forgotten. No title: as it was."""
-    turn.db.execute(
+    tx.db.execute(
         "insert or replace into target (name, channel, whom, title, at) values (:agent, :channel, :whom, coalesce(:title,"
         " (select title from target where name = :agent and channel = :channel and whom = :whom), ''), :now)",
-        {"agent": agent, "channel": target.channel, "whom": target.whom, "title": title, "now": millis(turn.now)},
+        {"agent": agent, "channel": target.channel, "whom": target.whom, "title": title, "now": millis(tx.now)},
     )
-    turn.db.execute(
+    tx.db.execute(
         "delete from target where name = :agent"
         " and id not in (select id from target where name = :agent order by id desc limit :most)",
         {"agent": agent, "most": MOST},
@@ -49,16 +49,16 @@ def known(db: sqlite3.Connection, agent: str) -> list[dict[str, Any]]:
     return [{"channel": row[0], "target": row[1], "title": row[2], "at": iso(moment(row[3]))} for row in rows]
 
 
-def of(turn: Turn, deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:
+def of(tx: Transaction, channels: Mapping[str, Channel], deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:
     """Where messages about an agent go now: each real target once, and nowhere for a `last` that nobody is known for."""
-    last = _last(turn, agent) if LAST in deliver else None
+    last = _last(tx, channels, agent) if LAST in deliver else None
     named = tuple(Target(name) for name in deliver if name != LAST)
-    return named if last is None or _is_among(turn, last, named) else (*named, last)
+    return named if last is None or _is_among(channels, last, named) else (*named, last)
 
 
-def leads_nowhere(turn: Turn, deliver: tuple[str, ...], agent: str | None) -> bool:
+def leads_nowhere(tx: Transaction, channels: Mapping[str, Channel], deliver: tuple[str, ...], agent: str | None) -> bool:
     """Whether somebody is to be told whom nobody has named."""
-    return LAST in deliver and _last(turn, agent) is None
+    return LAST in deliver and _last(tx, channels, agent) is None
 
 
 def check(channels: Mapping[str, Channel], target: Target) -> None:
@@ -97,16 +97,15 @@ def aimed(channel: Channel, whom: str) -> Channel:
     return replace(channel, url=Secret(address.fill(channel.url.reveal(), whom)), open=False)
 
 
-def _last(turn: Turn, agent: str | None) -> Target | None:
+def _last(tx: Transaction, channels: Mapping[str, Channel], agent: str | None) -> Target | None:
     """Only the very last one counts: who spoke before it is somebody else, though its channel may be gone."""
-    row = turn.db.execute("select channel, whom from target where name = ? order by id desc limit 1", (agent,)).fetchone()
-    channel = turn.plan.settings.channels.get(row["channel"]) if row else None
+    row = tx.db.execute("select channel, whom from target where name = ? order by id desc limit 1", (agent,)).fetchone()
+    channel = channels.get(row["channel"]) if row else None
     return Target(row["channel"], row["whom"]) if channel is not None and channel.open else None
 
 
-def _is_among(turn: Turn, last: Target, named: tuple[Target, ...]) -> bool:
+def _is_among(channels: Mapping[str, Channel], last: Target, named: tuple[Target, ...]) -> bool:
     """Whether one of the named channels is the same place under another name."""
-    channels = turn.plan.settings.channels
     place = aimed(channels[last.channel], last.whom)
     return any(_place(channels[each.channel]) == _place(place) for each in named if each.channel in channels)
 

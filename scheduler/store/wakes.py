@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.engine.turn import Turn
 from scheduler.model.events import WakeTold
 from scheduler.model.outcome import Kind, WakeResult
 from scheduler.model.timestamps import bound, iso, millis, moment, optional
 from scheduler.model.wake import FLOOD, GAP, Wake, clip
 from scheduler.store import entries
 from scheduler.store.entries import Standing
+from scheduler.store.transaction import Transaction
 
 SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = :source and sender = :sender and token = :token"
 
@@ -36,7 +36,7 @@ where {SAME_SENDER} returning id
 
 
 def put(
-    turn: Turn,
+    tx: Transaction,
     standing: Standing,
     wake: Wake,
     due_at: datetime | None,
@@ -51,114 +51,119 @@ def put(
     together with another), `waits_for` why not at once, `refused_by` the row of the run that was refused. Until `held_until` it
     starts nothing by itself, for others are to come with it; `let_go` ends that.
     """
-    row_id = _merge(turn, wake, due_at, waits_for, refused_by) or _insert(turn, wake, due_at, waits_for, refused_by, held_until)
+    row_id = _merge(tx, wake, due_at, waits_for, refused_by) or _insert(tx, wake, due_at, waits_for, refused_by, held_until)
     if waits_for is not None:
-        _tell(turn, wake, WakeResult.DEFERRED, final=False)
-    _look_again(turn, standing)
+        _tell(tx, wake, WakeResult.DEFERRED, final=False)
+    _look_again(tx, standing)
     return row_id
 
 
-def of_sender(turn: Turn, wake: Wake) -> Wake | None:
+def of_sender(tx: Transaction, wake: Wake) -> Wake | None:
     """The waiting wake of the same sender, with which this one would merge."""
-    if not _may_wait(turn, wake.kind, wake.name):
+    if not _may_wait(tx, wake.kind, wake.name):
         return None
-    row = turn.db.execute(OF_SENDER, _sender(wake)).fetchone()
+    row = tx.db.execute(OF_SENDER, _sender(wake)).fetchone()
     return _wake(row) if row else None
 
 
-def rows_by_token(turn: Turn, kind: Kind, name: str) -> dict[str, int]:
+def rows_by_token(tx: Transaction, kind: Kind, name: str) -> dict[str, int]:
     """How many rows each token has that are still to be told; those of people and jobs are under the empty name."""
     query = "select token, count(*) from wake where kind = ? and name = ? and state in ('waiting', 'taken') group by token"
-    return dict(turn.db.execute(query, (kind, name)).fetchall())
+    return dict(tx.db.execute(query, (kind, name)).fetchall())
 
 
-def waiting_for(turn: Turn, kind: Kind, name: str, reasons: Iterable[str]) -> tuple[str, datetime | None] | None:
+def waiting_for(tx: Transaction, kind: Kind, name: str, reasons: Iterable[str]) -> tuple[str, datetime | None] | None:
     """For which of these reasons a wake of an entry waits, and when it starts a run; None where none waits for any."""
-    if not _may_wait(turn, kind, name):
+    if not _may_wait(tx, kind, name):
         return None
     query = (
         "select waits_for, due_at from wake where kind = ? and name = ? and state = 'waiting'"
         " and waits_for in (select value from json_each(?)) limit 1"
     )
-    row = turn.db.execute(query, (kind, name, json.dumps(list(reasons)))).fetchone()
+    row = tx.db.execute(query, (kind, name, json.dumps(list(reasons)))).fetchone()
     return (row["waits_for"], optional(row["due_at"])) if row else None
 
 
-def let_go(turn: Turn, standing: Standing) -> None:
+def let_go(tx: Transaction, standing: Standing) -> None:
     """Let the wakes of an agent that were held for others start their run."""
-    if _may_wait(turn, standing.kind, standing.name):
-        turn.db.execute(
+    if _may_wait(tx, standing.kind, standing.name):
+        tx.db.execute(
             "update wake set held_until = null where kind = ? and name = ? and state = 'waiting'", (standing.kind, standing.name)
         )
-        _look_again(turn, standing)
+        _look_again(tx, standing)
 
 
-def remind(turn: Turn, kind: Kind, name: str, *, refused_only: bool) -> None:
+def remind(tx: Transaction, kind: Kind, name: str, *, refused_only: bool) -> None:
     """Let the waiting wakes of an entry start a run now that would have waited for a slot; or those alone that were refused."""
-    if _may_wait(turn, kind, name):
-        turn.db.execute(
+    if _may_wait(tx, kind, name):
+        tx.db.execute(
             "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting' and due_at is null"
             " and (waits_for is not null or not ?)",
-            (millis(turn.now), kind, name, refused_only),
+            (millis(tx.now), kind, name, refused_only),
         )
 
 
-def put_off(turn: Turn, reasons: Iterable[str]) -> list[Standing]:
+def put_off(tx: Transaction, reasons: Iterable[str]) -> list[Standing]:
     """The entries whose wakes start a run only later, for one of these reasons."""
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "select kind, name from wake where state = 'waiting' and due_at > ?"
         " and waits_for in (select value from json_each(?)) group by kind, name order by min(id)",
-        (millis(turn.now), json.dumps(list(reasons))),
+        (millis(tx.now), json.dumps(list(reasons))),
     ).fetchall()
-    return [entries.get(turn, Kind(row["kind"]), row["name"]) for row in rows]
+    return [entries.get(tx, Kind(row["kind"]), row["name"]) for row in rows]
 
 
-def begin_by(turn: Turn, standing: Standing, at: datetime) -> None:
+def begin_by(tx: Transaction, standing: Standing, at: datetime, gap: timedelta) -> None:
     """Let the waiting wakes of an entry that are to start a run later start it by then, if the gap allows it."""
-    turn.db.execute(
+    tx.db.execute(
         "update wake set due_at = min(due_at, ?) where kind = ? and name = ? and state = 'waiting'",  # null stays null
-        (millis(_after_gap(turn, standing, at)), standing.kind, standing.name),
+        (millis(_after_gap(standing, at, gap)), standing.kind, standing.name),
     )
-    _look_again(turn, standing)
+    _look_again(tx, standing)
 
 
-def _look_again(turn: Turn, standing: Standing) -> None:
+def _look_again(tx: Transaction, standing: Standing) -> None:
     """Look at the entry as soon as a wake may start a run of it, unless one is open."""
-    at = next_start(turn, standing.kind, standing.name)
+    at = next_start(tx, standing.kind, standing.name)
     sooner = at is not None and (standing.due_at is None or at < standing.due_at)
-    if sooner and entries.open_run(turn.db, standing.kind, standing.name) is None:
-        entries.save(turn, standing, standing._replace(due_at=at))
+    if sooner and entries.open_run(tx.db, standing.kind, standing.name) is None:
+        entries.save(tx, standing, standing._replace(due_at=at))
 
 
-def _after_gap(turn: Turn, standing: Standing, at: datetime) -> datetime:
-    return at if standing.last_woken_at is None else max(at, standing.last_woken_at + turn.limits.wake_gap)
+def _after_gap(standing: Standing, at: datetime, gap: timedelta) -> datetime:
+    return at if standing.last_woken_at is None else max(at, standing.last_woken_at + gap)
 
 
 def _sender(wake: Wake) -> dict[str, str]:
     return {"kind": wake.kind, "name": wake.name, "source": wake.source, "sender": wake.sender, "token": wake.token}
 
 
-def _merge(turn: Turn, wake: Wake, due_at: datetime | None, waits_for: str | None, refused_by: int | None) -> int | None:
+def _merge(tx: Transaction, wake: Wake, due_at: datetime | None, waits_for: str | None, refused_by: int | None) -> int | None:
     """Join the row that waits for the same sender. It starts a run no later than it would have, unless it has been refused."""
     start, is_refused = bound(due_at), waits_for not in (None, GAP, FLOOD)
-    row = turn.db.execute(
+    row = tx.db.execute(
         MERGE,
         _sender(wake)
-        | {"text": clip(wake.text), "outcome": wake.outcome, "now": millis(turn.now), "urgent": wake.urgent}
+        | {"text": clip(wake.text), "outcome": wake.outcome, "now": millis(tx.now), "urgent": wake.urgent}
         | {"run": refused_by, "refused": is_refused, "start": start, "waits_for": waits_for},
     ).fetchone()
     if row is None:
         return None
-    _tell(turn, wake, WakeResult.JOINED)
+    _tell(tx, wake, WakeResult.JOINED)
     return int(row["id"])
 
 
 def _insert(
-    turn: Turn, wake: Wake, due_at: datetime | None, waits_for: str | None, refused_by: int | None, held_until: datetime | None
+    tx: Transaction,
+    wake: Wake,
+    due_at: datetime | None,
+    waits_for: str | None,
+    refused_by: int | None,
+    held_until: datetime | None,
 ) -> int:
-    now = millis(turn.now)
-    _note_waiting(turn, wake.kind, wake.name)
-    row = turn.db.execute(
+    now = millis(tx.now)
+    _note_waiting(tx, wake.kind, wake.name)
+    row = tx.db.execute(
         "insert into wake (kind, name, source, sender, token, text, outcome, created_at, updated_at, due_at, held_until,"
         " waits_for, run_id, state) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting') returning id",
         (
@@ -169,12 +174,12 @@ def _insert(
     return int(row["id"])
 
 
-def next_start(turn: Turn, kind: Kind, name: str) -> datetime | None:
+def next_start(tx: Transaction, kind: Kind, name: str) -> datetime | None:
     """When the next waiting wake of an entry wants to start a run."""
-    if not _may_wait(turn, kind, name):
+    if not _may_wait(tx, kind, name):
         return None
     query = "select min(max(due_at, coalesce(held_until, 0))) from wake where kind = ? and name = ? and state = 'waiting'"
-    return optional(turn.db.execute(query, (kind, name)).fetchone()[0])
+    return optional(tx.db.execute(query, (kind, name)).fetchone()[0])
 
 
 def impatient(db: sqlite3.Connection, until: datetime) -> bool:
@@ -183,23 +188,23 @@ def impatient(db: sqlite3.Connection, until: datetime) -> bool:
     return db.execute(query, (millis(until),)).fetchone() is not None
 
 
-def starter(turn: Turn, kind: Kind, name: str) -> Wake | None:
+def starter(tx: Transaction, kind: Kind, name: str) -> Wake | None:
     """The wake that starts a run now, if one does: the one that has waited longest."""
-    if not _may_wait(turn, kind, name):
+    if not _may_wait(tx, kind, name):
         return None
-    row = turn.db.execute(
+    row = tx.db.execute(
         "select * from wake where kind = ? and name = ? and state = 'waiting'"
         " and max(due_at, coalesce(held_until, 0)) <= ? order by due_at, id limit 1",
-        (kind, name, millis(turn.now)),
+        (kind, name, millis(tx.now)),
     ).fetchone()
     return _wake(row) if row else None
 
 
-def take(turn: Turn, kind: Kind, name: str, run_id: int, first: Wake | None) -> tuple[Wake, ...]:
+def take(tx: Transaction, kind: Kind, name: str, run_id: int, first: Wake | None) -> tuple[Wake, ...]:
     """Give every waiting wake to a run; `first` is the one that started it, all others ride along."""
-    if not _may_wait(turn, kind, name):
+    if not _may_wait(tx, kind, name):
         return ()
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "update wake set state = 'taken', run_id = ?, started = id = ? where kind = ? and name = ? and state = 'waiting'"
         " returning *",
         (run_id, first.id if first else 0, kind, name),
@@ -213,14 +218,14 @@ def taken_by(db: sqlite3.Connection, run_id: int) -> tuple[Wake, ...]:
     return tuple(_wake(row) for row in rows)
 
 
-def heard(turn: Turn, run_id: int, result: WakeResult | None = None) -> None:
+def heard(tx: Transaction, run_id: int, result: WakeResult | None = None) -> None:
     """End the wakes of a run that has told them; `result` is what became of them all if it was something else."""
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where run_id = ? and state = 'taken' returning *",
-        (millis(turn.now), run_id),
+        (millis(tx.now), run_id),
     ).fetchall()
     for wake in sorted((_wake(row) for row in rows), key=lambda wake: wake.id):
-        _tell(turn, wake, result or _told_as(wake))
+        _tell(tx, wake, result or _told_as(wake))
 
 
 def _told_as(wake: Wake) -> WakeResult:
@@ -230,61 +235,61 @@ def _told_as(wake: Wake) -> WakeResult:
     return WakeResult.STARTED if wake.started else WakeResult.JOINED
 
 
-def give_back(turn: Turn, run_id: int, again_at: datetime | None = None, why: str | None = None) -> None:
+def give_back(tx: Transaction, run_id: int, again_at: datetime | None = None, why: str | None = None) -> None:
     """Let the wakes of a run that did not tell them wait for the next one; they start none by themselves before `again_at`.
 
     `why` is what that run ended by.
     """
-    taken = taken_by(turn.db, run_id)
+    taken = taken_by(tx.db, run_id)
     for wake in taken:
-        _join_newer(turn, wake, again_at)
-        _tell(turn, wake, WakeResult.DEFERRED, final=False)
-    turn.db.execute(
+        _join_newer(tx, wake, again_at)
+        _tell(tx, wake, WakeResult.DEFERRED, final=False)
+    tx.db.execute(
         "update wake set state = 'waiting', tries = tries + 1, started = 0, due_at = ?, waits_for = coalesce(?, waits_for)"
         " where run_id = ? and state = 'taken'",
         (bound(again_at), why, run_id),
     )
     if taken:
-        _note_waiting(turn, taken[0].kind, taken[0].name)
+        _note_waiting(tx, taken[0].kind, taken[0].name)
 
 
-def _join_newer(turn: Turn, wake: Wake, again_at: datetime | None) -> None:
+def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> None:
     """Where the same sender has asked again during the run, its newer text waits for both."""
-    newer = turn.db.execute(
+    newer = tx.db.execute(
         JOIN_NEWER,
         _sender(wake) | {"more": wake.count, "tries": wake.tries + 1, "again_at": bound(again_at)},
     ).fetchone()
     if newer is not None:
-        turn.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (millis(turn.now), wake.id))
-        _tell(turn, wake, WakeResult.JOINED)
+        tx.db.execute("update wake set state = 'ended', updated_at = ? where id = ?", (millis(tx.now), wake.id))
+        _tell(tx, wake, WakeResult.JOINED)
 
 
-def space(turn: Turn, kind: Kind, name: str, gap: timedelta) -> None:
+def space(tx: Transaction, kind: Kind, name: str, gap: timedelta) -> None:
     """Let wakes that came during a run start the next one only after the gap."""
-    if not _may_wait(turn, kind, name):
+    if not _may_wait(tx, kind, name):
         return
-    start = millis(turn.now + gap)
-    turn.db.execute(
+    start = millis(tx.now + gap)
+    tx.db.execute(
         "update wake set due_at = ?, waits_for = coalesce(waits_for, ?)"
         " where kind = ? and name = ? and state = 'waiting' and due_at < ?",
         (start, GAP if gap else None, kind, name, start),
     )
 
 
-def expire(turn: Turn) -> list[Wake]:
-    """End the wakes that have waited longer than `wake_keep`, and give them; forget what nobody can look at any more.
+def expire(tx: Transaction, keep: timedelta) -> list[Wake]:
+    """End the wakes that have waited longer than `keep`, and give them; forget what nobody can look at any more.
 
     The texts of a run stay as long as its row, all others as long again as they were kept.
     """
-    last = millis(turn.now - turn.limits.wake_keep)
-    rows = turn.db.execute(
+    last = millis(tx.now - keep)
+    rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where state = 'waiting' and updated_at < ? returning *",
-        (millis(turn.now), last),
+        (millis(tx.now), last),
     ).fetchall()
     expired = sorted((_wake(row) for row in rows), key=lambda wake: wake.id)
     for wake in expired:
-        _tell(turn, wake, WakeResult.EXPIRED)
-    turn.db.execute(
+        _tell(tx, wake, WakeResult.EXPIRED)
+    tx.db.execute(
         "delete from wake where state = 'ended' and updated_at < ?"
         " and (run_id is null or not exists (select 1 from run where run.id = wake.run_id))",
         (last,),
@@ -292,19 +297,19 @@ def expire(turn: Turn) -> list[Wake]:
     return expired
 
 
-def drop(turn: Turn, kind: Kind, name: str) -> None:
+def drop(tx: Transaction, kind: Kind, name: str) -> None:
     """End all waiting wakes of an entry that is no more."""
-    rows = turn.db.execute(
+    rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where kind = ? and name = ? and state = 'waiting' returning *",
-        (millis(turn.now), kind, name),
+        (millis(tx.now), kind, name),
     ).fetchall()
     for row in rows:
-        _tell(turn, _wake(row), WakeResult.EXPIRED)
+        _tell(tx, _wake(row), WakeResult.EXPIRED)
 
 
-def reject(turn: Turn, wake: Wake, why: str | None = None) -> None:
+def reject(tx: Transaction, wake: Wake, why: str | None = None) -> None:
     """Say that a wake is not taken at all."""
-    turn.tell(WakeTold(wake.name, wake.source, wake.sender, WakeResult.REJECTED, problem=why))
+    tx.report(WakeTold(wake.name, wake.source, wake.sender, WakeResult.REJECTED, problem=why))
 
 
 def progress(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
@@ -355,16 +360,16 @@ select kind, name from each join wake on wake.id = each.wake
 """
 
 
-def _may_wait(turn: Turn, kind: Kind, name: str) -> bool:
+def _may_wait(tx: Transaction, kind: Kind, name: str) -> bool:
     """Whether any wake waits for an entry. One question a turn answers it for all: most beats have no wake to look for."""
-    if turn.waited_for is None:
-        turn.waited_for = {(row[0], row[1]) for row in turn.db.execute(EACH_WAITED_FOR)}
-    return (kind, name) in turn.waited_for
+    if tx.entries_with_wakes is None:
+        tx.entries_with_wakes = {(row[0], row[1]) for row in tx.db.execute(EACH_WAITED_FOR)}
+    return (kind, name) in tx.entries_with_wakes
 
 
-def _note_waiting(turn: Turn, kind: Kind, name: str) -> None:
-    if turn.waited_for is not None:
-        turn.waited_for.add((kind, name))
+def _note_waiting(tx: Transaction, kind: Kind, name: str) -> None:
+    if tx.entries_with_wakes is not None:
+        tx.entries_with_wakes.add((kind, name))
 
 
 def count(db: sqlite3.Connection, kind: Kind, name: str) -> int:
@@ -391,6 +396,6 @@ def _wake(row: sqlite3.Row) -> Wake:
     )
 
 
-def _tell(turn: Turn, wake: Wake, result: WakeResult, *, final: bool = True) -> None:
+def _tell(tx: Transaction, wake: Wake, result: WakeResult, *, final: bool = True) -> None:
     if wake.kind is Kind.HEARTBEAT:
-        turn.tell(WakeTold(wake.name, wake.source, wake.sender, result, final))
+        tx.report(WakeTold(wake.name, wake.source, wake.sender, result, final))

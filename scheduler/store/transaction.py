@@ -1,0 +1,38 @@
+"""One write transaction on the database: its connection, its instant, its writer, and the events to publish after the commit."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from scheduler.model.circuit import Breaker, Circuit
+from scheduler.model.events import Event
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Everything that a function of the store needs in order to write.
+
+    Rows carry `now`, the daemon process that writes them (`owner`, its instance id) and the config in force (`config_hash`).
+    The other fields cache rare conditions, so that each is queried once for all entries: None means not queried yet.
+    """
+
+    db: sqlite3.Connection
+    now: datetime
+    owner: str
+    config_hash: str = ""
+    events: list[Event] = field(default_factory=list)
+    held_lanes: set[str] | None = None  # agents whose lane is held over HTTP
+    entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
+    open_breakers: dict[Circuit, Breaker] | None = None
+    flapping_circuits: frozenset[Circuit] = frozenset()  # those that flap and work at present; queried with `open_breakers`
+    clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
+
+    def report(self, event: Event) -> None:
+        """Record an event. It is published only if the transaction commits."""
+        self.events.append(event)
+
+    def invalidate_cache(self) -> None:
+        """Query the rare conditions again, because rows have changed: a savepoint was rolled back."""
+        self.held_lanes = self.entries_with_wakes = self.open_breakers = None
