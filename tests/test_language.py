@@ -14,11 +14,7 @@ NOT_REWRITTEN = {
     "architecture.md",
     "gateways.md",
     "guarantees.md",
-    "money.md",
     "monitoring.md",
-    "notices.md",
-    "operations.md",
-    "runners.md",
 }
 PAGES = [
     page for page in (HOME / "README.md", *sorted((HOME / "docs").glob("*.md"))) if page.name not in GENERATED | NOT_REWRITTEN
@@ -26,7 +22,7 @@ PAGES = [
 
 CLAUSE_AS_SUBJECT = re.compile(
     r"^(?:"
-    r"(?:What|Whatever|Who|Whoever|Whom|Whichever)\b(?!.*\?$)"
+    r"(?:What(?! to)|Whatever|Who|Whoever|Whom|Whichever)\b(?!.*\?$)"
     r"|How (?:often|long|much|many|far|late|soon|well|big)\b(?!.*\?$)"
     r"|That (?:an?|the|its?|no|each|every|all|one|some|nothing|nobody|they|CODE|[A-Z])\b"
     r"|(?:When|Where|Why|Whether|How) to\b"
@@ -35,7 +31,7 @@ CLAUSE_AS_SUBJECT = re.compile(
 )
 TOLD = re.compile(r"\b(?:tells?|told|telling)\b", re.IGNORECASE)
 LITERARY = re.compile(
-    r"\b(?:anew|oftener|dear|dearer|dearest|heed\w*|unheeded|whom|whoever|whomever|whichever|meanwhile|thereby|thereof|therein"
+    r"\b(?:anew|oftener|dear|dearer|dearest|heed\w*|unheeded|whom|whoever|whomever|meanwhile|thereby|thereof|therein"
     r"|thereupon|whereby|wherein|whereupon|herein|hereby|henceforth|hitherto|lest|albeit|naught|aught|nay|ere|whilst|amongst|unto"
     r"|upon|wont|ails?|abides?|beget\w*|bespeaks?|forthwith|erstwhile|shall"
     r"|but for|for want of|stands?(?! for)|stood|gives? back|gave back|given back|becom(?:es?|ing) of|came of|heard"
@@ -62,11 +58,12 @@ def blocks(text: str) -> Iterator[str]:
     lines: list[str] = []
     for line in [*text.splitlines(), ""]:
         starts = re.match(r"\s*(?:[-*]|\d+\.)\s+(?=\S)", line)
-        if starts or not line.strip() or line.startswith(("#", "|")):
+        is_row = line.lstrip().startswith("|")
+        if starts or is_row or not line.strip() or line.startswith("#"):
             yield " ".join(lines)
             lines = []
-        if line.startswith("|"):
-            yield from re.split(r"(?<!\\)\|", line)[1:-1]
+        if is_row:
+            yield from re.split(r"(?<!\\)\|", line.strip())[1:-1]
         elif not line.startswith("#"):
             lines.append(line[starts.end() if starts else 0 :].strip())
 
