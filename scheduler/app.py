@@ -51,7 +51,7 @@ from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Bell
 from scheduler.telemetry.event_log import Journal
 from scheduler.telemetry.metrics import Metrics
-from scheduler.web.reach import Reach
+from scheduler.web.app_state import Reach
 from scheduler.web.server import Server
 from scheduler.work import plan
 from scheduler.work.executor import LocalExecutor, WorkerLoop

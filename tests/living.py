@@ -20,8 +20,8 @@ from scheduler.config.build.load import load
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Request
 from scheduler.telemetry.metrics import Metrics
-from scheduler.web.patience import Patience
-from scheduler.web.reach import Reach
+from scheduler.web.app_state import Reach
+from scheduler.web.connection_timeouts import Patience
 from scheduler.web.server import Server
 
 TEXT = "the disk /srv is full"

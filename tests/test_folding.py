@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import at
 
-from scheduler.insight.grouping import Stretch, fold, total
 from scheduler.insight.reason_texts import Cause
-from scheduler.insight.slot_history import Fate
+from scheduler.insight.slot_history import Fate, Stretch, fold, total
 
 START = at("2026-03-02 00:00")
 QUIET, ALERT, PAUSED, DOWN = Cause("ok", "heartbeat_ok"), Cause("alert"), Cause("paused"), Cause("daemon_down")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.web.problem import Problem
+from scheduler.web.http_errors import Problem
 from scheduler.web.request_bodies import AlertmanagerBody, EmptyBody, HoldBody, PauseBody, RequestBody, ResultBody, parse_body
 
 MODELS = RequestBody.__subclasses__()

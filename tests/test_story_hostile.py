@@ -16,7 +16,7 @@ from servers.scripted import Act, Request, Server, hang_up, reply
 from world import Asked, Takes, World
 
 from scheduler.config.build.load import load
-from scheduler.insight.worst_day import worst
+from scheduler.insight.daily_maximum import worst
 
 DAYS = 100
 START = "2027-02-20 00:00"  # Berlin's clocks go forward on 28 March, Sydney's back on 4 April

@@ -504,7 +504,7 @@ def test_reading_neither_waits_for_a_writer_nor_keeps_one_waiting(daemon: Living
 
 
 def test_reading_cannot_write(daemon: Living) -> None:
-    from scheduler.web.reading import reading
+    from scheduler.web.queries import reading
 
     with reading(daemon.reach) as db, pytest.raises(sqlite3.OperationalError):
         db.execute("delete from run")

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Token
-from scheduler.web import callers
+from scheduler.web import middleware
 from scheduler.web.routes import _routes
 
 CHIEF = TOKENS["chief"]
@@ -353,12 +353,12 @@ DECLARED = (Token("bot", Secret("b" * 30), frozenset({"read"}), frozenset({"ops"
     ],
 )
 def test_a_caller_is_known_by_the_whole_token(header: bytes, name: str | None) -> None:
-    found = callers.find([header], LOCAL, DECLARED)
+    found = middleware.find([header], LOCAL, DECLARED)
     assert (found.name if found else None) == name
 
 
 def test_only_the_local_token_is_local_whatever_others_are_called() -> None:
     impostor = (Token("local", Secret("i" * 30), frozenset({"read"}), None),)
-    found = callers.find([b"Bearer " + b"i" * 30], LOCAL, impostor)
+    found = middleware.find([b"Bearer " + b"i" * 30], LOCAL, impostor)
     assert found is not None
     assert (found.name, found.local, found.may) == ("local", False, frozenset({"read"}))

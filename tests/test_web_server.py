@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from living import CONFIG, TOKENS, Living
 
-from scheduler.web import beside
-from scheduler.web.patience import Patience
+from scheduler.web import token_file
+from scheduler.web.connection_timeouts import Patience
 from scheduler.web.server import CONNECTIONS, CannotListen, Server, _url
 
 SHORT = Patience(request=0.4, answer=0.8)
@@ -62,15 +62,15 @@ def test_the_local_token_may_do_everything_though_others_are_declared(tmp_path: 
 
 def test_the_token_is_kept_over_restarts(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
-    token = beside.local_token(state)
+    token = token_file.local_token(state)
     assert len(token.reveal()) == 43  # 256 bits
-    assert beside.local_token(state) == token
+    assert token_file.local_token(state) == token
 
 
 @pytest.mark.parametrize("damage", ["readable", "short", "link", "folder"])
 def test_a_token_that_is_not_ours_alone_is_made_anew(tmp_path: Path, damage: str) -> None:
     state, path = tmp_path / "heartbeatd.db", tmp_path / "token"
-    token = beside.local_token(state)
+    token = token_file.local_token(state)
     if damage == "readable":
         path.chmod(0o640)
     elif damage == "short":
@@ -81,10 +81,10 @@ def test_a_token_that_is_not_ours_alone_is_made_anew(tmp_path: Path, damage: str
     else:
         path.unlink()
         os.mkfifo(path, 0o600)
-    fresh = beside.local_token(state)
+    fresh = token_file.local_token(state)
     assert fresh != token
     assert (mode(path), path.is_symlink()) == (0o600, False)
-    assert beside.local_token(state) == fresh
+    assert token_file.local_token(state) == fresh
 
 
 def test_an_address_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
@@ -348,8 +348,8 @@ def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path)
 
 def test_the_address_file_is_written_whole(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
-    beside.write_address(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
+    token_file.write_address(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
     assert [path.name for path in tmp_path.iterdir()] == ["daemon.json"]
-    beside.remove_address(state)
-    beside.remove_address(state)
+    token_file.remove_address(state)
+    token_file.remove_address(state)
     assert not list(tmp_path.iterdir())

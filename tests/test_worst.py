@@ -8,7 +8,7 @@ import pytest
 from config_file import read
 from world import at
 
-from scheduler.insight.worst_day import Worst, as_data, worst
+from scheduler.insight.daily_maximum import Worst, as_data, worst
 
 NOW = at("2027-02-20 12:00")
 PRICES = "prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}\nproviders: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\n"

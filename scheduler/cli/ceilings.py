@@ -14,7 +14,7 @@ from scheduler.cli.names import called
 from scheduler.cli.table import table
 from scheduler.cli.times import utc_now
 from scheduler.config.build import load
-from scheduler.insight.worst_day import Ceiling, Worst, as_data, worst
+from scheduler.insight.daily_maximum import Ceiling, Worst, as_data, worst
 
 HEAD = ("NAME", "RUNS", "ATTEMPTS", "USD EACH", "USD A DAY", "BY")
 UNKNOWN = "no bound"

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from cron.walltime import changes
 from scheduler.engine import plan_sync
-from scheduler.insight import boot_history, grouping, obstacles, records, wake_waits
-from scheduler.insight.grouping import Stretch
+from scheduler.insight import preconditions, slot_history, wake_waits
 from scheduler.insight.reason_texts import Cause
-from scheduler.insight.slot_history import Fate, fates
+from scheduler.insight.slot_history import Fate, Stretch, fates
 from scheduler.model import local_days, schedule
 from scheduler.model.entry import Entry, Key
+from scheduler.model.local_days import Day
 from scheduler.model.timestamps import MILLISECOND, iso
-from scheduler.store import digests, entries, runs_view, wakes
+from scheduler.model.trigger_times import TICK
+from scheduler.store import boots, clock_changes, digests, entries, runs_view, stalls, wakes
 from scheduler.store.entries import Standing
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
@@ -56,7 +59,7 @@ class Asked:
         return entry.remarks() if entry else ()
 
     def fates(self, begin: datetime, end: datetime) -> list[Fate]:
-        return fates(records.load(self.db, self.standing, begin, end, self.now, running=self.running).record, begin, end)
+        return fates(slot_history.load(self.db, self.standing, begin, end, self.now, running=self.running).record, begin, end)
 
 
 def about(db: sqlite3.Connection, plan: Plan | None, key: Key, lanes: Lanes, now: datetime, *, running: bool) -> Asked | None:
@@ -101,7 +104,7 @@ def at_present(asked: Asked) -> dict[str, Any]:
         "checklist_remarks": list(asked.remarks()),
         "wakes": _wait(asked),
         "texts_told": digests.told_texts(asked.db, *asked.key, asked.now),
-        "daemon": boot_history.life(asked.db, asked.now, running=asked.running),
+        "daemon": life(asked.db, asked.now, running=asked.running),
     }
 
 
@@ -115,7 +118,7 @@ def at_instant(asked: Asked, instant: datetime) -> dict[str, Any]:
         "at": iso(instant),
         "slot": _fate(asked, _covering(asked, instant)),
         "following": _fate(asked, _following(asked, instant)),
-        "daemon": boot_history.life(asked.db, instant, running=asked.running),
+        "daemon": life(asked.db, instant, running=asked.running),
     }
 
 
@@ -126,17 +129,17 @@ def on_day(asked: Asked, day: date) -> dict[str, Any]:
     """
     _check(asked, datetime.combine(day, time.min, UTC))
     whole = local_days.whole(day, asked.zone)
-    found = records.load(asked.db, asked.standing, whole.begins, whole.ends, asked.now, running=asked.running)
-    stretches = grouping.fold(fates(found.record, whole.begins, whole.ends))
+    found = slot_history.load(asked.db, asked.standing, whole.begins, whole.ends, asked.now, running=asked.running)
+    stretches = slot_history.fold(fates(found.record, whole.begins, whole.ends))
     return _head(asked) | {
         "day": day.isoformat(),
         "from": iso(whole.begins),
         "until": iso(whole.ends),
         "slots": sum(stretch.slots for stretch in stretches),
         "stretches": [_stretch(stretch) for stretch in stretches],
-        "totals": [_counted(cause, slots) for cause, slots in grouping.total(stretches) if slots],
+        "totals": [_counted(cause, slots) for cause, slots in slot_history.total(stretches) if slots],
         "beside": [_counted(cause, runs) for cause, runs in Counter(found.beside).most_common()],
-        "events": boot_history.events(asked.db, asked.zone, whole, running=asked.running),
+        "events": events(asked.db, asked.zone, whole, running=asked.running),
     }
 
 
@@ -222,7 +225,7 @@ def _wait(asked: Asked) -> dict[str, Any] | None:
 
 
 def _gates(asked: Asked) -> dict[str, Any]:
-    found = obstacles.ask(asked.db, asked.plan, asked.standing, asked.lanes, asked.now)
+    found = preconditions.ask(asked.db, asked.plan, asked.standing, asked.lanes, asked.now)
     first = found.first
     return {
         "would_run": first is None and _done_at(asked) is None,
@@ -231,3 +234,57 @@ def _gates(asked: Asked) -> dict[str, Any]:
         "complete": found.complete,
         "gates": [{"gate": gate.value, "stands_in_the_way": stands} for gate, stands in found.answers],
     }
+
+
+Event = tuple[datetime, str, str]  # when, what in a word, what in a few
+
+
+def life(db: sqlite3.Connection, instant: datetime, *, running: bool) -> dict[str, Any]:
+    """Which life of the daemon an instant fell into, or since when and until when there was none."""
+    lives = boots.lives(db)
+    for gap in boots.gaps(lives, running=running):
+        if gap.since < instant and (gap.until is None or instant < gap.until):
+            return {"state": "down", "since": iso(gap.since), "until": iso(gap.until), "clean": gap.clean}
+    found = next((life for life in reversed(lives) if life.started_at <= instant), None)
+    if found is None:
+        return {"state": "never"}
+    goes_on = found is lives[-1] and running
+    until = None if goes_on else iso(found.seen_until)
+    return {"state": "up", "since": iso(found.started_at), "until": until, "pid": found.pid, "version": found.version}
+
+
+def events(db: sqlite3.Connection, zone: ZoneInfo, day: Day, *, running: bool) -> list[dict[str, Any]]:
+    """What happened on a day to the daemon, to its machine's clock and to the clock of its zone, in order."""
+    found = (*_lives(db, running=running), *_jumps(db, day), *_stalls(db, day), *_changes(zone, day))
+    return [{"at": iso(at), "what": what, "says": says} for at, what, says in sorted(found) if day.begins <= at < day.ends]
+
+
+def _lives(db: sqlite3.Connection, *, running: bool) -> Iterator[Event]:
+    lives = boots.lives(db)
+    for each in lives:
+        yield each.started_at, "daemon_started", f"the daemon started, pid {each.pid}"
+        if each is lives[-1] and running:
+            continue
+        if each.clean:
+            yield each.seen_until, "daemon_stopped", "the daemon stopped in order"
+        else:
+            yield each.seen_until, "daemon_lost", "the daemon was last seen; it ended unexpectedly"
+
+
+def _jumps(db: sqlite3.Connection, day: Day) -> Iterator[Event]:
+    for jump in clock_changes.between(db, day.begins, day.ends):
+        far = timedelta(seconds=round(abs(jump.by).total_seconds()))
+        way = "forward, or the machine slept" if jump.by > timedelta() else "back"
+        yield jump.at, "clock_jumped", f"the machine's clock jumped {far} {way}"
+
+
+def _stalls(db: sqlite3.Connection, day: Day) -> Iterator[Event]:
+    for stall in stalls.between(db, day.begins, day.ends):
+        long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
+        yield stall.until, "stood_still", f"the daemon had stood still for {long}"
+
+
+def _changes(zone: ZoneInfo, day: Day) -> Iterator[Event]:
+    for change in changes(zone, day.begins - TICK, day.ends - TICK):
+        before, after = (change.at - TICK).astimezone(zone), change.at.astimezone(zone)
+        yield change.at, "clock_change", f"{zone}: {before + TICK:%H:%M} {before:%Z} was {after:%H:%M %Z}"

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from cron.walltime import changes
 from scheduler.engine import plan_sync
-from scheduler.insight.worst_day import wakes_a_day
+from scheduler.insight.daily_maximum import wakes_a_day
 from scheduler.model import schedule
 from scheduler.model.entry import Entry, Key
 from scheduler.model.outcome import Kind

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
+from scheduler.engine import planning
 from scheduler.insight import reason_texts
 from scheduler.insight.reason_texts import Cause
 from scheduler.model import schedule
-from scheduler.model.outcome import Outcome, Skip
+from scheduler.model.outcome import WOKEN, Outcome, Skip, Trigger
 from scheduler.model.schedule import Pace
+from scheduler.model.timestamps import EPOCH, MILLISECOND, moment
 from scheduler.model.trigger_times import TICK, slots
+from scheduler.store import boots, clock_changes, entries, entry_history, runs_view, stalls
 from scheduler.store.boots import Down
 from scheduler.store.clock_changes import Jump
+from scheduler.store.entries import Standing
 from scheduler.store.stalls import Stall
 
 
@@ -228,3 +235,129 @@ def cause_of(state: str, outcome: str | None, reason: str | None, suppression: s
     if outcome == Outcome.SKIPPED:
         return Cause(reason or outcome)
     return Cause(outcome or state, suppression or reason)
+
+
+BESIDE = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # what is started by no slot
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The record of a time, and what ran in it that no slot started."""
+
+    record: Record
+    beside: tuple[Cause, ...]
+
+
+def load(db: sqlite3.Connection, standing: Standing, begin: datetime, end: datetime, now: datetime, *, running: bool) -> Found:
+    """What is known of an entry in [begin, end); `running` says that a daemon runs now."""
+    rows = runs_view.speaking_of(db, standing.kind, standing.name, begin, end)
+    open_run = entries.open_run(db, standing.kind, standing.name)
+    record = Record(
+        stands=tuple(_stands(db, standing)),
+        rows=tuple(Row(row["id"], moment(row["slot"]), row["slots"], _cause(row)) for row in rows if _is_own(row)),
+        downs=boots.gaps(boots.lives(db), running=running),
+        jumps=clock_changes.between(db, begin, end),
+        stalls=stalls.between(db, begin, end),
+        now=now,
+        settled_until=standing.settled_until,
+        paused_until=standing.paused_until if standing.state == "active" else None,
+        rests_until=standing.backs_off_until,
+        in_the_way=planning.in_the_way(open_run) if open_run else None,
+    )
+    return Found(record, tuple(_cause(row) for row in rows if not _is_own(row)))
+
+
+def _is_own(row: sqlite3.Row) -> bool:
+    return row["trigger"] not in BESIDE
+
+
+def _cause(row: sqlite3.Row) -> Cause:
+    return cause_of(row["state"], row["outcome"], row["reason"], row["suppression"])
+
+
+def _stands(db: sqlite3.Connection, standing: Standing) -> Iterator[Stand]:
+    """How it has stood, one after the other; before it was first seen it was not known."""
+    since = standing.first_seen_at - MILLISECOND
+    yield Stand(UNKNOWN, "{}", since, EPOCH, since)
+    for before in entry_history.of(db, standing.kind, standing.name):
+        yield Stand(before.state, before.pace_text, before.anchor, since, before.until)
+        since = before.until
+    yield Stand(standing.state, standing.pace_text, standing.anchor, since, None)
+
+
+MOST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Slots in a row, from the first to the last: how many for each cause, the most frequent first, and the row if it is one."""
+
+    first: datetime
+    last: datetime
+    counts: tuple[tuple[Cause, int], ...]
+    run: int | None
+
+    @property
+    def slots(self) -> int:
+        """How many slots it stands for; 0: a time without any."""
+        return sum(count for _, count in self.counts)
+
+
+def fold(fates: Iterable[Fate], most: int = MOST) -> list[Stretch]:
+    """About `most` stretches. Fates in a row with one cause are one; if there are too many, short neighbours become mixed ones.
+
+    Those that ran are mixed with each other first, so that a silence stands by itself as long as it may; a time without slots
+    is never mixed.
+    """
+    stretches = _joined([Stretch(fate.at, fate.at, ((fate.cause, fate.count),), fate.run) for fate in fates], _have_one_cause)
+    slots = sum(stretch.slots for stretch in stretches)
+    for mixed in (_ran, _has_slots):
+        size = 2
+        while len(stretches) > most and size <= slots:
+            stretches = _joined(stretches, partial(_are_short, size, mixed))
+            size += 1
+    return stretches
+
+
+def total(stretches: Iterable[Stretch]) -> list[tuple[Cause, int]]:
+    """How many slots there were for each cause, the most frequent first."""
+    return _sum(count for stretch in stretches for count in stretch.counts)
+
+
+def _are_short(size: int, mixed: Callable[[Stretch], bool], before: Stretch, after: Stretch) -> bool:
+    return mixed(before) and mixed(after) and before.slots + after.slots <= size
+
+
+def _ran(stretch: Stretch) -> bool:
+    return all(cause.ran for cause, _ in stretch.counts)
+
+
+def _has_slots(stretch: Stretch) -> bool:
+    return stretch.slots > 0
+
+
+def _have_one_cause(before: Stretch, after: Stretch) -> bool:
+    return [cause for cause, _ in before.counts] == [cause for cause, _ in after.counts]
+
+
+def _joined(stretches: Sequence[Stretch], may: Callable[[Stretch, Stretch], bool]) -> list[Stretch]:
+    """Each stretch joined to the one before it where it may be."""
+    joined: list[Stretch] = []
+    for stretch in stretches:
+        if joined and may(joined[-1], stretch):
+            joined[-1] = _together(joined[-1], stretch)
+        else:
+            joined.append(stretch)
+    return joined
+
+
+def _together(before: Stretch, after: Stretch) -> Stretch:
+    run = before.run if before.run == after.run else None
+    return Stretch(before.first, after.last, tuple(_sum([*before.counts, *after.counts])), run)
+
+
+def _sum(counts: Iterable[tuple[Cause, int]]) -> list[tuple[Cause, int]]:
+    sums: Counter[Cause] = Counter()
+    for cause, count in counts:
+        sums[cause] += count
+    return sums.most_common()

@@ -15,9 +15,9 @@ from heartbeat.spec import Heartbeat
 from scheduler.config.build.effective import effective
 from scheduler.config.file.complaint import ConfigError
 from scheduler.model.outcome import Kind
-from scheduler.web.call import Call
-from scheduler.web.problem import Problem, bad, not_found
-from scheduler.web.reading import check_reach
+from scheduler.web.api_request import Call
+from scheduler.web.http_errors import Problem, bad, not_found
+from scheduler.web.queries import check_reach
 from scheduler.web.request_bodies import ChecklistBody
 
 _TAG = re.compile(r'"?([0-9a-f]{64})"?')

@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse, Response
 
 from scheduler.store.database import StoreError
 from scheduler.telemetry.metrics import CONTENT_TYPE, Now
-from scheduler.web.problem import Problem, said
-from scheduler.web.reach import Reach
-from scheduler.web.reading import reading
+from scheduler.web.app_state import Reach
+from scheduler.web.http_errors import Problem, said
+from scheduler.web.queries import reading
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -25,7 +25,7 @@ from scheduler.config.file.advice import either
 from scheduler.config.file.wording import written
 from scheduler.config.keys import fields, forms
 from scheduler.store import lane_holds
-from scheduler.web.problem import bad
+from scheduler.web.http_errors import bad
 
 LONGEST_WORDS = 200
 MANY = 1_000_000

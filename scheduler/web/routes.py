@@ -8,10 +8,10 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from scheduler.web import asking, checklists, foresight, health, reading, telling
-from scheduler.web.call import Call, Endpoint, answering, doing
-from scheduler.web.problem import HANDLERS
-from scheduler.web.reach import Reach
+from scheduler.web import checklists, health, operations, queries
+from scheduler.web.api_request import Call, Endpoint, answering, doing
+from scheduler.web.app_state import Reach
+from scheduler.web.http_errors import HANDLERS
 from scheduler.web.request_bodies import (
     ActivityBody,
     AlertmanagerBody,
@@ -43,42 +43,42 @@ def _routes(reach: Reach) -> list[Route]:
 
     probes = {"/metrics": health.metrics, "/healthz": health.alive, "/readyz": health.ready}
     reads = {
-        "/api/v1/status": reading.overview,
-        "/api/v1/agents": reading.agents,
-        "/api/v1/agents/{name}": reading.agent,
-        "/api/v1/cron": reading.jobs,
-        "/api/v1/runs": reading.runs,
-        "/api/v1/runs/{id}": reading.run,
-        "/api/v1/wakes/{id}": reading.wake,
-        "/api/v1/plan": foresight.plan,
-        "/api/v1/explain/{name}": foresight.explain,
-        "/api/v1/outbox": reading.outbox,
+        "/api/v1/status": queries.overview,
+        "/api/v1/agents": queries.agents,
+        "/api/v1/agents/{name}": queries.agent,
+        "/api/v1/cron": queries.jobs,
+        "/api/v1/runs": queries.runs,
+        "/api/v1/runs/{id}": queries.run,
+        "/api/v1/wakes/{id}": queries.wake,
+        "/api/v1/plan": queries.plan,
+        "/api/v1/explain/{name}": queries.explain,
+        "/api/v1/outbox": queries.outbox,
     }
-    operations = {
-        "/-/reload": operate(asking.reload, ReloadBody),
-        "/api/v1/cron/{name}/run": operate(asking.run_job, EmptyBody),
-        "/api/v1/agents/{name}/pause": operate(asking.pause_agent, PauseBody),
-        "/api/v1/agents/{name}/resume": operate(asking.resume_agent, EmptyBody),
-        "/api/v1/cron/{name}/pause": operate(asking.pause_job, PauseBody),
-        "/api/v1/cron/{name}/resume": operate(asking.resume_job, EmptyBody),
-        "/api/v1/runs/{id}/result": operate(asking.result, ResultBody),
-        "/api/v1/agents/{name}/activity": operate(asking.activity, ActivityBody),
-        "/api/v1/runs/{id}/cancel": operate(asking.cancel, EmptyBody),
-        "/api/v1/outbox/{id}/retry": operate(telling.send_again, EmptyBody),
-        "/api/v1/outbox/{id}/drop": operate(telling.drop, EmptyBody),
-        "/api/v1/ping": operate(telling.ping, PingBody),
-        "/api/v1/pause": operate(asking.pause_all, PauseBody),
-        "/api/v1/resume": operate(asking.resume_all, EmptyBody),
+    posts = {
+        "/-/reload": operate(operations.reload, ReloadBody),
+        "/api/v1/cron/{name}/run": operate(operations.run_job, EmptyBody),
+        "/api/v1/agents/{name}/pause": operate(operations.pause_agent, PauseBody),
+        "/api/v1/agents/{name}/resume": operate(operations.resume_agent, EmptyBody),
+        "/api/v1/cron/{name}/pause": operate(operations.pause_job, PauseBody),
+        "/api/v1/cron/{name}/resume": operate(operations.resume_job, EmptyBody),
+        "/api/v1/runs/{id}/result": operate(operations.result, ResultBody),
+        "/api/v1/agents/{name}/activity": operate(operations.activity, ActivityBody),
+        "/api/v1/runs/{id}/cancel": operate(operations.cancel, EmptyBody),
+        "/api/v1/outbox/{id}/retry": operate(operations.send_again, EmptyBody),
+        "/api/v1/outbox/{id}/drop": operate(operations.drop, EmptyBody),
+        "/api/v1/ping": operate(operations.ping, PingBody),
+        "/api/v1/pause": operate(operations.pause_all, PauseBody),
+        "/api/v1/resume": operate(operations.resume_all, EmptyBody),
     }
     wakes: tuple[type[WakeBody | AlertmanagerBody], ...] = (AlertmanagerBody, WakeBody)
-    wake = doing(reach, "wake", asking.wake, *wakes, largest=LARGEST_WAKE)
+    wake = doing(reach, "wake", operations.wake, *wakes, largest=LARGEST_WAKE)
     edit = doing(reach, "edit", checklists.write, ChecklistBody, largest=LARGEST_CHECKLIST)
     return [
         *(Route(path, make(reach), methods=["GET"]) for path, make in probes.items()),
         *(Route(path, answering(reach, "read", answer), methods=["GET"]) for path, answer in reads.items()),
-        *(Route(path, do, methods=["POST"]) for path, do in operations.items()),
-        Route("/api/v1/agents/{name}/busy", operate(asking.hold, HoldBody), methods=["PUT"]),
-        Route("/api/v1/agents/{name}/busy", operate(asking.let_go, ReleaseBody), methods=["DELETE"]),
+        *(Route(path, do, methods=["POST"]) for path, do in posts.items()),
+        Route("/api/v1/agents/{name}/busy", operate(operations.hold, HoldBody), methods=["PUT"]),
+        Route("/api/v1/agents/{name}/busy", operate(operations.let_go, ReleaseBody), methods=["DELETE"]),
         Route(CHECKLIST, answering(reach, "read", checklists.read), methods=["GET"]),
         Route(CHECKLIST, edit, methods=["PUT"]),
         Route("/api/v1/agents/{name}/wake", wake, methods=["POST"]),

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp
 
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.state_lock import Unusable
-from scheduler.web import beside
-from scheduler.web.gate import MOST_HEADERS, Gate
-from scheduler.web.patience import Patience, PatientConfig, PatientProtocol
-from scheduler.web.reach import Reach
+from scheduler.web import token_file
+from scheduler.web.app_state import Reach
+from scheduler.web.connection_timeouts import Patience, PatientConfig, PatientProtocol
+from scheduler.web.middleware import MOST_HEADERS, Gate
 from scheduler.web.routes import application
 
 CONNECTIONS = 128  # above that idle ones are closed, and where there are none, whoever comes is told to come back later
@@ -55,11 +55,11 @@ class Server:
         server = self._reach.settings().server
         listener = _bind(server.host, server.port)
         port = listener.getsockname()[1]
-        token = beside.local_token(self._reach.state)
+        token = token_file.local_token(self._reach.state)
         gate = Gate(application(self._reach), self._reach.settings, port, token)
         self._listening = _Listening(gate, listener, _url(server.host, port), self._patience, self._scarce)
         try:
-            beside.write_address(self._reach.state, self.url, self._reach.clock())
+            token_file.write_address(self._reach.state, self.url, self._reach.clock())
         except Unusable:
             self.stop()
             raise
@@ -67,7 +67,7 @@ class Server:
     def stop(self) -> None:
         """Stop listening; answers in progress get a moment to end."""
         if self._listening is not None:
-            beside.remove_address(self._reach.state)
+            token_file.remove_address(self._reach.state)
             self._listening.end()
             self._listening = None
 

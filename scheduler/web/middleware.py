@@ -6,15 +6,18 @@ being asked about first, or know a token.
 
 from __future__ import annotations
 
+import hmac
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import get_args
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
-from scheduler.model.settings import Settings
-from scheduler.web import callers
-from scheduler.web.problem import Problem, said
+from scheduler.model.settings import May, Settings, Token
+from scheduler.web.http_errors import Problem, said
 
 MOST_HEADERS = 8 * 1024  # bytes, the request line among them
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -58,7 +61,7 @@ class Gate:
         _check_length(scope)
         _check_host(scope, hosts)
         _check_size(scope)
-        caller = callers.find(_values(scope, b"authorization"), self._token, server.tokens)
+        caller = find(_values(scope, b"authorization"), self._token, server.tokens)
         if scope["method"] not in SAFE:
             _check_origin(scope, hosts)
             _check_type(scope)
@@ -142,3 +145,32 @@ def _hardened(send: Send) -> Send:
         await send(message)
 
     return harden
+
+
+EVERYTHING: frozenset[May] = frozenset(get_args(May))
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request. `agents` None means all of them, and the jobs too; `local` is our own command line."""
+
+    name: str
+    may: frozenset[May]
+    agents: frozenset[str] | None = None
+    local: bool = False
+
+    def reaches(self, kind: Kind, name: str) -> bool:
+        """Whether the token is good for this entry."""
+        return self.agents is None or (kind is Kind.HEARTBEAT and name in self.agents)
+
+
+def find(authorization: list[bytes], local: Secret, tokens: Iterable[Token]) -> Caller | None:
+    """The caller whose token the one Authorization header holds; None when there is none, or two, or a wrong one."""
+    scheme, _, shown = authorization[0].partition(b" ") if len(authorization) == 1 else (b"", b"", b"")
+    if scheme.lower() != b"bearer":
+        return None
+    # Every token is compared, and each in constant time: how long it takes tells nothing.
+    known = [(local, Caller("local", EVERYTHING, local=True))]
+    known += [(token.value, Caller(token.name, token.may, token.agents)) for token in tokens]
+    matches = [caller for secret, caller in known if hmac.compare_digest(secret.reveal().encode(), shown.strip())]
+    return matches[0] if matches else None

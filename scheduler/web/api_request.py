@@ -14,10 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from scheduler.model.settings import May
-from scheduler.web.callers import Caller
-from scheduler.web.gate import unknown_caller
-from scheduler.web.problem import Problem, bad
-from scheduler.web.reach import Reach
+from scheduler.web.app_state import Reach
+from scheduler.web.http_errors import Problem, bad
+from scheduler.web.middleware import Caller, unknown_caller
 from scheduler.web.request_bodies import Body, parse_body, parse_instant
 
 LARGEST_BODY = 64 * 1024  # bytes

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from scheduler.engine import channel_test
 from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
+from scheduler.engine.outbox_requests import Drop, SendAgain
 from scheduler.engine.pending_runs import Cancel, Report
 from scheduler.engine.requests import Hold, LetGo, Note, Pause, Resume, RunJob, WakeAgent
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.settings import Channel
 from scheduler.model.timestamps import iso
 from scheduler.model.wake import Wake
 from scheduler.store.targets import Target
-from scheduler.web import alertmanager, reading
-from scheduler.web.call import Call
-from scheduler.web.problem import Problem, bad
-from scheduler.web.reading import check_reach
+from scheduler.web import alertmanager, queries
+from scheduler.web.api_request import Call
+from scheduler.web.http_errors import Problem, bad, not_found
+from scheduler.web.queries import check_reach
 from scheduler.web.request_bodies import (
     ActivityBody,
     AlertmanagerBody,
     EmptyBody,
     HoldBody,
     PauseBody,
+    PingBody,
     ReleaseBody,
     ReloadBody,
     ResultBody,
@@ -40,7 +45,7 @@ async def wake(call: Call, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
     check_reach(call, Kind.HEARTBEAT, name)
     found = _wake(call, body) if isinstance(body, WakeBody) else alertmanager.wake(name, body, call.caller.name)
     number = await ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))
-    wait = await run_in_threadpool(reading.wait, call, number)
+    wait = await run_in_threadpool(queries.wait, call, number)
     return {"wake": number} | (wait.as_data() if wait is not None and not wait.starts else {})
 
 
@@ -59,13 +64,13 @@ async def run_job(call: Call, _: EmptyBody) -> dict[str, int]:
 
 async def result(call: Call, body: ResultBody) -> dict[str, int]:
     """Take the result of a run that was to answer later."""
-    run = await run_in_threadpool(reading.run, call)
+    run = await run_in_threadpool(queries.run, call)
     return {"run": await ask(call, Report(run["id"], body.text, body.error, body.truncated))}
 
 
 async def cancel(call: Call, _: EmptyBody) -> dict[str, Any]:
     """End a run; `ended` is false for one in progress, which ends within seconds."""
-    run = await run_in_threadpool(reading.run, call)
+    run = await run_in_threadpool(queries.run, call)
     return {"run": run["id"], "ended": await ask(call, Cancel(run["id"]))}
 
 
@@ -189,3 +194,45 @@ async def ask(call: Call, request: Request) -> Any:
     if not done:
         raise Problem(503, "no_answer", "the database cannot be written just now; this will be done once it can be")
     return answer.result()
+
+
+async def send_again(call: Call, _: EmptyBody) -> dict[str, Any]:
+    """Have a message sent as soon as possible."""
+    return await _move(call, SendAgain)
+
+
+async def drop(call: Call, _: EmptyBody) -> dict[str, Any]:
+    """Give a message up for good."""
+    return await _move(call, Drop)
+
+
+async def _move(call: Call, request: Callable[[int], Request]) -> dict[str, Any]:
+    letter_id = await run_in_threadpool(queries.letter, call)
+    return {"message": letter_id, "channel": await ask(call, request(letter_id))}
+
+
+async def ping(call: Call, body: PingBody) -> dict[str, Any]:
+    """Try one channel, as `chat:4711` one with a target, or all that need none, with a message that goes past the outbox."""
+    check_all(call)
+    channels = _tried(call, body.channel)
+    network, now = call.reach.settings().network, call.reach.clock()
+    sent = await asyncio.gather(*(run_in_threadpool(channel_test.send, channel, network, now) for channel in channels))
+    return {
+        "channels": [
+            {"channel": channel.name, "state": each.state, "error": each.error or None}
+            for channel, each in zip(channels, sent, strict=True)
+        ]
+    }
+
+
+def _tried(call: Call, named: str | None) -> list[Channel]:
+    declared = call.reach.settings().channels
+    if named is None:
+        return [channel for channel in channel_test.all_of(declared) if not channel.open]
+    name, _, whom = named.partition(":")
+    if name not in declared:
+        raise not_found(f"channel {name!r}")
+    try:
+        return [channel_test.aimed(declared[name], whom)]
+    except ValueError as error:
+        raise bad(str(error)) from None
