@@ -1,4 +1,4 @@
-"""The Fleet dashboard: what it asks and says. `python grafana/fleet.py` writes dashboards/fleet.json."""
+"""Defines the queries and texts of the Fleet dashboard. `python grafana/fleet.py` writes dashboards/fleet.json."""
 
 from __future__ import annotations
 
@@ -11,143 +11,149 @@ from panels import Json, Panel, Row, laid_out, variable
 
 TARGET = Path(__file__).with_name("dashboards") / "fleet.json"
 
-HERE = 'instance=~"$instance"'
-NAMED = f'{HERE},name=~"$name"'
-KIND = f'{HERE},kind=~"$kind"'
+INSTANCE = 'instance=~"$instance"'
+NAMED = f'{INSTANCE},name=~"$name"'
+KIND = f'{INSTANCE},kind=~"$kind"'
 ENTRY = f'{KIND},name=~"$name"'
 
 
-def gauge(name: str, which: str) -> str:
-    """A series as it is."""
-    return f"heartbeatd_{name}{{{which}}}"
+def gauge(name: str, selector: str) -> str:
+    """A gauge with a label selector."""
+    return f"heartbeatd_{name}{{{selector}}}"
 
 
-def grown(name: str, which: str, by: str = "") -> str:
-    """By how much a counter grew in each step, added up by these labels."""
-    return f"sum by ({by}) (increase(heartbeatd_{name}{{{which}}}[$__rate_interval]))"
+def increase(name: str, selector: str, by: str = "") -> str:
+    """The increase of a counter per step, summed by these labels."""
+    return f"sum by ({by}) (increase(heartbeatd_{name}{{{selector}}}[$__rate_interval]))"
 
 
-def quantile(part: float, name: str) -> str:
-    """A part of a histogram, by kind."""
-    return f"histogram_quantile({part}, sum by (kind, le) (rate(heartbeatd_{name}_bucket{{{KIND}}}[$__rate_interval])))"
+def quantile(level: float, name: str) -> str:
+    """A quantile (0 to 1) of a histogram, by kind."""
+    return f"histogram_quantile({level}, sum by (kind, le) (rate(heartbeatd_{name}_bucket{{{KIND}}}[$__rate_interval])))"
 
 
 def column(series: str) -> str:
-    """One value for each entry, without the name of the series, which would keep the columns of a table apart."""
+    """One value per entry, without the metric name. With different names, the table could not merge its columns."""
     return f"max by (instance, kind, name) ({series})"
 
 
-def stat(title: str, told: str, ask: str, legend: str = "", **more: Any) -> Panel:
-    """One number, or one for each legend."""
-    return Panel(title, told, {legend: ask}, kind="stat", **({"width": 4, "height": 4} | more))
+def stat(title: str, description: str, query: str, legend: str = "", **more: Any) -> Panel:
+    """A panel with one number, or one for each legend."""
+    return Panel(title, description, {legend: query}, kind="stat", **({"width": 4, "height": 4} | more))
 
 
-GLANCE = Row(
+OVERVIEW = Row(
     "At a glance",
     (
         stat(
-            "How long ago did the engine go round?",
-            "Age of the engine's last turn; it takes one at least every 30 seconds. Above 90 s it hangs or cannot write its "
-            "database: look at `/readyz` and at the log. No value: the daemon is down, or Prometheus does not reach it.",
-            f"time() - {gauge('last_tick_timestamp_seconds', HERE)}",
+            "How long ago was the last tick?",
+            "Age of the last tick, which is one iteration of the daemon's main loop. There is a tick at least every 30 "
+            "seconds. Above 90 s the main loop hangs or cannot write its database: look at `/readyz` and at the log. No value "
+            "means that the daemon is down or that Prometheus cannot reach it.",
+            f"time() - {gauge('last_tick_timestamp_seconds', INSTANCE)}",
             "{{instance}}",
             unit="s",
-            steps=(60, 90),
-            nothing="down",
+            thresholds=(60, 90),
+            no_value="down",
         ),
         stat(
-            "What share of the runs ended well?",
-            "Runs that ended ok or alert among all runs of the time shown. Skips do not count: they were never tried; nor do "
-            "runs that answer later, until their result is there. "
-            "When it falls, see which entries fail, further down.",
+            "What share of runs succeeded?",
+            "Share of runs that ended `ok` or `alert`, over the time shown. Skipped slots do not count, and neither do runs "
+            "that answer later until their result arrives. If the share falls, look at the failing entries further down.",
             f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome=~"ok|alert"}}[$__range])) / '
             f'sum(increase(heartbeatd_runs_total{{{ENTRY},outcome!="async"}}[$__range]))',
             unit="percentunit",
-            nothing="no runs",
+            no_value="no runs",
         ),
         stat(
-            "How many entries fail now?",
-            "Entries whose last run failed. `heartbeatd runs NAME` says with what error.",
+            "How many entries are failing?",
+            "Agents and jobs whose last run failed. `heartbeatd runs NAME` shows the error.",
             f"count({gauge('consecutive_failures', ENTRY)} > 0) or vector(0)",
-            steps=(1, 3),
+            thresholds=(1, 3),
         ),
         stat(
-            "How many agents have something to say?",
-            "Agents whose last successful run was an alert. `heartbeatd runs NAME --outcome alert` lists what they said.",
+            "How many agents have an alert?",
+            "Agents whose last successful run was an alert. `heartbeatd runs NAME --outcome alert` lists their alerts.",
             f"sum({gauge('alerting', ENTRY)})",
-            steps=(1,),
+            thresholds=(1,),
         ),
         stat(
             "How many entries are paused or disabled?",
-            "Paused by hand, or disabled in the config. A pause that was forgotten shows here: `heartbeatd resume NAME`.",
+            "Entries that a user paused, or that the config disables. A forgotten pause is visible here: "
+            "`heartbeatd resume NAME`.",
             f'sum by (state) (heartbeatd_entry_state{{{ENTRY},state=~"paused|disabled"}})',
             "{{state}}",
         ),
         stat(
-            "Is the config that was saved in force?",
-            "no: the file as it is was refused, and the config before it goes on. `heartbeatd check` names line and column.",
-            gauge("config_last_reload_successful", HERE),
+            "Is the saved config active?",
+            "`no` means that the saved file was rejected and the previous config is still active. `heartbeatd check` names "
+            "line and column.",
+            gauge("config_last_reload_successful", INSTANCE),
             "{{instance}}",
-            words={0: "no", 1: "yes"},
+            value_names={0: "no", 1: "yes"},
         ),
     ),
 )
 
 RUNS = Row(
-    "What runs, what is said, and what is not",
+    "Runs, alerts and skips",
     (
         Panel(
             "How do runs end?",
-            "Runs by outcome, counted as they end. alert is an answer with something to say; failed, timeout and abandoned are "
-            "failures after all their attempts. Filter by name to find whose they are.",
-            {"{{outcome}}": grown("runs_total", ENTRY, "outcome")},
+            "Runs by outcome, counted when they end. `alert` is an answer that reports something. `failed`, `timeout` and "
+            "`abandoned` are failures after all attempts. Filter by name to find their entries.",
+            {"{{outcome}}": increase("runs_total", ENTRY, "outcome")},
             bars=True,
         ),
         Panel(
-            "Who said something?",
-            "Alerts by agent, told or held back. One that speaks at every beat has a checklist that asks for too much, or a "
-            "trouble that nobody mends.",
-            {"{{name}}": grown("runs_total", f'{ENTRY},outcome="alert"', "name")},
+            "Which agents raised alerts?",
+            "Alerts by agent, whether sent or suppressed. If an agent raises an alert in every run, its checklist is too "
+            "broad, or the reported problem has not been fixed.",
+            {"{{name}}": increase("runs_total", f'{ENTRY},outcome="alert"', "name")},
             bars=True,
-            nothing="no agents",
+            no_value="no agents",
         ),
         Panel(
-            "What was suppressed, and why?",
-            "Runs of which nobody was told. heartbeat_ok, short_remainder and empty are quiet beats; duplicate is an alarm that "
-            "was told already; not_shown was switched off in the config. It all stays readable: `heartbeatd show RUN`.",
-            {"{{reason}}": grown("suppressions_total", ENTRY, "reason")},
+            "Which results were suppressed, and why?",
+            "Runs without a message, by reason. `heartbeat_ok`, `short_remainder` and `empty` mean that there was nothing to "
+            "report. `duplicate` is an alert that was sent before. `not_shown` is turned off in the config. "
+            "`heartbeatd show RUN` shows the text of each run.",
+            {"{{reason}}": increase("suppressions_total", ENTRY, "reason")},
             bars=True,
         ),
         Panel(
-            "Which answers were cut, and which prechecks failed?",
-            "Answers that ran into a limit of tokens: raise max_output_tokens, or ask for less. Prechecks that failed; with "
-            "on_error: run the agent is called at every beat all the same. `heartbeatd show RUN` says more.",
+            "Which answers were truncated, and which prechecks failed?",
+            "Answers that reached a token limit: raise `max_output_tokens`, or shorten the checklist. Failed prechecks: with "
+            "`on_error: run` the agent is called in every run nevertheless. `heartbeatd show RUN` has details.",
             {
-                "{{name}} cut": grown("truncated_total", ENTRY, "name"),
-                "{{name}} precheck": grown("precheck_failures_total", f'{HERE},name=~"$name"', "name"),
+                "{{name}} truncated": increase("truncated_total", ENTRY, "name"),
+                "{{name}} precheck": increase("precheck_failures_total", f'{INSTANCE},name=~"$name"', "name"),
             },
             bars=True,
-            nothing="no agents",
+            no_value="no agents",
         ),
         Panel(
-            "What was skipped, and why?",
-            "Slots that were not run. active_hours and paused are as you ordered; missed: the daemon was down or had no room; "
-            "already_running: runs take longer than their interval; words with checklist: the agent's folder needs a look.",
-            {"{{reason}}": grown("skips_total", ENTRY, "reason")},
+            "Which slots were skipped, and why?",
+            "Slots without a run, by reason. `active_hours` and `paused` are intended. `missed` means that the daemon was "
+            "down or had no free place. `already_running` means that runs take longer than their interval. Reasons with "
+            "`checklist` point to the agent's folder.",
+            {"{{reason}}": increase("skips_total", ENTRY, "reason")},
             bars=True,
         ),
         Panel(
-            "What became of wakes?",
-            "Wakes by source and result, and how many wait. deferred ones were told later than asked for; expired ones never: "
-            "raise `limits.wake_keep`, or see why the agent did not run. rejected: by its own run, or too many waited.",
-            {"{{source}} {{result}}": grown("wakes_total", NAMED, "source, result")},
+            "How did wakes end?",
+            "Wakes by source and result, and the number that wait. `deferred` wakes reached the agent later than requested. "
+            "`expired` wakes never did: raise `limits.wake_keep`, or find out why the agent did not run. `rejected` wakes "
+            "came from the agent's own run, or too many waited.",
+            {"{{source}} {{result}}": increase("wakes_total", NAMED, "source, result")},
             {"waiting": f"sum({gauge('wakes_pending', NAMED)})"},
             bars=True,
-            nothing="no agents",
+            no_value="no agents",
         ),
         Panel(
             "How long do runs take?",
-            "Median and 99th percentile of the run time by kind. Near an entry's `timeout`, its runs are about to be cut.",
+            "Median and 99th percentile of the run time, by kind. If they are close to an entry's `timeout`, its runs will "
+            "soon time out.",
             {
                 "{{kind}} median": quantile(0.5, "run_duration_seconds"),
                 "{{kind}} p99": quantile(0.99, "run_duration_seconds"),
@@ -158,12 +164,12 @@ RUNS = Row(
 )
 
 NEXT = Row(
-    "What is next, and what is late",
+    "Schedule and delays",
     (
         Panel(
-            "What is next?",
-            "Every entry with its next due time, the soonest first. No time: it is paused, disabled or done, or only wakes start "
-            "it. A time in the past: its run still goes on, or it waits for room.",
+            "Which runs are next?",
+            "Every entry with its next due time, the earliest first. Without a time, the entry is paused, disabled or done, "
+            "or only wakes start it. With a time in the past, the entry is still running or waits for a free place.",
             {
                 "Next due": column(f"{gauge('next_due_timestamp_seconds', ENTRY)} * 1000"),
                 "Interval": column(gauge("interval_seconds", ENTRY)),
@@ -183,9 +189,9 @@ NEXT = Row(
         ),
         Panel(
             "How late do slots start?",
-            "From a slot's due time to its start, or until it was given up as `missed`. Milliseconds are normal; seconds mean "
-            "that there was no room: raise `limits.concurrency`, or spread the slots with `stagger`. After a restart the first "
-            "ones are late by right.",
+            "Time from the due time of a slot to its start, or to the moment when it was recorded as `missed`. Milliseconds "
+            "are normal. Seconds mean that no place was free: raise `limits.concurrency`, or spread the slots with `stagger`. "
+            "After a restart, late starts are normal.",
             {
                 "{{kind}} median": quantile(0.5, "dispatch_lateness_seconds"),
                 "{{kind}} p99": quantile(0.99, "dispatch_lateness_seconds"),
@@ -195,93 +201,95 @@ NEXT = Row(
         ),
         Panel(
             "How long has the oldest due entry waited?",
-            "Age of what has been due longest without being started. No value is the good case.",
-            {"{{instance}}": f"time() - {gauge('oldest_due_timestamp_seconds', HERE)}"},
+            "Age of the entry that has been due longest without a start. No value means that no entry waits.",
+            {"{{instance}}": f"time() - {gauge('oldest_due_timestamp_seconds', INSTANCE)}"},
             unit="s",
             width=8,
-            nothing="nothing waits",
+            no_value="nothing waits",
         ),
         Panel(
             "Is there room for more runs?",
-            "Runs in progress beside their limit, and entries that are due and wait. At the limit with entries due: raise "
-            "`limits.concurrency`.",
+            "Runs in progress, their limit, and the number of due entries that wait. If the limit is reached while entries "
+            "wait, raise `limits.concurrency`.",
             {
                 "running {{kind}}": f"sum by (kind) ({gauge('running', KIND)})",
-                "limit": f"sum({gauge('concurrency_limit', HERE)})",
-                "due": f"sum({gauge('due_entries', HERE)})",
+                "limit": f"sum({gauge('concurrency_limit', INSTANCE)})",
+                "due": f"sum({gauge('due_entries', INSTANCE)})",
             },
             width=8,
         ),
     ),
 )
 
-TROUBLE = Row(
-    "What goes wrong",
+FAILURES = Row(
+    "Failures",
     (
         Panel(
             "Which entries fail, and how often in a row?",
-            "The ten longest chains of failed runs; 0 is well. Kept over restarts. `heartbeatd runs NAME --outcome failed` says "
-            "why.",
+            "The ten entries with the most consecutive failures. 0 means no failure. Restarts do not reset the number. "
+            "`heartbeatd runs NAME --outcome failed` shows the errors.",
             {"{{kind}}/{{name}}": f"topk(10, {gauge('consecutive_failures', ENTRY)})"},
         ),
         Panel(
-            "Who has been quiet, and how often in a row?",
-            "The ten longest chains of beats of which nobody was told. Normal where all is well; if an agent should have spoken, "
-            "`heartbeatd show RUN` has what it said.",
+            "Which agents sent nothing, and how often in a row?",
+            "The ten agents with the most consecutive runs without a message. This is normal if nothing is wrong. If an agent "
+            "should have sent an alert, `heartbeatd show RUN` shows its answer.",
             {"{{name}}": f"""topk(10, {gauge("consecutive_quiet", f'{ENTRY},kind="heartbeat"')})"""},
-            nothing="no agents",
+            no_value="no agents",
         ),
         Panel(
-            "What had to be done again?",
-            "Attempts that failed and were planned anew, runs that a killed daemon left open, and results that came too late to "
-            "count. Retries tell of a shaky provider or command before it fails for good.",
+            "Which work was retried, recovered or discarded?",
+            "Retried attempts, runs that a crashed daemon left open, and results that came too late. Retries are an early "
+            "sign of an unreliable provider or command.",
             {
-                "retries {{kind}}": grown("retries_total", ENTRY, "kind"),
-                "orphans {{kind}}": grown("orphans_recovered_total", KIND, "kind"),
-                "stale results": grown("stale_results_total", HERE),
+                "retries {{kind}}": increase("retries_total", ENTRY, "kind"),
+                "orphans {{kind}}": increase("orphans_recovered_total", KIND, "kind"),
+                "stale results": increase("stale_results_total", INSTANCE),
             },
             bars=True,
         ),
         Panel(
-            "What do providers answer instead?",
-            "Errors of model providers by class, and open circuit breakers, of a provider or of one model there: no call is made "
-            "while one is open. auth, payment and not_found need you: the key, the account, the name of the model.",
-            {"{{provider}} {{class}}": grown("provider_errors_total", HERE, "provider, class")},
+            "Which errors do providers return?",
+            "Errors of model providers by class, and open circuit breakers of a provider or of one model. No call is made "
+            "while a circuit breaker is open. `auth`, `payment` and `not_found` need your action: check the key, the account "
+            "or the name of the model.",
+            {"{{provider}} {{class}}": increase("provider_errors_total", INSTANCE, "provider, class")},
             {
-                "{{provider}} breaker open": f"max by (provider) ({gauge('breaker_open', HERE)})",
-                "{{provider}} {{model}} breaker open": f"max by (provider, model) ({gauge('breaker_model_open', HERE)})",
+                "{{provider}} breaker open": f"max by (provider) ({gauge('breaker_open', INSTANCE)})",
+                "{{provider}} {{model}} breaker open": f"max by (provider, model) ({gauge('breaker_model_open', INSTANCE)})",
             },
             bars=True,
-            nothing="no model is called",
+            no_value="no model calls",
         ),
     ),
 )
 
 DELIVERY = Row(
-    "What still has to be delivered",
+    "Delivery",
     (
         Panel(
-            "What waits, and what was given up?",
-            "Messages by channel that are still to be sent, and dead ones, given up after their last try. A restart keeps them.",
+            "How many messages are pending or dead?",
+            "Messages by channel that are not sent yet (pending), and messages that were given up after the last attempt "
+            "(dead). Restarts do not reset the numbers.",
             {
-                "{{channel}} pending": f"sum by (channel) ({gauge('outbox_pending', HERE)})",
-                "{{channel}} dead": f"sum by (channel) ({gauge('outbox_dead', HERE)})",
+                "{{channel}} pending": f"sum by (channel) ({gauge('outbox_pending', INSTANCE)})",
+                "{{channel}} dead": f"sum by (channel) ({gauge('outbox_dead', INSTANCE)})",
             },
             width=8,
         ),
         Panel(
             "How old is the oldest undelivered message?",
-            "Age by channel. No value is the good case. A channel that is down is tried for a day.",
-            {"{{channel}}": f"time() - min by (channel) ({gauge('outbox_oldest_timestamp_seconds', HERE)})"},
+            "Age by channel. No value means that all messages are delivered. A message is retried for one day.",
+            {"{{channel}}": f"time() - min by (channel) ({gauge('outbox_oldest_timestamp_seconds', INSTANCE)})"},
             unit="s",
             width=8,
-            nothing="all delivered",
+            no_value="all delivered",
         ),
         Panel(
-            "What became of messages?",
-            "Deliveries by channel and result. retried: it will be tried again; uncertain: the other side may have it; dead: it "
-            "was given up.",
-            {"{{channel}} {{result}}": grown("deliveries_total", HERE, "channel, result")},
+            "How did deliveries end?",
+            "Deliveries by channel and result. `retried` messages will be sent again. `uncertain` messages may have arrived. "
+            "`dead` messages were given up.",
+            {"{{channel}} {{result}}": increase("deliveries_total", INSTANCE, "channel, result")},
             bars=True,
             width=8,
         ),
@@ -292,91 +300,92 @@ MONEY = Row(
     "Tokens and money",
     (
         Panel(
-            "Which tokens are used?",
-            "Tokens by type and by the model that was asked for. A model that is dearer than its work shows here first.",
-            {"{{model}} {{type}}": grown("tokens_total", ENTRY, "model, type")},
+            "How many tokens are used?",
+            "Tokens by type and requested model. A model that costs more than its work is worth is visible here first.",
+            {"{{model}} {{type}}": increase("tokens_total", ENTRY, "model, type")},
             bars=True,
-            nothing="no model is called",
+            no_value="no model calls",
         ),
         Panel(
-            "Who spends how much?",
-            "USD by entry, at the prices of the config. What failed runs cost is in it.",
-            {"{{kind}}/{{name}}": grown("cost_usd_total", ENTRY, "kind, name")},
+            "How much does each entry cost?",
+            "USD by entry, at the prices in the config. The cost of failed runs is included.",
+            {"{{kind}}/{{name}}": increase("cost_usd_total", ENTRY, "kind, name")},
             unit="currencyUSD",
             bars=True,
-            nothing="no model is called",
+            no_value="no model calls",
         ),
         Panel(
             "How much of each budget is used?",
-            "Beats are skipped, reason budget, once the most that one can take no longer fits.",
-            {"{{scope}} {{name}} {{budget}}": f"max by (scope, name, budget) ({gauge('budget_used_ratio', HERE)})"},
+            "Used share of each daily budget. Runs are skipped with the reason `budget` when their maximum cost no longer fits.",
+            {"{{scope}} {{name}} {{budget}}": f"max by (scope, name, budget) ({gauge('budget_used_ratio', INSTANCE)})"},
             unit="percentunit",
-            nothing="no budget is set",
+            no_value="no budget is set",
         ),
         Panel(
-            "Which models have no price, or are not those asked for?",
-            "Tokens that no price of the config covers, so that their money is not known: add the model to `prices`. Mismatches "
-            "are answers by another model than the one asked for.",
+            "Which models have no price, or differ from the requested one?",
+            "Tokens of models without a price in the config, so their cost is unknown: add the model to `prices`. Mismatches "
+            "are answers by a different model than the requested one.",
             {
-                "{{model}} unpriced tokens": grown("unpriced_tokens_total", HERE, "model"),
-                "{{name}} mismatches": grown("model_mismatches_total", ENTRY, "name"),
+                "{{model}} unpriced tokens": increase("unpriced_tokens_total", INSTANCE, "model"),
+                "{{name}} mismatches": increase("model_mismatches_total", ENTRY, "name"),
             },
             bars=True,
-            nothing="no model is called",
+            no_value="no model calls",
         ),
     ),
 )
 
 DAEMON = Row(
-    "The daemon itself",
+    "The daemon",
     (
         Panel(
             "How large is the database?",
-            "db is the database, wal what is still to be moved into it. A wal that stays above 4 MiB is held by another program "
-            "that reads and does not let go.",
-            {"{{file}}": f"sum by (file) ({gauge('db_bytes', HERE)})"},
+            "`db` is the database. `wal` is its write-ahead log. If the log stays above 4 MiB, another program keeps a read "
+            "transaction open.",
+            {"{{file}}": f"sum by (file) ({gauge('db_bytes', INSTANCE)})"},
             unit="bytes",
             width=8,
         ),
         Panel(
-            "Does anything disturb it?",
-            "Turns in which the database could not be written (another program holds it, or the disk is full), jumps of the wall "
-            "clock (a suspended machine, or a clock that was set), skipped slots that come again after one, and pings to the "
-            "dead man's switch that did not arrive.",
+            "Are there problems with the database, the clock or the pings?",
+            "Ticks that could not write the database (another program has locked it, or the disk is full), changes of the "
+            "system clock (or a suspended machine), skipped slots that became due again after such a change, and failed pings "
+            "to the dead man's switch.",
             {
-                "database busy": grown("db_busy_total", HERE),
-                "clock {{direction}}": grown("clock_jumps_total", HERE, "direction"),
-                "slots taken back": grown("skips_taken_back_total", HERE),
-                "pings lost": grown("deadman_pings_total", f'{HERE},result="failed"'),
+                "database busy": increase("db_busy_total", INSTANCE),
+                "clock {{direction}}": increase("clock_jumps_total", INSTANCE, "direction"),
+                "slots taken back": increase("skips_taken_back_total", INSTANCE),
+                "pings lost": increase("deadman_pings_total", f'{INSTANCE},result="failed"'),
             },
             bars=True,
             width=8,
         ),
         stat(
-            "Which version runs?",
-            "heartbeatd, and the zone rules that its schedules follow.",
-            gauge("build_info", HERE),
+            "Which version is running?",
+            "The version of heartbeatd, and of the time zone data that its schedules use.",
+            gauge("build_info", INSTANCE),
             "{{version}}, tzdata {{tzdata}}",
             height=8,
-            shows="name",
+            text_mode="name",
         ),
         stat(
             "How many entries are not shown here?",
-            "Entries beyond `server.metrics_entries`: they run, but have no series of their own. Raise it if this is not 0.",
-            f"sum({gauge('entries_without_series', HERE)})",
+            "Entries beyond `server.metrics_entries`. They run, but have no metrics of their own. If this is not 0, raise the "
+            "limit.",
+            f"sum({gauge('entries_without_series', INSTANCE)})",
             height=8,
-            steps=(1,),
+            thresholds=(1,),
         ),
     ),
 )
 
 
 def dashboard() -> Json:
-    """The whole dashboard."""
+    """The whole dashboard as JSON data."""
     return {
         "uid": "heartbeatd-fleet",
         "title": "heartbeatd: Fleet",
-        "description": "What heartbeatd's agents and jobs did, said, left out and cost, and what is next.",
+        "description": "Runs, alerts, skips, schedule and cost of heartbeatd's agents and jobs.",
         "tags": ["heartbeatd"],
         "schemaVersion": 39,
         "version": 1,
@@ -391,16 +400,16 @@ def dashboard() -> Json:
             "list": [
                 {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1},
                 variable("instance", "heartbeatd_build_info"),
-                variable("kind", f"heartbeatd_entry_state{{{HERE}}}"),
+                variable("kind", f"heartbeatd_entry_state{{{INSTANCE}}}"),
                 variable("name", f"heartbeatd_entry_state{{{KIND}}}"),
             ]
         },
-        "panels": list(laid_out((GLANCE, RUNS, NEXT, TROUBLE, DELIVERY, MONEY, DAEMON))),
+        "panels": list(laid_out((OVERVIEW, RUNS, NEXT, FAILURES, DELIVERY, MONEY, DAEMON))),
     }
 
 
 def write(target: Path) -> None:
-    """Write the dashboard as Grafana imports it."""
+    """Write the dashboard in the format that Grafana imports."""
     target.write_text(json.dumps(dashboard(), indent=2) + "\n", "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Panels: what a dashboard says, and the JSON in which Grafana reads it (classic model, Grafana 11 or newer)."""
+"""Describes the panels of a dashboard and turns them into the JSON of Grafana (classic model, Grafana 11 or newer)."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ LETTERS = "ABCDEFGH"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. `asks` are its queries by the legend that each is shown under.
+    """One panel. `expressions` are its queries, by legend.
 
-    `bars` draws counts that add up; the queries of `lines` are drawn as lines all the same. `steps` are where orange and red
-    begin. `nothing` is shown while there are no series, and says why that is well. `words` stand for the values of a stat,
-    which may show its legend instead (`shows`); `units` are those of a table's columns, where they are not numbers.
+    With `bars` the expressions are drawn as stacked bars, and those in `lines` as lines. Orange and red begin at `thresholds`.
+    `no_value` is shown while a query returns no data. A stat shows `value_names` in place of numbers, or its legend with
+    `text_mode` "name". `units` are the units of a table's columns that are not plain numbers.
     """
 
     title: str
-    told: str
-    asks: Mapping[str, str]
+    description: str
+    expressions: Mapping[str, str]
     lines: Mapping[str, str] = field(default_factory=dict)
     kind: Literal["timeseries", "stat", "table"] = "timeseries"
     unit: str = "short"
     width: int = 12
     height: int = 8
     bars: bool = False
-    steps: tuple[float, ...] = ()
-    nothing: str = ""
-    words: Mapping[int, str] = field(default_factory=dict)
+    thresholds: tuple[float, ...] = ()
+    no_value: str = ""
+    value_names: Mapping[int, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
-    shows: Literal["auto", "name"] = "auto"
+    text_mode: Literal["auto", "name"] = "auto"
 
     @property
     def queries(self) -> list[tuple[str, str, str]]:
-        """Letter, legend and expression of each."""
-        every = [*self.asks.items(), *self.lines.items()]
-        return [(letter, legend, ask) for letter, (legend, ask) in zip(LETTERS, every, strict=False)]
+        """Letter, legend and expression of each query."""
+        every = [*self.expressions.items(), *self.lines.items()]
+        return [(letter, legend, query) for letter, (legend, query) in zip(LETTERS, every, strict=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under one heading."""
+    """A heading with its panels."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
 def variable(name: str, series: str) -> Json:
-    """A choice among the values that a label of these series has; all of them at first."""
-    ask = f"label_values({series}, {name})"
+    """A dashboard variable for the values of a label of these series. All values are selected at first."""
+    query = f"label_values({series}, {name})"
     return {
         "name": name,
         "type": "query",
         "datasource": SOURCE,
-        "definition": ask,
-        "query": {"query": ask, "refId": name},
+        "definition": query,
+        "query": {"query": query, "refId": name},
         "refresh": 2,
         "sort": 1,
         "multi": True,
@@ -72,7 +72,7 @@ def variable(name: str, series: str) -> Json:
 
 
 def laid_out(rows: Sequence[Row]) -> Iterator[Json]:
-    """Rows one below the other, each row's panels from left to right as they fit."""
+    """The JSON of rows, one below the other. The panels of a row are placed from left to right, on as many lines as they need."""
     number = y = 0
     for row in rows:
         number += 1
@@ -99,26 +99,26 @@ def _place(x: int, y: int, width: int, height: int) -> Json:
 
 
 def _panel(panel: Panel) -> Json:
-    made = {
+    rendered = {
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.told,
+        "description": panel.description,
         "datasource": SOURCE,
         "targets": [_target(panel, *query) for query in panel.queries],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": list(_overrides(panel))},
-        "options": OPTIONS[panel.kind] | ({"textMode": panel.shows} if panel.kind == "stat" else {}),
+        "options": OPTIONS[panel.kind] | ({"textMode": panel.text_mode} if panel.kind == "stat" else {}),
         "transformations": _joined(panel) if panel.kind == "table" else [],
     }
-    # A bar stands for at least five minutes: over less, an increase is mostly zeros.
-    return made | ({"interval": "5m"} if panel.bars else {})
+    # A bar covers at least five minutes. In shorter intervals an increase is mostly zero.
+    return rendered | ({"interval": "5m"} if panel.bars else {})
 
 
-def _target(panel: Panel, letter: str, legend: str, ask: str) -> Json:
+def _target(panel: Panel, letter: str, legend: str, query: str) -> Json:
     now = panel.kind != "timeseries"
     return {
         "refId": letter,
         "datasource": SOURCE,
-        "expr": ask,
+        "expr": query,
         "legendFormat": legend or "__auto",
         "instant": now,
         "range": not now,
@@ -144,20 +144,20 @@ LINES = {"drawStyle": "line", "fillOpacity": 10, "lineWidth": 1, "showPoints": "
 
 
 def _defaults(panel: Panel) -> Json:
-    made: Json = {
+    rendered: Json = {
         "unit": panel.unit,
         "min": 0,
         "color": {"mode": "thresholds" if panel.kind == "stat" else "palette-classic"},
-        "thresholds": {"mode": "absolute", "steps": _steps(panel.steps)},
-        "mappings": _mappings(panel.words),
+        "thresholds": {"mode": "absolute", "steps": _steps(panel.thresholds)},
+        "mappings": _mappings(panel.value_names),
     }
     if panel.kind == "timeseries":
-        made["custom"] = BARS if panel.bars else LINES
-    return made | ({"noValue": panel.nothing} if panel.nothing else {})
+        rendered["custom"] = BARS if panel.bars else LINES
+    return rendered | ({"noValue": panel.no_value} if panel.no_value else {})
 
 
-def _mappings(words: Mapping[int, str]) -> list[Json]:
-    return [{"type": "value", "options": {str(value): {"text": word}}} for value, word in words.items()]
+def _mappings(names: Mapping[int, str]) -> list[Json]:
+    return [{"type": "value", "options": {str(value): {"text": name}}} for value, name in names.items()]
 
 
 def _steps(bounds: tuple[float, ...]) -> list[Json]:
@@ -178,7 +178,7 @@ def _override(matcher: str, what: str, properties: Json) -> Json:
 
 
 def _joined(panel: Panel) -> list[Json]:
-    """Join the answers of a table by their labels, and call each column by its query."""
+    """Join the results of a table by their labels, and name each column after its legend."""
     columns = {f"Value #{letter}": legend for letter, legend, _ in panel.queries}
     return [
         {"id": "merge", "options": {}},

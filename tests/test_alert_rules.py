@@ -1,4 +1,4 @@
-"""The shipped alert rules: each fires in the trouble that it is for, and all keep still while nothing is wrong."""
+"""Tests that each shipped alert rule fires in its situation, and that none fires in normal situations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tools
 
 TESTS = shipped.GRAFANA / "prometheus" / "tests"
 NAMES = [rule["alert"] for rule in shipped.rules()]
-TROUBLES = (TESTS / "firing.yml").read_text("utf-8")
+FIRING = (TESTS / "firing.yml").read_text("utf-8")
 
 Promtool = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -32,7 +32,7 @@ def promtool() -> Promtool:
 
 
 def changed(folder: Path, change: Callable[[str], str]) -> Path:
-    """A copy of the stories beside rules that all ask something else."""
+    """A copy of the promtool tests, with changed expressions in all rules."""
     rules = shipped.yaml(shipped.RULES)
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -41,54 +41,54 @@ def changed(folder: Path, change: Callable[[str], str]) -> Path:
     return Path(shutil.copytree(TESTS, folder / "tests"))
 
 
-def without_bounds(expr: str) -> str:
-    """A rule that fires on the mere presence of its series."""
+def without_thresholds(expr: str) -> str:
+    """An expression that is true whenever its series exist."""
     return re.sub(r"(==|>=|>) *[\d.]+", "> -1e12", expr)
 
 
-def fired(told: subprocess.CompletedProcess[str], what: str) -> set[str]:
-    """The alerts in promtool's complaints, as they were expected (exp) or came (got)."""
-    lines = [line for line in (told.stdout + told.stderr).splitlines() if re.match(rf" *{what}:", line)]
+def fired(result: subprocess.CompletedProcess[str], what: str) -> set[str]:
+    """The alerts in promtool's error output: the expected ones (exp) or the actual ones (got)."""
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if re.match(rf" *{what}:", line)]
     return set(re.findall(r'alertname="(\w+)"', "".join(lines)))
 
 
-def test_prometheus_takes_the_scrape_file_and_the_rules_with_it(promtool: Promtool) -> None:
+def test_prometheus_accepts_the_scrape_config_and_the_rules(promtool: Promtool) -> None:
     checked = promtool("check", "config", shipped.GRAFANA / "prometheus" / "prometheus.yml")
     assert checked.returncode == 0, checked.stderr
     assert f"{len(NAMES)} rules found" in checked.stdout
 
 
-def test_the_rules_have_nothing_doubtful(promtool: Promtool) -> None:
+def test_the_rules_pass_the_linter(promtool: Promtool) -> None:
     checked = promtool("check", "rules", "--lint=all", "--lint-fatal", shipped.RULES)
     assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
 
 
 @pytest.mark.parametrize("story", ["firing.yml", "quiet.yml"])
-def test_every_story_ends_as_it_should(promtool: Promtool, story: str) -> None:
-    told = promtool("test", "rules", TESTS / story)
-    assert told.returncode == 0, told.stdout + told.stderr
+def test_the_promtool_tests_pass(promtool: Promtool, story: str) -> None:
+    result = promtool("test", "rules", TESTS / story)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_each_rule_that_never_fires_is_noticed(promtool: Promtool, tmp_path: Path) -> None:
-    told = promtool("test", "rules", changed(tmp_path, lambda expr: "vector(1) > 1") / "firing.yml")
-    assert told.returncode == 1
-    assert fired(told, "exp") == set(NAMES)
+def test_a_rule_that_never_fires_fails_the_promtool_tests(promtool: Promtool, tmp_path: Path) -> None:
+    result = promtool("test", "rules", changed(tmp_path, lambda expr: "vector(1) > 1") / "firing.yml")
+    assert result.returncode == 1
+    assert fired(result, "exp") == set(NAMES)
 
 
-def test_each_rule_that_forgets_its_bound_is_noticed(promtool: Promtool, tmp_path: Path) -> None:
-    told = promtool("test", "rules", changed(tmp_path, without_bounds) / "quiet.yml")
-    assert told.returncode == 1
-    assert fired(told, "got") == set(NAMES)
+def test_a_rule_without_its_threshold_fails_the_promtool_tests(promtool: Promtool, tmp_path: Path) -> None:
+    result = promtool("test", "rules", changed(tmp_path, without_thresholds) / "quiet.yml")
+    assert result.returncode == 1
+    assert fired(result, "got") == set(NAMES)
 
 
 @pytest.mark.parametrize("rule", shipped.rules(), ids=NAMES)
-def test_every_rule_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_every_rule_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
     assert rule["labels"] in ({"severity": word} for word in ("critical", "warning", "info"))
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
     assert rule["annotations"]["runbook"].endswith(".")
-    assert f'alertname="{rule["alert"]}"' in TROUBLES
+    assert f'alertname="{rule["alert"]}"' in FIRING
 
 
 @pytest.mark.parametrize("time", ["a fresh install", "a night", "is paused", "a restart"])
-def test_these_times_are_among_the_quiet_ones(time: str) -> None:
+def test_these_situations_are_tested_to_be_quiet(time: str) -> None:
     assert any(time in test["name"] for test in shipped.yaml(TESTS / "quiet.yml")["tests"])

@@ -1,4 +1,4 @@
-"""The shipped dashboard: it asks for what there is, in a form that Grafana and Prometheus take, and its README knows it."""
+"""Tests that the shipped dashboard uses existing metrics and labels, that Prometheus accepts its queries, and that its README is complete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ cron:
 
 @pytest.fixture
 def known(play: Play) -> dict[str, set[str]]:
-    """Every metric that the daemon shows, with its labels: from a life in which everything has happened once."""
+    """Every metric of the daemon with its labels, after a simulated day in which each event has happened once."""
     world = play(FULL, scripts={"ops": lambda asked: "The disk is full."}, sends=lambda parcel: Sent("retry", "no route", None))
     page = Page(world)
     world.run(minutes=65)
@@ -59,28 +59,28 @@ def every_expression() -> list[str]:
 
 
 def declared(name: str) -> bool:
-    """Whether the daemon's own source makes this metric."""
+    """Whether the source of the daemon declares this metric."""
     source = "".join(path.read_text("utf-8") for path in (shipped.GRAFANA.parent / "scheduler").rglob("*.py"))
     short = name.removeprefix("heartbeatd_")
     return re.search(rf'"heartbeatd_{short}"|counter\(\s*"{short}"', source) is not None
 
 
-def test_every_metric_that_is_asked_for_exists(known: dict[str, set[str]]) -> None:
+def test_every_metric_in_a_query_exists(known: dict[str, set[str]]) -> None:
     asked = set().union(*map(shipped.metrics, every_expression()))
     assert len(asked) > 35
     assert {name for name in asked - known.keys() - shipped.COMING if not declared(name)} == set()
 
 
-def test_what_is_still_to_come_has_not_come(known: dict[str, set[str]]) -> None:
-    """When this fails, the metric is there: take its name out of COMING."""
+def test_planned_metrics_do_not_exist_yet(known: dict[str, set[str]]) -> None:
+    """If this fails, the metric exists: remove its name from COMING."""
     assert {name for name in shipped.COMING if name in known or declared(name)} == set()
 
 
-def test_what_is_still_to_come_is_asked_for() -> None:
+def test_planned_metrics_are_used_in_a_query() -> None:
     assert set().union(*map(shipped.metrics, every_expression())) >= shipped.COMING
 
 
-def test_only_labels_are_asked_for_that_the_metric_has(known: dict[str, set[str]]) -> None:
+def test_queries_select_only_labels_that_the_metric_has(known: dict[str, set[str]]) -> None:
     found = [
         (name, label)
         for expr in every_expression()
@@ -92,7 +92,7 @@ def test_only_labels_are_asked_for_that_the_metric_has(known: dict[str, set[str]
     assert found == []
 
 
-def test_only_labels_are_grouped_by_and_shown_that_the_metrics_have(known: dict[str, set[str]]) -> None:
+def test_queries_group_by_and_show_only_labels_that_the_metrics_have(known: dict[str, set[str]]) -> None:
     for panel in shipped.panels():
         for target in panel["targets"]:
             names = shipped.metrics(target["expr"])
@@ -106,7 +106,7 @@ def test_only_labels_are_grouped_by_and_shown_that_the_metrics_have(known: dict[
             assert wanted <= labels, panel["title"]
 
 
-def test_a_legend_shows_only_what_is_left_after_grouping() -> None:
+def test_a_legend_uses_only_labels_that_remain_after_grouping() -> None:
     for panel in shipped.panels():
         for target in panel["targets"]:
             groups = re.findall(r"by \(([\w, ]*)\)", target["expr"])
@@ -114,13 +114,13 @@ def test_a_legend_shows_only_what_is_left_after_grouping() -> None:
                 assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(groups[0].split(", ")), panel["title"]
 
 
-def test_the_file_is_what_the_script_writes(tmp_path: Path) -> None:
+def test_the_dashboard_file_is_up_to_date(tmp_path: Path) -> None:
     again = tmp_path / "fleet.json"
     subprocess.run([sys.executable, str(shipped.GRAFANA / "fleet.py"), str(again)], check=True, timeout=60)
     assert shipped.BOARD.read_text("utf-8") == again.read_text("utf-8"), "do: python grafana/fleet.py"
 
 
-def test_every_panel_says_what_it_shows_and_what_to_do() -> None:
+def test_every_panel_has_a_question_as_title_and_a_description() -> None:
     titles = [panel["title"] for panel in shipped.panels()]
     assert len(set(titles)) == len(titles) > 20
     for panel in shipped.panels():
@@ -129,7 +129,7 @@ def test_every_panel_says_what_it_shows_and_what_to_do() -> None:
         assert panel["description"].endswith((".", "`.")), panel["title"]
 
 
-def test_every_panel_reads_the_chosen_source_and_daemon() -> None:
+def test_every_panel_uses_the_selected_data_source_and_daemon() -> None:
     for panel in shipped.panels():
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         for target in panel["targets"]:
@@ -138,16 +138,16 @@ def test_every_panel_reads_the_chosen_source_and_daemon() -> None:
             assert all('instance=~"$instance"' in selector for selector in selectors), panel["title"]
 
 
-def test_the_choices_are_source_daemon_kind_and_name() -> None:
+def test_the_variables_are_data_source_daemon_kind_and_name() -> None:
     assert [choice["name"] for choice in shipped.board()["templating"]["list"]] == ["datasource", "instance", "kind", "name"]
 
 
-def test_growth_is_measured_over_windows_that_fit_the_scrapes() -> None:
+def test_increases_use_windows_that_fit_the_scrape_interval() -> None:
     windows = {window for _, expr in shipped.queries() for window in re.findall(r"\[([^\]]*)\]", expr)}
     assert windows == {"$__rate_interval", "$__range"}
 
 
-def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+def test_panels_have_unique_ids_and_do_not_overlap() -> None:
     every = shipped.board()["panels"]
     assert len({panel["id"] for panel in every}) == len(every)
     for one, other in combinations([panel["gridPos"] for panel in every], 2):
@@ -161,7 +161,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
 def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     promtool = tools.need("promtool")
     every = [{"record": "x", "expr": shipped.asked(expr, window="5m", span="1h")} for _, expr in shipped.queries()]
-    every = [rule | {"labels": {"number": str(number)}} for number, rule in enumerate(every)]  # promtool minds duplicates
+    every = [rule | {"labels": {"number": str(number)}} for number, rule in enumerate(every)]  # promtool rejects duplicates
     path = tmp_path / "queries.yml"
     path.write_text(json.dumps({"groups": [{"name": "queries", "rules": every}]}))
     checked = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False, timeout=60)
@@ -169,13 +169,13 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     assert f"SUCCESS: {len(every)} rules found" in checked.stdout
 
 
-def test_the_readme_names_every_panel_and_rule_and_no_others() -> None:
+def test_the_readme_lists_every_panel_and_rule_and_no_others() -> None:
     named = re.findall(r"^- \*\*(.+?)\*\*", README.read_text("utf-8"), re.MULTILINE)
     titles = [panel["title"] for panel in shipped.panels()]
     assert named == titles + [rule["alert"] for rule in shipped.rules()]
 
 
-def test_grafana_finds_the_dashboard_and_its_source() -> None:
+def test_the_provisioning_files_match_the_dashboard_and_the_scrape_config() -> None:
     (provider,) = shipped.yaml(shipped.GRAFANA / "provisioning" / "dashboards" / "heartbeatd.yaml")["providers"]
     (source,) = shipped.yaml(shipped.GRAFANA / "provisioning" / "datasources" / "prometheus.yaml")["datasources"]
     assert provider["options"]["path"] in README.read_text("utf-8")
@@ -184,7 +184,7 @@ def test_grafana_finds_the_dashboard_and_its_source() -> None:
     assert source["jsonData"]["timeInterval"] == scrapes["global"]["scrape_interval"]
 
 
-TOLD = {
+TEXTS = {
     **{f"panel {panel['title']}": panel["description"] for panel in shipped.panels()},
     **{f"rule {rule['alert']}": rule["annotations"]["runbook"] for rule in shipped.rules()},
     "README.md": README.read_text("utf-8"),
@@ -192,9 +192,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("where", TOLD)
-def test_every_command_that_is_named_exists_with_its_options(where: str) -> None:
-    for words in re.findall(r"`heartbeatd ([a-z][^`]*)`", TOLD[where]):
+@pytest.mark.parametrize("where", TEXTS)
+def test_every_command_in_the_texts_exists_with_its_options(where: str) -> None:
+    for words in re.findall(r"`heartbeatd ([a-z][^`]*)`", TEXTS[where]):
         parts: list[str] = words.split()
         command: Any = commands
         while isinstance(command, click.Group):
