@@ -1,4 +1,4 @@
-"""A heartbeat inside a program of your own: no daemon, no database, no key. Run it: .venv/bin/python examples/embed.py"""
+"""A heartbeat inside your own program, without daemon, database or API key. Run it: .venv/bin/python examples/embed.py"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,33 +9,33 @@ CHECKLIST = """\
 - [ ] Is the disk nearly full? Say how full.
 """
 
-disk = {"used": 41}  # percent; what the agent below looks at
+disk = {"used": 41}  # percent, checked by the agent below
 
 
 def ask(prompt: str) -> str:
-    """Your agent: the prompt goes in, what it says comes out. Here a rule takes the place of a model."""
+    """Your agent: a function from the prompt to the answer. In this example a rule replaces the model."""
     assert "nearly full" in prompt
     return f"ALERT: the disk is {disk['used']} % full." if disk["used"] > 90 else "HEARTBEAT_OK"
 
 
 def decide(question: str) -> dict[str, str]:
-    """A small model that looks first: is there something to do, and what?"""
+    """A small model that decides first whether there is something to do, and what."""
     assert "nearly full" in question
     return {"action": "run", "tasks": "Say how full the disk is."} if disk["used"] > 90 else {"action": "skip", "tasks": ""}
 
 
 def main() -> None:
-    now = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # yours would be datetime.now(UTC)
+    now = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # your program passes datetime.now(UTC)
     last = None
     for used in (41, 97, 97, 50):
         disk["used"] = used
         last = heartbeat.beat(
             ask,
             now=now,
-            checklist=CHECKLIST,  # or Path("HEARTBEAT.md"), read anew at each beat
+            checklist=CHECKLIST,  # or Path("HEARTBEAT.md"), which is read at each run
             active_hours="08:00-22:00",
             timezone="UTC",
-            on_notify=lambda text: print(f"  told: {text}"),
+            on_notify=lambda text: print(f"  sent: {text}"),
             last=last,
         )
         print(f"{now:%H:%M} {last.outcome} {last.reason or last.suppression or ''}".rstrip())

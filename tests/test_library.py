@@ -191,7 +191,7 @@ def bare(*argv: str) -> str:
 def test_the_example_runs_as_a_bare_script() -> None:
     assert bare(str(HOME / "examples" / "embed.py")).splitlines() == [
         "08:00 ok heartbeat_ok",
-        "  told: ALERT: the disk is 97 % full.",
+        "  sent: ALERT: the disk is 97 % full.",
         "08:30 alert",
         "09:00 alert duplicate",
         "09:30 ok heartbeat_ok",
