@@ -84,8 +84,8 @@ def engine(folder: Path, agents: int, beat: Beat) -> Engine:
     settings = load(folder / "config.yaml", {}).settings
     settings.state.parent.mkdir()
     store = Store.open(settings.state)
-    runs, letters = NoWork(beat.ending), NoWork(beat.ending)
-    made = Engine(store, plan.make(settings), runs, letters, Inbox(lambda: None), [], "bench", random.Random(1))
+    runs, deliveries = NoWork(beat.ending), NoWork(beat.ending)
+    made = Engine(store, plan.make(settings), runs, deliveries, Inbox(lambda: None), [], "bench", random.Random(1))
     made.begin(Reading(NOW, 0.0), Boot("bench", 1, "0", "0"), {})
     return made
 

@@ -21,7 +21,7 @@ from types import FrameType
 from heartbeat.runners import Resources
 from heartbeat.runners import ask as runners
 from scheduler import __version__
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.config.build import load
 from scheduler.config.build.load import Loaded
 from scheduler.config.build.today import Today
@@ -29,7 +29,7 @@ from scheduler.config.file.complaint import ConfigError
 from scheduler.engine import deadman_switch, delivery, startup
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
-from scheduler.engine.delivery import Parcel
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import NoteDeadman
@@ -102,20 +102,22 @@ class Daemon:
         self._workers = WorkerLoop()
         self._http = HttpClient(lambda: self.engine.plan.settings.network)
         self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, self._workers)
-        letters: LocalExecutor[Parcel, Sent] = LocalExecutor(self._send, self._mark_of_letter, self._bell.ring, self._workers)
+        deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
+            self._send, self._delivery_mark, self._bell.ring, self._workers
+        )
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
             self.store,
             plan.make(self.settings),
             self.runs,
-            letters,
+            deliveries,
             inbox,
             [Journal().hear, self.metrics.hear, self._hear],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
             self._descriptors.places,
         )
-        pings: LocalExecutor[Ping, Sent] = LocalExecutor(self._ping, _no_mark, _no_bell, self._workers)
+        pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._ping, _no_mark, _no_bell, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
         self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = Server(self._reach(), scarce=self._descriptors.tell) if listen else None
@@ -256,14 +258,14 @@ class Daemon:
             elapsed = lambda: timedelta(seconds=time.monotonic() - begun)  # noqa: E731
             return await claim.entry.carry(claim_in_lane, Resources(start, self._http), elapsed)
 
-    async def _send(self, parcel: Parcel, children: Children) -> Sent:
-        return await delivery.send(parcel, children.start, self._http)
+    async def _send(self, outgoing: Delivery, children: Children) -> DeliveryResult:
+        return await delivery.send(outgoing, children.start, self._http)
 
-    async def _ping(self, ping: Ping, children: Children) -> Sent:  # pinging starts no children
+    async def _ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
         return await deadman_switch.send(ping, self._http)
 
-    def _mark_of_letter(self, parcel: Parcel) -> str:
-        return f"{self.instance}/outbox/{parcel.letter.id}"
+    def _delivery_mark(self, outgoing: Delivery) -> str:
+        return f"{self.instance}/outbox/{outgoing.message.id}"
 
     def _hear(self, happened: Event) -> None:
         self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES

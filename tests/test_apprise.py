@@ -13,7 +13,7 @@ from test_telegram import MESSAGE
 from waited import DIRECT, waited
 
 from scheduler.channels import apprise
-from scheduler.channels.message import Sent, State
+from scheduler.channels.message import DeliveryOutcome, DeliveryResult
 
 send = waited(apprise.send)
 
@@ -22,7 +22,7 @@ def url(server: Server) -> str:
     return f"json://user:canary@127.0.0.1:{server.port}/canary"
 
 
-def answered(act: Act, total: float = 10) -> Sent:
+def answered(act: Act, total: float = 10) -> DeliveryResult:
     with Server([act]) as server:
         return send(url(server), MESSAGE, DIRECT, total=total)
 
@@ -30,7 +30,7 @@ def answered(act: Act, total: float = 10) -> Sent:
 def test_an_alert_arrives_once_as_plain_text() -> None:
     text = "Disk **full** <b>now</b> \\n :fire: {{x}} @everyone"
     with Server([reply()]) as server:
-        assert send(url(server), replace(MESSAGE, text=text), DIRECT) == Sent("delivered", "", None)
+        assert send(url(server), replace(MESSAGE, text=text), DIRECT) == DeliveryResult("delivered")
     (request,) = server.requests
     told = request.json
     assert (told["message"], told["title"], told["type"], told["attachments"]) == (text, "ops", "info", [])
@@ -48,17 +48,17 @@ def test_an_alert_arrives_once_as_plain_text() -> None:
         (reply(b"", 302, Location="http://127.0.0.1:1/"), "retry"),
     ],
 )
-def test_it_only_says_yes_or_no(act: Act, state: State) -> None:
+def test_it_only_says_yes_or_no(act: Act, state: DeliveryOutcome) -> None:
     error = "" if state == "delivered" else "JSON did not take the message"
-    assert answered(act) == Sent(state, error, None)
+    assert answered(act) == DeliveryResult(state, error)
 
 
 def test_what_does_not_end_in_time_is_uncertain() -> None:
-    assert answered(silence(), total=0.3) == Sent("uncertain", "JSON did not answer in time", None)
+    assert answered(silence(), total=0.3) == DeliveryResult("uncertain", "JSON did not answer in time")
 
 
 def test_too_many_that_hang_are_not_joined_by_more() -> None:
-    async def crowd(there: str) -> tuple[list[Sent], Sent, Sent]:
+    async def crowd(there: str) -> tuple[list[DeliveryResult], DeliveryResult, DeliveryResult]:
         hanging = [await apprise.send(there, MESSAGE, DIRECT, total=0) for _ in range(apprise.HANGING)]
         refused = await apprise.send(there, MESSAGE, DIRECT, total=0)
         for thread in [thread for thread in threading.enumerate() if thread.name == "_ask"]:
@@ -69,7 +69,7 @@ def test_too_many_that_hang_are_not_joined_by_more() -> None:
     with Server([after(0.6, reply())]) as server:
         hanging, refused, later = asyncio.run(crowd(url(server)))
     assert {sent.state for sent in hanging} == {"uncertain"}
-    assert refused == Sent("retry", "16 earlier messages to services of Apprise still hang", None)
+    assert refused == DeliveryResult("retry", "16 earlier messages to services of Apprise still hang")
     assert later.state == "delivered"
 
 
@@ -79,7 +79,7 @@ def test_what_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: py
         sent = send(wrong, MESSAGE, DIRECT)
         with pytest.raises(ValueError, match="not a URL of a service that Apprise knows") as refused:
             apprise.limit(wrong)
-    assert sent == Sent("dead", "Apprise knows no service of this URL", None)
+    assert sent == DeliveryResult("dead", "Apprise knows no service of this URL")
     assert "canary" not in f"{refused.value} {caplog.text}"
 
 

@@ -16,11 +16,11 @@ from servers.scripted import hang_up, page
 from servers.telegram import Telegram, refusal
 from world import World, by_hand
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.config.build.effective import effective
 from scheduler.config.build.load import load, schema
-from scheduler.engine.delivery import Parcel, when_uncertain
+from scheduler.engine.delivery import Delivery, when_uncertain
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel
 
@@ -130,19 +130,19 @@ def test_two_messages_do_not_wait_for_each_other(play: Play, phone: Telegram) ->
 
 
 def test_each_part_has_a_key_of_its_own_that_a_crash_does_not_change(play: Play, phone: Telegram) -> None:
-    parcels: list[Parcel] = []
+    deliveries: list[Delivery] = []
 
-    def send(parcel: Parcel) -> Sent:
-        parcels.append(parcel)
-        return Sent("retry", "down", None)
+    def send(delivery: Delivery) -> DeliveryResult:
+        deliveries.append(delivery)
+        return DeliveryResult("retry", "down")
 
     world = begin(play, config(phone))
     world.sends = send
     world.run(minutes=3)
     world.off(minutes=5)
-    world.sends = lambda parcel: (parcels.append(parcel), Sent("delivered", "", None))[1]
+    world.sends = lambda delivery: (deliveries.append(delivery), DeliveryResult("delivered"))[1]
     world.run(hours=1)
-    keys = [(parcel.letter.part, parcel.letter.key) for parcel in parcels]
+    keys = [(delivery.message.part, delivery.message.key) for delivery in deliveries]
     assert sorted(part for part, _ in set(keys)) == [1, 2]
     assert len({key for _, key in keys}) == 2
     assert keys[-1][0] == 2

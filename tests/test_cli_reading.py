@@ -454,7 +454,7 @@ def test_the_hosts_zone_has_the_name_of_its_rules(tmp_path: Path, monkeypatch: p
     assert host_zone_name(link) == "Asia/Tokyo"
 
 
-def add_letter(store: Store, **columns: Any) -> int:
+def add_message(store: Store, **columns: Any) -> int:
     """A message that was given up."""
     row = {
         "key": str(random.random()), "channel": "phone", "run_id": 1, "kind": "heartbeat", "name": "ops", "trigger": "interval",
@@ -469,8 +469,8 @@ def add_letter(store: Store, **columns: Any) -> int:
 def test_where_messages_stand_is_shown_beside_the_outcome(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "alert")
     add_run(store, NOON, "failed", reason="exit", kind="cron", name="both")
-    add_letter(store, run_id=1, state="delivered", error=None)
-    add_letter(store, run_id=2, kind="cron", name="both")
+    add_message(store, run_id=1, state="delivered", error=None)
+    add_message(store, run_id=2, kind="cron", name="both")
     rows = [re.split(" {2,}", line) for line in printed(capsys, state, "runs")]
     assert [row[4:6] for row in rows[1:3]] == [["failed", "exit, dead"], ["alert", "delivered"]]
     assert "delivery   phone dead (503 Service Unavailable)" in printed(capsys, state, "show", "2")
@@ -491,9 +491,9 @@ def test_the_outbox_says_what_keeps_each_message(
     store: Store, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    add_letter(store, text="The disk is full.\n\x1b[2J" + "x" * 300)
-    add_letter(store, name="a" * 63, state="pending", part=2, parts=3, error=None, attempts=0)
-    add_letter(store, state="delivered")
+    add_message(store, text="The disk is full.\n\x1b[2J" + "x" * 300)
+    add_message(store, name="a" * 63, state="pending", part=2, parts=3, error=None, attempts=0)
+    add_message(store, state="delivered")
     lines = printed(capsys, state, "outbox")
     assert lines[0].split() == ["ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT", "TRY", "RUN"]
     assert lines[1].split()[:2] == ["2", "2/3"]
@@ -508,8 +508,8 @@ def test_the_outbox_says_what_keeps_each_message(
 
 
 def test_an_outbox_with_nothing_in_it_is_good_news(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    add_letter(store, state="delivered")
-    add_letter(store, state="dropped")
+    add_message(store, state="delivered")
+    add_message(store, state="dropped")
     assert printed(capsys, state, "outbox") == ["nothing waits to be sent, and nothing was given up"]
     assert listed(capsys, state.with_name("none.db"), "outbox") == []
 

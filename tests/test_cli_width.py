@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from world import World
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.cli.table import wrapped
 from scheduler.engine.requests import Hold
@@ -42,7 +42,7 @@ def world(play: Play, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("COLUMNS", "80")
     scripts = {AGENTS[0]: lambda asked: "ALERT lost", AGENTS[1]: lambda asked: 1, JOBS[0]: lambda asked: 1}
     world = play(config(), start=f"{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%d %H:%M}", scripts=scripts)
-    world.sends = lambda parcel: Sent("retry", "the server said " + "that it is not well, " * 5, None)
+    world.sends = lambda _: DeliveryResult("retry", "the server said " + "that it is not well, " * 5)
     world.run(minutes=29)
     for name in AGENTS[2:4]:
         world.ask(Hold(name, "a-gateway-whose-name-is-forty-characters", world.clock.now + timedelta(hours=20)))

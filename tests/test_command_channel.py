@@ -14,7 +14,7 @@ from waited import waited
 from world import World, by_hand
 
 from scheduler.channels import command
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.cli.main import main
 from scheduler.system.process import Children
 
@@ -27,12 +27,12 @@ def message(text: str = TEXT) -> Message:
     return Message("k1", "heartbeat", "ops", "interval", datetime(2026, 3, 2, 8, tzinfo=UTC), 1, 1, text, "ops")
 
 
-def send(folder: Path, script: str, text: str = TEXT, *arguments: str, **more: Any) -> Sent:
+def send(folder: Path, script: str, text: str = TEXT, *arguments: str, **more: Any) -> DeliveryResult:
     return waited(command.send)(("sh", "-c", script, *arguments), folder, message(text), Children("here").start, **more)
 
 
 def test_the_text_comes_on_standard_input_and_never_among_the_arguments(tmp_path: Path) -> None:
-    assert send(tmp_path, "cat > got; echo $# > count") == Sent("delivered", "", None)
+    assert send(tmp_path, "cat > got; echo $# > count") == DeliveryResult("delivered")
     assert (tmp_path / "got").read_text("utf-8") == TEXT
     assert (tmp_path / "count").read_text() == "0\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["count", "got"]
@@ -64,7 +64,7 @@ def test_it_sees_three_variables_of_ours_and_whose_message_it_is(tmp_path: Path,
     ],
 )
 def test_its_exit_code_says_what_became_of_the_message(tmp_path: Path, script: str, state: str, error: str) -> None:
-    assert send(tmp_path, script) == Sent(state, error, None)  # type: ignore[arg-type]
+    assert send(tmp_path, script) == DeliveryResult(state, error)  # type: ignore[arg-type]
 
 
 def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
 
 def test_one_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
     sent = waited(command.send)(("./tell.sh",), tmp_path, message(), Children("here").start)
-    assert sent == Sent("retry", f"no such program: './tell.sh'; looked in {tmp_path}", None)
+    assert sent == DeliveryResult("retry", f"no such program: './tell.sh'; looked in {tmp_path}")
 
 
 def test_a_text_of_100_kb_arrives_whole_even_where_nobody_reads_it(tmp_path: Path) -> None:

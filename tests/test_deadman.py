@@ -19,7 +19,7 @@ from test_daemon import Begin, daemon
 from waited import with_http
 from world import Clock, Inline, at
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.engine.deadman_switch import Ping, Pinger, send
 from scheduler.engine.loop import Health
 from scheduler.model.secret import Secret
@@ -28,7 +28,7 @@ from scheduler.model.settings import Deadman
 assert daemon  # a fixture of the tests of the daemon
 
 SWITCH = Deadman(Secret("https://hc.example/canary"), timedelta(minutes=1), allow_private=False)
-TAKEN = Sent("delivered", "", None)
+TAKEN = DeliveryResult("delivered")
 
 
 class Loop:
@@ -105,7 +105,7 @@ def test_a_changed_switch_is_started_anew() -> None:
 
 def test_what_was_wrong_with_a_switch_is_forgotten_with_it() -> None:
     loop = Loop()
-    loop.answer = Sent("retry", "no connection to hc.example", None)
+    loop.answer = DeliveryResult("retry", "no connection to hc.example")
     loop.run(30)
     loop.switch = None
     loop.run(30)
@@ -114,14 +114,14 @@ def test_what_was_wrong_with_a_switch_is_forgotten_with_it() -> None:
 
 def test_a_ping_that_comes_to_its_end_after_its_switch_says_nothing_of_the_next_one() -> None:
     loop = Loop()
-    loop.answer, loop.takes = Sent("retry", "no connection to hc.example", None), timedelta(seconds=9)
+    loop.answer, loop.takes = DeliveryResult("retry", "no connection to hc.example"), timedelta(seconds=9)
     loop.run(3)
     loop.switch = None
     loop.run(30)
     assert (loop.told, loop.health.pings) == ([], {"delivered": 0, "failed": 1})
 
 
-@pytest.mark.parametrize("wrong", [Sent("retry", "no connection to hc.example", None), OSError("out of cheese")])
+@pytest.mark.parametrize("wrong", [DeliveryResult("retry", "no connection to hc.example"), OSError("out of cheese")])
 def test_pings_that_do_not_arrive_are_counted_and_told_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
     loop.run(30)
@@ -129,7 +129,7 @@ def test_pings_that_do_not_arrive_are_counted_and_told_once(wrong: Any, caplog: 
     loop.run(300)
     loop.answer = TAKEN
     loop.run(120)
-    assert loop.told == [wrong.error if isinstance(wrong, Sent) else "OSError while pinging", None]
+    assert loop.told == [wrong.error if isinstance(wrong, DeliveryResult) else "OSError while pinging", None]
     assert loop.health.pings == {"delivered": 4, "failed": 5}
     assert [record.getMessage() for record in caplog.records] == ["deadman", "deadman"]
     assert "canary" not in f"{caplog.text} {[record.__dict__ for record in caplog.records]} {loop.told} {loop.switch}"
@@ -146,7 +146,7 @@ def server() -> Iterator[Server]:
 
 def ping(
     server: Server, beat: Any = "success", problem: str | None = None, path: str = "/canary", *, private: bool = True
-) -> Sent:
+) -> DeliveryResult:
     switch = Deadman(Secret(f"{server.url}{path}"), timedelta(minutes=1), allow_private=private)
     return asyncio.run(with_http(lambda http: send(Ping(beat, problem, switch), http)))
 

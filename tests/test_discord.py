@@ -14,17 +14,17 @@ from waited import delivered
 
 from scheduler.channels import address
 from scheduler.channels.discord import send
-from scheduler.channels.message import Sent, State
+from scheduler.channels.message import DeliveryOutcome, DeliveryResult
 
 
-def answered(*acts: Act, total: float = 30) -> Sent:
+def answered(*acts: Act, total: float = 30) -> DeliveryResult:
     with Discord(list(acts)) as discord:
         return delivered(send, URL, MESSAGE, total=total, base=discord.url)
 
 
 def test_an_alert_arrives_once_and_as_it_was_said() -> None:
     with Discord() as discord:
-        assert delivered(send, URL, MESSAGE, base=discord.url) == Sent("delivered", "", None)
+        assert delivered(send, URL, MESSAGE, base=discord.url) == DeliveryResult("delivered")
     assert discord.texts == ["The disk is full."]
 
 
@@ -84,7 +84,7 @@ def test_a_thread_is_written_to_where_the_webhook_is() -> None:
     "url", ["discord://42", "discord://x/canary", "https://discord.com/canary", "discord://42/a?b=c", "ftp://x", ""]
 )
 def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
-    assert delivered(send, url, MESSAGE) == Sent("dead", address.NO_HOOK, None)
+    assert delivered(send, url, MESSAGE) == DeliveryResult("dead", address.NO_HOOK)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
         (reset(), "uncertain", "127.0.0.1: it broke the connection", None),
     ],
 )
-def test_each_answer_has_its_meaning(act: Act, state: State, error: str, wait: float | None) -> None:
-    assert answered(act) == Sent(state, error, None if wait is None else timedelta(seconds=wait))
+def test_each_answer_has_its_meaning(act: Act, state: DeliveryOutcome, error: str, wait: float | None) -> None:
+    assert answered(act) == DeliveryResult(state, error, None if wait is None else timedelta(seconds=wait))
 
 
 def test_a_server_that_never_answers_leaves_it_uncertain() -> None:
-    assert answered(silence(), total=0.3) == Sent("uncertain", "127.0.0.1: no answer within 0.3 s", None)
+    assert answered(silence(), total=0.3) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.3 s")
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:

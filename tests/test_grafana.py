@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_metrics import Page
 from world import World
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import commands
 
 Play = Callable[..., World]
@@ -42,7 +42,7 @@ cron:
 @pytest.fixture
 def known(play: Play) -> dict[str, set[str]]:
     """Every metric of the daemon with its labels, after a simulated day in which each event has happened once."""
-    world = play(FULL, scripts={"ops": lambda asked: "The disk is full."}, sends=lambda parcel: Sent("retry", "no route", None))
+    world = play(FULL, scripts={"ops": lambda asked: "The disk is full."}, sends=lambda _: DeliveryResult("retry", "no route"))
     page = Page(world)
     world.run(minutes=65)
     world.clock.forward(world.clock.now - world.clock.now.replace(hour=7))

@@ -13,7 +13,7 @@ import tools
 from prometheus_client.parser import text_string_to_metric_families
 from world import Takes, World, at
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.engine.config_reload import Standing
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import Health
@@ -387,7 +387,7 @@ def test_what_is_still_to_be_delivered_is_shown_by_channel(play: Play) -> None:
     world = play(
         hook + agent(deliver="hook"),
         scripts={"ops": lambda asked: "The disk is full."},
-        sends=lambda parcel: Sent("retry", "no route", None),
+        sends=lambda _: DeliveryResult("retry", "no route"),
     )
     page = Page(world)
     world.run(seconds=30)

@@ -27,8 +27,8 @@ from test_daemon import Daemon
 from test_metrics import Page
 from world import Takes, World
 
-from scheduler.channels.message import Sent
-from scheduler.engine.delivery import Parcel
+from scheduler.channels.message import DeliveryResult
+from scheduler.engine.delivery import Delivery
 from scheduler.model.outcome import Kind
 
 pytestmark = [
@@ -245,9 +245,9 @@ def scrapes(page: Page, world: World) -> Iterator[tuple[datetime, str]]:
         yield world.clock.now, page.text()
 
 
-def sent(parcel: Parcel) -> Sent:
+def sent(delivery: Delivery) -> DeliveryResult:
     """One channel does not answer, the other refuses for good."""
-    return Sent("retry", "no route", None) if parcel.channel.name == "hook" else Sent("dead", "no such chat", None)
+    return DeliveryResult("retry", "no route") if delivery.channel.name == "hook" else DeliveryResult("dead", "no such chat")
 
 
 def stored(folder: Path, seen: Iterator[tuple[datetime, str]]) -> datetime:

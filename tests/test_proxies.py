@@ -21,7 +21,7 @@ from heartbeat.runners import Failure, Run
 from heartbeat.runners.errors import Trouble
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
 from scheduler.channels import discord, telegram, webhook
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Network
 from scheduler.net import proxies
@@ -46,7 +46,7 @@ def by_runner(runner: Callable[[str], Any]) -> Ask:
 def by_channel(send: Callable[..., Any], where: str | None, **more: Any) -> Ask:
     def ask(url: str, network: Network) -> str:
         based = {"base": url} if where else {}
-        sent: Sent = delivered(send, where or url, MESSAGE, network=network, **based)
+        sent: DeliveryResult = delivered(send, where or url, MESSAGE, network=network, **based)
         return sent.state
 
     return ask

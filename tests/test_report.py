@@ -14,11 +14,11 @@ import pytest
 from test_cli_reading import add_run, live
 from world import Asked, Takes, World, at
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli import summary
 from scheduler.cli.figures import amount, usd, why
 from scheduler.cli.main import main
-from scheduler.engine.delivery import Parcel
+from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import report
 from scheduler.store import run_counts
 from scheduler.store.database import Store, reader
@@ -143,7 +143,7 @@ def test_a_daemon_that_never_stopped_was_never_down(store: Store) -> None:
 def test_the_history_is_read_by_its_index(store: Store) -> None:
     plan = store.connection.execute("explain query plan " + run_counts.RUNS, (0, 1)).fetchall()
     assert [row["detail"] for row in plan if "run_finished" in row["detail"]]
-    letters = store.connection.execute("explain query plan " + run_counts.LETTERS, (0, 1)).fetchall()
+    letters = store.connection.execute("explain query plan " + run_counts.MESSAGES, (0, 1)).fetchall()
     assert [row["detail"] for row in letters if "outbox_channel" in row["detail"]]
     assert not [row["detail"] for row in letters if "TEMP B-TREE" in row["detail"]]
 
@@ -205,11 +205,11 @@ class Month:
     def _backup(self, asked: Asked) -> Any:
         return 1 if lot("backup", asked.at) < 0.1 else Takes("done", timedelta(minutes=4))
 
-    def _send(self, parcel: Parcel) -> Sent:
-        drawn = lot(parcel.channel.name, parcel.letter.key)
-        if parcel.channel.name == "hook" and drawn < 0.05:
-            return Sent("uncertain", "no answer within 20 s", None)
-        return Sent("delivered", "", None) if drawn > 0.02 else Sent("dead", "127.0.0.1 answered 400 Bad Request", None)
+    def _send(self, delivery: Delivery) -> DeliveryResult:
+        drawn = lot(delivery.channel.name, delivery.message.key)
+        if delivery.channel.name == "hook" and drawn < 0.05:
+            return DeliveryResult("uncertain", "no answer within 20 s")
+        return DeliveryResult("delivered") if drawn > 0.02 else DeliveryResult("dead", "127.0.0.1 answered 400 Bad Request")
 
 
 AS_IT_READS = """\

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from world import Takes, World, at
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.store.database import Store, reader
@@ -179,7 +179,7 @@ def test_what_is_still_to_be_delivered_is_told_by_channel(play: Play) -> None:
     world = play(
         hook + CONFIG.replace("deliver: log", "deliver: hook"),
         scripts={"ops": lambda asked: "The disk is full."},
-        sends=lambda parcel: Sent("retry", "no route", None),
+        sends=lambda _: DeliveryResult("retry", "no route"),
     )
     world.run(seconds=10)
     assert snapshot(world)["outbox"] == [{"channel": "hook", "pending": 1, "dead": 0, "oldest_at": "2026-03-02T08:00:00Z"}]

@@ -10,7 +10,7 @@ from servers.messages import message, refuses, says, tool
 from servers.scripted import Server, reply
 from test_story_models import KEY, config, decides, model
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import Cancel, Report
 from scheduler.model.outcome import Call, Ending, Failure, Outcome
@@ -286,11 +286,11 @@ def test_more_messages_than_can_be_sent_at_once_do_not_make_the_engine_spin(play
         for i in range(12)
     )
     world = play("agents:\n" + agents, scripts={f"a{i}": (lambda asked, i=i: f"ALERT {i}") for i in range(12)})
-    sent = world.letters._carry
-    world.letters._carry = lambda parcel: (sent(parcel)[0], timedelta(seconds=20))
+    sent = world.deliveries._carry
+    world.deliveries._carry = lambda delivery: (sent(delivery)[0], timedelta(seconds=20))
     for _ in range(5):
         again_at = world.engine.tick(world.clock.read())
-    assert len(world.letters.inflight()) == 4  # the share of one channel
+    assert len(world.deliveries.inflight()) == 4  # the share of one channel
     assert again_at > world.clock.now
 
 
@@ -304,11 +304,11 @@ agents:
 
 
 def test_an_alert_is_told_again_after_its_window_though_an_older_message_is_held(play):
-    state = {"s": Sent("uncertain", "timed out", None)}
-    world = play(TG, scripts={"ops": lambda asked: "ALERT disk full"}, sends=lambda parcel: state["s"])
+    state = {"s": DeliveryResult("uncertain", "timed out")}
+    world = play(TG, scripts={"ops": lambda asked: "ALERT disk full"}, sends=lambda _: state["s"])
     world.run(hours=1)
     assert world.rows()[0]["delivery"]["state"] == "held"
-    state["s"] = Sent("delivered", "", None)
+    state["s"] = DeliveryResult("delivered")
     world.run(days=5)
     assert [t for *_, t in world.said], world.story()
 
@@ -398,8 +398,8 @@ def test_a_reload_leaves_a_provider_that_wants_rest_alone(play):
 
 
 def test_waiting_parts_behind_a_held_one_end_some_day(play):
-    def sends(parcel):
-        return Sent("uncertain", "t", None) if parcel.letter.part == 1 else Sent("delivered", "", None)
+    def sends(delivery):
+        return DeliveryResult("uncertain", "t") if delivery.message.part == 1 else DeliveryResult("delivered")
 
     world = play(TG, scripts={"ops": lambda asked: "ALERT " + "word " * 2000}, sends=sends)
     world.run(days=40)
@@ -426,8 +426,11 @@ def test_one_hanging_channel_does_not_hold_up_another(play):
         to = "slow" if i < 8 else "log"
         cfg += f'  a{i}: {{runner: {{kind: command, argv: [x]}}, heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: {to}}}}}\n'
     world = play(cfg, scripts={f"a{i}": (lambda asked, i=i: f"ALERT {i}") for i in range(9)})
-    sent = world.letters._carry
-    world.letters._carry = lambda parcel: (sent(parcel)[0], timedelta(seconds=30 if parcel.channel.name == "slow" else 0))
+    sent = world.deliveries._carry
+    world.deliveries._carry = lambda delivery: (
+        sent(delivery)[0],
+        timedelta(seconds=30 if delivery.channel.name == "slow" else 0),
+    )
     for _ in range(4):
         world.engine.tick(world.clock.read())
     assert any(name == "a8" for _, name, _ in world.said)

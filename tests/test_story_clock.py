@@ -13,7 +13,7 @@ from test_story_explain import day, told
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.engine import plan_sync
 from scheduler.engine.tick import Tick
 from scheduler.model.events import Closed, TakenBack
@@ -244,7 +244,7 @@ def test_no_wake_expires_within_an_hour_in_which_the_clock_may_be_wrong(play: Pl
 def test_no_message_is_given_up_within_an_hour_in_which_the_clock_may_be_wrong(play: Play, way: str, sent: Any) -> None:
     world = play(agent(interval="30d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
     world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda parcel: Sent(sent, "down", None)
+    world.sends = lambda _: DeliveryResult(sent, "down")
     world.run(minutes=2)
     _far_ahead(world, way)
     world.run(minutes=58)

@@ -14,7 +14,7 @@ import pytest
 from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import LOOKS_AT_ONCE, Reading
 from scheduler.engine.pending_runs import Cancel
@@ -90,7 +90,7 @@ def test_a_clock_set_back_does_not_hold_up_a_message(play) -> None:
     world = play(agent(interval="1d", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
     down = [True]
-    world.sends = lambda parcel: Sent("retry", "down", None) if down[0] else Sent("delivered", "", None)
+    world.sends = lambda _: DeliveryResult("retry", "down") if down[0] else DeliveryResult("delivered")
     world.run(minutes=1)
     world.clock.now -= timedelta(days=3)
     down[0] = False
@@ -110,7 +110,7 @@ def test_a_clock_set_back_does_not_hold_up_the_reminder_of_a_failure(play) -> No
 def test_a_clock_set_back_does_not_keep_a_held_message_for_ever(play) -> None:
     world = play(agent(interval="7d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
     world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda parcel: Sent("uncertain", "no answer", None)
+    world.sends = lambda _: DeliveryResult("uncertain", "no answer")
     world.run(minutes=1)
     world.clock.now -= timedelta(days=365)
     world.run(hours=25)
@@ -571,7 +571,7 @@ def test_a_message_that_is_still_to_be_sent_is_not_trimmed_away_with_its_run(pla
     world = play("history: {runs: 10}\n" + agent(interval="5m", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM if len(world.asked) == 1 else QUIET
     away = [True]
-    world.sends = lambda parcel: Sent("retry", "503", None) if away[0] else Sent("delivered", "", None)
+    world.sends = lambda _: DeliveryResult("retry", "503") if away[0] else DeliveryResult("delivered")
     world.run(hours=8)
     rows = world.rows("ops")
     assert len(rows) < 97

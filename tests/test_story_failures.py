@@ -12,7 +12,7 @@ import pytest
 from test_story_slots import agent, job
 from world import Takes, World, at
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.model.events import Closed
 from scheduler.store import entries
 from scheduler.system.process import Ended
@@ -373,7 +373,7 @@ def test_an_alarm_is_told_once_though_it_is_said_at_every_beat(play: Play) -> No
 def test_a_message_is_kept_until_its_channel_takes_it_and_the_agent_is_asked_once(play: Play) -> None:
     world = play(agent(interval="1d", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda parcel: Sent("retry" if world.clock.now < at("2026-03-02 08:45") else "delivered", "down", None)
+    world.sends = lambda _: DeliveryResult("retry" if world.clock.now < at("2026-03-02 08:45") else "delivered", "down")
     world.run(hours=3)
     assert [text for _, _, text in world.said] == [ALARM]
     assert len(world.asked) == 1
@@ -383,7 +383,7 @@ def test_a_message_is_kept_until_its_channel_takes_it_and_the_agent_is_asked_onc
 def test_a_message_nobody_takes_is_dead_after_a_day_and_may_be_said_again(play: Play) -> None:
     world = play(agent(interval="12h", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda parcel: Sent("retry", "down", None)
+    world.sends = lambda _: DeliveryResult("retry", "down")
     world.run(hours=49)
     states = [row["delivery"]["state"] for row in world.rows()]
     assert states == ["dropped", "none", "dropped", "none", "pending"]
@@ -395,10 +395,10 @@ def test_a_message_nobody_takes_is_dead_after_a_day_and_may_be_said_again(play: 
 def test_a_crash_after_the_answer_does_not_ask_again_and_the_message_still_goes_out(play: Play) -> None:
     world = play(agent(interval="1d", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
-    world.sends = lambda parcel: Sent("retry", "down", None)
+    world.sends = lambda _: DeliveryResult("retry", "down")
     world.run(seconds=10)
     world.off(minutes=3)
-    world.sends = lambda parcel: Sent("delivered", "", None)
+    world.sends = lambda _: DeliveryResult("delivered")
     world.run(minutes=10)
     assert (len(world.asked), [text for _, _, text in world.said]) == (1, [ALARM])
 
@@ -408,9 +408,9 @@ def test_a_crash_while_sending_is_uncertain_and_sent_again_under_the_same_key(pl
     keys: list[str] = []
     world.scripts["ops"] = lambda asked: ALARM
 
-    def send(parcel: object) -> Sent:
-        keys.append(parcel.letter.key)  # type: ignore[attr-defined]
-        return Sent("delivered", "", None)
+    def send(delivery: object) -> DeliveryResult:
+        keys.append(delivery.message.key)  # type: ignore[attr-defined]
+        return DeliveryResult("delivered")
 
     world.sends = send
     world.engine.tick(world.clock.read())
@@ -429,9 +429,9 @@ def test_a_channel_that_holds_what_is_uncertain_does_not_send_it_twice(play: Pla
     world.scripts["ops"] = lambda asked: ALARM
     sent: list[object] = []
 
-    def send(parcel: object) -> Sent:
-        sent.append(parcel)
-        return Sent("uncertain", "no answer", None)
+    def send(delivery: object) -> DeliveryResult:
+        sent.append(delivery)
+        return DeliveryResult("uncertain", "no answer")
 
     world.sends = send
     world.run(hours=5)

@@ -14,9 +14,9 @@ from servers import telegram
 from servers.telegram import Telegram, refusal
 from world import World, by_hand
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.load import load
-from scheduler.engine.delivery import Parcel
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
 from scheduler.model.events import NoTarget
@@ -46,10 +46,10 @@ def sent() -> list[tuple[str, str]]:
 def world(play: Play, sent: list[tuple[str, str]]) -> World:
     world = play(config(), scripts={"ops": lambda asked: "Disk full"})
 
-    def send(parcel: Parcel) -> Sent:
-        assert parcel.channel.url
-        sent.append((parcel.channel.url.reveal(), parcel.letter.text))
-        return Sent("delivered", "", None)
+    def send(delivery: Delivery) -> DeliveryResult:
+        assert delivery.channel.url
+        sent.append((delivery.channel.url.reveal(), delivery.message.text))
+        return DeliveryResult("delivered")
 
     world.sends = send
     return world
@@ -115,7 +115,7 @@ def test_the_last_is_known_after_a_restart(world: World, sent: list[tuple[str, s
 
 
 def test_a_message_that_waits_keeps_whom_it_was_written_for(world: World, sent: list[tuple[str, str]]) -> None:
-    send, world.sends = world.sends, lambda parcel: Sent("retry", "down", None)
+    send, world.sends = world.sends, lambda _: DeliveryResult("retry", "down")
     spoke(world, "7")
     world.run(seconds=5)
     spoke(world, "8")
@@ -159,7 +159,7 @@ def test_a_last_whose_channel_is_gone_leads_nowhere_and_not_to_who_spoke_before(
 
 @pytest.mark.parametrize("url", ["https://chat.example.org/to/all", None])
 def test_a_message_is_not_sent_elsewhere_when_its_channel_has_changed(world: World, sent: list[Any], url: str | None) -> None:
-    send, world.sends = world.sends, lambda parcel: Sent("retry", "down", None)
+    send, world.sends = world.sends, lambda _: DeliveryResult("retry", "down")
     spoke(world, "7")
     world.run(seconds=5)
     world.sends = send
@@ -381,8 +381,8 @@ def test_a_channel_that_one_person_refuses_is_not_dead_for_the_others(world: Wor
     failing(world, deliver="last", channels=boss)
     takes = world.sends
 
-    def send(parcel: Parcel) -> Sent:
-        return Sent("dead", "blocked", None) if "to/7" in parcel.channel.url.reveal() else takes(parcel)
+    def send(delivery: Delivery) -> DeliveryResult:
+        return DeliveryResult("dead", "blocked") if "to/7" in delivery.channel.url.reveal() else takes(delivery)
 
     world.sends = send
     spoke(world, "7")

@@ -17,9 +17,9 @@ from test_metrics import Page
 from test_story_slots import agent, job
 from world import World, at, by_hand
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.effective import effective
-from scheduler.engine.delivery import Parcel
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.outbox_requests import SendAgain
 from scheduler.engine.pending_runs import Report
 from scheduler.insight.status_data import snapshot
@@ -33,8 +33,8 @@ channels:
   hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}
   other: {kind: webhook, url: "http://127.0.0.1:1/y", allow_private: true}
 """
-REFUSED = Sent("dead", "127.0.0.1 answered 400 Bad Request", None)
-TAKEN = Sent("delivered", "", None)
+REFUSED = DeliveryResult("dead", "127.0.0.1 answered 400 Bad Request")
+TAKEN = DeliveryResult("delivered")
 
 
 def ended(code: int, errors: str = "", output: str = "") -> Ended:
@@ -266,13 +266,13 @@ def alarm(world: World) -> None:
     world.scripts["ops"] = lambda asked: f"ALERT: number {len(world.asked)}"
 
 
-def answering(answers: dict[str, Sent], heard: list[tuple[str, str]]) -> Callable[[Parcel], Sent]:
+def answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
     """Channels that answer so; what they took is noted."""
 
-    def send(parcel: Parcel) -> Sent:
-        sent = answers.get(parcel.channel.name, TAKEN)
+    def send(delivery: Delivery) -> DeliveryResult:
+        sent = answers.get(delivery.channel.name, TAKEN)
         if sent is TAKEN:
-            heard.append((parcel.channel.name, parcel.letter.text.splitlines()[0]))
+            heard.append((delivery.channel.name, delivery.message.text.splitlines()[0]))
         return sent
 
     return send
@@ -362,9 +362,9 @@ def test_a_channel_that_is_dead_is_still_told_elsewhere_once_over_a_restart(play
 def test_a_message_to_a_channel_that_is_gone_is_told_elsewhere(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
-    world.sends = lambda parcel: Sent("retry", "down", None)
+    world.sends = lambda _: DeliveryResult("retry", "down")
     world.run(minutes=3)
-    world.sends = lambda parcel: TAKEN
+    world.sends = lambda _: TAKEN
     world.reload(HOOKS.replace("  hook:", "  hook2:") + agent(deliver="other"))
     world.run(minutes=10)
     assert [notice[0] for notice in notices(world)] == ["undelivered hook"]
@@ -437,7 +437,7 @@ def test_a_channel_that_is_down_for_a_day_is_told_elsewhere_once_and_does_not_as
 def test_a_notice_that_waits_does_not_hold_up_what_its_run_says_on_the_same_channel(play: Play) -> None:
     channels = "channels: {guild: 'discord://42/abc'}\n"
     world = play(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
-    world.sends = lambda parcel: Sent("retry", "down", None) if parcel.letter.notice else TAKEN
+    world.sends = lambda delivery: DeliveryResult("retry", "down") if delivery.message.notice else TAKEN
     world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "x" * 5000
     world.run(minutes=31)
     assert [len(text) for *_, text in world.said] == [2000, 2000, 1000]

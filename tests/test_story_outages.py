@@ -15,8 +15,8 @@ from test_story_notices import ended
 from test_story_slots import agent, job
 from world import World
 
-from scheduler.channels.message import Sent
-from scheduler.engine.delivery import Parcel
+from scheduler.channels.message import DeliveryResult
+from scheduler.engine.delivery import Delivery
 from scheduler.insight.status_data import snapshot
 
 Play = Callable[..., World]
@@ -242,8 +242,8 @@ def test_status_shows_the_outage_and_whether_it_was_reported(play: Play) -> None
 
 
 def test_a_provider_whose_channel_is_dead_is_reported_on_another(play: Play) -> None:
-    def send(parcel: Parcel) -> Sent:
-        return Sent("dead", "gone", None) if parcel.channel.name == "hook" else Sent("delivered", "", None)
+    def send(delivery: Delivery) -> DeliveryResult:
+        return DeliveryResult("dead", "gone") if delivery.channel.name == "hook" else DeliveryResult("delivered")
 
     with Models(lambda request: NO_KEY) as server:
         yaml = with_two_channels(fleet(server.url, "a", "b"))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from world import Takes, World
 
-from scheduler.channels.message import Sent
-from scheduler.engine.delivery import Parcel
+from scheduler.channels.message import DeliveryResult
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import LOOKS_AT_ONCE
 from scheduler.engine.outbox_requests import Drop, SendAgain
@@ -27,20 +27,25 @@ agents:
     heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: hook}
 """
 ALARM = {"ops": lambda asked: "The disk is full."}
-DOUBT, REFUSED, LATER, FINE = Sent("uncertain", "no answer", None), Sent("dead", "400", None), Sent("retry", "503", None), None
+DOUBT, REFUSED, LATER, FINE = (
+    DeliveryResult("uncertain", "no answer"),
+    DeliveryResult("dead", "400"),
+    DeliveryResult("retry", "503"),
+    None,
+)
 
 
 class Channel:
     """Answers each message as told, the last answer again and again, and keeps the keys that it saw."""
 
-    def __init__(self, *answers: Sent | None) -> None:
+    def __init__(self, *answers: DeliveryResult | None) -> None:
         self.answers = list(answers)
         self.keys: list[str] = []
 
-    def __call__(self, parcel: Parcel) -> Sent:
-        self.keys.append(parcel.letter.key)
+    def __call__(self, delivery: Delivery) -> DeliveryResult:
+        self.keys.append(delivery.message.key)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return answer or Sent("delivered", "", None)
+        return answer or DeliveryResult("delivered")
 
 
 def told(world: World) -> list[tuple[Any, ...]]:
@@ -61,7 +66,7 @@ def test_a_turn_without_a_message_to_send_writes_nothing_to_the_outbox(play: Pla
 
 
 @pytest.mark.parametrize(("first", "stood"), [(DOUBT, "held"), (REFUSED, "dead"), (LATER, "pending")])
-def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Play, first: Sent, stood: str) -> None:
+def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Play, first: DeliveryResult, stood: str) -> None:
     channel = Channel(first, FINE)
     world = play(CONFIG, scripts=ALARM, sends=channel)
     world.run(seconds=10)
@@ -147,7 +152,7 @@ def test_a_long_message_of_which_a_part_died_leaves_nothing_to_send_again_once_i
 
 
 @pytest.mark.parametrize("first", [DOUBT, REFUSED, LATER])
-def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: Sent) -> None:
+def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: DeliveryResult) -> None:
     channel = Channel(first, FINE)
     world = play(CONFIG, scripts=ALARM, sends=channel)
     world.run(seconds=10)
@@ -233,9 +238,9 @@ def test_two_runs_of_a_job_at_one_instant_by_different_triggers_both_arrive(play
     job = "cron:\n  measure: {every: 30m, command: measure, deliver: hook}\n"
     keys: list[str] = []
 
-    def sends(parcel: Parcel) -> Sent:
-        keys.append(parcel.letter.key)
-        return Sent("delivered", "", None)
+    def sends(delivery: Delivery) -> DeliveryResult:
+        keys.append(delivery.message.key)
+        return DeliveryResult("delivered")
 
     world = play(CONFIG[: CONFIG.index("agents:")] + job, sends=sends)
     world.scripts["measure"] = lambda asked: "91 %"
@@ -271,7 +276,7 @@ def test_what_has_waited_for_a_place_is_no_turn_that_began_late(
         TWELVE % concurrency,
         start="2026-03-02 07:59",
         scripts={f"job{number}": lambda asked: Takes("measured", run_takes) for number in range(12)},
-        sends=lambda parcel: Takes(Sent("delivered", "", None), sending_takes),
+        sends=lambda _: Takes(DeliveryResult("delivered"), sending_takes),
     )
     world.run(minutes=30)
     assert len(world.said) == 12
@@ -290,8 +295,8 @@ def test_more_than_a_turn_takes_are_not_as_many_turns_that_began_late(play: Play
 
 
 def test_a_message_that_could_not_begin_for_want_of_open_files_has_not_been_sent_and_is_tried_again(play: Play) -> None:
-    answers: list[Any] = [OSError(errno.EMFILE, "Too many open files"), Sent("delivered", "", None)]
-    world = play(CONFIG, scripts=ALARM, sends=lambda parcel: answers.pop(0))
+    answers: list[Any] = [OSError(errno.EMFILE, "Too many open files"), DeliveryResult("delivered")]
+    world = play(CONFIG, scripts=ALARM, sends=lambda _: answers.pop(0))
     world.run(minutes=5)
     assert delivery(world) == "delivered"
     assert answers == []

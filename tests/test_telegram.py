@@ -12,7 +12,7 @@ from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
 from waited import delivered
 
 from scheduler.channels import address
-from scheduler.channels.message import Message, Sent, State
+from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.channels.telegram import send
 
 MESSAGE = Message(
@@ -28,14 +28,14 @@ MESSAGE = Message(
 )
 
 
-def answered(*acts: Act, total: float = 30) -> Sent:
+def answered(*acts: Act, total: float = 30) -> DeliveryResult:
     with Telegram(list(acts)) as telegram:
         return delivered(send, URL, MESSAGE, total=total, base=telegram.url)
 
 
 def test_an_alert_arrives_once_and_as_it_was_said() -> None:
     with Telegram() as telegram:
-        assert delivered(send, URL, MESSAGE, base=telegram.url) == Sent("delivered", "", None)
+        assert delivered(send, URL, MESSAGE, base=telegram.url) == DeliveryResult("delivered")
     assert telegram.texts == ["The disk is full."]
 
 
@@ -75,7 +75,7 @@ def test_a_topic_is_written_to() -> None:
 )
 def test_what_is_no_url_of_a_chat_is_dead_and_not_shown(url: str) -> None:
     sent = delivered(send, url, MESSAGE)
-    assert sent == Sent("dead", address.NO_BOT, None)
+    assert sent == DeliveryResult("dead", address.NO_BOT)
 
 
 SECOND = timedelta(seconds=1)
@@ -107,8 +107,8 @@ LOST = "127.0.0.1 answered 200 without saying whether it took the message"
          "127.0.0.1 answered 302 Found: redirects are not followed; write the URL it leads to", None),
     ],
 )  # fmt: skip
-def test_each_answer_has_its_meaning(act: Act, state: State, error: str, wait: timedelta | None) -> None:
-    assert answered(act) == Sent(state, error, wait)
+def test_each_answer_has_its_meaning(act: Act, state: DeliveryOutcome, error: str, wait: timedelta | None) -> None:
+    assert answered(act) == DeliveryResult(state, error, wait)
 
 
 @pytest.mark.parametrize("act", [silence(), drip()])
@@ -120,7 +120,7 @@ def test_where_nobody_listens_it_is_tried_again() -> None:
     with Telegram() as telegram:
         gone = telegram.url
     sent = delivered(send, URL, MESSAGE, base=gone)
-    assert sent == Sent("retry", "127.0.0.1: no connection: Connection refused", None)
+    assert sent == DeliveryResult("retry", "127.0.0.1: no connection: Connection refused")
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:

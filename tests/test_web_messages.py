@@ -12,7 +12,7 @@ from living import CONFIG, TOKENS, Living
 from servers.scripted import Server, reply
 from world import Takes
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 
 CHIEF, READER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "opsman"))
 
@@ -22,7 +22,7 @@ def daemon(tmp_path: Path) -> Iterator[Living]:
     """`web` always has something to say, and nothing arrives."""
     channel = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
     with Living(tmp_path, channel + CONFIG.replace("deliver: log", "deliver: hook")) as living:
-        living.world.sends = lambda parcel: Sent("dead", "400", None)
+        living.world.sends = lambda delivery: DeliveryResult("dead", "400")
         living.world.scripts = {"web": lambda asked: f"web at {asked.at}", "ops": lambda asked: f"ops at {asked.at}"}
         living.do(lambda: living.world.run(minutes=30))
         living.do(living.world.settle)
@@ -42,22 +42,22 @@ def test_the_outbox_is_listed_as_far_as_a_token_goes(daemon: Living) -> None:
     assert daemon.get("/api/v1/outbox").status == 401
 
 
-def the_letter(daemon: Living, name: str) -> int:
+def message_for(daemon: Living, name: str) -> int:
     return next(each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"] if each["name"] == name)
 
 
 def test_a_message_is_sent_again(daemon: Living) -> None:
-    letter = the_letter(daemon, "web")
-    daemon.world.sends = lambda parcel: Sent("delivered", "", None)
-    answer = daemon.post(f"/api/v1/outbox/{letter}/retry", {}, CHIEF)
-    assert (answer.status, answer.data) == (200, {"message": letter, "channel": "hook"})
-    assert letter not in [each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"]]
+    message = message_for(daemon, "web")
+    daemon.world.sends = lambda delivery: DeliveryResult("delivered")
+    answer = daemon.post(f"/api/v1/outbox/{message}/retry", {}, CHIEF)
+    assert (answer.status, answer.data) == (200, {"message": message, "channel": "hook"})
+    assert message not in [each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"]]
 
 
 def test_a_message_is_dropped_once(daemon: Living) -> None:
-    letter = the_letter(daemon, "web")
-    assert daemon.post(f"/api/v1/outbox/{letter}/drop", None, CHIEF).data == {"message": letter, "channel": "hook"}
-    again = daemon.post(f"/api/v1/outbox/{letter}/drop", None, CHIEF)
+    message = message_for(daemon, "web")
+    assert daemon.post(f"/api/v1/outbox/{message}/drop", None, CHIEF).data == {"message": message, "channel": "hook"}
+    again = daemon.post(f"/api/v1/outbox/{message}/drop", None, CHIEF)
     assert (again.status, again.code) == (409, "dropped")
     runs = daemon.get("/api/v1/runs?name=web", READER).data["runs"]
     assert "dropped" in [run["delivery"]["state"] for run in runs]
@@ -65,12 +65,12 @@ def test_a_message_is_dropped_once(daemon: Living) -> None:
 
 @pytest.mark.parametrize("verb", ["retry", "drop"])
 def test_a_message_is_moved_only_by_whom_may(daemon: Living, verb: str) -> None:
-    letter = the_letter(daemon, "web")
-    tried = {token: daemon.post(f"/api/v1/outbox/{letter}/{verb}", {}, token).status for token in (READER, OPSMAN)}
+    message = message_for(daemon, "web")
+    tried = {token: daemon.post(f"/api/v1/outbox/{message}/{verb}", {}, token).status for token in (READER, OPSMAN)}
     assert set(tried.values()) == {403}
     assert daemon.post(f"/api/v1/outbox/99/{verb}", {}, CHIEF).status == 404
     assert daemon.post(f"/api/v1/outbox/x/{verb}", {}, CHIEF).status == 404
-    assert daemon.post(f"/api/v1/outbox/{letter}/{verb}", {"all": True}, CHIEF).status == 400
+    assert daemon.post(f"/api/v1/outbox/{message}/{verb}", {"all": True}, CHIEF).status == 400
 
 
 def test_a_run_in_progress_is_cancelled(daemon: Living) -> None:

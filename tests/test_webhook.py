@@ -13,7 +13,7 @@ from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, sile
 from waited import delivered
 
 from heartbeat.runners.errors import retry_after
-from scheduler.channels.message import Message, Sent, State, split
+from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message, split
 from scheduler.channels.webhook import send
 from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
@@ -45,7 +45,7 @@ def at(server: Server, rest: str = "/hook", host: str = "127.0.0.1") -> str:
     return f"http://{host}:{server.port}{rest}"
 
 
-def post(url: str, **more: Any) -> Sent:
+def post(url: str, **more: Any) -> DeliveryResult:
     return delivered(send, url, MESSAGE, **more)
 
 
@@ -72,7 +72,7 @@ def entry(address: str, port: int) -> tuple[Any, ...]:
 
 def test_a_message_is_posted_as_json_with_its_key(start: Start) -> None:
     server = start(OK)
-    assert post(at(server, "/hook?to=ops")) == Sent("delivered", "", None)
+    assert post(at(server, "/hook?to=ops")) == DeliveryResult("delivered")
     asked = server.requests[0]
     assert (asked.method, asked.path) == ("POST", "/hook?to=ops")
     assert asked.headers["host"] == f"127.0.0.1:{server.port}"
@@ -123,9 +123,9 @@ def test_a_path_of_other_letters_is_encoded(start: Start) -> None:
         ("699 X", "dead", "answered 699"),
     ],
 )
-def test_each_status_has_its_meaning(start: Start, status: str, state: State, said: str) -> None:
+def test_each_status_has_its_meaning(start: Start, status: str, state: DeliveryOutcome, said: str) -> None:
     server = start(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
-    assert post(at(server, "/canary")) == Sent(state, f"127.0.0.1 {said}" if said else "", None)
+    assert post(at(server, "/canary")) == DeliveryResult(state, f"127.0.0.1 {said}" if said else "")
 
 
 def test_a_redirect_is_not_followed(start: Start) -> None:
@@ -171,7 +171,7 @@ def test_a_busy_receiver_says_when(start: Start) -> None:
 
 
 def test_a_receiver_that_never_answers_leaves_it_uncertain(start: Start) -> None:
-    assert post(at(start(silence()), "/canary"), total=0.3) == Sent("uncertain", "127.0.0.1: no answer within 0.3 s", None)
+    assert post(at(start(silence()), "/canary"), total=0.3) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.3 s")
 
 
 def test_a_receiver_that_drips_its_answer_is_given_no_more_than_the_total(start: Start) -> None:
@@ -181,23 +181,23 @@ def test_a_receiver_that_drips_its_answer_is_given_no_more_than_the_total(start:
                 return
             connection.send(bytes([byte]))
 
-    assert post(at(start(drip)), total=0.4) == Sent("uncertain", "127.0.0.1: no answer within 0.4 s", None)
+    assert post(at(start(drip)), total=0.4) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.4 s")
 
 
 def test_a_receiver_that_hangs_up_leaves_it_uncertain(start: Start) -> None:
     server = start(hang_up())
-    assert post(at(server, "/canary")) == Sent(
-        "uncertain", "127.0.0.1: it closed the connection before its answer was complete", None
+    assert post(at(server, "/canary")) == DeliveryResult(
+        "uncertain", "127.0.0.1: it closed the connection before its answer was complete"
     )
 
 
 def test_a_receiver_that_breaks_the_connection_leaves_it_uncertain(start: Start) -> None:
-    assert post(at(start(reset()))) == Sent("uncertain", "127.0.0.1: it broke the connection", None)
+    assert post(at(start(reset()))) == DeliveryResult("uncertain", "127.0.0.1: it broke the connection")
 
 
 def test_an_answer_that_is_not_http_is_uncertain_and_not_repeated_to_us(start: Start) -> None:
     server = start(b"SSH-2.0-canary\r\n\r\n")
-    assert post(at(server)) == Sent("uncertain", "127.0.0.1: it ended without a proper HTTP answer", None)
+    assert post(at(server)) == DeliveryResult("uncertain", "127.0.0.1: it ended without a proper HTTP answer")
 
 
 def test_of_an_endless_body_only_64_kib_are_read(start: Start) -> None:
@@ -233,12 +233,12 @@ def test_endless_headers_are_cut(start: Start) -> None:
 def test_where_nobody_listens_it_is_tried_again() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-    assert post(f"http://127.0.0.1:{port}/canary") == Sent("retry", "127.0.0.1: no connection: Connection refused", None)
+    assert post(f"http://127.0.0.1:{port}/canary") == DeliveryResult("retry", "127.0.0.1: no connection: Connection refused")
 
 
 def test_a_name_that_is_not_known_is_tried_again() -> None:
     sent = post("http://hook.example/canary", resolve=Resolver([]))
-    assert sent == Sent("retry", "hook.example: its name cannot be resolved", None)
+    assert sent == DeliveryResult("retry", "hook.example: its name cannot be resolved")
 
 
 def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
@@ -250,7 +250,7 @@ def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
 
     sent = post("http://hook.example/canary", resolve=hang, total=0.1)
     over.set()
-    assert sent == Sent("retry", "hook.example: its name was not resolved in time", None)
+    assert sent == DeliveryResult("retry", "hook.example: its name was not resolved in time")
 
 
 def test_the_next_address_is_tried_when_one_is_dead(start: Start) -> None:
@@ -355,7 +355,7 @@ def test_a_private_address_is_fine_where_the_config_allows_it(start: Start) -> N
 )
 def test_what_is_no_http_url_is_dead_and_not_shown(url: str) -> None:
     sent = post(url, resolve=Resolver())
-    assert sent == Sent("dead", "its address is none that can be posted to; write http(s)://host[:port]/path", None)
+    assert sent == DeliveryResult("dead", "its address is none that can be posted to; write http(s)://host[:port]/path")
 
 
 def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 from waited import with_http
 
 from heartbeat.runners import Resources
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.load import load
 from scheduler.config.build.today import Today
 from scheduler.engine import delivery
-from scheduler.engine.delivery import Parcel
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
@@ -139,7 +139,7 @@ class World:
     start: str = "2026-03-02 08:00"
     scripts: dict[str, Script] = field(default_factory=dict)
     prechecks: dict[str, Script] = field(default_factory=dict)
-    sends: Callable[[Parcel], Sent | Takes] = lambda parcel: Sent("delivered", "", None)
+    sends: Callable[[Delivery], DeliveryResult | Takes] = lambda _: DeliveryResult("delivered")
     environ: dict[str, str] = field(default_factory=dict)
     reserve: int = 4096  # bytes; hardly any story needs it whole
     places: Callable[[int], int] = lambda wanted: wanted  # how many of so many runs the system has room for
@@ -166,9 +166,9 @@ class World:
         self.store.reserve.size = self.reserve
         self.inbox = Inbox(lambda: None)
         self.runs = Inline(self.clock, self._carry)
-        self.letters = Inline(self.clock, self._send)
+        self.deliveries = Inline(self.clock, self._send)
         self.engine = Engine(
-            self.store, self.plan(strict=False), self.runs, self.letters, self.inbox,
+            self.store, self.plan(strict=False), self.runs, self.deliveries, self.inbox,
             [self.events.append], f"life{self.lives}", random.Random(7), self.places,
         )  # fmt: skip
         boot = Boot(f"life{self.lives}", 4000 + self.lives, "0", tzdata)
@@ -194,7 +194,7 @@ class World:
         end = self.clock.now + timedelta(**time)
         while True:
             again_at = self.engine.tick(self.clock.read())
-            ends = [ending for ending in (self.runs.next_end(), self.letters.next_end()) if ending is not None]
+            ends = [ending for ending in (self.runs.next_end(), self.deliveries.next_end()) if ending is not None]
             following = max(min([again_at, *ends]), self.clock.now)
             if following >= end:
                 break
@@ -208,7 +208,7 @@ class World:
         """Take turns until nothing more happens at this very instant."""
         for _ in range(50):
             again_at = self.engine.tick(self.clock.read())
-            if again_at > self.clock.now and not self.runs.results() and not self.letters.results():
+            if again_at > self.clock.now and not self.runs.results() and not self.deliveries.results():
                 return
         raise AssertionError("the engine does not come to rest")
 
@@ -293,19 +293,19 @@ class World:
         except Exception as surprise:  # noqa: BLE001 (as an executor does)
             return surprise, took
 
-    def _send(self, parcel: Parcel) -> tuple[Sent, timedelta]:
-        answer = by_hand(parcel) if parcel.channel.kind == "log" else self.sends(parcel)
+    def _send(self, outgoing: Delivery) -> tuple[DeliveryResult, timedelta]:
+        answer = by_hand(outgoing) if outgoing.channel.kind == "log" else self.sends(outgoing)
         if isinstance(answer, BaseException):  # as an executor says it
             return answer, timedelta()
         sent, took = (answer.answer, answer.time) if isinstance(answer, Takes) else (answer, timedelta())
         if sent.state == "delivered":
-            self.said.append((self.clock.now, parcel.letter.name, parcel.letter.text))
+            self.said.append((self.clock.now, outgoing.message.name, outgoing.message.text))
         return sent, took
 
 
-def by_hand(parcel: Parcel) -> Sent:
+def by_hand(outgoing: Delivery) -> DeliveryResult:
     """Send a message by the real transport of its channel."""
-    return LOOP.run_until_complete(with_http(lambda http: delivery.send(parcel, Children("test").start, http)))
+    return LOOP.run_until_complete(with_http(lambda http: delivery.send(outgoing, Children("test").start, http)))
 
 
 def _ended(answer: Any) -> Ended:

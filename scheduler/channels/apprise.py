@@ -9,7 +9,7 @@ from functools import cache
 from apprise import Apprise, AppriseAsset, NotifyBase, NotifyFormat, NotifyType, PersistentStoreMode
 
 from heartbeat.threads import in_daemon_thread
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.model.settings import Network
 from scheduler.net import proxies
 
@@ -33,7 +33,7 @@ def limit(url: str) -> int:
     return max(int(service.body_maxlen), 2)
 
 
-async def send(url: str, message: Message, network: Network, *, total: float = TOTAL) -> Sent:
+async def send(url: str, message: Message, network: Network, *, total: float = TOTAL) -> DeliveryResult:
     """Send `message` once as plain text; waits for at most `total` seconds, then nobody knows whether it arrived.
 
     Apprise opens its own connections, through the proxies of `network`: no address is refused to it, and of a refusal the
@@ -41,10 +41,10 @@ async def send(url: str, message: Message, network: Network, *, total: float = T
     """
     service = _service(url)
     if service is None:
-        return Sent("dead", "Apprise knows no service of this URL", None)
+        return DeliveryResult("dead", "Apprise knows no service of this URL")
     name = str(service.service_name)
     if len(_under_way) >= HANGING:
-        return Sent("retry", f"{HANGING} earlier messages to services of Apprise still hang", None)
+        return DeliveryResult("retry", f"{HANGING} earlier messages to services of Apprise still hang")
     proxies.set_for_libraries(network)
     asking = asyncio.ensure_future(in_daemon_thread(_ask, service, message))
     _under_way.add(asking)
@@ -53,8 +53,8 @@ async def send(url: str, message: Message, network: Network, *, total: float = T
         async with asyncio.timeout(total):
             yes = await asyncio.shield(asking)
     except TimeoutError:
-        return Sent("uncertain", f"{name} did not answer in time", None)
-    return Sent("delivered", "", None) if yes else Sent("retry", f"{name} did not take the message", None)
+        return DeliveryResult("uncertain", f"{name} did not answer in time")
+    return DeliveryResult("delivered") if yes else DeliveryResult("retry", f"{name} did not take the message")
 
 
 def _ask(service: NotifyBase, message: Message) -> bool:

@@ -6,13 +6,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from heartbeat.runners import Start
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import shown
 
 TOTAL = timedelta(seconds=30)
 
 
-async def send(argv: tuple[str, ...], folder: Path, message: Message, start: Start, *, total: timedelta = TOTAL) -> Sent:
+async def send(
+    argv: tuple[str, ...], folder: Path, message: Message, start: Start, *, total: timedelta = TOTAL
+) -> DeliveryResult:
     """Hand `message` once to a program that is started in `folder`; waits for at most `total`.
 
     No word of the message is ever in `argv`. Beside the text it is told whose it is, and HEARTBEATD_KEY, which is the same when
@@ -22,13 +24,15 @@ async def send(argv: tuple[str, ...], folder: Path, message: Message, start: Sta
     ended = await start(argv, stdin=message.text.encode(errors="replace"), env=about, cwd=folder, timeout=total)
     said = shown(ended.errors.decode(errors="replace").strip(), ())
     if ended.exit_code is None:
-        return Sent("retry", ended.problem or "it was not started, for the daemon stops", None)
+        return DeliveryResult("retry", ended.problem or "it was not started, for the daemon stops")
     if ended.ended_by is not None:
         late = f"did not end within {total.total_seconds():.0f} s"
-        return Sent("uncertain", _told(argv, late if ended.ended_by == "timeout" else "was ended with the daemon", said), None)
+        return DeliveryResult(
+            "uncertain", _told(argv, late if ended.ended_by == "timeout" else "was ended with the daemon", said)
+        )
     if ended.problem is None and ended.exit_code == 0:
-        return Sent("delivered", "", None)
-    return Sent("retry", _told(argv, ended.problem or f"ended with exit code {ended.exit_code}", said), None)
+        return DeliveryResult("delivered")
+    return DeliveryResult("retry", _told(argv, ended.problem or f"ended with exit code {ended.exit_code}", said))
 
 
 def _told(argv: tuple[str, ...], what: str, said: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.channels.post import HttpOptions, judge, post
 
 Beat = Literal["start", "success", "fail"]
@@ -13,14 +13,14 @@ Beat = Literal["start", "success", "fail"]
 PATHS: dict[Beat, str] = {"start": "/start", "success": "", "fail": "/fail"}
 
 
-async def send(url: str, beat: Beat, problem: str | None, options: HttpOptions) -> Sent:
+async def send(url: str, beat: Beat, problem: str | None, options: HttpOptions) -> DeliveryResult:
     """Ping once: `url` itself for a success, with /start or /fail at the end of its path for the others.
 
     The body is JSON: the beat, and the problem if there is one. https://healthchecks.io/docs/http_api/
     """
     content = {"beat": beat} | ({"problem": problem} if problem else {})
     answer = await post(_address(url, PATHS[beat]), content, options)
-    return answer if isinstance(answer, Sent) else judge(answer)
+    return answer if isinstance(answer, DeliveryResult) else judge(answer)
 
 
 def _address(url: str, path: str) -> str:

@@ -8,14 +8,14 @@ from heartbeat.runners.redaction import parts_of
 from scheduler.channels import address
 from scheduler.channels.address import Hook
 from scheduler.channels.limits import DISCORD as LIMIT
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import Answer, HttpOptions, judge, post, seconds, shown
 
 BASE = "https://discord.com"
 SUPPRESS_EMBEDS = 1 << 2
 
 
-async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> Sent:
+async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> DeliveryResult:
     """Send `message` once to the webhook of a discord:// URL; `base` replaces Discord's own server.
 
     Nobody is mentioned, no link is previewed, and none can hide behind other words. Discord knows no key to tell a repeat by.
@@ -23,10 +23,10 @@ async def send(url: str, message: Message, options: HttpOptions, *, base: str | 
     try:
         hook = address.hook(url)
     except ValueError as error:
-        return Sent("dead", str(error), None)
+        return DeliveryResult("dead", str(error))
     server = base or hook.base or BASE
     answer = await post(_execute(hook, server), _content(message), options)
-    return answer if isinstance(answer, Sent) else _judge(answer, [hook.token, *parts_of(server, all_of_it=True)])
+    return answer if isinstance(answer, DeliveryResult) else _judge(answer, [hook.token, *parts_of(server, all_of_it=True)])
 
 
 def _execute(hook: Hook, server: str) -> str:
@@ -47,9 +47,9 @@ def _plain(text: str) -> str:
     return escaped if len(escaped) <= LIMIT else text.replace("](", "]\N{FULLWIDTH LEFT PARENTHESIS}")
 
 
-def _judge(answer: Answer, secrets: list[str]) -> Sent:
+def _judge(answer: Answer, secrets: list[str]) -> DeliveryResult:
     """`wait=true` has Discord answer with the message that it made; its refusals say why in the body."""
     told = answer.told()
     if answer.status == 200 and "id" not in told:
-        return Sent("uncertain", f"{answer.host} answered 200 without the message that it made", None)
+        return DeliveryResult("uncertain", f"{answer.host} answered 200 without the message that it made")
     return judge(answer, said=shown(told.get("message"), secrets), wait=seconds(told.get("retry_after")))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-State = Literal["delivered", "retry", "uncertain", "dead"]
+DeliveryOutcome = Literal["delivered", "retry", "uncertain", "dead"]
 
 BORDERS = ("\n\n", "\n", " ")
 
@@ -27,7 +27,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DeliveryResult:
     """What became of one attempt.
 
     `delivered`: accepted. `retry`: surely not accepted, may be later; not before `retry_after` if the receiver said so
@@ -35,9 +35,9 @@ class Sent:
     empty when delivered.
     """
 
-    state: State
-    error: str
-    retry_after: timedelta | None
+    state: DeliveryOutcome
+    error: str = ""
+    retry_after: timedelta | None = None
 
 
 def split(text: str, limit: int) -> list[str]:

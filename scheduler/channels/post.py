@@ -12,7 +12,7 @@ from typing import Any
 
 from heartbeat.runners.errors import LONGEST_WAIT, Trouble, phrase, retry_after
 from heartbeat.runners.redaction import Veil
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.net.address_guard import AddressRefused
 from scheduler.net.http_client import HttpClient, take_apart
 
@@ -49,7 +49,7 @@ class Answer:
 
 async def post(
     url: str, content: Mapping[str, Any], options: HttpOptions, headers: Mapping[str, str] | None = None
-) -> Answer | Sent:
+) -> Answer | DeliveryResult:
     """Post `content` as JSON to `url` once, following no redirect; what became of the message if there was no answer.
 
     Only http and https. Takes `options.seconds` at most and raises nothing of the network.
@@ -57,19 +57,19 @@ async def post(
     try:
         host = take_apart(url).host
     except Trouble as trouble:
-        return Sent("dead", str(trouble), None)
+        return DeliveryResult("dead", str(trouble))
     sent = {"user-agent": f"heartbeatd/{_version()}"} | dict(headers or {})
     body = json.dumps(content).encode()
     try:
         reply = await options.http.deliver(url, sent, body, options.seconds, allow_private=options.allow_private)
     except AddressRefused as refused:
-        return Sent("dead", str(refused), None)
+        return DeliveryResult("dead", str(refused))
     except Trouble as trouble:  # before its head has left it is surely not there, after that nobody knows
-        return Sent("retry" if trouble.answer.unheard else "uncertain", f"{host}: {trouble}", None)
+        return DeliveryResult("retry" if trouble.answer.unheard else "uncertain", f"{host}: {trouble}")
     return Answer(host, reply.status, reply.headers, reply.body)
 
 
-def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> Sent:
+def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> DeliveryResult:
     """What an answer's status means for the message.
 
     `said` is what the receiver's body gives as the reason, fit to be shown; `wait` what it asks for before the next attempt,
@@ -77,13 +77,13 @@ def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> S
     """
     status = answer.status
     if 200 <= status < 300:
-        return Sent("delivered", "", None)
+        return DeliveryResult("delivered")
     error = f"{answer.host} answered {status} {phrase(status)}".rstrip() + (f": {said}" if said else "")
     if status in (408, 429) or 500 <= status < 600:
-        return Sent("retry", error, wait if wait is not None else retry_after(answer.headers))
+        return DeliveryResult("retry", error, wait if wait is not None else retry_after(answer.headers))
     if 300 <= status < 400:
-        return Sent("dead", f"{error}: redirects are not followed; write the URL it leads to", None)
-    return Sent("dead", error, None)
+        return DeliveryResult("dead", f"{error}: redirects are not followed; write the URL it leads to")
+    return DeliveryResult("dead", error)
 
 
 def shown(text: object, secrets: Iterable[str]) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 from heartbeat.runners.redaction import parts_of
 from scheduler.channels import address
 from scheduler.channels.address import Bot
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import Answer, HttpOptions, judge, post, seconds, shown
 
 BASE = "https://api.telegram.org"
 
 
-async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> Sent:
+async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> DeliveryResult:
     """Send `message` once as plain text to the chat of a tgram:// URL; `base` replaces Telegram's own server.
 
     No markup is read from the text and no link in it is previewed. Telegram knows no key to tell a repeat by.
@@ -22,9 +22,9 @@ async def send(url: str, message: Message, options: HttpOptions, *, base: str | 
     try:
         bot = address.bot(url)
     except ValueError as error:
-        return Sent("dead", str(error), None)
+        return DeliveryResult("dead", str(error))
     answer = await post(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), options)
-    return answer if isinstance(answer, Sent) else _judge(answer, [bot.token, *parts_of(base or "", all_of_it=True)])
+    return answer if isinstance(answer, DeliveryResult) else _judge(answer, [bot.token, *parts_of(base or "", all_of_it=True)])
 
 
 def _content(bot: Bot, message: Message) -> dict[str, Any]:
@@ -32,14 +32,16 @@ def _content(bot: Bot, message: Message) -> dict[str, Any]:
     return content | ({"message_thread_id": bot.topic} if bot.topic is not None else {})
 
 
-def _judge(answer: Answer, secrets: list[str]) -> Sent:
+def _judge(answer: Answer, secrets: list[str]) -> DeliveryResult:
     """Telegram says `ok` in the body; a refusal carries its status there too, so one in a 200 is judged by that."""
     told = answer.told()
     if 200 <= answer.status < 300:
         if told.get("ok") is True:
-            return Sent("delivered", "", None)
+            return DeliveryResult("delivered")
         if told.get("ok") is not False:
-            return Sent("uncertain", f"{answer.host} answered {answer.status} without saying whether it took the message", None)
+            return DeliveryResult(
+                "uncertain", f"{answer.host} answered {answer.status} without saying whether it took the message"
+            )
         code = told.get("error_code")
         answer = replace(answer, status=code if type(code) is int and 300 <= code < 600 else 500)
     parameters = told.get("parameters")

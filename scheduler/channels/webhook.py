@@ -6,17 +6,17 @@ from dataclasses import asdict
 from datetime import UTC
 from typing import Any
 
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import HttpOptions, judge, post
 
 
-async def send(url: str, message: Message, options: HttpOptions) -> Sent:
+async def send(url: str, message: Message, options: HttpOptions) -> DeliveryResult:
     """Post `message` to `url` once, as `post` does.
 
     The receiver can tell a repeat by the Idempotency-Key header, which is the message's key.
     """
     answer = await post(url, _content(message), options, {"Idempotency-Key": message.key})
-    return answer if isinstance(answer, Sent) else judge(answer)
+    return answer if isinstance(answer, DeliveryResult) else judge(answer)
 
 
 def _content(message: Message) -> dict[str, Any]:

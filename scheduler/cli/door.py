@@ -47,11 +47,11 @@ class Door(Protocol):
         """Resume one entry or all; the names of those that were paused."""
         ...
 
-    def send_again(self, letter_id: int) -> None:
+    def send_again(self, message_id: int) -> None:
         """Have a message of the outbox sent as soon as possible."""
         ...
 
-    def drop(self, letter_id: int) -> None:
+    def drop(self, message_id: int) -> None:
         """Give a message of the outbox up for good."""
         ...
 

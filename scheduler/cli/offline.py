@@ -52,11 +52,11 @@ class Offline:
     def resume(self, key: Key | None) -> list[str]:
         return list(self._apply(Resume(key)))
 
-    def send_again(self, letter_id: int) -> None:
-        self._apply(SendAgain(letter_id))
+    def send_again(self, message_id: int) -> None:
+        self._apply(SendAgain(message_id))
 
-    def drop(self, letter_id: int) -> None:
-        self._apply(Drop(letter_id))
+    def drop(self, message_id: int) -> None:
+        self._apply(Drop(message_id))
 
     def _apply(self, request: Request) -> Any:
         """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""

@@ -70,11 +70,11 @@ class Online:
     def resume(self, key: Key | None) -> list[str]:
         return list(self._post(_path(key, "resume"), {})["resumed"])
 
-    def send_again(self, letter_id: int) -> None:
-        self._post(f"/api/v1/outbox/{letter_id}/retry", {})
+    def send_again(self, message_id: int) -> None:
+        self._post(f"/api/v1/outbox/{message_id}/retry", {})
 
-    def drop(self, letter_id: int) -> None:
-        self._post(f"/api/v1/outbox/{letter_id}/drop", {})
+    def drop(self, message_id: int) -> None:
+        self._post(f"/api/v1/outbox/{message_id}/drop", {})
 
     def cancel(self, run_id: int) -> bool:
         """End a run; whether it has ended by that, and not only will."""

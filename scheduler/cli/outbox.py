@@ -63,7 +63,7 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 
     With the daemon down they go out at its next start.
     """
-    return _move(_chosen(ids, everything, path), path, lambda door, letter_id: door.send_again(letter_id), "will be sent again")
+    return _move(_chosen(ids, everything, path), path, lambda door, message_id: door.send_again(message_id), "will be sent again")
 
 
 @outbox.command(short_help="Give messages up for good.")
@@ -71,7 +71,7 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 @options.config
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     """Give messages up for good; `heartbeatd show RUN` still has their text."""
-    return _move(_chosen(ids, everything, path), path, lambda door, letter_id: door.drop(letter_id), "is dropped")
+    return _move(_chosen(ids, everything, path), path, lambda door, message_id: door.drop(message_id), "is dropped")
 
 
 def _listed(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
@@ -91,14 +91,14 @@ def _move(ids: tuple[int, ...], path: Path, move: Move, told: str) -> int:
     """Move each message; one that cannot be moved is told of and keeps no other from it."""
     door = open_door(path)
     refused = 0
-    for letter_id in ids:
+    for message_id in ids:
         try:
-            move(door, letter_id)
+            move(door, message_id)
         except Refused as refusal:
             click.echo(f"heartbeatd: {refusal}", err=True)
             refused += 1
         else:
-            click.echo(f"message {letter_id} {told}")
+            click.echo(f"message {message_id} {told}")
     if not ids:
         click.echo("there is nothing to do")
     return int(refused > 0)

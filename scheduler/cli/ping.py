@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli import options
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
@@ -66,7 +66,7 @@ def _try(channel: Channel, network: Network) -> bool:
     return sent.state == "delivered"
 
 
-def _told(sent: Sent) -> str:
+def _told(sent: DeliveryResult) -> str:
     if sent.state == "delivered":
         return "delivered"
     return plain(f"{'perhaps' if sent.state == 'uncertain' else 'not'} delivered: {sent.error}")

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.engine.delivery import hand_over
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient
@@ -30,12 +30,12 @@ def aimed(channel: Channel, whom: str) -> Channel:
     raise ValueError(f"channel: name {named}")
 
 
-def send(channel: Channel, network: Network, now: datetime) -> Sent:
+def send(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
     """Try one channel, and wait for it. The message has a key of its own: no receiver shall take it for one that it had."""
     return asyncio.run(_send(channel, network, now))
 
 
-async def _send(channel: Channel, network: Network, now: datetime) -> Sent:
+async def _send(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
     message = Message(
         key=secrets.token_hex(32),
         kind="ping",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scheduler.channels import deadman_ping
 from scheduler.channels.deadman_ping import Beat
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.channels.post import HttpOptions
 from scheduler.engine.loop import Health
 from scheduler.model.settings import Deadman
@@ -35,7 +35,7 @@ class Pinger:
     `tell` hears when pings stop arriving (why), and when they arrive again (None).
     """
 
-    def __init__(self, pings: Executor[Ping, Sent], health: Health, tell: Callable[[str | None], object]) -> None:
+    def __init__(self, pings: Executor[Ping, DeliveryResult], health: Health, tell: Callable[[str | None], object]) -> None:
         self._executor = pings
         self._health = health
         self._problem: str | None = None
@@ -73,9 +73,9 @@ class Pinger:
             self._executor.ack([number])
             self._note(done)
 
-    def _note(self, done: Done[Ping, Sent]) -> None:
+    def _note(self, done: Done[Ping, DeliveryResult]) -> None:
         """Count a ping, and say when they begin to fail and when they arrive again, not each time."""
-        sent = done.result or Sent("uncertain", f"{type(done.surprise).__name__} while pinging", None)
+        sent = done.result or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while pinging")
         problem = None if sent.state == "delivered" else sent.error
         self._health.pings["failed" if problem else "delivered"] += 1
         if done.task.switch != self._switch:
@@ -91,7 +91,7 @@ class Pinger:
         self._problem = problem
 
 
-async def send(ping: Ping, http: HttpClient) -> Sent:
+async def send(ping: Ping, http: HttpClient) -> DeliveryResult:
     """Send one ping; waits for at most ten seconds, and raises nothing of the network."""
     switch = ping.switch
     return await deadman_ping.send(switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, TOTAL))

@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 
 from heartbeat.runners import Start
 from scheduler.channels import command, discord, telegram, webhook
-from scheduler.channels.message import Message, Sent
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import HttpOptions
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, Uncertain
 from scheduler.net.http_client import HttpClient
 from scheduler.store import outbox, targets
-from scheduler.store.outbox import Letter
+from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import event
@@ -31,26 +31,26 @@ KNOWS_REPEATS = ("webhook", "log")  # kinds that take a message's key, or do not
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """A letter and the channel as it was declared when the letter left."""
+class Delivery:
+    """A message and the channel as it was declared when the message left."""
 
-    letter: Letter
+    message: OutboxMessage
     channel: Channel
 
 
-def collect(tick: Tick, under_way: Iterable[Parcel]) -> list[Parcel]:
+def collect(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
-    parcels = []
-    for letter in outbox.take(tick.tx, AT_ONCE, SHARE, _by_channel(under_way)):
-        channel = tick.plan.settings.channels.get(letter.channel)
-        if channel is None or channel.open != bool(letter.whom):
-            outbox.dead(tick.tx, letter, _unreachable(letter, channel))
+    deliveries = []
+    for message in outbox.take(tick.tx, AT_ONCE, SHARE, _by_channel(under_way)):
+        channel = tick.plan.settings.channels.get(message.channel)
+        if channel is None or channel.open != bool(message.whom):
+            outbox.dead(tick.tx, message, _unreachable(message, channel))
         else:
-            parcels.append(Parcel(letter, targets.aimed(channel, letter.whom)))
-    return parcels
+            deliveries.append(Delivery(message, targets.aimed(channel, message.whom)))
+    return deliveries
 
 
-def next_due(tx: Transaction, under_way: Iterable[Parcel]) -> datetime | None:
+def next_due(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
     """When the next message can be sent; None while there is no room for any."""
     busy = _by_channel(under_way)
     if busy.total() >= AT_ONCE:
@@ -58,37 +58,37 @@ def next_due(tx: Transaction, under_way: Iterable[Parcel]) -> datetime | None:
     return outbox.next_due(tx.db, [channel for channel, count in busy.items() if count >= SHARE])
 
 
-def _by_channel(under_way: Iterable[Parcel]) -> Counter[str]:
-    return Counter(parcel.channel.name for parcel in under_way)
+def _by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
+    return Counter(delivery.channel.name for delivery in under_way)
 
 
-def settle(tx: Transaction, done: Done[Parcel, Sent]) -> None:
+def settle(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:
     """Book how a sending ended. One that raised is uncertain: nobody knows how far it came."""
-    letter, channel = done.task.letter, done.task.channel
-    sent = done.result or _unsent(done.surprise) or Sent("uncertain", f"{type(done.surprise).__name__} while sending", None)
+    message, channel = done.task.message, done.task.channel
+    sent = done.result or _unsent(done.surprise) or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while sending")
     if sent.state == "delivered":
-        outbox.delivered(tx, letter)
+        outbox.delivered(tx, message)
     elif sent.state == "dead":
-        outbox.dead(tx, letter, sent.error)
+        outbox.dead(tx, message, sent.error)
     elif sent.state == "uncertain":
-        _doubt(tx, letter, channel, sent.error)
+        _doubt(tx, message, channel, sent.error)
     else:
-        outbox.try_later(tx, letter, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
+        outbox.try_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
 
 
-def _unsent(surprise: BaseException | None) -> Sent | None:
+def _unsent(surprise: BaseException | None) -> DeliveryResult | None:
     """What had no room to begin has not been sent, and is tried again."""
-    return Sent("retry", f"could not begin: {surprise}", None) if is_scarcity(surprise) else None
+    return DeliveryResult("retry", f"could not begin: {surprise}") if is_scarcity(surprise) else None
 
 
 def recover(tick: Tick) -> None:
     """Book what an earlier life of the daemon was sending when it died: nobody knows whether it arrived."""
-    for letter in outbox.interrupted(tick.tx.db):
-        channel = tick.plan.settings.channels.get(letter.channel)
+    for message in outbox.interrupted(tick.tx.db):
+        channel = tick.plan.settings.channels.get(message.channel)
         if channel is None:
-            outbox.dead(tick.tx, letter, _unreachable(letter, channel))
+            outbox.dead(tick.tx, message, _unreachable(message, channel))
         else:
-            _doubt(tick.tx, letter, channel, "the daemon stopped while sending")
+            _doubt(tick.tx, message, channel, "the daemon stopped while sending")
 
 
 def when_uncertain(channel: Channel, kind: str) -> Uncertain:
@@ -102,25 +102,27 @@ def when_uncertain(channel: Channel, kind: str) -> Uncertain:
     return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
 
 
-async def send(parcel: Parcel, start: Start, http: HttpClient) -> Sent:
+async def send(delivery: Delivery, start: Start, http: HttpClient) -> DeliveryResult:
     """Hand one message to its channel; waits for the channel."""
-    return await hand_over(parcel.channel, _message(parcel.letter), start, http)
+    return await hand_over(delivery.channel, _message(delivery.message), start, http)
 
 
-async def hand_over(channel: Channel, message: Message, start: Start, http: HttpClient) -> Sent:
+async def hand_over(channel: Channel, message: Message, start: Start, http: HttpClient) -> DeliveryResult:
     """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network.
 
     `start` starts a channel's program.
     """
     if channel.kind == "log":
         event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
-        return Sent("delivered", "", None)
+        return DeliveryResult("delivered")
     if channel.kind == "command":
         return await command.send(channel.argv, channel.folder, message, start)
     if channel.url is None:
-        return Sent("retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file", None)
+        return DeliveryResult(
+            "retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file"
+        )
     if channel.open:
-        return Sent("dead", f"the URL of channels.{channel.name} holds {{target}}, and nobody is named", None)
+        return DeliveryResult("dead", f"the URL of channels.{channel.name} holds {{target}}, and nobody is named")
     url, options = channel.url.reveal(), HttpOptions(http, channel.allow_private)
     base = channel.base_url.reveal() if channel.base_url else None
     match channel.kind:
@@ -136,31 +138,31 @@ async def hand_over(channel: Channel, message: Message, start: Start, http: Http
             return await webhook.send(url, message, options)
 
 
-def _doubt(tx: Transaction, letter: Letter, channel: Channel, error: str) -> None:
+def _doubt(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
     """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
-    resend = when_uncertain(channel, letter.kind) == "resend"
+    resend = when_uncertain(channel, message.kind) == "resend"
     if channel.kind in KNOWS_REPEATS:
-        outbox.uncertain(tx, letter, error, resend=resend)
+        outbox.uncertain(tx, message, error, resend=resend)
     else:
-        outbox.uncertain(tx, letter, error, resend=resend and not letter.doubted, wait=ONCE_MORE)
+        outbox.uncertain(tx, message, error, resend=resend and not message.doubted, wait=ONCE_MORE)
 
 
-def _unreachable(letter: Letter, channel: Channel | None) -> str:
+def _unreachable(message: OutboxMessage, channel: Channel | None) -> str:
     if channel is None:
-        return f"channels.{letter.channel} is no longer declared"
+        return f"channels.{message.channel} is no longer declared"
     now = "now holds {target}" if channel.open else "no longer holds {target}"
-    return f"the URL of channels.{letter.channel} {now}, and so leads to somebody else"
+    return f"the URL of channels.{message.channel} {now}, and so leads to somebody else"
 
 
-def _message(letter: Letter) -> Message:
+def _message(message: OutboxMessage) -> Message:
     return Message(
-        key=letter.key,
-        kind=letter.kind,
-        name=letter.name,
-        trigger=letter.trigger,
-        slot=letter.slot,
-        part=letter.part,
-        parts=letter.parts,
-        text=letter.text,
-        title=letter.title,
+        key=message.key,
+        kind=message.kind,
+        name=message.name,
+        trigger=message.trigger,
+        slot=message.slot,
+        part=message.part,
+        parts=message.parts,
+        text=message.text,
+        title=message.title,
     )

@@ -10,13 +10,13 @@ from scheduler.engine.notice_texts import Notice, Story
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import Told
-from scheduler.model.outcome import ANSWERS, FAILURES, Delivery, Ending, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import ANSWERS, FAILURES, DeliveryState, Ending, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import LOG, OnFailure
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, changes, incidents, outbox, runs
 from scheduler.store.entries import Standing
 from scheduler.store.incidents import CHANNEL, Incident
-from scheduler.store.outbox import Letter, Origin
+from scheduler.store.outbox import Origin, OutboxMessage
 from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
@@ -55,10 +55,10 @@ def hear_of_channels(tick: Tick) -> None:
     for happened in tuple(tick.tx.events):
         if not isinstance(happened, Told) or happened.channel == LOG:
             continue
-        if happened.state is Delivery.DELIVERED:
+        if happened.state is DeliveryState.DELIVERED:
             incidents.drop_target(tick.tx, happened.outbox_id)
-        elif happened.state is Delivery.DEAD:
-            _lost(tick, outbox.letter(tick.tx.db, happened.outbox_id), happened.error)
+        elif happened.state is DeliveryState.DEAD:
+            _lost(tick, outbox.get_message(tick.tx.db, happened.outbox_id), happened.error)
 
 
 def _is_trouble(ending: Ending) -> bool:
@@ -222,17 +222,17 @@ def tell_of_expired(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None
     )
 
 
-def _lost(tick: Tick, letter: Letter, error: str) -> None:
+def _lost(tick: Tick, message: OutboxMessage, error: str) -> None:
     """A message has been given up: told on another channel, once until whoever was to get it has got another one.
 
     Of one that was told before, and has been given up again, there is nothing to tell; the next one is still news.
     """
-    lost, dead = Target(letter.channel, letter.whom), incidents.dead_targets(tick.tx.db)
+    lost, dead = Target(message.channel, message.whom), incidents.dead_targets(tick.tx.db)
     if lost in dead:
         return
-    entry = tick.plan.entries.get((Kind(letter.kind), letter.name))
+    entry = tick.plan.entries.get((Kind(message.kind), message.name))
     wished = entry.on_failure.deliver if entry else ()
-    target = recipients.elsewhere(tick, wished, dead | {Target(letter.channel)})
-    text = notice_texts.undelivered(letter, error)
-    if outbox.notify(tick.tx, tick.plan.settings.channels, letter.origin, f"undelivered {letter.channel}", text, (target,)):
-        incidents.put(tick.tx, CHANNEL, letter.channel, Incident(tick.now, told_at=tick.now), letter.whom)
+    target = recipients.elsewhere(tick, wished, dead | {Target(message.channel)})
+    text = notice_texts.undelivered(message, error)
+    if outbox.notify(tick.tx, tick.plan.settings.channels, message.origin, f"undelivered {message.channel}", text, (target,)):
+        incidents.put(tick.tx, CHANNEL, message.channel, Incident(tick.now, told_at=tick.now), message.whom)

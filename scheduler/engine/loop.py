@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from scheduler.channels.message import Sent
+from scheduler.channels.message import DeliveryResult
 from scheduler.engine import (
     budget_reservations,
     clock_jumps,
@@ -27,7 +27,7 @@ from scheduler.engine import (
     wake_retries,
 )
 from scheduler.engine.deadlines import Deadlines
-from scheduler.engine.delivery import Parcel
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.guarded import Part
 from scheduler.engine.housekeeping import Grown, House
 from scheduler.engine.inbox import Asked, Inbox
@@ -101,7 +101,7 @@ class Engine:
         store: Store,
         plan: Plan,
         runs: Executor[Claim, Ending],
-        letters: Executor[Parcel, Sent],
+        deliveries: Executor[Delivery, DeliveryResult],
         inbox: Inbox,
         listeners: list[Callable[[Event], None]],
         instance: str,
@@ -114,7 +114,7 @@ class Engine:
         self.health = Health()
         self.stopping = False
         self._runs = runs
-        self._letters = letters
+        self._deliveries = deliveries
         self._listeners = listeners
         self._instance = instance
         self._chance = chance
@@ -163,16 +163,16 @@ class Engine:
 
     def _turn_over(self, reading: Reading) -> datetime:
         self.health.tried_at = reading.now
-        results = self._runs.results(), self._letters.results(), self.inbox.look()
+        results = self._runs.results(), self._deliveries.results(), self.inbox.look()
         try:
             with self.store.transaction() as db:
                 before = db.total_changes
                 tick = self._new_tick(db, reading.now)
                 house = self._take(tick, *results)
                 claims, full = self._start_due(tick)
-                parcels = delivery.collect(tick, self._letters.inflight().values())
+                deliveries = delivery.collect(tick, self._deliveries.inflight().values())
                 incident_notices.hear_of_channels(tick)
-                again_at = self._next(tick, len(claims), parcels)
+                again_at = self._next(tick, len(claims), deliveries)
                 if db.total_changes > before:
                     boots.write_down(tick.tx)
         except Unavailable as error:
@@ -189,40 +189,44 @@ class Engine:
             self._runs.submit(claim.run_id, claim)
         for run_id in tick.cancelled:
             self._deadlines.end(run_id, "cancelled", reading.steady)
-        for parcel in parcels:
-            self._letters.submit(parcel.letter.id, parcel)
+        for each in deliveries:
+            self._deliveries.submit(each.message.id, each)
         self.health.ticked_at = reading.now
         if house.kept_at == reading.now:
             self.store.keep_reserve()
         return min(again_at, self._enforce_deadlines(reading))
 
-    def _take(self, tick: Tick, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> House:
+    def _take(
+        self, tick: Tick, runs: Results[Claim, Ending], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
+    ) -> House:
         """Write down all that has come in since the last turn."""
         if self._jumped:
             clock_jumps.follow(tick, self._jumped, self._since_start)
         if self._stalled:
             stalls.note(tick.tx, self._stalled)
         guarded.steps(tick, [self._booking(tick, run) for _, run in runs])
-        for _, letter in letters:
-            delivery.settle(tick.tx, letter)
+        for _, done in deliveries:
+            delivery.settle(tick.tx, done)
         for each in asked:
             guarded.request(tick, each)
         give_up_overdue(tick)
         housekeeping.trim_grown(tick, self._grown)
         return housekeeping.keep(tick, self._house)
 
-    def _committed(self, tick: Tick, runs: Results[Claim, Ending], letters: Results[Parcel, Sent], asked: list[Asked]) -> None:
+    def _committed(
+        self, tick: Tick, runs: Results[Claim, Ending], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
+    ) -> None:
         """Let go of what is written down, and tell of it."""
         self._recovered()
         self._deadlines.forget(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
-        self._letters.ack([number for number, _ in letters])
+        self._deliveries.ack([number for number, _ in deliveries])
         self._tell(tick)
         self.inbox.answer(asked)
 
     def busy(self) -> bool:
         """Whether runs or deliveries are in progress, or have ended and are not booked yet."""
-        return any(executor.inflight() or executor.results() for executor in (self._runs, self._letters))
+        return any(executor.inflight() or executor.results() for executor in (self._runs, self._deliveries))
 
     def cut_runs(self, reading: Reading) -> None:
         """End everything that is in progress: the daemon stops."""
@@ -309,14 +313,14 @@ class Engine:
         self._is_short = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
 
-    def _next(self, tick: Tick, claimed: int, taken: list[Parcel]) -> datetime:
+    def _next(self, tick: Tick, claimed: int, taken: list[Delivery]) -> datetime:
         """When something is due that there is a place for, with those that this turn takes."""
         full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
-        letters = delivery.next_due(tick.tx, [*self._letters.inflight().values(), *taken])
+        next_delivery = delivery.next_due(tick.tx, [*self._deliveries.inflight().values(), *taken])
         runs = None if full or self.stopping else entries.next_due(tick.tx.db)
         if runs is not None and self._is_short:
             runs = max(runs, tick.now + RETRY_ROOM)
-        wishes = (runs, letters, next_overdue(tick))
+        wishes = (runs, next_delivery, next_overdue(tick))
         return min((wish for wish in wishes if wish is not None), default=tick.now + LATEST)
 
     def _enforce_deadlines(self, reading: Reading) -> datetime:

@@ -14,7 +14,7 @@ from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERS, FAILURES, Ending, Failure, Kind, Outcome, Skip
 from scheduler.model.wake import Wake
 from scheduler.store.outages import Outage
-from scheduler.store.outbox import Letter
+from scheduler.store.outbox import OutboxMessage
 
 ERROR_SHOWN = 500  # characters
 OUTPUT_SHOWN = 700  # of a job's output, from its end
@@ -206,13 +206,13 @@ def _first_line(text: str) -> str:
     return _cut(text.partition("\n")[0])
 
 
-def undelivered(letter: Letter, error: str) -> str:
+def undelivered(message: OutboxMessage, error: str) -> str:
     """A message was given up; what it said is for its own people to read, and so not repeated here."""
     return (
-        f"A message of {_who(letter.kind, letter.name)} was not delivered to {_place(letter)}, and is given up.\n"
+        f"A message of {_who(message.kind, message.name)} was not delivered to {_place(message)}, and is given up.\n"
         f"{_cut(error)}\n"
-        f"Its text: heartbeatd show {letter.run_id}\n"
-        f"Further ones that {letter.channel} does not take are not told here, until it has taken one: heartbeatd status"
+        f"Its text: heartbeatd show {message.run_id}\n"
+        f"Further ones that {message.channel} does not take are not told here, until it has taken one: heartbeatd status"
     )
 
 
@@ -233,8 +233,8 @@ def _expired(wake: Wake) -> str:
     return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 
-def _place(letter: Letter) -> str:
-    return f"{letter.whom} on the channel {letter.channel}" if letter.whom else f"the channel {letter.channel}"
+def _place(message: OutboxMessage) -> str:
+    return f"{message.whom} on the channel {message.channel}" if message.whom else f"the channel {message.channel}"
 
 
 def _called(claim: Claim) -> str:

@@ -80,8 +80,8 @@ def _interrupted(store: Store) -> dict[str, dict[str, Any]]:
     if last is None:
         return {}
     runs = [(kind, name, run) for kind, name, run in entries.open_runs(store.connection) if run.state == "running"]
-    letters = outbox.interrupted(store.connection)
+    interrupted = outbox.interrupted(store.connection)
     return {
         **{f"{run.owner}/{run.run_id}": {"run": run.run_id, "kind": kind, "name": name} for kind, name, run in runs},
-        **{f"{last['instance']}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in letters},
+        **{f"{last['instance']}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in interrupted},
     }

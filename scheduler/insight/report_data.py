@@ -20,7 +20,7 @@ def report(db: sqlite3.Connection, since: datetime, until: datetime, *, running:
     Times are in UTC with Z. Entries and models come the dearest first, reasons the most frequent first. A cost is None where
     none is known.
     """
-    tallies, posts = run_counts.runs(db, since, until), run_counts.letters(db, since, until)
+    tallies, posts = run_counts.runs(db, since, until), run_counts.count_messages(db, since, until)
     return {
         "since": iso(since),
         "until": iso(until),

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from heartbeat.runners import Tokens
 from scheduler.model.circuit import Circuit
-from scheduler.model.outcome import Delivery, Kind, Outcome, Trigger, WakeResult
+from scheduler.model.outcome import DeliveryState, Kind, Outcome, Trigger, WakeResult
 from scheduler.model.settings import Settings
 
 
@@ -102,7 +102,7 @@ class Told:
 
     outbox_id: int
     channel: str
-    state: Delivery
+    state: DeliveryState
     retried: bool = False
     error: str = ""
 

@@ -19,7 +19,7 @@ __all__ = [
     "SUCCESSES",
     "WOKEN",
     "Call",
-    "Delivery",
+    "DeliveryState",
     "Ending",
     "Failure",
     "Kind",
@@ -87,7 +87,7 @@ class WakeResult(StrEnum):
     EXPIRED = "expired"
 
 
-class Delivery(StrEnum):
+class DeliveryState(StrEnum):
     """Where one message, or all messages of one run, stand."""
 
     NONE = "none"

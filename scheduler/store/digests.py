@@ -6,7 +6,7 @@ import sqlite3
 from datetime import datetime
 
 from scheduler.model.entry import Entry
-from scheduler.model.outcome import Delivery, Kind
+from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.timestamps import MILLISECOND, millis, moment
 from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
@@ -28,7 +28,7 @@ def _heard(tx: Transaction, entry: Entry, target: Target, digest: str) -> bool:
     ).fetchone()
     if row is None:
         return False
-    pending = row["state"] in (Delivery.PENDING, Delivery.SENDING, Delivery.UNCERTAIN)
+    pending = row["state"] in (DeliveryState.PENDING, DeliveryState.SENDING, DeliveryState.UNCERTAIN)
     return pending or moment(row["until_at"]) > tx.now
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from scheduler.channels.message import split
 from scheduler.model.entry import Claim
 from scheduler.model.events import Told
-from scheduler.model.outcome import Delivery
+from scheduler.model.outcome import DeliveryState
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import millis, moment, optional
 from scheduler.store import clock_changes, digests
@@ -51,7 +51,7 @@ def origin(claim: Claim) -> Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class OutboxMessage:
     """One part of a message for one channel. `key` is stable over crash, restart and restored backup.
 
     `whom` is somebody there, empty where the channel says it; it is chosen when the message is written, and stays. `notice`
@@ -83,28 +83,28 @@ class Letter:
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
-def put(tx: Transaction, channels: Mapping[str, Channel], claim: Claim, message: str, told: tuple[Target, ...]) -> None:
+def put(tx: Transaction, channels: Mapping[str, Channel], claim: Claim, text: str, told: tuple[Target, ...]) -> None:
     """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is.
 
     A text that is said again takes the place of what of its earlier message never arrived: one is left to be sent again.
     """
     entry = claim.entry
     for target in told:
-        row = _write(tx, channels, origin(claim), target, message, None)
+        row = _write(tx, channels, origin(claim), target, text, None)
         if row:
-            for letter in _left_over(tx, digests.last_message(tx, entry, target, message)):
-                drop(tx, letter, f"said again by run {claim.run_id}")
-            digests.note(tx, entry, target, message, row["id"])
+            for message in _left_over(tx, digests.last_message(tx, entry, target, text)):
+                drop(tx, message, f"said again by run {claim.run_id}")
+            digests.note(tx, entry, target, text, row["id"])
 
 
-def _left_over(tx: Transaction, outbox_id: int | None) -> list[Letter]:
+def _left_over(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:
     """The parts of a message, known by any of them, that could still be sent again."""
     query = (
-        "select letter.* from outbox as last join outbox as letter on letter.run_id = last.run_id"
-        " and letter.channel = last.channel and letter.notice is last.notice"
-        " where last.id = ? and letter.state in ('pending', 'uncertain', 'held', 'dead') order by letter.id"
+        "select message.* from outbox as last join outbox as message on message.run_id = last.run_id"
+        " and message.channel = last.channel and message.notice is last.notice"
+        " where last.id = ? and message.state in ('pending', 'uncertain', 'held', 'dead') order by message.id"
     )
-    return [_letter(row) for row in tx.db.execute(query, (outbox_id,))] if outbox_id else []
+    return [_message_from_row(row) for row in tx.db.execute(query, (outbox_id,))] if outbox_id else []
 
 
 def notify(
@@ -154,20 +154,20 @@ def _insert(
         " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
         " on conflict (key, channel) do nothing returning id",
         (
-            letter_key(about, part, notice), target.channel, target.whom, about.run_id, about.kind, about.name, about.trigger,
+            message_key(about, part, notice), target.channel, target.whom, about.run_id, about.kind, about.name, about.trigger,
             millis(about.slot), part, parts, title, text, notice, now, now,
         ),
     ).fetchone()  # fmt: skip
     return row
 
 
-def letter_key(about: Origin, part: int, notice: str | None = None) -> str:
+def message_key(about: Origin, part: int, notice: str | None = None) -> str:
     """The key under which a receiver recognises a message that comes twice."""
     said = f"{about.kind}\n{about.name}\n{about.trigger}\n{millis(about.slot)}\n{part}"
     return hashlib.sha256((said if notice is None else f"{said}\n{notice}").encode()).hexdigest()
 
 
-def take(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[Letter]:
+def take(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[OutboxMessage]:
     """Mark due messages as being sent, the oldest first, before anything leaves the machine.
 
     With those that are under way (`busy`, by channel) there are at most `at_once` in all and `share` of one channel.
@@ -184,7 +184,7 @@ def take(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[
         " where id in (select value from json_each(?)) returning *",
         (millis(tx.now), json.dumps(chosen)),
     ).fetchall()
-    return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
+    return sorted((_message_from_row(row) for row in rows), key=lambda message: message.id)
 
 
 def _candidates(tx: Transaction, full: list[str]) -> list[sqlite3.Row]:
@@ -204,10 +204,10 @@ def untried(db: sqlite3.Connection) -> bool:
     return db.execute(query).fetchone() is not None
 
 
-def delivered(tx: Transaction, letter: Letter) -> None:
+def delivered(tx: Transaction, message: OutboxMessage) -> None:
     """The channel has taken it, and the window of its text counts from now."""
-    _end(tx, letter, Delivery.DELIVERED, None)
-    digests.delivered(tx, letter.channel, letter.run_id, letter.notice)
+    _end(tx, message, DeliveryState.DELIVERED, None)
+    digests.delivered(tx, message.channel, message.run_id, message.notice)
 
 
 def ladder(attempts: int) -> timedelta:
@@ -215,69 +215,69 @@ def ladder(attempts: int) -> timedelta:
     return LADDER[attempts - 1] if attempts <= len(LADDER) else LAST_STEP
 
 
-def try_later(tx: Transaction, letter: Letter, error: str, wait: timedelta | None) -> None:
+def try_later(tx: Transaction, message: OutboxMessage, error: str, wait: timedelta | None) -> None:
     """Try again after `wait`, else by the ladder; a message as old as a day is dead, by a clock that can be trusted."""
-    step = wait or ladder(letter.attempts)
-    if tx.now + step > letter.created_at + GIVE_UP and not clock_changes.is_recent(tx):
-        dead(tx, letter, error)
+    step = wait or ladder(message.attempts)
+    if tx.now + step > message.created_at + GIVE_UP and not clock_changes.is_recent(tx):
+        dead(tx, message, error)
         return
     tx.db.execute(
-        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(tx.now + step), error, letter.id)
+        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(tx.now + step), error, message.id)
     )
-    tx.report(Told(letter.id, letter.channel, Delivery.PENDING, retried=True, error=error))
+    tx.report(Told(message.id, message.channel, DeliveryState.PENDING, retried=True, error=error))
 
 
-def dead(tx: Transaction, letter: Letter, error: str) -> None:
+def dead(tx: Transaction, message: OutboxMessage, error: str) -> None:
     """Give a message up; its text stays readable, and the same text may be said again."""
-    _end(tx, letter, Delivery.DEAD, error)
-    digests.unsay(tx, letter.channel, letter.run_id, letter.notice)
+    _end(tx, message, DeliveryState.DEAD, error)
+    digests.unsay(tx, message.channel, message.run_id, message.notice)
 
 
-def drop(tx: Transaction, letter: Letter, why: str | None = None) -> None:
+def drop(tx: Transaction, message: OutboxMessage, why: str | None = None) -> None:
     """Give a message up because somebody says so, or says its text again; what kept it from its channel stays on record."""
-    _end(tx, letter, Delivery.DROPPED, "; ".join(each for each in (letter.error, why) if each) or None)
-    digests.unsay(tx, letter.channel, letter.run_id, letter.notice)
+    _end(tx, message, DeliveryState.DROPPED, "; ".join(each for each in (message.error, why) if each) or None)
+    digests.unsay(tx, message.channel, message.run_id, message.notice)
 
 
-def send_again(tx: Transaction, letter: Letter) -> None:
+def send_again(tx: Transaction, message: OutboxMessage) -> None:
     """Have a message sent as soon as there is room, whatever its ladder says."""
     tx.db.execute(
-        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(tx.now), letter.id)
+        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(tx.now), message.id)
     )
-    tx.report(Told(letter.id, letter.channel, Delivery.PENDING))
+    tx.report(Told(message.id, message.channel, DeliveryState.PENDING))
 
 
-def uncertain(tx: Transaction, letter: Letter, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
+def uncertain(tx: Transaction, message: OutboxMessage, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
     """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
-    tx.report(Told(letter.id, letter.channel, Delivery.UNCERTAIN, error=error))
-    tx.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(tx.now), letter.id))
+    tx.report(Told(message.id, message.channel, DeliveryState.UNCERTAIN, error=error))
+    tx.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(tx.now), message.id))
     if resend:
-        try_later(tx, letter, error, wait)
+        try_later(tx, message, error, wait)
         return
-    tx.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, letter.id))
+    tx.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, message.id))
 
 
-def letter(db: sqlite3.Connection, outbox_id: int) -> Letter:
+def get_message(db: sqlite3.Connection, outbox_id: int) -> OutboxMessage:
     """One message that is known to be there."""
-    return _letter(db.execute("select * from outbox where id = ?", (outbox_id,)).fetchone())
+    return _message_from_row(db.execute("select * from outbox where id = ?", (outbox_id,)).fetchone())
 
 
-def find(db: sqlite3.Connection, letter_id: int) -> tuple[Letter, Delivery] | None:
+def find(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage, DeliveryState] | None:
     """A message and where it stands."""
-    row = db.execute("select * from outbox where id = ?", (letter_id,)).fetchone()
-    return (_letter(row), Delivery(row["state"])) if row else None
+    row = db.execute("select * from outbox where id = ?", (message_id,)).fetchone()
+    return (_message_from_row(row), DeliveryState(row["state"])) if row else None
 
 
-def interrupted(db: sqlite3.Connection) -> list[Letter]:
+def interrupted(db: sqlite3.Connection) -> list[OutboxMessage]:
     """The messages that an earlier life of the daemon was sending when it died."""
-    return [_letter(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
+    return [_message_from_row(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
 
 
 def give_up_held(tx: Transaction) -> None:
     """A message that nobody decided about within a day is dead; what waited behind it goes on."""
     old = "select * from outbox where state = 'held' and created_at < ?"
     for row in tx.db.execute(old, (millis(tx.now - GIVE_UP),)).fetchall():
-        dead(tx, _letter(row), "it was never known whether it had arrived, and nobody decided")
+        dead(tx, _message_from_row(row), "it was never known whether it had arrived, and nobody decided")
 
 
 def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
@@ -289,15 +289,15 @@ def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in db.execute(query)]
 
 
-def _end(tx: Transaction, letter: Letter, state: Delivery, error: str | None) -> None:
+def _end(tx: Transaction, message: OutboxMessage, state: DeliveryState, error: str | None) -> None:
     tx.db.execute(
-        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(tx.now), error, letter.id)
+        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(tx.now), error, message.id)
     )
-    tx.report(Told(letter.id, letter.channel, state, error=error or ""))
+    tx.report(Told(message.id, message.channel, state, error=error or ""))
 
 
-def _letter(row: sqlite3.Row) -> Letter:
-    return Letter(
+def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
+    return OutboxMessage(
         id=row["id"],
         key=row["key"],
         channel=row["channel"],

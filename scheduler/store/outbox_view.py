@@ -28,9 +28,9 @@ def listed(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     return (_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
 
 
-def sender(db: sqlite3.Connection, letter_id: int) -> tuple[str, str] | None:
+def sender(db: sqlite3.Connection, message_id: int) -> tuple[str, str] | None:
     """Kind and name of the entry whose message this is; None for none."""
-    row = db.execute("select kind, name from outbox where id = ?", (letter_id,)).fetchone()
+    row = db.execute("select kind, name from outbox where id = ?", (message_id,)).fetchone()
     return (row["kind"], row["name"]) if row else None
 
 

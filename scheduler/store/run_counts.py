@@ -23,7 +23,7 @@ from run where state = 'closed' and finished_at >= ? and finished_at < ?
 group by kind, name, outcome, reason, suppression, model_requested
 """
 
-LETTERS = """
+MESSAGES = """
 select channel, state, count(*) as messages, sum(doubted_at is not null) as doubted
 from outbox where created_at >= ? and created_at < ? group by channel, state
 """
@@ -96,9 +96,9 @@ def runs(db: sqlite3.Connection, since: datetime, until: datetime) -> list[Tally
     return [_tally(row) for row in db.execute(RUNS, (millis(since), millis(until)))]
 
 
-def letters(db: sqlite3.Connection, since: datetime, until: datetime) -> list[Post]:
+def count_messages(db: sqlite3.Connection, since: datetime, until: datetime) -> list[Post]:
     """What was to be told from `since` on and before `until`, as it stands now."""
-    return [Post(*row) for row in db.execute(LETTERS, (millis(since), millis(until)))]
+    return [Post(*row) for row in db.execute(MESSAGES, (millis(since), millis(until)))]
 
 
 def cost(tallies: Iterable[Tally]) -> float | None:

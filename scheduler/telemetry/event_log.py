@@ -25,7 +25,7 @@ from scheduler.model.events import (
     Unstarted,
     WakeTold,
 )
-from scheduler.model.outcome import FAILURES, Delivery, Outcome, WakeResult
+from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
 from scheduler.system.log import event
 
 
@@ -124,7 +124,7 @@ class Journal:
 
     @_log.register
     def _(self, told: Told) -> None:
-        level = logging.DEBUG if told.state is Delivery.DELIVERED else logging.WARNING
+        level = logging.DEBUG if told.state is DeliveryState.DELIVERED else logging.WARNING
         event(level, "deliver", id=told.outbox_id, channel=told.channel, state=told.state, problem=told.error or None)
 
     @_log.register

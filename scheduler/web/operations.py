@@ -207,8 +207,8 @@ async def drop(call: Call, _: EmptyBody) -> dict[str, Any]:
 
 
 async def _move(call: Call, request: Callable[[int], Request]) -> dict[str, Any]:
-    letter_id = await run_in_threadpool(queries.letter, call)
-    return {"message": letter_id, "channel": await ask(call, request(letter_id))}
+    message_id = await run_in_threadpool(queries.message_id, call)
+    return {"message": message_id, "channel": await ask(call, request(message_id))}
 
 
 async def ping(call: Call, body: PingBody) -> dict[str, Any]:

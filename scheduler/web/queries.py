@@ -107,7 +107,7 @@ def outbox(call: Call) -> dict[str, Any]:
         return {"outbox": list(islice((each for each in outbox_view.listed(db) if _reaches(call, each)), limit))}
 
 
-def letter(call: Call) -> int:
+def message_id(call: Call) -> int:
     """The number of a message that the caller may move."""
     number = _number(call, "message")
     with reading(call.reach) as db:
