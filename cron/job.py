@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 from zoneinfo import ZoneInfo
 
+from cron.job_schedules import Schedule
 from cron.once import Once
-from cron.schedule import Schedule
 
 WakeOn = Literal["always", "success", "failure"]
 WakeMode = Literal["now", "next"]

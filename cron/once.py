@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from cron.dst_changes import stretches
 from cron.field import ScheduleError
 from cron.slots import Slots
-from cron.walltime import stretches
 
 TWO_DAYS = timedelta(days=2)  # no zone is farther than that from UTC
 LAST_YEAR = 9900  # beyond it the calendar of this machine ends, within what must be looked ahead

@@ -8,9 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 
-from heartbeat import checklist, items
+from heartbeat import checklist, due_items
 from heartbeat.checklist import Refusal
-from heartbeat.items import Selection
+from heartbeat.due_items import Selection
 from heartbeat.precheck import Checked, Found
 from heartbeat.spec import Heartbeat
 
@@ -71,7 +71,7 @@ class Situation:
         """What of the checklist is asked about; a wake asks about all of it."""
         if isinstance(self.checklist, Skip):
             return NOTHING
-        return items.select(self.checklist, self.slot or self.now, self.asked, everything=self.woken)
+        return due_items.select(self.checklist, self.slot or self.now, self.asked, everything=self.woken)
 
     def later(self, *, precheck: Checked | None = None, tokens: int | None = None) -> Situation:
         """The same once this has been found as well; what is selected stays worked out."""

@@ -15,7 +15,7 @@ from heartbeat.decision import Action, Decision, Undecided, parse, question
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
 from heartbeat.prompt import Facts, Wake, compose
 from heartbeat.runners import Answer, Failure
-from heartbeat.runners.data import read
+from heartbeat.runners.agent_json import read
 from heartbeat.runners.errors import Trouble, one_line
 from heartbeat.runners.redaction import Veil
 from heartbeat.spec import Heartbeat, Match, Missing, Normalize, PythonRunner

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from heartbeat.runners import Resources
-from heartbeat.runners import ask as runners
+from heartbeat.runners import dispatch as runners
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build import load

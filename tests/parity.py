@@ -46,8 +46,8 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_model_of_the_heartbeat_wins_over_the_agents_and_another_answer_is_noticed",)),
         Row("light context: checklist only"),
         Row("delivery targets; suggested from session history", ("test_channels.py::test_a_url_of_every_kind_is_declared_in_a_line", "test_web_activity.py::test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits")),
-        Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may", "test_editing.py::test_who_may_read_or_operate_may_not_edit"), "mcp"),
-        Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_editing.py::test_the_list_is_read_and_written_back")),
+        Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may", "test_checklist_file.py::test_who_may_read_or_operate_may_not_edit"), "mcp"),
+        Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
         Row("card, config dialog, log table", waits="status page"),
         Row("cron beside it: at, every, cron; many per agent; no suppression", ("test_story_prompts.py::test_nothing_that_a_job_is_answered_is_kept_quiet",)),
     ),
@@ -60,7 +60,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("the same tools as in chat"),
         Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_agent_may_answer_later_and_its_result_is_judged_and_told_once",)),
         Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_last.py::test_whoever_spoke_with_the_agent_last_is_told",)),
-        Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given", "test_printed.py::test_the_events_before_a_report_tell_which_tools_were_used_and_how_long")),
+        Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given", "test_program_output.py::test_the_events_before_a_report_tell_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_lets_what_runs_end_and_leaves_in_order",)),
     ),
     "MisterMorph": (
@@ -95,8 +95,8 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row(
             "priorities and paused items",
             (
-                "test_items.py::test_high_items_come_first_and_low_ones_last_in_their_section",
-                "test_items.py::test_a_paused_item_is_never_asked_about_not_even_with_everything",
+                "test_due_items.py::test_high_items_come_first_and_low_ones_last_in_their_section",
+                "test_due_items.py::test_a_paused_item_is_never_asked_about_not_even_with_everything",
             ),
         ),
         Row("dead man's switch", ("test_deadman.py::test_a_daemon_that_is_killed_or_stopped_pings_no_more",)),

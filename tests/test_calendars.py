@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from world import at
 
 from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar, parse_dates, read
-from heartbeat.timed import Several
+from heartbeat.schedule_slots import Several
 from scheduler.model import schedule, trigger_times
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from specs import AGENT
 
-from heartbeat import items
+from heartbeat import due_items
 from heartbeat.calendars import Calendar, Days
 from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle, late_obstacle
 from heartbeat.hours import EVERY_DAY, Hours, window
@@ -25,7 +25,7 @@ PRECHECK = Precheck("./look", "skip", "skip", timedelta(seconds=30))
 REST = Days(skip=Calendar(weekdays=frozenset(range(7))))
 FREE = Situation(OPS, NOON, woken=False, paused=False, checklist="- look")
 
-ASKED = dict.fromkeys(items.select("- [every 6h] look", NOON, {}).known, NOON - timedelta(hours=5))
+ASKED = dict.fromkeys(due_items.select("- [every 6h] look", NOON, {}).known, NOON - timedelta(hours=5))
 
 
 def given(heartbeat: dict[str, Any] | None = None, **changes: Any) -> Situation:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read
 
-from heartbeat.cadence import stagger_of
+from heartbeat.interval_slots import stagger_of
 from heartbeat.spec import Heartbeat
 from scheduler.config.build import skeleton
 from scheduler.config.build.load import load

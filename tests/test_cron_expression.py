@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from cron.expression import understand
-from cron.schedule import ScheduleError, is_reboot, parse
+from cron.job_schedules import ScheduleError, is_reboot, parse
 
 UTC = ZoneInfo("UTC")
 

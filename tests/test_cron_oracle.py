@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.schedule import Schedule, parse
+from cron.job_schedules import Schedule, parse
 
 MINUTE = timedelta(minutes=1)
 DAY, WEEK = timedelta(days=1), timedelta(days=7)

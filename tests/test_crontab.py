@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cron import percent, setting
-from cron.crontab import Crontab, read
-from cron.naming import Names, wish
+from cron.crontab_reader import Crontab, read
+from cron.job_names import Names, wish
 from scheduler.config.keys import zones
 
 BERLIN = ZoneInfo("Europe/Berlin")

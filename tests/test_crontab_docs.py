@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cron import crontab
+from cron import crontab_reader
 from scheduler.config.build import imported
 from scheduler.config.file import insert
 from scheduler.config.keys import zones
@@ -19,7 +19,7 @@ def shown(kind: str) -> str:
 
 
 def test_the_example_is_what_the_import_makes_of_it() -> None:
-    found = crontab.read(shown("crontab"), zones.zone("Europe/Berlin"), zones.zone)
+    found = crontab_reader.read(shown("crontab"), zones.zone("Europe/Berlin"), zones.zone)
     entries = imported.entries(found.lines, imported.Account("deploy", "/home/deploy"), ())
     assert insert.section(entries) == shown("yaml")
     said = shown("text").splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from config_file import RIGHT, SMALL, read, write
 
-from cron import crontab
+from cron import crontab_reader
 from cron.job import Job
 from scheduler.cli.main import main
 from scheduler.config.file.complaint import Complaints
@@ -120,8 +120,8 @@ def test_a_system_s_table_goes_in_and_comes_out_the_same(tmp_path: Path, capsys:
     assert "1 agent, 10 jobs" in capsys.readouterr().out
     assert main(["cron", "export", "-c", str(into), *IN_BERLIN]) == 0
     berlin = zones.zone("Europe/Berlin")
-    theirs = crontab.read(SYSTEM, berlin, zones.zone, user_column=True)
-    ours = crontab.read(capsys.readouterr().out, berlin, zones.zone)
+    theirs = crontab_reader.read(SYSTEM, berlin, zones.zone, user_column=True)
+    ours = crontab_reader.read(capsys.readouterr().out, berlin, zones.zone)
     assert [line.identity for line in ours.lines] == [line.identity for line in theirs.lines]
 
 

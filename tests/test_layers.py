@@ -12,7 +12,7 @@ HOME = Path(__file__).parent.parent
 FILES = sorted(path for package in ("scheduler", "heartbeat", "cron") for path in (HOME / package).rglob("*.py"))
 
 DOORS = {
-    "croniter": {"cron/schedule.py"},
+    "croniter": {"cron/job_schedules.py"},
     "_ruamel_yaml": {"scheduler/config/file/tree.py"},
     "dotenv": {"scheduler/config/build/secrets.py"},
     "rich": {"scheduler/cli/table.py"},

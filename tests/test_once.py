@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import at
 
-from cron import once, schedule
+from cron import job_schedules, once
 from cron.field import ScheduleError
 from cron.slots import Slots
 
@@ -63,7 +63,7 @@ ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/Santiago", "Austr
 @given(st.sampled_from(ZONES), READINGS)
 def test_a_moment_is_when_a_job_at_that_fixed_time_fires(zone: ZoneInfo, reading: datetime) -> None:
     reading = reading.replace(second=0, microsecond=0)
-    yearly = schedule.parse(f"{reading.minute} {reading.hour} {reading.day} {reading.month} *", zone)
+    yearly = job_schedules.parse(f"{reading.minute} {reading.hour} {reading.day} {reading.month} *", zone)
     moment = once.parse(reading.isoformat(), zone).instant
     assert moment is not None
     assert yearly.next(moment - MINUTE) == moment

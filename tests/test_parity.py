@@ -14,8 +14,8 @@ from parity import SYSTEMS, page, row, shown_by
 from world import Takes, World, at
 
 import heartbeat
-from heartbeat.cadence import stagger_of
 from heartbeat.checklist import has_work, tasks
+from heartbeat.interval_slots import stagger_of
 from heartbeat.verdict import judge
 from scheduler.cli.main import main
 from scheduler.engine.inbox import Refused

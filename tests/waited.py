@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from heartbeat.runners import Reply, Resources, Run, Start
-from heartbeat.runners import ask as runners
+from heartbeat.runners import dispatch as runners
 from scheduler.channels.post import HttpOptions
 from scheduler.model.settings import Network
 from scheduler.net.http_client import HttpClient, Resolve

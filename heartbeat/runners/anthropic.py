@@ -15,7 +15,7 @@ from typing import Any
 
 from heartbeat import decision
 from heartbeat.decision import Decision
-from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, Tokens, data, model
+from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, Tokens, agent_json, model_answer
 from heartbeat.runners.errors import Trouble, json_object, refusal, request_id
 from heartbeat.runners.redaction import Veil, parts_of, reveal
 from heartbeat.spec import ModelRunner
@@ -38,7 +38,7 @@ async def ask(run: Run, runner: ModelRunner, http: HttpClient) -> Answer:
         message, request = await _call(run, runner, {}, http)
         return replace(_read(message), request_id=request)
     except Trouble as trouble:
-        return model.of_provider(trouble, runner.provider)
+        return model_answer.of_provider(trouble, runner.provider)
 
 
 async def decide(run: Run, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
@@ -47,7 +47,7 @@ async def decide(run: Run, runner: ModelRunner, http: HttpClient) -> Answer | De
         message, request = await _call(run, runner, FORCED, http)
         return replace(_decided(message), request_id=request)
     except Trouble as trouble:
-        return model.of_provider(trouble, runner.provider)
+        return model_answer.of_provider(trouble, runner.provider)
 
 
 def warm() -> None:
@@ -59,7 +59,7 @@ def warm() -> None:
 async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any], http: HttpClient) -> tuple[dict[str, Any], str | None]:
     """The message that came back, and the provider's name for the request."""
     provider = runner.provider
-    key, url = model.key_of(provider), reveal(provider.base_url or BASE_URL)
+    key, url = model_answer.key_of(provider), reveal(provider.base_url or BASE_URL)
     if key is None:
         line = f'providers: {{{provider.name}: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}'
         raise Trouble(Failure.AUTH, f"it has no key; write {line}")
@@ -70,7 +70,7 @@ async def _call(run: Run, runner: ModelRunner, more: Mapping[str, Any], http: Ht
         raw = await _client(http, key, url).messages.with_raw_response.create(
             model=run.model,
             max_tokens=runner.max_output_tokens,
-            messages=data.turns(run),
+            messages=agent_json.turns(run),
             timeout=run.timeout.total_seconds(),
             **more,
         )
@@ -142,13 +142,13 @@ def _read(message: dict[str, Any]) -> Answer:
     blocks = _blocks(message)
     text = "\n".join(block["text"] for block in blocks if block.get("type") == "text" and isinstance(block.get("text"), str))
     tools = sum(block.get("type") == "tool_use" for block in blocks)
-    return model.judged(_spent(message), text, tools, str(message.get("stop_reason")))
+    return model_answer.judged(_spent(message), text, tools, str(message.get("stop_reason")))
 
 
 def _decided(message: dict[str, Any]) -> Answer | Decision:
     calls = [block for block in _blocks(message) if block.get("type") == "tool_use"]
     given = [block.get("input") for block in calls if block.get("name") == decision.TOOL]
-    return model.decided(_spent(message), given if len(given) == len(calls) else [], is_cut=data.truncated(message))
+    return model_answer.decided(_spent(message), given if len(given) == len(calls) else [], is_cut=agent_json.truncated(message))
 
 
 def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -159,15 +159,15 @@ def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _spent(message: dict[str, Any]) -> Answer:
-    return Answer(model_used=data.model(message.get("model")), tokens=_tokens(message.get("usage")))
+    return Answer(model_used=agent_json.model(message.get("model")), tokens=_tokens(message.get("usage")))
 
 
 def _tokens(usage: object) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
-    return data.counted(
-        input=data.count(usage.get("input_tokens")),
-        output=data.count(usage.get("output_tokens")),
-        cache_read=data.count(usage.get("cache_read_input_tokens") or 0),
-        cache_write=data.count(usage.get("cache_creation_input_tokens") or 0),
+    return agent_json.counted(
+        input=agent_json.count(usage.get("input_tokens")),
+        output=agent_json.count(usage.get("output_tokens")),
+        cache_read=agent_json.count(usage.get("cache_read_input_tokens") or 0),
+        cache_write=agent_json.count(usage.get("cache_creation_input_tokens") or 0),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Run, Start, printed
-from heartbeat.runners.data import clean
+from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Run, Start, program_output
+from heartbeat.runners.agent_json import clean
 from heartbeat.runners.redaction import Veil, veil_of
 from heartbeat.spec import CommandRunner
 
@@ -63,7 +63,7 @@ def _too_large(ended: Ended, veil: Veil) -> Answer:
 
 
 def _read(ended: Ended, veil: Veil) -> Answer:
-    report = printed.reported(_text(ended), veil)
+    report = program_output.reported(_text(ended), veil)
     if report is not None:
         return report
     if ended.truncated or len(ended.output) > MAX_ANSWER:
@@ -83,7 +83,7 @@ def _text(ended: Ended) -> str:
 
 def _with_report(failed: Answer, ended: Ended, veil: Veil) -> Answer:
     """The failure with what the program's own report says of it: programs that report an error exit with one, too."""
-    report = printed.reported(_text(ended), veil)
+    report = program_output.reported(_text(ended), veil)
     if report is None:
         return failed
     error = f"{failed.error}: {report.error}" if report.failure else failed.error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, data
+from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, agent_json
 from heartbeat.runners.errors import Trouble, json_object, one_line, refusal
 from heartbeat.runners.redaction import Veil, is_secret, parts_of, reveal
 from heartbeat.spec import HttpRunner
@@ -25,7 +25,7 @@ async def ask(run: Run, runner: HttpRunner, http: HttpClient) -> Answer:
 async def _asked(run: Run, runner: HttpRunner, http: HttpClient) -> Answer:
     url = reveal(runner.url)
     headers = {"accept": "application/json, text/plain"} | {name: reveal(value) for name, value in runner.headers.items()}
-    body = json.dumps(data.of(run)).encode()
+    body = json.dumps(agent_json.of(run)).encode()
     return _read(await http.post(url, headers, body, run.timeout.total_seconds()), _veil(runner, url))
 
 
@@ -42,8 +42,8 @@ def _read(reply: Reply, veil: Veil) -> Answer:
         raise refusal(reply, veil)
     kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "text/plain":
-        return Answer(text=data.checked(reply.body.decode(errors="replace")))
+        return Answer(text=agent_json.checked(reply.body.decode(errors="replace")))
     if kind != "application/json" and not kind.endswith("+json"):
         named = one_line(kind, veil) or "no content type"
         raise Trouble(Failure.BAD_ANSWER, f"answered with {named}; an answer is application/json or text/plain")
-    return data.read(json_object(reply), failed=Failure.SERVER, veil=veil)
+    return agent_json.read(json_object(reply), failed=Failure.SERVER, veil=veil)

@@ -8,7 +8,7 @@ from typing import Any
 
 from heartbeat import decision
 from heartbeat.decision import Decision
-from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, Tokens, data, model
+from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, Tokens, agent_json, model_answer
 from heartbeat.runners.errors import Trouble, json_object, message_in, one_line, refusal, request_id
 from heartbeat.runners.redaction import Veil, parts_of, reveal
 from heartbeat.spec import ModelRunner
@@ -36,7 +36,7 @@ async def ask(run: Run, runner: ModelRunner, http: HttpClient) -> Answer:
         completion, request = await _call(run, runner, {}, http)
         return replace(_read(completion), request_id=request)
     except Trouble as trouble:
-        return model.of_provider(trouble, runner.provider)
+        return model_answer.of_provider(trouble, runner.provider)
 
 
 async def decide(run: Run, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
@@ -45,11 +45,11 @@ async def decide(run: Run, runner: ModelRunner, http: HttpClient) -> Answer | De
         completion, request = await _call(run, runner, FORCED, http)
         return replace(_decided(completion), request_id=request)
     except Trouble as trouble:
-        return model.of_provider(trouble, runner.provider)
+        return model_answer.of_provider(trouble, runner.provider)
 
 
 async def _call(run: Run, runner: ModelRunner, more: dict[str, Any], http: HttpClient) -> tuple[dict[str, Any], str | None]:
-    key, url = model.key_of(runner.provider), reveal(runner.provider.base_url or BASE_URL)
+    key, url = model_answer.key_of(runner.provider), reveal(runner.provider.base_url or BASE_URL)
     body = json.dumps({**_question(run, runner), **more}).encode()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     reply = await http.post(f"{url.rstrip('/')}/chat/completions", headers, body, run.timeout.total_seconds())
@@ -68,7 +68,7 @@ def _veil(key: str | None, url: str) -> Veil:
 def _question(run: Run, runner: ModelRunner) -> dict[str, Any]:
     # OpenAI's own newer models take the bound under this name alone, most other servers under the older one alone.
     bound = "max_tokens" if runner.provider.base_url else "max_completion_tokens"
-    question = {"messages": data.turns(run), bound: runner.max_output_tokens, "stream": False}
+    question = {"messages": agent_json.turns(run), bound: runner.max_output_tokens, "stream": False}
     return question | ({"model": run.model} if run.model else {})
 
 
@@ -91,7 +91,7 @@ def _failed(error: object, reply: Reply, veil: Veil) -> Trouble:
 def _read(completion: dict[str, Any]) -> Answer:
     choice, message = _message(completion)
     stopped = "refusal" if message.get("refusal") else str(choice.get("finish_reason"))
-    return model.judged(_spent(completion), _text(message), len(_calls(message)), stopped)
+    return model_answer.judged(_spent(completion), _text(message), len(_calls(message)), stopped)
 
 
 def _decided(completion: dict[str, Any]) -> Answer | Decision:
@@ -100,7 +100,9 @@ def _decided(completion: dict[str, Any]) -> Answer | Decision:
     given = [
         _arguments(function) for function in functions if isinstance(function, dict) and function.get("name") == decision.TOOL
     ]
-    return model.decided(_spent(completion), given if len(given) == len(functions) else [], is_cut=data.truncated(choice))
+    return model_answer.decided(
+        _spent(completion), given if len(given) == len(functions) else [], is_cut=agent_json.truncated(choice)
+    )
 
 
 def _message(completion: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -143,7 +145,7 @@ def _arguments(function: dict[str, Any]) -> object:
 
 
 def _spent(completion: dict[str, Any]) -> Answer:
-    return Answer(model_used=data.model(completion.get("model")), tokens=_tokens(completion.get("usage")))
+    return Answer(model_used=agent_json.model(completion.get("model")), tokens=_tokens(completion.get("usage")))
 
 
 def _tokens(usage: object) -> Tokens | None:
@@ -151,8 +153,8 @@ def _tokens(usage: object) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")
-    cached = data.count(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
-    prompt, output = data.count(usage.get("prompt_tokens")), data.count(usage.get("completion_tokens"))
+    cached = agent_json.count(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
+    prompt, output = agent_json.count(usage.get("prompt_tokens")), agent_json.count(usage.get("completion_tokens"))
     if prompt is None or cached is None:
         return None
-    return data.counted(input=max(prompt - cached, 0), output=output, cache_read=min(cached, prompt))
+    return agent_json.counted(input=max(prompt - cached, 0), output=output, cache_read=min(cached, prompt))

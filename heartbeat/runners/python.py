@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Reply, Run, Start, child, data
+from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Reply, Run, Start, agent_json, python_child
 from heartbeat.runners.command import MAX_ERROR
 from heartbeat.runners.errors import Trouble, json_object, one_line
 from heartbeat.runners.redaction import Veil
@@ -40,12 +40,12 @@ async def ask(run: Run, runner: PythonRunner, start: Start) -> Answer:
 
 async def _started(run: Run, runner: PythonRunner, start: Start) -> Ended:
     # -P keeps the script's own folder, in which http.py lies beside it, off the path.
-    argv = (sys.executable, "-P", str(Path(child.__file__).resolve()), runner.call)
+    argv = (sys.executable, "-P", str(Path(python_child.__file__).resolve()), runner.call)
     return await start(argv, stdin=json.dumps(_plain(run)).encode(), env={"PYTHONUTF8": "1"}, cwd=run.workspace)
 
 
 def _plain(run: Run) -> dict[str, object]:
-    return data.of(run) | {"workspace": str(run.workspace)}
+    return agent_json.of(run) | {"workspace": str(run.workspace)}
 
 
 def _read(run: Run, ended: Ended) -> Answer:
@@ -57,7 +57,7 @@ def _read(run: Run, ended: Ended) -> Answer:
         raise Trouble(Failure.NOT_FOUND, one_line(f"cannot be called: {given['missing']}", _NO_SECRETS))
     if "answer" not in given:
         raise _no_text(str(given.get("returned")))
-    return data.read(given["answer"], failed=Failure.EXIT, veil=_NO_SECRETS)
+    return agent_json.read(given["answer"], failed=Failure.EXIT, veil=_NO_SECRETS)
 
 
 def _check(run: Run, ended: Ended) -> None:
@@ -82,13 +82,13 @@ def _told(what: str, ended: Ended) -> str:
 
 def _called(run: Run, runner: PythonRunner) -> Answer:
     try:
-        function = child.load(runner.call)
+        function = python_child.load(runner.call)
     except (ImportError, AttributeError, TypeError) as error:
         raise Trouble(Failure.NOT_FOUND, f"cannot be called: {_named(error)}") from error
     value = _returned(function, _plain(run))
     if not (value is None or isinstance(value, str | dict)):
         raise _no_text(type(value).__name__)
-    return data.read(value, failed=Failure.EXIT, veil=_NO_SECRETS)
+    return agent_json.read(value, failed=Failure.EXIT, veil=_NO_SECRETS)
 
 
 def _returned(function: Any, run: dict[str, object]) -> object:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from heartbeat.runners import ToolCall
-from heartbeat.runners.data import tool_call
+from heartbeat.runners.agent_json import tool_call
 
 Event = Mapping[str, object]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cron.schedule import Schedule, ScheduleError, is_reboot, parse
+from cron.job_schedules import Schedule, ScheduleError, is_reboot, parse
 from scheduler.cli import crontab, names, options, times
 from scheduler.cli.arguments import moment
 from scheduler.cli.door import open_door

@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from cron import crontab, export
-from cron.crontab import Crontab, Line, Note
+from cron import crontab_reader, crontab_writer
+from cron.crontab_reader import Crontab, Line, Note
 from cron.job import Job
-from cron.schedule import Schedule, Slots
+from cron.job_schedules import Schedule, Slots
 from scheduler.cli import options, times
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
@@ -52,7 +52,7 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
     others are taken; exit code 1 if there were any.
     """
     account = _account(user)
-    found = crontab.read(_text(file), _zone(timezone), zones.zone, user_column=user_column)
+    found = crontab_reader.read(_text(file), _zone(timezone), zones.zone, user_column=user_column)
     mine, foreign = _of(account, found)
     _tell(file, found, foreign, _remarks(found, account))
     if not mine:
@@ -75,11 +75,11 @@ def export_(user: str | None, timezone: str | None, path: Path) -> None:
     """
     jobs = load.load(path, os.environ, resolve=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
-    host = export.Host(_zone(timezone), _account(user).home, wake)
+    host = crontab_writer.Host(_zone(timezone), _account(user).home, wake)
     click.echo(
         f"# The jobs of {path.name}, for crontab(1). cron makes up for nothing that it missed and ends nothing that hangs."
     )
-    click.echo(export.written(_said(path, jobs.values()), host), nl=False)
+    click.echo(crontab_writer.written(_said(path, jobs.values()), host), nl=False)
 
 
 def _account(name: str | None) -> Account:
@@ -169,7 +169,7 @@ def _print(lines: Sequence[Line], account: Account) -> None:
 
 def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) -> None:
     before = _before(path)
-    new = imported.missing(lines, map(crontab.identity, _jobs(path, before).values()))
+    new = imported.missing(lines, map(crontab_reader.identity, _jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
         click.echo(f"nothing to add: {path} has {counted(there, 'job')} of this file already")
@@ -248,7 +248,7 @@ def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, J
     for line, entry in zip(lines, entries, strict=True):
         job = jobs[entry.name]
         found = ours.slots(job.schedule)
-        if line.identity != crontab.identity(job) or theirs.slots(line.when) != found:
+        if line.identity != crontab_reader.identity(job) or theirs.slots(line.when) != found:
             raise Mistake(
                 f"line {line.number} would not be the same as cron/{entry.name}, for what defaults.cron says; nothing was written"
             )
@@ -292,11 +292,11 @@ class _Week:
         return kept.count if kept else 0
 
 
-def _said(path: Path, jobs: Iterable[Job]) -> list[export.Said]:
+def _said(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.Said]:
     written = source.read(path, os.environ, Complaints(str(path)))
     found = []
     for job in jobs:
         env = inherit.merge_job(written.job, written.root["cron"][job.name] or Map()).get("env") or {}
         open_ = {name: value for name, value in env.items() if not refers(value)}
-        found.append(export.Said(job, open_, tuple(name for name in env if name not in open_)))
+        found.append(crontab_writer.Said(job, open_, tuple(name for name in env if name not in open_)))
     return found

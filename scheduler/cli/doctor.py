@@ -16,7 +16,7 @@ from typing import Literal
 
 import click
 
-from heartbeat import items
+from heartbeat import due_items
 from heartbeat.checks import Skip, checklist_of
 from heartbeat.spec import Heartbeat
 from scheduler.cli import options, reach, twice
@@ -120,7 +120,7 @@ def _remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
     for heartbeat in heartbeats:
         text = checklist_of(heartbeat) if heartbeat.enabled else ""
         if isinstance(text, str) and not isinstance(text, Skip):
-            yield from ((heartbeat.name, remark) for remark in items.remarks(text))
+            yield from ((heartbeat.name, remark) for remark in due_items.remarks(text))
 
 
 def _folder(folder: Path) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from heartbeat.runners import Tokens, data
+from heartbeat.runners import Tokens, agent_json
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.events import Paid
@@ -29,7 +29,7 @@ def cost(prices: Mapping[str, Price], call: Call) -> float | None:
         tokens.cache_read * price.cache_read,
         tokens.cache_write * price.cache_write,
     )
-    return data.cost(sum(parts) / MILLION)
+    return agent_json.cost(sum(parts) / MILLION)
 
 
 def book(tick: Tick, claim: Claim, ending: Ending) -> bool:

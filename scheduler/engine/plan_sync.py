@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from heartbeat.cadence import first_anchor
+from heartbeat.interval_slots import first_anchor
 from scheduler.engine import closing, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model import schedule

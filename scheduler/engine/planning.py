@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import islice
 
-from heartbeat.timed import Several
+from heartbeat.schedule_slots import Several
 from scheduler.engine.tick import Tick
 from scheduler.model import schedule, trigger_times
 from scheduler.model.entry import Entry

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from cron.schedule import Schedule, parse
+from cron.job_schedules import Schedule, parse
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
 from scheduler.engine.recovery import CRASHES

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from cron.walltime import changes
+from cron.dst_changes import changes
 from scheduler.engine import plan_sync
 from scheduler.insight import preconditions, slot_history, wake_waits
 from scheduler.insight.reason_texts import Cause

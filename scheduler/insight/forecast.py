@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from cron.walltime import changes
+from cron.dst_changes import changes
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import wakes_a_day
 from scheduler.model import schedule

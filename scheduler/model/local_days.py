@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from cron.walltime import changes
+from cron.dst_changes import changes
 
 A_DAY = timedelta(days=1)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from heartbeat.checks import Skip
-from heartbeat.items import Selection
+from heartbeat.due_items import Selection
 from heartbeat.precheck import Checked, Found
 from heartbeat.runners import Failure, Tokens, ToolCall
 from heartbeat.verdict import Suppression

@@ -10,15 +10,15 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from cron import schedule as cron_schedule
+from cron import job_schedules as cron_schedule
 from cron.every import Every
 from cron.job import Job
 from cron.once import Once
 from heartbeat import calendars
-from heartbeat.cadence import Cadence
 from heartbeat.hours import Hours, Window
+from heartbeat.interval_slots import Cadence
+from heartbeat.schedule_slots import Several, Timed, together
 from heartbeat.spec import Heartbeat
-from heartbeat.timed import Several, Timed, together
 from scheduler.model.outcome import Skip, Trigger
 
 LONGEST_BACKOFF = 8  # intervals

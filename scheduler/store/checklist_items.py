@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from heartbeat.items import Selection
+from heartbeat.due_items import Selection
 from heartbeat.precheck import Checked, Found
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import Ending, Kind, Outcome

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cron.job import Job
-from heartbeat import items
+from heartbeat import due_items
 from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner, PythonRunner, Runner
 from scheduler.model.circuit import Circuit
 from scheduler.model.outcome import Outcome, Skip, Suppression, Trigger
@@ -158,7 +158,7 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
 
 def _slot_skips(beat: Heartbeat) -> Iterator[Skip]:
     """Why a slot may have nothing to ask about; a wake has."""
-    if "\n" not in beat.checklist or items.may_rest(beat.checklist):
+    if "\n" not in beat.checklist or due_items.may_rest(beat.checklist):
         yield Skip.NOTHING_DUE
     if beat.precheck:
         yield Skip.PRECHECK

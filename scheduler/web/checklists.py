@@ -8,9 +8,9 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from heartbeat import editing
+from heartbeat import checklist_file
 from heartbeat.checklist import MAX_BYTES, Refusal, has_work
-from heartbeat.editing import Changed, Garbled, Unwritable, Version
+from heartbeat.checklist_file import Changed, Garbled, Unwritable, Version
 from heartbeat.spec import Heartbeat
 from scheduler.config.build.effective import effective
 from scheduler.config.file.complaint import ConfigError
@@ -30,7 +30,7 @@ def read(call: Call) -> dict[str, Any]:
     beat = _beat(call)
     if _is_text(beat):
         return {"file": None, "text": beat.checklist, "hash": None, "has_work": has_work(beat.checklist)}
-    found = editing.read(beat.workspace, beat.checklist)
+    found = checklist_file.read(beat.workspace, beat.checklist)
     if isinstance(found, Garbled):
         raise Problem(409, "checklist_not_utf8", f"{beat.checklist} of {beat.name} cannot be shown: {found}")
     if isinstance(found, Refusal):
@@ -50,7 +50,7 @@ async def write(call: Call, body: ChecklistBody) -> dict[str, Any]:
 def _write(beat: Heartbeat, text: str, expected: str | None) -> Version:
     try:
         beat.workspace.mkdir(parents=True, exist_ok=True)
-        return editing.write(beat.workspace, beat.checklist, text, expected)
+        return checklist_file.write(beat.workspace, beat.checklist, text, expected)
     except Changed:
         raise Problem(
             412, "changed", f"{beat.checklist} of {beat.name} is not the one that you name any more; GET it again"

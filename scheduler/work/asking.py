@@ -12,7 +12,7 @@ from heartbeat import checklist
 from heartbeat.checklist import Refusal
 from heartbeat.prompt import Measure, Prompt, estimate, most_tokens
 from heartbeat.runners import Answer, Resources, Run
-from heartbeat.runners import ask as runners
+from heartbeat.runners import dispatch as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.circuit import Circuit

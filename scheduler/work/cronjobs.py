@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from cron import command
+from cron import wake_text
 from cron.job import Job
 from heartbeat import verdict
 from heartbeat.runners import Ended, Resources
@@ -102,10 +102,10 @@ class JobEntry(Entry):
         """Whom this end of the job wakes, with what it has to tell them; nobody where a person has ended it."""
         if ending.outcome in NO_END or ending.reason is Reason.CANCELLED:
             return ()
-        if not command.wakes(self.spec, ending.outcome is Outcome.OK):
+        if not wake_text.wakes(self.spec, ending.outcome is Outcome.OK):
             return ()
         said = self.said(ending) if self.agent else ending.text
-        text = command.wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
+        text = wake_text.wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
         urgent = self.spec.wake_mode == "now"
         return tuple(
             Wake(name, source="cron", sender=self.spec.name, text=text, outcome=ending.outcome, urgent=urgent)
@@ -120,7 +120,7 @@ async def run(job: Job, resources: Resources) -> Ending:
     """
     if job.command is None:
         return Ending(Outcome.OK)
-    child = command.child(job, {})
+    child = wake_text.child(job, {})
     ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
     return _ending(job, ended, veil_of(job.env))
 
@@ -154,8 +154,8 @@ def _with_message(job: Job, ending: Ending) -> Ending:
 def _error(job: Job, ended: Ended, veil: Veil) -> str | None:
     """What went wrong, in one line and the end of its standard error; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
-    if isinstance(job.command, str) and what and ended.exit_code in command.NOT_RUN:
-        what = f"{what} ({command.NOT_RUN[ended.exit_code]}, in {job.workdir})"
+    if isinstance(job.command, str) and what and ended.exit_code in wake_text.NOT_RUN:
+        what = f"{what} ({wake_text.NOT_RUN[ended.exit_code]}, in {job.workdir})"
     if ended.timed_out:
         what = "did not end within its timeout"
     said = veil.over(ended.errors.decode(errors="replace").replace("\0", "")).strip()

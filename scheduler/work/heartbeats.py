@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from heartbeat import checklist, items, precheck, verdict
+from heartbeat import checklist, due_items, precheck, verdict
 from heartbeat.checks import Situation, answers, checklist_of, create_if_wished, first_obstacle, late_obstacle
 from heartbeat.decision import Action, Decision, question
+from heartbeat.due_items import Selection
 from heartbeat.hours import TWO_YEARS
-from heartbeat.items import Selection
 from heartbeat.precheck import Found
 from heartbeat.prompt import Facts, Prompt, compose, meta
 from heartbeat.prompt import Wake as PromptWake
 from heartbeat.runners import Answer, Resources, Run, Tokens
-from heartbeat.runners import ask as runners
+from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat
 from heartbeat.threads import in_daemon_thread
 from scheduler.model import schedule
@@ -72,7 +72,7 @@ class HeartbeatEntry(Entry):
 
     def remarks(self) -> tuple[str, ...]:
         text = checklist_of(self.spec)
-        return () if isinstance(text, Skip) else items.remarks(text)
+        return () if isinstance(text, Skip) else due_items.remarks(text)
 
     def open_at(self, now: datetime) -> bool:
         return not self.day_off(now) and self.spec.hours.open_at(now)

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from cron.schedule import Schedule, ScheduleError, parse
-from heartbeat.cadence import stagger_of
+from cron.job_schedules import Schedule, ScheduleError, parse
 from heartbeat.hours import Hours, window
+from heartbeat.interval_slots import stagger_of
+from heartbeat.schedule_slots import Timed
 from heartbeat.spec import Heartbeat, Precheck
-from heartbeat.timed import Timed
 from scheduler.config.build import calendar_days, often
 from scheduler.config.build.context import Frame, Spot
 from scheduler.config.build.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cron.crontab import PATH, SHELL, Identity, Line
-from cron.naming import Names
+from cron.crontab_reader import PATH, SHELL, Identity, Line
+from cron.job_names import Names
 from scheduler.config.file.insert import Entry
 from scheduler.config.file.wording import written
 

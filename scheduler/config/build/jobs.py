@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from cron import once
 from cron.job import Job
+from cron.job_schedules import Schedule, ScheduleError, is_reboot, parse
 from cron.once import Once
-from cron.schedule import Schedule, ScheduleError, is_reboot, parse
-from heartbeat.cadence import stagger_of
+from heartbeat.interval_slots import stagger_of
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config.build import calendar_days, often
 from scheduler.config.build.context import UNKNOWN, Spot

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from cron.schedule import Schedule
-from heartbeat.cadence import Cadence
+from cron.job_schedules import Schedule
 from heartbeat.hours import Hours
+from heartbeat.interval_slots import Cadence
 from scheduler.config.build.context import Spot
 from scheduler.config.file.advice import Remedy, Wrong
 from scheduler.config.file.wording import counted, written

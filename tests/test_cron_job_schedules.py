@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.schedule import Schedule, Slots, parse
+from cron.job_schedules import Schedule, Slots, parse
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

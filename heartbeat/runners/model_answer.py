@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from heartbeat import decision
 from heartbeat.decision import Decision, Undecided
-from heartbeat.runners import Answer, Failure, data
+from heartbeat.runners import Answer, Failure, agent_json
 from heartbeat.runners.errors import Trouble
 from heartbeat.runners.redaction import reveal
 from heartbeat.spec import Provider
@@ -33,9 +33,9 @@ def judged(spent: Answer, text: str, tools: int, stopped: str) -> Answer:
 
     `tools` counts the tools it wanted to use, `stopped` is the word for why it ended.
     """
-    spent = replace(spent, truncated=stopped in data.CUT)
+    spent = replace(spent, truncated=stopped in agent_json.CUT)
     try:
-        kept = data.checked(text)
+        kept = agent_json.checked(text)
     except Trouble as trouble:
         return _failed(spent, trouble.answer.failure or Failure.BAD_ANSWER, trouble.answer.error)
     if stopped in REFUSED:
@@ -61,7 +61,7 @@ def _decided(spent: Answer, given: Sequence[object], is_cut: bool) -> Decision:
     if len(given) != 1:
         raise Undecided("the model did not decide, though it was made to" if not given else "the model decided more than once")
     made = decision.parse(given[0])
-    return replace(made, tasks=data.clean(made.tasks), tokens=spent.tokens, model_used=spent.model_used)
+    return replace(made, tasks=agent_json.clean(made.tasks), tokens=spent.tokens, model_used=spent.model_used)
 
 
 def _failed(spent: Answer, failure: Failure, error: str) -> Answer:

@@ -9,7 +9,7 @@ import pytest
 
 from heartbeat import marks
 from heartbeat.checklist import Progress, has_work, progress
-from heartbeat.items import may_rest, remarks, select
+from heartbeat.due_items import may_rest, remarks, select
 from heartbeat.marks import HIGH, LOW, NORMAL
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 
 from heartbeat.runners import Answer, Failure, Tokens
-from heartbeat.runners.data import (
+from heartbeat.runners.agent_json import (
     MOST_TOOL_CALLS,
     checked,
     clean,

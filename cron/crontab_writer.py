@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
-from cron import crontab, setting
+from cron import crontab_reader, setting
+from cron.dst_changes import habits
 from cron.expression import REBOOT
 from cron.field import DAY, WEEKDAY
 from cron.field import read as read_field
 from cron.job import Job
-from cron.naming import heading
+from cron.job_names import heading
+from cron.job_schedules import Schedule
 from cron.percent import joined
-from cron.schedule import Schedule
-from cron.walltime import habits
 
 ITS_OWN = ("SHELL", "PATH", "HOME")  # what cron sets by itself; LOGNAME it lets nobody change
 
@@ -57,7 +57,7 @@ class _Writer:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._zone = host.zone
-        self._set = {"SHELL": crontab.SHELL, "PATH": crontab.PATH, "HOME": host.home}
+        self._set = {"SHELL": crontab_reader.SHELL, "PATH": crontab_reader.PATH, "HOME": host.home}
 
     def lines(self, said: Said) -> Iterator[str]:
         job = said.job
@@ -118,9 +118,9 @@ class _Writer:
 def _environment(said: Said) -> dict[str, str]:
     """The variables that a job needs; what it does not say itself is as cron has it."""
     job = said.job
-    shell = job.shell if isinstance(job.command, str) else crontab.SHELL
+    shell = job.shell if isinstance(job.command, str) else crontab_reader.SHELL
     kept = {name: value for name, value in said.env.items() if name not in (*ITS_OWN, "LOGNAME")}
-    return {"SHELL": shell, "PATH": said.env.get("PATH", crontab.PATH), "HOME": str(job.workdir), **kept}
+    return {"SHELL": shell, "PATH": said.env.get("PATH", crontab_reader.PATH), "HOME": str(job.workdir), **kept}
 
 
 def _command(job: Job) -> str:
@@ -130,7 +130,7 @@ def _command(job: Job) -> str:
     if job.command is None:
         return ""
     command = job.command if isinstance(job.command, str) else shlex.join(job.command)
-    command = command.lstrip(crontab.BLANKS)  # those at its end belong to the command, and make it another job
+    command = command.lstrip(crontab_reader.BLANKS)  # those at its end belong to the command, and make it another job
     if any(not sign.isprintable() and sign != "\t" for sign in command):
         raise Unsayable("its command has several lines, or signs that do not print; put it into a script")
     text = joined(command, job.stdin)
@@ -141,7 +141,7 @@ def _command(job: Job) -> str:
 
 def _reads_back(line: str, command: str, stdin: str) -> bool:
     try:
-        found = crontab.line(line, crontab.UTC)
+        found = crontab_reader.line(line, crontab_reader.UTC)
     except ValueError:
         return False
     return (found.command, found.stdin) == (command, stdin)
@@ -165,7 +165,7 @@ def _plain(schedule: Schedule) -> str:
     fields = text.split(" ")
     if read_field(DAY, fields[2]).special or read_field(WEEKDAY, fields[4]).special:
         raise Unsayable(f"no crontab knows the L and # of {text}")
-    if crontab.wrapped(fields[4]):  # Debian's cron would never run it
+    if crontab_reader.wrapped(fields[4]):  # Debian's cron would never run it
         fields[4] = ",".join(map(str, read_field(WEEKDAY, fields[4]).listed))
     return " ".join(fields)
 

@@ -14,11 +14,11 @@ from datetime import timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
-from cron import naming, percent, setting
+from cron import job_names, percent, setting
 from cron.expression import REBOOT, is_reboot
 from cron.field import WEEKDAY, WEEKDAYS
 from cron.job import Job
-from cron.schedule import Schedule, ScheduleError, parse
+from cron.job_schedules import Schedule, ScheduleError, parse
 
 BLANKS = " \t"
 SHELL = "/bin/sh"
@@ -152,7 +152,7 @@ class _Reader:
             self.faults.append(Note(number, str(error)))
 
     def _comment(self, text: str) -> None:
-        if name := naming.named(text):
+        if name := job_names.named(text):
             self.name = name
         else:
             self.comment = () if _is_job(text) else (*self.comment, text)

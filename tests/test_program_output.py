@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from test_command_runner import RUN, Ended, Program, answer, ask
+from test_runner_command import RUN, Ended, Program, answer, ask
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
-from heartbeat.runners.printed import read as read_output
+from heartbeat.runners.program_output import read as read_output
 from heartbeat.runners.redaction import Veil
 from heartbeat.spec import CommandRunner
 

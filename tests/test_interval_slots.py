@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartbeat.cadence import Cadence, Slots, first_anchor, stable_fraction, stagger_of
 from heartbeat.calendars import Calendar, Days, OpenTimes, calendar
 from heartbeat.hours import EVERY_DAY, Hours, Window, parse_days, parse_span, window
+from heartbeat.interval_slots import Cadence, Slots, first_anchor, stable_fraction, stagger_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NONE = timedelta()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from heartbeat.cadence import Slots
 from heartbeat.hours import TWO_YEARS, Open
+from heartbeat.interval_slots import Slots
 
 _TICK = timedelta.resolution
 _TRIES = 1000  # firings in a row that are closed; each of them costs an opening, so that these are years

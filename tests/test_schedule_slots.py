@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import at
 
-from cron.schedule import parse
+from cron.job_schedules import parse
 from heartbeat.hours import EVERY_DAY, Hours, window
-from heartbeat.timed import Timed
+from heartbeat.schedule_slots import Timed
 
 UTC_ZONE, BERLIN = ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
 DAYTIME = Hours((window(8 * 60, 22 * 60, EVERY_DAY, UTC_ZONE),))

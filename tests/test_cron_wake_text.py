@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.command import WAKE_TEXT_BYTES, Child, child, wake_text, wakes
 from cron.job import Job
+from cron.wake_text import WAKE_TEXT_BYTES, Child, child, wake_text, wakes
 from heartbeat.calendars import ALL_DAYS
 
 JOB = Job(

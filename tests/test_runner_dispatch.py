@@ -14,7 +14,7 @@ from waited import asked, decided
 
 from heartbeat.decision import Action, Decision
 from heartbeat.runners import Run
-from heartbeat.runners.ask import warm
+from heartbeat.runners.dispatch import warm
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
 
 HOME = Path(__file__).parent.parent
@@ -69,7 +69,7 @@ def test_models_of_both_kinds_decide(tmp_path: Path, kind: str, body: object) ->
 
 def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     slow = "{'anthropic', 'httpx2', 'aiohttp', 'pydantic'}"
-    code = f"import sys, heartbeat.runners.ask; print(sorted({slow} & set(sys.modules)))"
+    code = f"import sys, heartbeat.runners.dispatch; print(sorted({slow} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"
 
@@ -77,7 +77,7 @@ def test_nothing_slow_is_imported_before_it_is_needed() -> None:
 def test_what_will_be_needed_can_be_imported_ahead() -> None:
     code = """if True:
         import sys
-        from heartbeat.runners.ask import warm
+        from heartbeat.runners.dispatch import warm
         from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider
         for runner in (CommandRunner((), {}), HttpRunner("", {}), ModelRunner(Provider("x", "anthropic", None, None), 1)):
             warm([runner])

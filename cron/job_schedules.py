@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, croniter
 
+from cron.dst_changes import Stretch, habits, stretches
 from cron.expression import EVERY_DAY, Expression, is_reboot, understand
 from cron.field import ScheduleError
 from cron.slots import Slots
-from cron.walltime import Stretch, habits, stretches
 
 __all__ = ["Schedule", "ScheduleError", "Slots", "is_reboot", "parse"]
 

@@ -13,7 +13,7 @@ import pytest
 from living import CONFIG, TOKENS, Living, Reply
 
 from heartbeat.checklist import MAX_BYTES
-from heartbeat.editing import Changed, Unwritable, Version, read, write
+from heartbeat.checklist_file import Changed, Unwritable, Version, read, write
 
 EDITOR, READER, CHIEF, OPSMAN = (TOKENS[name] for name in ("editor", "reader", "chief", "opsman"))
 PATH = "/api/v1/agents/ops/checklist"
