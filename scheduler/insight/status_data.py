@@ -14,27 +14,9 @@ from scheduler.model.budget import ALL
 from scheduler.model.circuit import Breaker
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso, millis, moment, optional
-from scheduler.store import boots, breakers, lane_holds, outages, outbox, runs_view, spend
+from scheduler.store import boots, breakers, entries_view, lane_holds, outages, outbox, runs_view, spend, wakes
 from scheduler.store.entries import UNTIL_RESUMED
 from scheduler.store.outages import Outage
-
-# Each entry with its newest row, found by index, what is wrong with it, and the number of its waiting wakes. A kind or name of
-# null means any.
-ENTRIES = """
-select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
-  last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
-  last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
-  incident.since as failing_since, incident.reason as failing_reason,
-  coalesce(incident.told_at, (select max(told_at) from outage_notice as sent
-    where sent.provider = incident.provider and sent.model = incident.model)) as failing_told_at,
-  (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
-  (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
-from entry left join run as last on last.id =
-  (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
-left join incident on incident.kind = entry.kind and incident.name = entry.name
-where entry.state <> 'removed' and (:kind is null or entry.kind = :kind) and (:name is null or entry.name = :name)
-order by entry.kind desc, entry.name
-"""
 
 
 def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
@@ -51,7 +33,7 @@ def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
         "config_refused": _refused(boots.latest(db)),
         "deadman_problem": _deadman_problem(boots.latest(db)),
         "outages": [_outage(outage, told_at) for outage, told_at in outages.everything(db)],
-        "flapping": [dict(row) for row in db.execute("select kind, name from entry where flapping order by kind desc, name")],
+        "flapping": entries_view.flapping_entries(db),
         "breakers": [_breaker(breaker) for breaker in breakers.open_ones(db)],
         "budget": _budget(spend.today(db, now).get(ALL)),
         "entries": listed,
@@ -104,8 +86,10 @@ def _deadman_problem(life: sqlite3.Row | None) -> str | None:
 def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
     """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
     held, spent = lane_holds.by_agent(db, now), spend.today(db, now)
-    rows = db.execute(ENTRIES, {"kind": kind, "name": name})
-    return [_entry(row, held) | {"budget": _budget(spent.get((row["kind"], row["name"])))} for row in rows]
+    return [
+        _entry(row, held) | {"budget": _budget(spent.get((row["kind"], row["name"])))}
+        for row in entries_view.entry_overviews(db, kind, name)
+    ]
 
 
 def _budget(row: sqlite3.Row | None) -> dict[str, Any] | None:
@@ -119,7 +103,7 @@ def _budget(row: sqlite3.Row | None) -> dict[str, Any] | None:
 
 def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
     """Where one wake stands (waiting, taken, ended), and the run that took it last; None when it is not known any more."""
-    row = db.execute("select id, kind, name, source, state, count, run_id from wake where id = ?", (wake_id,)).fetchone()
+    row = wakes.one(db, wake_id)
     if row is None:
         return None
     run = None if row["run_id"] is None else runs_view.one(db, row["run_id"])
@@ -214,10 +198,8 @@ def _config_hash(db: sqlite3.Connection) -> str | None:
 
 def _queue(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) -> dict[str, int]:
     states = [each["state"] for each in listed]
-    due = db.execute("select count(*) from entry where due_at <= ?", (millis(now),)).fetchone()[0]
-    open_runs = dict(
-        db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall()
-    )
+    due, _ = entries_view.count_due_entries(db, now)
+    open_runs = entries_view.count_open_runs(db)
     return {
         "entries": len(states),
         **{state: states.count(state) for state in ("active", "paused", "disabled", "done")},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
@@ -13,8 +12,8 @@ from scheduler.model.budget import ALL, NOTHING, Budget, Scope
 from scheduler.model.circuit import Circuit, around
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
-from scheduler.model.timestamps import millis, moment
-from scheduler.store import breakers, disk_reserve, outbox, spend, wakes
+from scheduler.model.timestamps import moment
+from scheduler.store import breakers, disk_reserve, entries_view, outbox, spend, wakes
 from scheduler.telemetry.series import Family
 
 Key = tuple[str, str]
@@ -35,23 +34,13 @@ TIMES = {
     "heartbeatd_last_success_timestamp_seconds": ("last_success_at", "When the last run ended well."),
 }
 
-# The names to show come as one JSON text, for SQLite bounds the number of parameters.
-ROWS = """
-select entry.kind, entry.name, failures, quiet, alerting, first_seen_at, last_ended_at, last_success_at,
-  case when paused_until is null and state = 'active' then coalesce(due_at, slot) end as next_due,
-  case when state = 'active' and paused_until is not null then 'paused' else state end as state, pace, settled_until,
-  slot is null and exists (
-    select 1 from run where kind = entry.kind and name = entry.name and state in ('running', 'waiting')) as goes_on
-from json_each(?) as wanted cross join entry on entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
-"""
-
 
 def of_entries(db: sqlite3.Connection, wanted: Collection[Key]) -> Iterator[Family]:
     """The gauges of the entries in `wanted`."""
     state = Family("gauge", "heartbeatd_entry_state", "1 for the state that the entry is in.", (*ENTRY, "state"))
     numbers = {column: Family("gauge", name, told, ENTRY) for name, (column, told) in NUMBERS.items()}
     times = {column: Family("gauge", name, told, ENTRY) for name, (column, told) in TIMES.items()}
-    for row in db.execute(ROWS, (json.dumps(list(wanted)),)):
+    for row in entries_view.entry_gauges(db, wanted):
         key = (row["kind"], row["name"])
         now = _state(row)
         for each in _states(row["pace"]):
@@ -76,12 +65,12 @@ def _states(pace: str) -> tuple[str, ...]:
 
 def of_queue(db: sqlite3.Connection, now: datetime) -> Iterator[Family]:
     """How much of the queue is due, and since when."""
-    count, oldest = db.execute("select count(*), min(due_at) from entry where due_at <= ?", (millis(now),)).fetchone()
+    count, oldest = entries_view.count_due_entries(db, now)
     yield one("heartbeatd_due_entries", "Entries whose time has come.", count)
     yield one(
         "heartbeatd_oldest_due_timestamp_seconds",
         "Since when the longest waiting entry is due; absent while none is.",
-        oldest and oldest / 1000,
+        None if oldest is None else oldest.timestamp(),
     )
 
 

@@ -1,0 +1,66 @@
+"""Reads entries together with their newest run, open incident and waiting wakes, for `status` and the metrics."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import millis, optional
+
+# Each entry with its newest run record (found by index), its open incident, and the number of its waiting wakes. A kind or name
+# of null means any.
+OVERVIEWS = """
+select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
+  last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
+  last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
+  incident.since as failing_since, incident.reason as failing_reason,
+  coalesce(incident.told_at, (select max(told_at) from outage_notice as sent
+    where sent.provider = incident.provider and sent.model = incident.model)) as failing_told_at,
+  (select json_group_array(state) from outbox where run_id = last.id and notice is null) as last_deliveries,
+  (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
+from entry left join run as last on last.id =
+  (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
+left join incident on incident.kind = entry.kind and incident.name = entry.name
+where entry.state <> 'removed' and (:kind is null or entry.kind = :kind) and (:name is null or entry.name = :name)
+order by entry.kind desc, entry.name
+"""
+
+# The names come as one JSON text, because SQLite limits the number of parameters.
+GAUGES = """
+select entry.kind, entry.name, failures, quiet, alerting, first_seen_at, last_ended_at, last_success_at,
+  case when paused_until is null and state = 'active' then coalesce(due_at, slot) end as next_due,
+  case when state = 'active' and paused_until is not null then 'paused' else state end as state, pace, settled_until,
+  slot is null and exists (
+    select 1 from run where kind = entry.kind and name = entry.name and state in ('running', 'waiting')) as goes_on
+from json_each(?) as wanted cross join entry on entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
+"""
+
+
+def entry_overviews(db: sqlite3.Connection, kind: Kind | None, name: str | None) -> list[sqlite3.Row]:
+    """Every entry that is not removed, or those of one kind or name: agents first, sorted by name. See OVERVIEWS."""
+    return db.execute(OVERVIEWS, {"kind": kind, "name": name}).fetchall()
+
+
+def entry_gauges(db: sqlite3.Connection, keys: Collection[tuple[str, str]]) -> list[sqlite3.Row]:
+    """The columns of these entries that metrics show. See GAUGES."""
+    return db.execute(GAUGES, (json.dumps(list(keys)),)).fetchall()
+
+
+def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Kind and name of every entry that fails and recovers in quick succession."""
+    return [dict(row) for row in db.execute("select kind, name from entry where flapping order by kind desc, name")]
+
+
+def count_due_entries(db: sqlite3.Connection, now: datetime) -> tuple[int, datetime | None]:
+    """How many entries are due, and since when the first of them is."""
+    count, oldest = db.execute("select count(*), min(due_at) from entry where due_at <= ?", (millis(now),)).fetchone()
+    return count, optional(oldest)
+
+
+def count_open_runs(db: sqlite3.Connection) -> dict[str, int]:
+    """The number of open runs by state: `running`, and `waiting` for a retry, a lane or a provider."""
+    return dict(db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall())
