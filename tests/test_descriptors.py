@@ -16,7 +16,7 @@ import pytest
 from test_daemon import Daemon
 
 HOME = Path(__file__).resolve().parent.parent
-ALLOWED = "from scheduler import descriptors; print(descriptors.allow(descriptors.needed(100)), descriptors.allow(10))"
+ALLOWED = "from scheduler.system import file_limits; print(file_limits.allow(file_limits.needed(100)), file_limits.allow(10))"
 
 BUSY = """\
 state: state/h.db
@@ -61,10 +61,10 @@ def test_a_config_that_wants_more_than_is_allowed_is_warned_of(tmp_path: Path, c
 
 FILLED = """
 import logging, os, resource, sys
-from scheduler import descriptors, logs
-logs.set_up(sys.stdout)
+from scheduler.system import file_limits, log
+log.set_up(sys.stdout)
 seconds = [0.0]
-files = descriptors.Descriptors(lambda: seconds[0])
+files = file_limits.Descriptors(lambda: seconds[0])
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 print(files.places(5), files.places(1000) < 12)
 held = []
@@ -72,10 +72,10 @@ try:
     while True:
         held.append(os.open(os.devnull, os.O_RDONLY))
 except OSError as error:
-    assert descriptors.is_scarcity(error)
+    assert file_limits.is_scarcity(error)
 for seconds[0] in (0.0, 1.0, 59.9, 60.0, 61.0):
     print(files.places(5), files.places(0))
-for fd in held[-(descriptors.FOR_ANSWERS + 2 * descriptors.OF_A_RUN):]:
+for fd in held[-(file_limits.FOR_ANSWERS + 2 * file_limits.OF_A_RUN):]:
     os.close(fd)
 print(files.places(1), files.places(2), files.places(3), files.places(1000))
 for fd in held[:30]:
