@@ -24,8 +24,8 @@ from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build import load
 from scheduler.config.build.load import Loaded
-from scheduler.config.build.today import Today
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.build.time_checks import Today
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine import deadman_switch, delivery, startup
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scheduler.config.build.load import Loaded, load
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 
 TOKEN = "0123456789abcdef-canary"
 ENVIRON = {"TOKEN": TOKEN}

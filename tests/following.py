@@ -15,10 +15,10 @@ from typing import Any
 from config_file import write
 
 from scheduler.config.build.load import load
-from scheduler.config.file import grammar, tree
-from scheduler.config.file.advice import Remedy
-from scheduler.config.file.complaint import Complaint, Complaints, ConfigError
-from scheduler.config.file.tree import Items, Map, Odd
+from scheduler.config.file import marked_yaml, yaml_errors
+from scheduler.config.file.diagnostics import Complaint, Complaints, ConfigError
+from scheduler.config.file.marked_yaml import Items, Map, Odd
+from scheduler.config.file.remedies import Remedy
 
 TOKEN = re.compile(r"(?:\$\{[^}]*\}|[^,{}\[\]#\n]|(?<=\S)#)+")
 
@@ -35,9 +35,9 @@ def refused(folder: Path, text: str, environ: dict[str, str]) -> tuple[Complaint
 def is_yaml(text: str) -> bool:
     said = Complaints("")
     try:
-        tree.read(text, said)
+        marked_yaml.read(text, said)
         said.raise_if_any()
-    except (tree.Unreadable, ConfigError):
+    except (marked_yaml.Unreadable, ConfigError):
         return False
     return True
 
@@ -124,14 +124,14 @@ def follow(text: str, complaint: Complaint, remedy: Remedy) -> str:
     """The config after one remedy of a complaint. LookupError where the complaint does not point at what the remedy changes."""
     if remedy.quote:
         return _quoted(text, complaint)
-    root = tree.read(text, Complaints(""))
+    root = marked_yaml.read(text, Complaints(""))
     parent, step = _found(root, complaint)
     _apply(root, parent, step, remedy)
     return "".join(f"{line}\n" for line in _lines(root, 0))
 
 
 def _quoted(text: str, complaint: Complaint) -> str:
-    lines = grammar.lines_of(text)
+    lines = yaml_errors.lines_of(text)
     line = lines[complaint.line - 1]
     before, rest = line[: complaint.column - 1], line[complaint.column - 1 :]
     in_brackets = before.count("{") + before.count("[") > before.count("}") + before.count("]")

@@ -18,7 +18,7 @@ from world import World, by_hand
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.config.build.effective import effective
+from scheduler.config.build.effective_values import effective
 from scheduler.config.build.load import load, schema
 from scheduler.engine.delivery import Delivery, when_uncertain
 from scheduler.model.secret import Secret

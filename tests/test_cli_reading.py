@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from scheduler.cli.main import main
 from scheduler.cli.table import harmless, table, wrapped
 from scheduler.cli.times import between, host_zone_name, rough, short, zone_name
-from scheduler.config.file.wording import counted
+from scheduler.config.file.message_parts import counted
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import millis
 from scheduler.store import boots, entries

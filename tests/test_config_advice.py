@@ -14,8 +14,8 @@ from following import follow, refused, untrue
 from test_config_faults import FAULTS
 
 from scheduler.cli.main import main
-from scheduler.config.file.advice import as_yaml
-from scheduler.config.keys.zones import zone
+from scheduler.config.file.remedies import as_yaml
+from scheduler.config.keys.time_zones import zone
 
 SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
 

@@ -9,7 +9,7 @@ from config_file import ENVIRON, RIGHT, complaints
 from following import untrue
 
 from scheduler.config.build.load import load
-from scheduler.config.file.complaint import Complaint, ConfigError
+from scheduler.config.file.diagnostics import Complaint, ConfigError
 
 # fmt: off
 FAULTS = [

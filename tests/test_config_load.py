@@ -15,10 +15,10 @@ from config_file import ENVIRON, RIGHT, SMALL, complaints, read
 from heartbeat.interval_slots import stagger_of
 from heartbeat.spec import Heartbeat
 from scheduler.config.build import skeleton
+from scheduler.config.build.config_data import check_owner
 from scheduler.config.build.load import load
-from scheduler.config.file.complaint import Complaints
-from scheduler.config.file.peek import peek_state
-from scheduler.config.file.source import check_owner
+from scheduler.config.file.diagnostics import Complaints
+from scheduler.config.file.lenient_reading import peek_state
 from scheduler.system.files import WRITE, others_may
 
 BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"

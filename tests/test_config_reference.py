@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from config_file import RIGHT, read
 
-from scheduler.config.build.effective import effective
+from scheduler.config.build.effective_values import effective
 from scheduler.config.build.load import schema
 from scheduler.config.keys.reference import reference
 

@@ -12,9 +12,9 @@ from config_file import complaints, read
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from scheduler.config.build import skeleton
-from scheduler.config.build.effective import effective
+from scheduler.config.build.effective_values import effective
 from scheduler.config.build.load import load, schema
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Price
 

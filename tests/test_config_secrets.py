@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from config_file import RIGHT, SMALL, TOKEN, complaints, read
 
-from scheduler.config.build.effective import effective
+from scheduler.config.build.effective_values import effective
 from scheduler.config.build.load import load
 from scheduler.config.build.secrets import holds_secret, read_env_file
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.secret import Secret
 
 CANARY = "canary-5f1c-do-not-print"

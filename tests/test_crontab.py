@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from cron import percent, setting
 from cron.crontab_reader import Crontab, read
 from cron.job_names import Names, wish
-from scheduler.config.keys import zones
+from scheduler.config.keys import time_zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def taken(text: str, *, user_column: bool = False) -> Crontab:
-    return read(text, BERLIN, zones.zone, user_column=user_column)
+    return read(text, BERLIN, time_zones.zone, user_column=user_column)
 
 
 def faults(text: str, *, user_column: bool = False) -> list[tuple[int, str]]:
@@ -267,7 +267,7 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 @given(st.text())
 def test_every_name_is_one_that_the_config_takes(command: str) -> None:
-    from scheduler.config.keys.fields import name
+    from scheduler.config.keys.value_parsers import name
 
     assert name(wish(command))
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from cron import crontab_reader
-from scheduler.config.build import imported
-from scheduler.config.file import insert
-from scheduler.config.keys import zones
+from scheduler.config.build import crontab_jobs
+from scheduler.config.file import job_insertion
+from scheduler.config.keys import time_zones
 
 PAGE = (Path(__file__).parent.parent / "docs" / "crontab.md").read_text("utf-8")
 
@@ -19,9 +19,9 @@ def shown(kind: str) -> str:
 
 
 def test_the_example_is_what_the_import_makes_of_it() -> None:
-    found = crontab_reader.read(shown("crontab"), zones.zone("Europe/Berlin"), zones.zone)
-    entries = imported.entries(found.lines, imported.Account("deploy", "/home/deploy"), ())
-    assert insert.section(entries) == shown("yaml")
+    found = crontab_reader.read(shown("crontab"), time_zones.zone("Europe/Berlin"), time_zones.zone)
+    entries = crontab_jobs.entries(found.lines, crontab_jobs.Account("deploy", "/home/deploy"), ())
+    assert job_insertion.section(entries) == shown("yaml")
     said = shown("text").splitlines()
     assert said[0] == f"crontab:{found.faults[0].number}: {found.faults[0].text}"
     assert said[1] == f"hint: line {found.hints[0].number}: {found.hints[0].text}"

@@ -18,8 +18,8 @@ from cron.crontab_writer import Host, Said, written
 from cron.job import Job
 from cron.job_schedules import parse
 from heartbeat.calendars import ALL_DAYS, Calendar, Days
-from scheduler.config.build import imported
-from scheduler.config.keys import zones
+from scheduler.config.build import crontab_jobs
+from scheduler.config.keys import time_zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TOKYO = ZoneInfo("Asia/Tokyo")
@@ -88,7 +88,7 @@ def any_jobs(draw: st.DrawFn) -> list[Job]:
 
 @given(any_jobs())
 def test_what_is_exported_and_taken_back_is_the_same(jobs: list[Job]) -> None:
-    found = crontab_reader.read(written([Said(job, {}) for job in jobs], HOST), BERLIN, zones.zone)
+    found = crontab_reader.read(written([Said(job, {}) for job in jobs], HOST), BERLIN, time_zones.zone)
     assert found.faults == ()
     assert [(line.when and line.when.key(), line.command, line.stdin) for line in found.lines] == [
         (job.schedule and job.schedule.key(), job.command, job.stdin) for job in jobs
@@ -97,7 +97,7 @@ def test_what_is_exported_and_taken_back_is_the_same(jobs: list[Job]) -> None:
 
 @given(st.lists(st.text(min_size=1), min_size=1))
 def test_a_list_is_quoted_for_the_shell_or_not_exported(argv: list[str]) -> None:
-    found = crontab_reader.read(text(replace(JOB, command=("run", *argv))), BERLIN, zones.zone)
+    found = crontab_reader.read(text(replace(JOB, command=("run", *argv))), BERLIN, time_zones.zone)
     assert found.faults == ()
     assert [shlex.split(line.command) for line in found.lines] in ([["run", *argv]], [])
 
@@ -221,13 +221,13 @@ def test_names_survive_the_way_out_and_back() -> None:
         [Said(jobs[0], {}), Said(replace(JOB, name="gone", command=None, every=None), {}), *(Said(job, {}) for job in jobs[1:])],
         HOST,
     )
-    found = crontab_reader.read(out + "\n0 3 * * * mine\n", BERLIN, zones.zone).lines
+    found = crontab_reader.read(out + "\n0 3 * * * mine\n", BERLIN, time_zones.zone).lines
     assert [line.name for line in found] == ["x", "date", "a" * 63, ""]
-    entries = imported.entries(found, imported.Account("me", "/home/me"), {"x", "a" * 63})
+    entries = crontab_jobs.entries(found, crontab_jobs.Account("me", "/home/me"), {"x", "a" * 63})
     assert [entry.name for entry in entries] == ["x-2", "date", "a" * 50 + "-2", "mine"]
     assert not any("heartbeatd" in said for entry in entries for said in entry.comment)
 
 
 def test_zones_that_are_one_and_the_same_need_no_cron_tz() -> None:
-    job = replace(JOB, schedule=parse("0 3 * * *", zones.zone("UTC")))
-    assert "CRON_TZ" not in written([Said(job, {})], Host(zones.zone("Etc/Zulu"), "/home/me"))
+    job = replace(JOB, schedule=parse("0 3 * * *", time_zones.zone("UTC")))
+    assert "CRON_TZ" not in written([Said(job, {})], Host(time_zones.zone("Etc/Zulu"), "/home/me"))

@@ -15,10 +15,10 @@ from config_file import RIGHT, SMALL, read, write
 from cron import crontab_reader
 from cron.job import Job
 from scheduler.cli.main import main
-from scheduler.config.file.complaint import Complaints
-from scheduler.config.file.insert import Entry, NoRoom, insert
-from scheduler.config.file.tree import read as read_tree
-from scheduler.config.keys import zones
+from scheduler.config.file.diagnostics import Complaints
+from scheduler.config.file.job_insertion import Entry, NoRoom, insert
+from scheduler.config.file.marked_yaml import read as read_tree
+from scheduler.config.keys import time_zones
 from scheduler.system import files
 
 ME = pwd.getpwuid(os.geteuid())
@@ -119,9 +119,9 @@ def test_a_system_s_table_goes_in_and_comes_out_the_same(tmp_path: Path, capsys:
     assert main(["check", "-c", str(into)]) == 0
     assert "1 agent, 10 jobs" in capsys.readouterr().out
     assert main(["cron", "export", "-c", str(into), *IN_BERLIN]) == 0
-    berlin = zones.zone("Europe/Berlin")
-    theirs = crontab_reader.read(SYSTEM, berlin, zones.zone, user_column=True)
-    ours = crontab_reader.read(capsys.readouterr().out, berlin, zones.zone)
+    berlin = time_zones.zone("Europe/Berlin")
+    theirs = crontab_reader.read(SYSTEM, berlin, time_zones.zone, user_column=True)
+    ours = crontab_reader.read(capsys.readouterr().out, berlin, time_zones.zone)
     assert [line.identity for line in ours.lines] == [line.identity for line in theirs.lines]
 
 

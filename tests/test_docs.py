@@ -10,7 +10,7 @@ from config_file import read
 
 import heartbeat
 from scheduler.config.build.load import schema
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMING = (DOCS / "coming-from.md").read_text("utf-8")

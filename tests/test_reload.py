@@ -11,7 +11,7 @@ import pytest
 from world import World
 
 from scheduler.config.build.load import load
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Refused, Request
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from world import World, at
 
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 

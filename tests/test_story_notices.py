@@ -18,7 +18,7 @@ from test_story_slots import agent, job
 from world import World, at, by_hand
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.build.effective import effective
+from scheduler.config.build.effective_values import effective
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.outbox_requests import SendAgain
 from scheduler.engine.pending_runs import Report

@@ -12,8 +12,8 @@ from world import Takes, World, at
 
 from scheduler.cli.main import main
 from scheduler.config.build.load import load
-from scheduler.config.build.today import Today
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.build.time_checks import Today
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import explanation, forecast, status_data
 from scheduler.model.outcome import Kind
 from scheduler.store import one_time_jobs

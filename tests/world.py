@@ -15,7 +15,7 @@ from waited import with_http
 from heartbeat.runners import Resources
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.load import load
-from scheduler.config.build.today import Today
+from scheduler.config.build.time_checks import Today
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Request

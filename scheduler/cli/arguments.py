@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from scheduler.cli import times
-from scheduler.config.file.wording import shown, suggest
-from scheduler.config.keys.fields import some_duration
+from scheduler.config.file.message_parts import shown, suggest
+from scheduler.config.keys.value_parsers import some_duration
 from scheduler.model.outcome import Failure, Reason, Skip
 from scheduler.store.database import row_number
 

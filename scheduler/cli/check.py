@@ -13,11 +13,11 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import table
 from scheduler.cli.times import utc_now
 from scheduler.config.build import load
-from scheduler.config.build.effective import effective
+from scheduler.config.build.effective_values import effective
 from scheduler.config.build.load import Loaded
-from scheduler.config.build.today import Today
-from scheduler.config.file.complaint import ConfigError
-from scheduler.config.file.wording import counted
+from scheduler.config.build.time_checks import Today
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.file.message_parts import counted
 from scheduler.model.settings import Settings
 from scheduler.store import one_time_jobs
 

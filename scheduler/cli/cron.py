@@ -17,7 +17,7 @@ from scheduler.cli.door import open_door
 from scheduler.cli.follow import follow, mark
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import table
-from scheduler.config.keys import zones
+from scheduler.config.keys import time_zones
 from scheduler.model.outcome import Kind
 
 
@@ -72,7 +72,7 @@ def _schedule(expression: str, timezone: str) -> Schedule:
     if is_reboot(expression):
         raise Mistake("@reboot has no times: it fires once when the daemon starts")
     try:
-        return parse(expression, zones.zone(timezone))
+        return parse(expression, time_zones.zone(timezone))
     except (ScheduleError, ValueError) as error:
         raise Mistake(str(error)) from error
 

@@ -20,15 +20,15 @@ from cron.job_schedules import Schedule, Slots
 from scheduler.cli import options, times
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
-from scheduler.config.build import imported, load
-from scheduler.config.build.imported import Account
+from scheduler.config.build import config_data, crontab_jobs, load
+from scheduler.config.build.crontab_jobs import Account
 from scheduler.config.build.secrets import refers
-from scheduler.config.file import inherit, insert, source
-from scheduler.config.file.complaint import Complaints, ConfigError
-from scheduler.config.file.insert import Entry, Made
-from scheduler.config.file.tree import Map
-from scheduler.config.file.wording import counted, written
-from scheduler.config.keys import zones
+from scheduler.config.file import inheritance, job_insertion
+from scheduler.config.file.diagnostics import Complaints, ConfigError
+from scheduler.config.file.job_insertion import Entry, Made
+from scheduler.config.file.marked_yaml import Map
+from scheduler.config.file.message_parts import counted, written
+from scheduler.config.keys import time_zones
 from scheduler.model import schedule
 from scheduler.system import files
 
@@ -52,7 +52,7 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
     others are taken; exit code 1 if there were any.
     """
     account = _account(user)
-    found = crontab_reader.read(_text(file), _zone(timezone), zones.zone, user_column=user_column)
+    found = crontab_reader.read(_text(file), _zone(timezone), time_zones.zone, user_column=user_column)
     mine, foreign = _of(account, found)
     _tell(file, found, foreign, _remarks(found, account))
     if not mine:
@@ -92,7 +92,7 @@ def _account(name: str | None) -> Account:
 
 def _zone(name: str | None) -> ZoneInfo:
     try:
-        return zones.zone(name or times.host_zone_name())
+        return time_zones.zone(name or times.host_zone_name())
     except ValueError as error:
         advice = "" if name else "; say with --timezone in which zone cron reads the file"
         raise Mistake(f"{error}{advice}") from error
@@ -160,8 +160,8 @@ def _lines(numbers: Sequence[int]) -> str:
 
 
 def _print(lines: Sequence[Line], account: Account) -> None:
-    made = imported.entries(lines, account, ())
-    text = insert.section(made)
+    made = crontab_jobs.entries(lines, account, ())
+    text = job_insertion.section(made)
     jobs = load.load(Path("config.yaml"), {}, resolve=False, content=text.encode()).settings.jobs
     click.echo(text, nl=False)
     click.echo(_proof(lines, made, jobs), err=True)
@@ -169,13 +169,13 @@ def _print(lines: Sequence[Line], account: Account) -> None:
 
 def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) -> None:
     before = _before(path)
-    new = imported.missing(lines, map(crontab_reader.identity, _jobs(path, before).values()))
+    new = crontab_jobs.missing(lines, map(crontab_reader.identity, _jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
         click.echo(f"nothing to add: {path} has {counted(there, 'job')} of this file already")
         return
     root = _root(path, before)
-    entries = imported.entries(new, account, _part(root, "cron"))
+    entries = crontab_jobs.entries(new, account, _part(root, "cron"))
     made = _with(path, before, entries)
     after = made.text.encode()
     loaded = load.load(path, os.environ, resolve=False, content=after, root=made.root)
@@ -220,9 +220,9 @@ def _jobs(path: Path, content: bytes) -> Mapping[str, Job]:
 def _root(path: Path, content: bytes) -> object:
     """The config as data. Raises ConfigError for one that cannot be read, or that everybody may write."""
     complaints = Complaints(str(path))
-    source.check_owner(path.stat(), path, complaints)
+    config_data.check_owner(path.stat(), path, complaints)
     complaints.raise_if_any()
-    return source.parse(content, complaints)
+    return config_data.parse(content, complaints)
 
 
 def _part(root: object, *steps: str) -> Map:
@@ -233,8 +233,8 @@ def _part(root: object, *steps: str) -> Map:
 
 def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> Made:
     try:
-        return insert.insert(before.decode(), entries)
-    except insert.NoRoom as error:
+        return job_insertion.insert(before.decode(), entries)
+    except job_insertion.NoRoom as error:
         load.load(path, os.environ, resolve=False, content=before)  # what is wrong with it already is to be told first
         raise Mistake(f"{path} {error}") from error
 
@@ -293,10 +293,10 @@ class _Week:
 
 
 def _said(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.Said]:
-    written = source.read(path, os.environ, Complaints(str(path)))
+    written = config_data.read(path, os.environ, Complaints(str(path)))
     found = []
     for job in jobs:
-        env = inherit.merge_job(written.job, written.root["cron"][job.name] or Map()).get("env") or {}
+        env = inheritance.merge_job(written.job, written.root["cron"][job.name] or Map()).get("env") or {}
         open_ = {name: value for name, value in env.items() if not refers(value)}
         found.append(crontab_writer.Said(job, open_, tuple(name for name in env if name not in open_)))
     return found

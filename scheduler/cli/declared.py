@@ -9,7 +9,7 @@ import click
 
 from scheduler.cli.reach import Place
 from scheduler.config.build import load
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.work import plan
 from scheduler.work.plan import Plan
 

@@ -24,9 +24,9 @@ from scheduler.cli.reach import Place
 from scheduler.cli.table import wrapped
 from scheduler.cli.times import local, utc_now, zone_name
 from scheduler.config.build import load
-from scheduler.config.build.today import Today
-from scheduler.config.file.complaint import ConfigError
-from scheduler.config.file.wording import counted
+from scheduler.config.build.time_checks import Today
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.file.message_parts import counted
 from scheduler.net import proxies
 from scheduler.store import boots, database, disk_reserve, one_time_jobs, outbox
 from scheduler.system import state_lock

@@ -18,7 +18,7 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import fact, table, wrapped
 from scheduler.cli.times import between, rough, utc_now
-from scheduler.config.file.wording import counted, written
+from scheduler.config.file.message_parts import counted, written
 from scheduler.insight import explanation as answers
 from scheduler.insight.explanation import Asked
 from scheduler.insight.reason_texts import Cause

@@ -34,8 +34,8 @@ class Contents(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.contents and not args[0].startswith("-"):
-            from scheduler.config.file.advice import either  # for those who need it
-            from scheduler.config.file.wording import suggest
+            from scheduler.config.file.message_parts import suggest
+            from scheduler.config.file.remedies import either  # for those who need it
 
             begun = tuple(name for name in self.contents if name.startswith(args[0]))
             meant = f"; did you mean {either(begun)}?" if 0 < len(begun) <= LIKELY else suggest(args[0], self.contents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from scheduler.cli.mistake import Mistake
-from scheduler.config.file.wording import suggest
+from scheduler.config.file.message_parts import suggest
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from scheduler.cli.reach import Place, Up, reading
-from scheduler.config.file.wording import written
+from scheduler.config.file.message_parts import written
 from scheduler.engine.inbox import Refused
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind

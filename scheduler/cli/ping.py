@@ -14,8 +14,8 @@ from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import plain
 from scheduler.cli.times import utc_now
 from scheduler.config.build import load
-from scheduler.config.file.advice import either
-from scheduler.config.file.wording import suggest
+from scheduler.config.file.message_parts import suggest
+from scheduler.config.file.remedies import either
 from scheduler.engine import channel_test
 from scheduler.model.settings import Channel, Network, Settings
 from scheduler.system import log

@@ -18,7 +18,7 @@ from scheduler.cli.declared import declared
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.names import called
 from scheduler.cli.table import LINE, table, wrapped
-from scheduler.config.file.wording import written
+from scheduler.config.file.message_parts import written
 from scheduler.insight import forecast
 from scheduler.model.outcome import Kind
 

@@ -47,7 +47,7 @@ class Up:
 
 def place(path: Path, state: Path | None = None) -> Place:
     """The place that `--state` or the config at `path` names, however broken that config is."""
-    from scheduler.config.file.peek import peek_state, real_path
+    from scheduler.config.file.lenient_reading import peek_state, real_path
 
     return Place(peek_state(path, os.environ) if state is None else real_path(state))
 

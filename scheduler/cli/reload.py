@@ -9,7 +9,7 @@ import click
 
 from scheduler.cli import options, reach
 from scheduler.cli.door import daemon
-from scheduler.config.file.complaint import Complaint
+from scheduler.config.file.diagnostics import Complaint
 
 
 @click.command()

@@ -16,7 +16,7 @@ from scheduler.cli.figures import usd, why
 from scheduler.cli.mistake import Mistake
 from scheduler.cli.table import fact, harmless, table
 from scheduler.cli.times import between, local, short, utc_now, zone_name
-from scheduler.config.file.wording import counted
+from scheduler.config.file.message_parts import counted
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
 from scheduler.store import entries, runs_view

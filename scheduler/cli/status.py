@@ -18,7 +18,7 @@ from scheduler.cli.reach import Place, Up
 from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import local, passed, rough, short, utc_now, zone_name
 from scheduler.cli.waiting import waiting
-from scheduler.config.file.wording import counted
+from scheduler.config.file.message_parts import counted
 from scheduler.insight.status_data import snapshot
 from scheduler.insight.wake_waits import Wait
 from scheduler.model.circuit import EVERY_MODEL, Circuit

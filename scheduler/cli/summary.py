@@ -10,7 +10,7 @@ from scheduler.cli.figures import amount, usd
 from scheduler.cli.names import called
 from scheduler.cli.table import table, wrapped
 from scheduler.cli.times import local, passed, rough, zone_name
-from scheduler.config.file.wording import counted
+from scheduler.config.file.message_parts import counted
 
 MOST = 12  # entries in the table; what is left over is its last line
 EACH = 4  # of those the dearest, the noisiest and the worst

@@ -62,12 +62,12 @@ _ZONE = f"{__name__}.zone"
 
 def _declared(path: Path) -> ZoneInfo | None:
     """The top-level zone of a config, however broken that is otherwise."""
-    from scheduler.config.file import peek
-    from scheduler.config.keys import zones  # for commands that tell times alone
+    from scheduler.config.file import lenient_reading
+    from scheduler.config.keys import time_zones  # for commands that tell times alone
 
-    name = peek.peek_timezone(path, os.environ)
+    name = lenient_reading.peek_timezone(path, os.environ)
     try:
-        return zones.zone(name) if name else None
+        return time_zones.zone(name) if name else None
     except ValueError:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Refused
 from scheduler.store.database import Full, StoreError, Unavailable
 from scheduler.system.state_lock import Taken, Unusable

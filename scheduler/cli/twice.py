@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cron import crontab_reader
 from cron.job import Job
-from scheduler.config.keys import zones
+from scheduler.config.keys import time_zones
 from scheduler.system.process import Children, Ended
 
 PATIENCE = timedelta(seconds=5)
@@ -28,5 +28,5 @@ async def _run(argv: list[str]) -> Ended:
 
 def twice(table: str, jobs: Iterable[Job]) -> list[str]:
     """The names of the enabled jobs whose command a crontab runs too, whenever it does."""
-    there = {(line.command, line.stdin) for line in crontab_reader.read(table, zones.UTC_ZONE, zones.zone).lines}
+    there = {(line.command, line.stdin) for line in crontab_reader.read(table, time_zones.UTC_ZONE, time_zones.zone).lines}
     return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]

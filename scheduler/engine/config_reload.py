@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from scheduler.config.build.load import Loaded
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import Adopt, Refuse
 from scheduler.model.settings import Settings

@@ -9,7 +9,7 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat
-from scheduler.config.file.wording import counted, written
+from scheduler.config.file.message_parts import counted, written
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERS, FAILURES, Ending, Failure, Kind, Outcome, Skip
 from scheduler.model.wake import Wake

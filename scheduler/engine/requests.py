@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.config.file.wording import suggest
+from scheduler.config.file.message_parts import suggest
 from scheduler.engine import budget_reservations, plan_sync, planning, wake_retries, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from scheduler.config.file.wording import counted
+from scheduler.config.file.message_parts import counted
 from scheduler.engine import claims, planning
 from scheduler.engine.tick import Tick
 from scheduler.model import schedule

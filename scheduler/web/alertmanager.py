@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from scheduler.config.file.wording import counted
+from scheduler.config.file.message_parts import counted
 from scheduler.model.outcome import Trigger
 from scheduler.model.wake import TEXT_LIMIT, Wake
 from scheduler.web.request_bodies import AlertmanagerBody

@@ -12,8 +12,8 @@ from heartbeat import checklist_file
 from heartbeat.checklist import MAX_BYTES, Refusal, has_work
 from heartbeat.checklist_file import Changed, Garbled, Unwritable, Version
 from heartbeat.spec import Heartbeat
-from scheduler.config.build.effective import effective
-from scheduler.config.file.complaint import ConfigError
+from scheduler.config.build.effective_values import effective
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.outcome import Kind
 from scheduler.web.api_request import Call
 from scheduler.web.http_errors import Problem, bad, not_found

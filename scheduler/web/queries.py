@@ -9,8 +9,8 @@ from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from scheduler.config.file.wording import written
-from scheduler.config.keys import fields
+from scheduler.config.file.message_parts import written
+from scheduler.config.keys import value_parsers
 from scheduler.insight import explanation as explaining
 from scheduler.insight import forecast, status_data, wake_waits
 from scheduler.insight.wake_waits import Wait
@@ -267,7 +267,7 @@ def _day(text: str) -> date:
 
 def _span(call: Call) -> timedelta:
     try:
-        span = fields.some_duration(call.query.get("for", "24h"))
+        span = value_parsers.some_duration(call.query.get("for", "24h"))
     except ValueError as error:
         raise bad(f"for: {error}") from error
     if span > forecast.LONGEST:

@@ -12,16 +12,16 @@ from heartbeat.hours import Hours, window
 from heartbeat.interval_slots import stagger_of
 from heartbeat.schedule_slots import Timed
 from heartbeat.spec import Heartbeat, Precheck
-from scheduler.config.build import calendar_days, often
-from scheduler.config.build.context import Frame, Spot
+from scheduler.config.build import calendar_days, entry_timing
+from scheduler.config.build.config_node import Frame, Spot
+from scheduler.config.build.delivery_targets import on_failure, only_channel
 from scheduler.config.build.runners import NO_TIME, Runners, asks_provider, calls_model, is_enabled
-from scheduler.config.build.telling import on_failure, only_channel
-from scheduler.config.file.advice import Remedy, Wrong, removing
-from scheduler.config.file.tree import Map
-from scheduler.config.file.wording import written
+from scheduler.config.file.marked_yaml import Map
+from scheduler.config.file.message_parts import written
+from scheduler.config.file.remedies import Remedy, Wrong, removing
 from scheduler.config.keys import models
-from scheduler.config.keys.fields import Share, fits_period
 from scheduler.config.keys.schedule_hints import of_schedule
+from scheduler.config.keys.value_parsers import Share, fits_period
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
@@ -99,7 +99,7 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
     )
     _check_meets_hours(built, schedule, spot)
     if built.enabled and built.interval:
-        often.check_fits(built.interval, built.hours, spot, "heartbeat", "interval")
+        entry_timing.check_fits(built.interval, built.hours, spot, "heartbeat", "interval")
     return built
 
 
@@ -119,13 +119,13 @@ def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
         if spot.knows("heartbeat", "schedule"):
             spot.missing("interval", NO_INTERVAL, "heartbeat")
         if calls_model(agent) and spot.knows("runner"):
-            often.narrow(spot, "heartbeat", "interval")
+            entry_timing.narrow(spot, "heartbeat", "interval")
         return None
     assert not isinstance(interval, str)
     if not interval:
         return None
     if calls_model(agent) and spot.knows("runner"):
-        often.check_interval(interval, spot, "heartbeat", "interval")
+        entry_timing.check_interval(interval, spot, "heartbeat", "interval")
     return interval
 
 
@@ -143,7 +143,7 @@ def _schedule(agent: models.Agent, spot: Spot) -> Schedule | None:
     for warning in schedule.warnings:
         spot.warn(warning, "heartbeat", "schedule")
     if calls_model(agent) and spot.knows("runner"):
-        often.check_schedule(schedule, spot, "heartbeat", "schedule")
+        entry_timing.check_schedule(schedule, spot, "heartbeat", "schedule")
     return schedule
 
 

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
-from scheduler.config.build.context import Spot
+from scheduler.config.build.config_node import Spot
 from scheduler.config.build.prices import Prices, line
 from scheduler.config.build.runners import NOBODY
-from scheduler.config.file.advice import Remedy, Wrong
+from scheduler.config.file.remedies import Remedy, Wrong
 from scheduler.config.keys import models
 from scheduler.model import budget
 from scheduler.model.budget import Allowance, Attempt, Budget

@@ -8,7 +8,7 @@ from operator import or_
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar
-from scheduler.config.build.context import Spot
+from scheduler.config.build.config_node import Spot
 from scheduler.config.keys import models
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from scheduler.channels import address, limits
-from scheduler.config.build.context import Spot
-from scheduler.config.file.advice import Remedy, Wrong, removing
+from scheduler.config.build.config_node import Spot
+from scheduler.config.file.remedies import Remedy, Wrong, removing
 from scheduler.config.keys import models
-from scheduler.config.keys.fields import is_web_address
+from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST, Channel, Transport
 

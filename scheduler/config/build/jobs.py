@@ -11,14 +11,14 @@ from cron.job_schedules import Schedule, ScheduleError, is_reboot, parse
 from cron.once import Once
 from heartbeat.interval_slots import stagger_of
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
-from scheduler.config.build import calendar_days, often
-from scheduler.config.build.context import UNKNOWN, Spot
-from scheduler.config.build.telling import on_failure
-from scheduler.config.file.advice import Remedy, Wrong, removing
-from scheduler.config.file.wording import written
+from scheduler.config.build import calendar_days, entry_timing
+from scheduler.config.build.config_node import UNKNOWN, Spot
+from scheduler.config.build.delivery_targets import on_failure
+from scheduler.config.file.message_parts import written
+from scheduler.config.file.remedies import Remedy, Wrong, removing
 from scheduler.config.keys import models
-from scheduler.config.keys.fields import fits_period, share
 from scheduler.config.keys.schedule_hints import of_moment, of_schedule
+from scheduler.config.keys.value_parsers import fits_period, share
 
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
@@ -178,11 +178,11 @@ def _check_stagger(job: models.Job, spot: Spot) -> None:
 
 
 def _check_often(job: models.Job, schedule: Schedule | None, spot: Spot) -> None:
-    often.narrow(spot, "every")
+    entry_timing.narrow(spot, "every")
     if job.every:
-        often.check_interval(job.every, spot, "every")
+        entry_timing.check_interval(job.every, spot, "every")
     elif schedule:
-        often.check_schedule(schedule, spot, "schedule")
+        entry_timing.check_schedule(schedule, spot, "schedule")
 
 
 def _stagger(name: str, job: models.Job, period: timedelta | None, spot: Spot) -> timedelta:

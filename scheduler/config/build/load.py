@@ -12,23 +12,23 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.channels.address import SLOT
-from scheduler.config.build import agents, budgets, calendar_days, channels, http_server, jobs, network
+from scheduler.config.build import agents, budgets, calendar_days, channels, http_settings, jobs, network
 from scheduler.config.build.budgets import Budgets
-from scheduler.config.build.context import UNKNOWN, Frame, Spot
-from scheduler.config.build.needs import lacking
+from scheduler.config.build.config_data import Source, map_at, read
+from scheduler.config.build.config_node import UNKNOWN, Frame, Spot
+from scheduler.config.build.missing_files import lacking
 from scheduler.config.build.prices import Prices
 from scheduler.config.build.prompt_agents import Asked
 from scheduler.config.build.providers import Providers
 from scheduler.config.build.runners import Runners
 from scheduler.config.build.secrets import Vault, read_env_file
-from scheduler.config.build.today import Today, faults
-from scheduler.config.file import inherit, overrides, tree
-from scheduler.config.file.complaint import NOWHERE, Complaint, Complaints, Place
-from scheduler.config.file.peek import folder_of, from_folder, peek_state, real_path
-from scheduler.config.file.source import Source, map_at, read
-from scheduler.config.file.tree import Map
-from scheduler.config.file.wording import counted
-from scheduler.config.keys import fields, models
+from scheduler.config.build.time_checks import Today, faults
+from scheduler.config.file import inheritance, marked_yaml, overrides
+from scheduler.config.file.diagnostics import NOWHERE, Complaint, Complaints, Place
+from scheduler.config.file.lenient_reading import folder_of, from_folder, peek_state, real_path
+from scheduler.config.file.marked_yaml import Map
+from scheduler.config.file.message_parts import counted
+from scheduler.config.keys import models, value_parsers
 from scheduler.config.keys.models import schema
 from scheduler.config.keys.validation import Checked, PartT, check
 from scheduler.model.outcome import Kind
@@ -110,7 +110,7 @@ def _settings(
         hash=source.hash,
         zone=config.timezone,
         state=real_path(frame.path(config.state)),
-        server=http_server.server(config.server, spots["server"]),
+        server=http_settings.server(config.server, spots["server"]),
         limits=limits,
         history=History(config.history.keep, config.history.runs),
         channels=channels.channels(config.channels, used, spots["channels"]),
@@ -249,7 +249,7 @@ def _entry(root: Map, section: str, name: str, defaults: Map, frame: Frame) -> S
     own = root[section][name]
     written = own
     if own is None or isinstance(own, Map):
-        merge = inherit.merge_agent if section == "agents" else inherit.merge_job
+        merge = inheritance.merge_agent if section == "agents" else inheritance.merge_job
         written = merge(defaults, own or Map())
     return Spot((section, name), written, root[section].marks[name][0], frame, own)
 
@@ -271,7 +271,7 @@ def _entries(root: Map, section: str, complaints: Complaints) -> Map:
         return Map()
     for name in entries:
         if problem := _name_problem(section, name):
-            complaints.fault(entries.marks[name][0], tree.dotted([section, name]), problem)
+            complaints.fault(entries.marks[name][0], marked_yaml.dotted([section, name]), problem)
     return entries
 
 
@@ -286,7 +286,7 @@ def _name_problem(section: str, name: str) -> str:
     if section == "calendars" and name == "none":
         return "none has a meaning of its own in skip_on:; use another name"
     try:
-        fields.name(name)
+        value_parsers.name(name)
     except ValueError as error:
         return str(error)
     return ""

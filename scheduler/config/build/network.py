@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from scheduler.config.build.context import Spot
+from scheduler.config.build.config_node import Spot
 from scheduler.config.keys import models
-from scheduler.config.keys.fields import is_web_address
+from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.settings import Deadman, Network, Proxy
 
 

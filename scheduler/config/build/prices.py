@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
-from scheduler.config.build.context import Spot
-from scheduler.config.file.tree import shown_key
+from scheduler.config.build.config_node import Spot
+from scheduler.config.file.marked_yaml import shown_key
 from scheduler.config.keys import models
 from scheduler.model.settings import Price
 

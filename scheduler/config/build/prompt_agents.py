@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
-from scheduler.config.build.context import Spot
+from scheduler.config.build.config_node import Spot
 from scheduler.config.build.prices import Prices
 from scheduler.config.build.runners import CHEAP, Runners
-from scheduler.config.file.tree import Map
+from scheduler.config.file.marked_yaml import Map
 from scheduler.config.keys import models
 
 

@@ -7,11 +7,11 @@ from typing import get_args
 from urllib.parse import urlsplit
 
 from heartbeat.spec import Provider, Speech
-from scheduler.config.build.context import Spot
+from scheduler.config.build.config_node import Spot
 from scheduler.config.build.secrets import Unset, refers
-from scheduler.config.file.advice import Remedy, Wrong
+from scheduler.config.file.remedies import Remedy, Wrong
 from scheduler.config.keys import models
-from scheduler.config.keys.fields import is_web_address
+from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
 
 ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # there without being declared, but without a key

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
-from scheduler.config.build.context import Spot
+from scheduler.config.build.config_node import Spot
 from scheduler.config.build.prices import Prices
 from scheduler.config.build.providers import Providers
-from scheduler.config.file.advice import Remedy, Wrong, as_yaml
+from scheduler.config.file.remedies import Remedy, Wrong, as_yaml
 from scheduler.config.keys import models
-from scheduler.config.keys.fields import is_web_address
+from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
 
 CHEAP = "claude-haiku-5-5"  # the model of an agent that names none, at Anthropic

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from dotenv.parser import Binding, parse_stream
 
-from scheduler.config.file.advice import Wrong, surely
-from scheduler.config.file.peek import from_folder
+from scheduler.config.file.lenient_reading import from_folder
+from scheduler.config.file.remedies import Wrong, surely
 from scheduler.model.secret import Secret
 from scheduler.system.files import ANY, open_regular, others_may
 

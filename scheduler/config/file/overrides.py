@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.config.file import tree
-from scheduler.config.file.complaint import Complaints, Elsewhere
-from scheduler.config.file.tree import Map
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Complaints, Elsewhere
+from scheduler.config.file.marked_yaml import Map
 
 PREFIX = "HEARTBEATD_SET__"
 
@@ -29,8 +29,8 @@ def apply(root: Map, environ: Mapping[str, str], complaints: Complaints) -> Map:
             complaints.fault(place, "", f"this is not a path; write {PREFIX}defaults__heartbeat__interval")
             continue
         try:
-            value = tree.read(text, complaints, place)
-        except tree.Unreadable:
+            value = marked_yaml.read(text, complaints, place)
+        except marked_yaml.Unreadable:
             continue
         root = _put(root, steps, value, place, complaints)
     return root

@@ -17,8 +17,8 @@ from pydantic_core import CoreSchema
 from cron.job import Misfire, WakeMode, WakeOn
 from heartbeat.calendars import Dates
 from heartbeat.spec import Match, Missing, Normalize, Speech
-from scheduler.config.keys import fields
-from scheduler.config.keys.forms import (
+from scheduler.config.keys import value_parsers
+from scheduler.config.keys.value_types import (
     PRICE,
     SECRET,
     SPAN,
@@ -95,7 +95,7 @@ class CommandRunner(Part):
     )
     argv: Annotated[
         tuple[str, ...],
-        Form(fields.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
+        Form(value_parsers.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
     ] = needed("The program and its arguments; no shell sees them.")
     env: Environment = key((), "Variables for it, beside PATH, HOME and LANG.", written={})
 
@@ -108,7 +108,7 @@ class HttpRunner(Part):
     headers: Annotated[
         tuple[tuple[str, str], ...],
         Form(
-            fields.headers,
+            value_parsers.headers,
             {"type": "object", "additionalProperties": {"type": "string"}},
             "map of texts, may hold `${NAME}`, `${file:PATH}`",
         ),
@@ -119,7 +119,7 @@ class PythonRunner(Part):
     """Calls a function of Python."""
 
     kind: Literal["python"] = needed("Calls a function with the run; what it returns is the answer.")
-    call: Annotated[str, text(fields.call, "`package.module:function`")] = needed(
+    call: Annotated[str, text(value_parsers.call, "`package.module:function`")] = needed(
         "The function; the workspace is searched first."
     )
     in_process: Truth = key(
@@ -204,7 +204,7 @@ class Heartbeat(Part):
     enabled: Truth = key(True, "Whether it beats.")
     interval: Annotated[
         timedelta | Literal["missing"] | None,
-        Form(fields.interval, {"type": "string", "pattern": f"^none$|{SPAN}"}, "duration, `none`"),
+        Form(value_parsers.interval, {"type": "string", "pattern": f"^none$|{SPAN}"}, "duration, `none`"),
     ] = key("missing", "How often. `none`: only when woken. `0m`: switched off.", else_="this or `schedule`")
     schedule: TextOrNone = key(
         None, "When, as a cron expression in its zone; firings outside the active hours are skipped.", else_="this or `interval`"
@@ -215,7 +215,7 @@ class Heartbeat(Part):
     stagger: Stagger = key(
         0.1, "How far beats are spread, by a stable hash of the agent's name; with `schedule` only if written.", written="10%"
     )
-    active_hours: Annotated[list[Window], BeforeValidator(fields.windows)] = Field(
+    active_hours: Annotated[list[Window], BeforeValidator(value_parsers.windows)] = Field(
         default=[],
         description="When it may speak: `always`, `08:00-22:00`, a map, or a list of them.",
         json_schema_extra=lambda schema: _active_hours(schema),
@@ -228,15 +228,15 @@ class Heartbeat(Part):
     misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "What becomes of a slot that could not start in time.", written={})
     model: TextOrNone = key(None, "The model for heartbeat runs only.", else_="the agent's")
     prompt: TextOrNone = key(None, "What is asked, in place of the built-in instructions.", else_="built in")
-    checklist: Annotated[str, text(fields.checklist, "file in the workspace, or text with a line break")] = key(
+    checklist: Annotated[str, text(value_parsers.checklist, "file in the workspace, or text with a line break")] = key(
         "HEARTBEAT.md", "The list that is asked about."
     )
     on_missing: Annotated[Missing, choice(Missing)] = key("skip", "When there is no checklist.")
     on_empty: Annotated[Literal["skip", "run"], choice(Literal["skip", "run"])] = key("skip", "When nothing stands on it.")
-    memory: Annotated[tuple[str, ...], several(fields.files, "file in the workspace, or list")] = key(
+    memory: Annotated[tuple[str, ...], several(value_parsers.files, "file in the workspace, or list")] = key(
         (), "Files that are read where it beats without a checklist: `on_missing: run`, `on_empty: run`.", written=[]
     )
-    precheck: Annotated[Precheck | None, BeforeValidator(fields.precheck)] = Field(
+    precheck: Annotated[Precheck | None, BeforeValidator(value_parsers.precheck)] = Field(
         default=None,
         description="A command that looks first whether there is anything to ask about.",
         json_schema_extra=lambda schema: _or_none(schema, {"type": "string"}),
@@ -246,16 +246,16 @@ class Heartbeat(Part):
     max_input_tokens: Annotated[int, TOKENS] = key(
         50_000, "How long the prompt may be, estimated: three ASCII characters are a token, any other is one.", written="50k"
     )
-    decide: Annotated[Decide | None, BeforeValidator(fields.no_or_map)] = Field(
+    decide: Annotated[Decide | None, BeforeValidator(value_parsers.no_or_map)] = Field(
         default=None,
         description="Has a model decide first whether there is something to do, by the checklist and the facts alone.",
         json_schema_extra=lambda schema: _or_none(schema),
     )
     light_context: Truth = key(False, "Leaves the context files out.")
     isolated_session: Truth = key(True, "Each beat stands alone; else the agent is reminded of what it told before.")
-    session_keep: Annotated[int, Form(fields.even(2, 100), {"type": "integer", "multipleOf": 2}, "even number, 2 to 100")] = key(
-        8, "How many messages it is reminded of where `isolated_session` is false."
-    )
+    session_keep: Annotated[
+        int, Form(value_parsers.even(2, 100), {"type": "integer", "multipleOf": 2}, "even number, 2 to 100")
+    ] = key(8, "How many messages it is reminded of where `isolated_session` is false.")
     retries: Annotated[int, whole(0, 10)] = key(2, "Further attempts inside a slot.")
     timeout: SomeDuration = key(timedelta(minutes=5), "How long one attempt may take.", written="5m")
     async_timeout: UpToADay = key(
@@ -274,12 +274,12 @@ class Heartbeat(Part):
         "Who is told. `last`: whoever spoke with the agent last, by a channel whose URL holds `{target}`.",
         else_="the only channel declared, else `log`",
     )
-    on_failure: Annotated[OnFailure | None, BeforeValidator(fields.no_or_map)] = Field(
+    on_failure: Annotated[OnFailure | None, BeforeValidator(value_parsers.no_or_map)] = Field(
         default=OnFailure(),
         description="Who is told that it fails, and that it works again.",
         json_schema_extra=lambda schema: _map_or_none(schema),
     )
-    budget: Annotated[Budget | None, BeforeValidator(fields.budget)] = Field(
+    budget: Annotated[Budget | None, BeforeValidator(value_parsers.budget)] = Field(
         default=Budget(),
         description="What its runs may spend in a day. `unlimited`: as much as they like, and no warning.",
         json_schema_extra=lambda schema: _or_unlimited(schema),
@@ -288,11 +288,11 @@ class Heartbeat(Part):
 
 class Agent(Part):
     workspace: PathOrNone = key(None, "Its folder; every file read for it lies inside.", else_="`agents/NAME`")
-    runner: Annotated[Annotated[Runner, Field(discriminator="kind")], BeforeValidator(fields.runner)] = key(
+    runner: Annotated[Annotated[Runner, Field(discriminator="kind")], BeforeValidator(value_parsers.runner)] = key(
         ModelRunner(kind="anthropic"), "How it is asked.", written={"kind": "anthropic"}
     )
     model: TextOrNone = key(None, "Its model.", else_="`claude-haiku-5-5` at Anthropic; else none: the runner's own choice")
-    context: Annotated[tuple[str, ...], several(fields.files, "file in the workspace, or list")] = key(
+    context: Annotated[tuple[str, ...], several(value_parsers.files, "file in the workspace, or list")] = key(
         (), "Files that go into the prompt.", written=[]
     )
     heartbeat: Heartbeat = key(Heartbeat(), "Its heartbeat.", written={})
@@ -315,9 +315,9 @@ class Job(Part):
     timezone: ZoneOrNone = key(None, "The zone of `schedule`, `at` and calendars.", else_="the top-level one")
     skip_on: Calendars = key((), "Calendars on whose days it rests.", written="none")
     only_on: Calendars = key((), "Calendars on whose days alone it fires.", written="none")
-    command: Annotated[str | tuple[str, ...] | None, several(fields.command, "text for the shell, or list without one")] = key(
-        None, "What it runs.", else_="none: it asks by `prompt`, or only wakes"
-    )
+    command: Annotated[
+        str | tuple[str, ...] | None, several(value_parsers.command, "text for the shell, or list without one")
+    ] = key(None, "What it runs.", else_="none: it asks by `prompt`, or only wakes")
     prompt: TextOrNone = key(
         None, "What it asks `agent`, in place of a command: one run that stands alone, by the agent's runner and in its lane.",
         else_="none",
@@ -338,17 +338,17 @@ class Job(Part):
     misfire: JobMisfire = key(JobMisfire(), "What becomes of a slot that could not start in time.", written={})
     rerun_after_crash: Truth = key(False, "Runs the command again when the daemon died during it.")
     deliver: Targets = key((), "Who gets the output.", written="none")
-    on_failure: Annotated[JobOnFailure | None, BeforeValidator(fields.no_or_map)] = Field(
+    on_failure: Annotated[JobOnFailure | None, BeforeValidator(value_parsers.no_or_map)] = Field(
         default=JobOnFailure(),
         description="Who is told that it fails, and that it works again.",
         json_schema_extra=lambda schema: _map_or_none(schema),
     )
-    budget: Annotated[Budget | None, BeforeValidator(fields.budget)] = Field(
+    budget: Annotated[Budget | None, BeforeValidator(value_parsers.budget)] = Field(
         default=Budget(),
         description="What a prompt's runs may spend in a day. `unlimited`: as much as they like, and no warning.",
         json_schema_extra=lambda schema: _or_unlimited(schema),
     )
-    wake_heartbeat: Annotated[tuple[str, ...], several(fields.names, "agent or list")] = key(
+    wake_heartbeat: Annotated[tuple[str, ...], several(value_parsers.names, "agent or list")] = key(
         (), "Whose heartbeat it wakes.", written=[]
     )
     wake_on: Annotated[WakeOn, choice(WakeOn)] = key("always", "After which end it wakes.")
@@ -358,7 +358,7 @@ class Job(Part):
 
 class Token(Part):
     value: SecretText = needed("The token itself, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
-    may: Annotated[tuple[May, ...], several(fields.rights, "list of `read`, `wake`, `operate`, `edit`")] = needed(
+    may: Annotated[tuple[May, ...], several(value_parsers.rights, "list of `read`, `wake`, `operate`, `edit`")] = needed(
         "What it allows."
     )
     agents: WordsOrNone = key(None, "The agents that it is good for.", else_="all")
@@ -381,12 +381,12 @@ class Limits(Part):
         "The shortest time between the end of a run and one that a wake starts; a job's wake waits so long for other jobs.",
         written="30s",
     )
-    wake_flood: Annotated[tuple[int, timedelta], text(fields.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
+    wake_flood: Annotated[tuple[int, timedelta], text(value_parsers.rate, "rate", pattern=r"^\d+ per \S+$")] = key(
         (5, timedelta(minutes=10)), "How many runs of an agent programs may start by wakes.", written="5 per 10m"
     )
     wake_keep: SomeDuration = key(timedelta(hours=24), "How long a wake waits to be told.", written="24h")
     shutdown_grace: Duration = key(timedelta(seconds=30), "How long runs may go on when the daemon stops.", written="30s")
-    budget: Annotated[DayBudget | None, BeforeValidator(fields.budget)] = Field(
+    budget: Annotated[DayBudget | None, BeforeValidator(value_parsers.budget)] = Field(
         default=None,
         description="What all runs that ask an agent may spend together, in a day of the top-level zone.",
         json_schema_extra=lambda schema: _or_unlimited(schema),
@@ -422,7 +422,7 @@ class Channel(Part):
     )
     argv: Annotated[
         tuple[str, ...],
-        Form(fields.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
+        Form(value_parsers.argv, {"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts"),
     ] = key(
         (),
         "For `command`: the program and its arguments, started in the folder of this file. The text is on its standard input;"
@@ -470,7 +470,7 @@ class Network(Part):
 class Calendar(Part):
     """Days that `skip_on` and `only_on` name."""
 
-    dates: Annotated[tuple[Dates, ...], several(fields.dates, "date, `FIRST..LAST`, list")] = key(
+    dates: Annotated[tuple[Dates, ...], several(value_parsers.dates, "date, `FIRST..LAST`, list")] = key(
         (), "Dates like `2026-12-25`, and ranges with both ends: `2026-12-24..2026-12-31`.", written=[]
     )
     days: Days = key(frozenset(), "Days of the week.", else_="none")
@@ -502,10 +502,10 @@ class Config(Part):
     limits: Limits = key(Limits(), "Bounds for all entries.", written={})
     providers: dict[str, Provider] = key({}, "Whom models are asked at, by name.", else_="`anthropic`, without a key")
     prices: dict[str, Price] = key({}, "What models cost, by their name.", written={})
-    channels: dict[str, Annotated[Channel, BeforeValidator(fields.channel), _OrText()]] = key(
+    channels: dict[str, Annotated[Channel, BeforeValidator(value_parsers.channel), _OrText()]] = key(
         {}, "Where messages go, by name. `log` is built in.", written={}
     )
-    deadman: Annotated[Deadman | None, BeforeValidator(fields.no_or_map)] = Field(
+    deadman: Annotated[Deadman | None, BeforeValidator(value_parsers.no_or_map)] = Field(
         default=None,
         description="Pinged by the daemon as long as it can do its work, so that somebody else notices when it cannot.",
         json_schema_extra=lambda schema: _or_none(schema),

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.config.file import tree
-from scheduler.config.file.advice import Remedy
-from scheduler.config.file.complaint import Complaints, Place
-from scheduler.config.file.tree import Items, Map
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Complaints, Place
+from scheduler.config.file.marked_yaml import Items, Map
+from scheduler.config.file.remedies import Remedy
 from scheduler.config.keys import models, unknown_keys
 from scheduler.config.keys.models import Part
 from scheduler.config.keys.unknown_keys import chosen, inner, names
@@ -47,7 +47,7 @@ def _unknown(node: Map, model: type[Part], steps: Steps) -> Iterator[tuple[Map, 
 def _put_right(root: Map, node: Map, steps: Steps, key: str, complaints: Complaints) -> None:
     value, marks = node[key], node.marks[key]
     wrong = unknown_keys.misplaced(key, value, steps, root)
-    complaints.fault(marks[0], tree.dotted([*_with_numbers(steps), key]), wrong)
+    complaints.fault(marks[0], marked_yaml.dotted([*_with_numbers(steps), key]), wrong)
     del node[key]
     remedy = wrong.remedies[0] if wrong.remedies else Remedy()
     if not remedy.means:

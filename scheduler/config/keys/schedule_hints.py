@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from cron import once
 from cron.expression import MACROS, understand
-from scheduler.config.file.advice import Remedy, Wrong, as_yaml, takes
-from scheduler.config.file.wording import SHOWN, closest, shown
-from scheduler.config.keys import other_notations, zones
-from scheduler.config.keys.fields import some_duration
+from scheduler.config.file.message_parts import SHOWN, closest, shown
+from scheduler.config.file.remedies import Remedy, Wrong, as_yaml, takes
+from scheduler.config.keys import other_notations, time_zones
+from scheduler.config.keys.value_parsers import some_duration
 
 _EVERY = re.compile(r"(?:@every\s+|every\s+)?(.+)", re.IGNORECASE)
 _MACROS = ("hourly", "daily", "midnight", "weekly", "monthly", "yearly", "annually")
@@ -74,12 +74,12 @@ def of_moment(text: str, said: str) -> Wrong:
         if right != text:
             return Wrong(problem, Remedy(right, means=True))
     moment, _, zone = text.strip().rpartition(" ")
-    if takes(zones.zone, zone) and takes(lambda it: once.parse(it, zones.UTC_ZONE), moment):
+    if takes(time_zones.zone, zone) and takes(lambda it: once.parse(it, time_zones.UTC_ZONE), moment):
         words = f"write {as_yaml(moment)}, and timezone: {zone} beside it"
         return Wrong(problem, Remedy(moment, beside=(("timezone", zone),), means=True), words=words)
     day = other_notations.dates(text) if ".." not in text and len(text) > 7 else None
     example = f"{day}T18:00"
-    if day and not said.startswith(f"{text!r} never comes") and takes(lambda it: once.parse(it, zones.UTC_ZONE), example):
+    if day and not said.startswith(f"{text!r} never comes") and takes(lambda it: once.parse(it, time_zones.UTC_ZONE), example):
         return Wrong(problem, Remedy(example), words=f"write its time too: {as_yaml(example)}")
     problem, _, _ = said.partition("; ")
     return Wrong(problem, Remedy("2030-12-24T18:00"), words=once.WRITE)

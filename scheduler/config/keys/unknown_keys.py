@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
-from scheduler.config.file.advice import Remedy, Wrong, as_yaml, either
-from scheduler.config.file.tree import Map, shown_key
-from scheduler.config.file.wording import closest
+from scheduler.config.file.marked_yaml import Map, shown_key
+from scheduler.config.file.message_parts import closest
+from scheduler.config.file.remedies import Remedy, Wrong, as_yaml, either
 from scheduler.config.keys import models
 from scheduler.config.keys.models import Part
 

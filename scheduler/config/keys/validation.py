@@ -12,12 +12,12 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from scheduler.config.build.context import UNKNOWN, Steps
-from scheduler.config.file import tree
-from scheduler.config.file.advice import Remedy, Wrong, either, surely
-from scheduler.config.file.complaint import Complaints, Place
-from scheduler.config.file.tree import Items, Map, Odd
-from scheduler.config.file.wording import closest, shown
+from scheduler.config.build.config_node import UNKNOWN, Steps
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Complaints, Place
+from scheduler.config.file.marked_yaml import Items, Map, Odd
+from scheduler.config.file.message_parts import closest, shown
+from scheduler.config.file.remedies import Remedy, Wrong, either, surely
 from scheduler.config.keys import models
 from scheduler.config.keys.models import Part
 from scheduler.config.keys.unknown_keys import unknown_key
@@ -79,7 +79,7 @@ def check(
                     opens = found["type"] == "value_error" and not any(remedy.key for remedy in wrong.remedies)
                     opens = opens and not isinstance(_value(whole, key), Map)
                     missing = str(known[-1]) if absent else ""
-                    complaints.fault(at, tree.dotted([*steps, *known]), wrong, opens=opens, missing=missing)
+                    complaints.fault(at, marked_yaml.dotted([*steps, *known]), wrong, opens=opens, missing=missing)
                 if any(key[: len(gone)] == gone and key != gone for gone in lost):
                     continue
                 if not follows and _can_be_mended(wrong, key, node) and key not in again:
@@ -176,7 +176,7 @@ def _fault(model: type[Part], node: Any, place: Place, found: ErrorDetails) -> t
     error = found["ctx"]["error"] if found["type"] == "value_error" else None
     tag = ("kind",) if found["type"] in _OF_A_UNION else ()
     inside = error.steps if isinstance(error, Wrong) else ()
-    at, known = tree.locate(node, (*found["loc"], *tag, *inside), place)
+    at, known = marked_yaml.locate(node, (*found["loc"], *tag, *inside), place)
     if found["type"] == "extra_forbidden":
         at = _key_place(node, known, at)
     return at, known, _wrong(model, node, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.config.file.tree import Map
+from scheduler.config.file.marked_yaml import Map
 
 # One of a kind: an entry that writes one does not inherit the other.
 _OF_A_JOB = ("schedule", "every", "at")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heartbeat.spec import ModelRunner
+from scheduler.config.build.config_data import read
 from scheduler.config.build.load import load
 from scheduler.config.build.runners import CHEAP
-from scheduler.config.file import inherit, tree
-from scheduler.config.file.complaint import Complaints, Elsewhere
-from scheduler.config.file.source import read
-from scheduler.config.file.tree import Map
-from scheduler.config.file.wording import suggest, written
+from scheduler.config.file import inheritance, marked_yaml
+from scheduler.config.file.diagnostics import Complaints, Elsewhere
+from scheduler.config.file.marked_yaml import Map
+from scheduler.config.file.message_parts import suggest, written
 from scheduler.config.keys.models import schema
 from scheduler.model.secret import MASK
 from scheduler.model.settings import Settings
@@ -39,7 +39,7 @@ def effective(path: Path, environ: Mapping[str, str], name: str) -> list[Row]:
     complaints = Complaints(str(path))
     source = read(path, environ, complaints)
     section, model = SECTIONS[kind]
-    merge, defaults = (inherit.merge_agent, source.agent) if kind == "agent" else (inherit.merge_job, source.job)
+    merge, defaults = (inheritance.merge_agent, source.agent) if kind == "agent" else (inheritance.merge_job, source.job)
     entry = merge(defaults, source.root[section][name] or Map())
     worked_out = _agent(settings, name, entry) if kind == "agent" else _job(settings, name)
     definitions = schema()["$defs"]
@@ -149,7 +149,7 @@ def _span(span: timedelta) -> str:
 
 
 def _masked(value: Any) -> str:
-    return f"{{{', '.join(f'{tree.shown_key(key)}: {MASK}' for key in value)}}}" if isinstance(value, Map) else MASK
+    return f"{{{', '.join(f'{marked_yaml.shown_key(key)}: {MASK}' for key in value)}}}" if isinstance(value, Map) else MASK
 
 
 def _as_written(value: Any) -> str:
@@ -158,7 +158,7 @@ def _as_written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{tree.shown_key(key)}: {_as_written(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{marked_yaml.shown_key(key)}: {_as_written(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_as_written, value))}]"
     text = str(value)

@@ -13,12 +13,12 @@ from zoneinfo import ZoneInfo
 from heartbeat.calendars import Calendar
 from scheduler.channels.address import SLOT
 from scheduler.config.build.secrets import Unset, Vault, holds_secret
-from scheduler.config.file import tree
-from scheduler.config.file.advice import Remedy, Wrong, surely
-from scheduler.config.file.complaint import Complaints, Place
-from scheduler.config.file.peek import from_folder
-from scheduler.config.file.tree import Map
-from scheduler.config.file.wording import shown, undeclared
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Complaints, Place
+from scheduler.config.file.lenient_reading import from_folder
+from scheduler.config.file.marked_yaml import Map
+from scheduler.config.file.message_parts import shown, undeclared
+from scheduler.config.file.remedies import Remedy, Wrong, surely
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST
 
@@ -83,28 +83,28 @@ class Spot:
         """Note a fault, unless what holds it was not understood at all."""
         if self.frame.complaints.partial or not self.knows(*inside[:-1]):
             return
-        place, known = tree.locate(self.written, inside, self.place, tagged=False)
-        self.frame.complaints.fault(self.lost.get(inside, place), tree.dotted([*self.steps, *known]), what)
+        place, known = marked_yaml.locate(self.written, inside, self.place, tagged=False)
+        self.frame.complaints.fault(self.lost.get(inside, place), marked_yaml.dotted([*self.steps, *known]), what)
 
     def missing(self, key: str, advice: Wrong, *inside: str | int) -> None:
         """Note that a key is missing, unless it is there and was not understood."""
         if self.frame.complaints.partial or not self.knows(*inside, key) or (*inside, UNKNOWN) in self.lost:
             return
         own = self.written if self.own is None else self.own
-        place, known = tree.locate(own, (*inside, key), self.place, tagged=False)
-        self.frame.complaints.fault(place, tree.dotted([*self.steps, *known]), advice, missing=key)
+        place, known = marked_yaml.locate(own, (*inside, key), self.place, tagged=False)
+        self.frame.complaints.fault(place, marked_yaml.dotted([*self.steps, *known]), advice, missing=key)
 
     def narrow(self, fits: Callable[[object], bool], otherwise: object, *inside: str) -> None:
         """Of the values suggested for a key, keep those that fit what else the file says."""
         if self.frame.complaints.refused:
-            place, _ = tree.locate(self.written, inside, self.place)
+            place, _ = marked_yaml.locate(self.written, inside, self.place)
             self.frame.complaints.narrow(self.lost.get(inside, place), fits, otherwise)
 
     def warn(self, message: str | Wrong, *inside: str | int) -> None:
         if self.frame.complaints.partial:
             return
-        place, known = tree.locate(self.written, inside, self.place)
-        self.frame.complaints.warn(place, tree.dotted([*self.steps, *known]), message)
+        place, known = marked_yaml.locate(self.written, inside, self.place)
+        self.frame.complaints.warn(place, marked_yaml.dotted([*self.steps, *known]), message)
 
     def known(
         self,
@@ -126,7 +126,7 @@ class Spot:
                 self.fault(surely(f"{shown(name)} is no {noun} of this file", listed), *inside)
             else:
                 others = [other for other in (among if offered is None else offered) if other not in names]
-                self.fault(undeclared(tree.shown_key(name), noun, others), *inside, index)
+                self.fault(undeclared(marked_yaml.shown_key(name), noun, others), *inside, index)
 
     def reached(self, names: tuple[str, ...], *inside: str | int, speaks: bool) -> None:
         """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""

@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from scheduler.config.file import grammar, inherit, overrides, tree
-from scheduler.config.file.complaint import NOWHERE, Complaints, Place
-from scheduler.config.file.peek import folder_of
-from scheduler.config.file.tree import Items, Map
-from scheduler.config.file.wording import kind
+from scheduler.config.file import inheritance, marked_yaml, overrides, yaml_errors
+from scheduler.config.file.diagnostics import NOWHERE, Complaints, Place
+from scheduler.config.file.lenient_reading import folder_of
+from scheduler.config.file.marked_yaml import Items, Map
+from scheduler.config.file.message_parts import kind
 from scheduler.config.keys.respell import respell
 from scheduler.system.files import LARGEST, WRITE, everybody_may, open_regular, others_may, read_up_to
 
@@ -37,7 +37,7 @@ def read(
 ) -> Source:
     """The file with its overrides; `root` is what `content` holds, where it has been read. Raises ConfigError for no YAML."""
     content = _content(path, complaints) if content is None else content
-    document = tree.Document(root, NOWHERE) if root is not None else _read_on(_text(content, complaints), complaints)
+    document = marked_yaml.Document(root, NOWHERE) if root is not None else _read_on(_text(content, complaints), complaints)
     root = document.node
     if root is None and not complaints.partial:
         complaints.fault(NOWHERE, "", "the file holds no keys; `heartbeatd init DIR` writes one to begin with")
@@ -56,29 +56,29 @@ def read(
 def parse(content: bytes, complaints: Complaints) -> Any:
     """What the content holds, as plain data. Raises ConfigError when it cannot be read as YAML."""
     try:
-        return tree.read(_text(content, complaints), complaints)
-    except tree.Unreadable:
+        return marked_yaml.read(_text(content, complaints), complaints)
+    except marked_yaml.Unreadable:
         complaints.raise_if_any()
         raise
 
 
-def _read_on(text: str, complaints: Complaints) -> tree.Document:
+def _read_on(text: str, complaints: Complaints) -> marked_yaml.Document:
     """What the text holds. Behind what is no YAML the reading goes on, so that it hides none of the other faults; `complaints`
     is then partial, if something had to be left out. Raises ConfigError where nothing more can be read.
     """
     masks: dict[str, str] = {}
     for _ in range(MOST_BREAKS):
         try:
-            return tree.document(text, complaints, masks=masks)
-        except tree.Broken as broken:
-            recovery = grammar.recover(broken.error, text, _reads_to)
-            place, wrong = (recovery.place, recovery.wrong) if recovery else grammar.explain(broken.error, text)
+            return marked_yaml.document(text, complaints, masks=masks)
+        except marked_yaml.Broken as broken:
+            recovery = yaml_errors.recover(broken.error, text, _reads_to)
+            place, wrong = (recovery.place, recovery.wrong) if recovery else yaml_errors.explain(broken.error, text)
             complaints.fault(place, broken.path, wrong)
             if recovery is None:
                 break
             complaints.partial |= not recovery.masks
             text, masks = recovery.text, {**masks, **recovery.masks}
-        except tree.Unreadable:
+        except marked_yaml.Unreadable:
             break
     complaints.raise_if_any()
     raise AssertionError("what cannot be read has a fault")
@@ -87,10 +87,10 @@ def _read_on(text: str, complaints: Complaints) -> tree.Document:
 def _reads_to(text: str) -> int:
     """The line up to which a text is YAML."""
     try:
-        tree.document(text, Complaints(""))
-    except tree.Broken as broken:
-        return grammar.explain(broken.error, text)[0].line
-    except tree.Unreadable:
+        marked_yaml.document(text, Complaints(""))
+    except marked_yaml.Broken as broken:
+        return yaml_errors.explain(broken.error, text)[0].line
+    except marked_yaml.Unreadable:
         pass
     return len(text)
 
@@ -101,7 +101,7 @@ def _agent_defaults(root: Map) -> Map:
     if not beat:
         return agent
     marks = map_at(root, "defaults").marks["heartbeat"]
-    return inherit.merge_agent(Map({"heartbeat": beat}, {"heartbeat": marks}), agent)
+    return inheritance.merge_agent(Map({"heartbeat": beat}, {"heartbeat": marks}), agent)
 
 
 def map_at(node: Any, *steps: str) -> Map:
@@ -131,12 +131,12 @@ def _settle(node: Any, steps: list[str | int], homes: dict[tuple[int, int], str]
         if place in homes and not moved and isinstance(value, Map | Items):
             continue
         if moved:
-            homes[place] = tree.dotted(inner)
+            homes[place] = marked_yaml.dotted(inner)
         elif isinstance(step, str) or not isinstance(value, Map):
-            homes.setdefault(place, tree.dotted(inner))
+            homes.setdefault(place, marked_yaml.dotted(inner))
         if isinstance(node, Map) and not isinstance(value, Map):
             mark = node.marks[str(step)][1]
-            homes.setdefault((mark.line, mark.column), tree.dotted(inner))
+            homes.setdefault((mark.line, mark.column), marked_yaml.dotted(inner))
         _settle(value, inner, homes, place)
 
 
@@ -201,7 +201,7 @@ def _text(content: bytes, complaints: Complaints) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = grammar.behind(content[: error.start].decode())
+        place = yaml_errors.behind(content[: error.start].decode())
         complaints.fault(place, "", f"the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8")
         complaints.raise_if_any()
         raise

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.config.file import tree
-from scheduler.config.file.complaint import Complaints, ConfigError
-from scheduler.config.file.grammar import lines_of
-from scheduler.config.file.tree import Map
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Complaints, ConfigError
+from scheduler.config.file.marked_yaml import Map
+from scheduler.config.file.yaml_errors import lines_of
 
 Keys = Mapping[str, object]
 
@@ -63,7 +63,7 @@ def insert(text: str, entries: Sequence[Entry]) -> Made:
 
     Raises tree.Unreadable for text that is no YAML, NoRoom where `cron:` does not stand in lines of its own.
     """
-    before = tree.read(text, Complaints(""))
+    before = marked_yaml.read(text, Complaints(""))
     root = Map() if before is None else before
     jobs = root.get("cron") if isinstance(root, Map) else None
     if isinstance(root, Map) and isinstance(jobs, Map | None):
@@ -186,8 +186,8 @@ def _split(text: str) -> list[str]:
 def _read(text: str) -> Any:
     complaints = Complaints("")
     try:
-        found = tree.read(text, complaints)
+        found = marked_yaml.read(text, complaints)
         complaints.raise_if_any()
-    except (tree.Unreadable, ConfigError):
+    except (marked_yaml.Unreadable, ConfigError):
         return None
     return found

@@ -20,10 +20,10 @@ from zoneinfo import ZoneInfo
 from cron.expression import is_reboot, understand
 from heartbeat.calendars import Dates, parse_dates
 from heartbeat.hours import parse_days, parse_time
-from scheduler.config.file.advice import Remedy, Wrong, as_yaml, instead, offered, surely, takes
-from scheduler.config.file.tree import Odd
-from scheduler.config.file.wording import SHOWN, closest, kind, shown
-from scheduler.config.keys import other_notations, zones
+from scheduler.config.file.marked_yaml import Odd
+from scheduler.config.file.message_parts import SHOWN, closest, kind, shown
+from scheduler.config.file.remedies import Remedy, Wrong, as_yaml, instead, offered, surely, takes
+from scheduler.config.keys import other_notations, time_zones
 from scheduler.model.settings import May
 
 Share = float | timedelta
@@ -313,7 +313,7 @@ def _minute(value: object, parse: Callable[[object], int], read: Callable[[objec
 def _zoned(problem: str, time: str | None, name: str) -> Wrong:
     """A time with its zone behind it, which has a key of its own."""
     try:
-        right = str(zones.zone(name))
+        right = str(time_zones.zone(name))
     except Wrong as wrong:
         right = next((str(remedy.value) for remedy in wrong.remedies if remedy.means), "")
     if not right or not time:
@@ -356,7 +356,7 @@ def _windows_meant(text: str) -> list[object]:
     for word in re.split(r"[\s,]+", text.strip()):
         if days := other_notations.days(word) if not word.isdigit() and other_notations.window(word) is None else None:
             around["days"] = days
-        elif "/" in word and takes(zones.zone, word):
+        elif "/" in word and takes(time_zones.zone, word):
             around["timezone"] = word
         else:
             rest.append(word.removesuffix("Z").removesuffix("z") if re.search(r"\dz", word, re.IGNORECASE) else word)
@@ -410,8 +410,8 @@ def _dates(value: object) -> Dates:
 
 def zone(value: object) -> ZoneInfo:
     if not isinstance(value, str):
-        raise instead(f"{shown(value)} is not a time zone", "Europe/Berlin", "UTC", words=zones.GENERAL)
-    return zones.zone(str(value))
+        raise instead(f"{shown(value)} is not a time zone", "Europe/Berlin", "UTC", words=time_zones.GENERAL)
+    return time_zones.zone(str(value))
 
 
 def name(value: str) -> str:

@@ -23,8 +23,8 @@ from ruamel.yaml.events import (
     StreamEndEvent,
 )
 
-from scheduler.config.file import grammar
-from scheduler.config.file.complaint import NOWHERE, Complaints, Elsewhere, Place
+from scheduler.config.file import yaml_errors
+from scheduler.config.file.diagnostics import NOWHERE, Complaints, Elsewhere, Place
 from scheduler.model.secret import MASK
 
 DEPTH = 64  # maps and lists inside each other; a config needs eight
@@ -98,14 +98,14 @@ def read(text: str, complaints: Complaints, at: Elsewhere | None = None) -> Any:
     try:
         return document(text, complaints, at).node
     except Broken as broken:
-        place, wrong = grammar.explain(broken.error, text)
+        place, wrong = yaml_errors.explain(broken.error, text)
         complaints.fault(at or place, broken.path, wrong)
         raise Unreadable from None
 
 
 def document(text: str, complaints: Complaints, at: Elsewhere | None = None, masks: Mapping[str, str] | None = None) -> Document:
     """As `read`, but raises Broken for what is no YAML. `masks` are texts that stand for others, of the same length."""
-    breaks = grammar.masks_of_breaks(text)
+    breaks = yaml_errors.masks_of_breaks(text)
     for mask, sign in breaks.items():
         text = text.replace(sign, mask)
     reader = _Reader(text, complaints, at, {**breaks, **(masks or {})})

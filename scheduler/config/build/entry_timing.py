@@ -8,10 +8,10 @@ from functools import lru_cache
 from cron.job_schedules import Schedule
 from heartbeat.hours import Hours
 from heartbeat.interval_slots import Cadence
-from scheduler.config.build.context import Spot
-from scheduler.config.file.advice import Remedy, Wrong
-from scheduler.config.file.wording import counted, written
-from scheduler.config.keys.fields import duration
+from scheduler.config.build.config_node import Spot
+from scheduler.config.file.message_parts import counted, written
+from scheduler.config.file.remedies import Remedy, Wrong
+from scheduler.config.keys.value_parsers import duration
 
 A_DAY = timedelta(days=1)
 WEEKS = 4

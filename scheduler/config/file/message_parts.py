@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from itertools import islice
 
-from scheduler.config.file.advice import Remedy, Wrong, either
+from scheduler.config.file.remedies import Remedy, Wrong, either
 
 SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
 SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each

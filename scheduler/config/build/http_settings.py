@@ -6,9 +6,9 @@ import re
 from ipaddress import ip_address
 from itertools import pairwise
 
-from scheduler.config.build.context import Spot
+from scheduler.config.build.config_node import Spot
 from scheduler.config.build.secrets import refers
-from scheduler.config.file.advice import Remedy, Wrong, instead
+from scheduler.config.file.remedies import Remedy, Wrong, instead
 from scheduler.config.keys import models
 from scheduler.model.settings import Server, Token
 

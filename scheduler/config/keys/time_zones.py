@@ -11,9 +11,9 @@ from importlib.resources import files
 from unicodedata import combining, normalize
 from zoneinfo import ZoneInfo
 
-from scheduler.config.file.advice import Remedy, Wrong, either
-from scheduler.config.file.wording import letters_apart
-from scheduler.config.keys.places import ABBREVIATIONS, CITIES, COUNTRIES, UNEVEN
+from scheduler.config.file.message_parts import letters_apart
+from scheduler.config.file.remedies import Remedy, Wrong, either
+from scheduler.config.keys.zone_places import ABBREVIATIONS, CITIES, COUNTRIES, UNEVEN
 
 # A machine's own zone files are often years old; with no path to them the package is the one source. Done where zones are
 # made from the user's words, so that nothing can make one before.

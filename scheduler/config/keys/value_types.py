@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from scheduler.config.keys import fields
+from scheduler.config.keys import value_parsers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,13 +38,15 @@ def text(parse: Callable[[Any], Any], called: str = "text", **schema: Any) -> Fo
 
 def choice(words: Any) -> Form:
     return Form(
-        fields.one_of(*get_args(words)), {"enum": [*get_args(words)]}, " \\| ".join(f"`{word}`" for word in get_args(words))
+        value_parsers.one_of(*get_args(words)),
+        {"enum": [*get_args(words)]},
+        " \\| ".join(f"`{word}`" for word in get_args(words)),
     )
 
 
 def whole(least: int, most: int) -> Form:
     schema = {"type": "integer", "minimum": least, "maximum": most}
-    return Form(fields.whole(least, most), schema, f"number, {least:,} to {most:,}")
+    return Form(value_parsers.whole(least, most), schema, f"number, {least:,} to {most:,}")
 
 
 def several(parse: Callable[[Any], Any], called: str) -> Form:
@@ -53,37 +55,37 @@ def several(parse: Callable[[Any], Any], called: str) -> Form:
 
 SPAN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"
 
-_SOME_TEXT, _PATH = text(fields.some_text), text(fields.path, "path")
-_DURATION = text(fields.duration, "duration", pattern=SPAN)
-_SOME_DURATION = text(fields.some_duration, "duration", pattern=SPAN)
-_EVERY = text(fields.every, "duration", pattern=SPAN)
-_ZONE = text(fields.zone, "time zone")
+_SOME_TEXT, _PATH = text(value_parsers.some_text), text(value_parsers.path, "path")
+_DURATION = text(value_parsers.duration, "duration", pattern=SPAN)
+_SOME_DURATION = text(value_parsers.some_duration, "duration", pattern=SPAN)
+_EVERY = text(value_parsers.every, "duration", pattern=SPAN)
+_ZONE = text(value_parsers.zone, "time zone")
 _AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]}
-TOKENS = Form(fields.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
-TOKENS_A_DAY = Form(fields.tokens(1_000_000_000), _AMOUNT, "amount of tokens")
-USD_A_DAY = Form(fields.usd(0.0001), {"type": "number", "minimum": 0.0001}, "USD")
-USD_A_RUN = Form(fields.usd(0), {"type": "number", "minimum": 0}, "USD")
-PRICE = Form(fields.price, {"type": "number", "minimum": 0}, "USD per million tokens")
-SECRET = text(fields.secret, "text, may hold `${NAME}`, `${file:PATH}`")
-_CALENDARS = several(fields.targets, "calendar, list, `none`")
-_TARGETS, _WORDS = several(fields.targets, "channel, `last`, list, `none`"), several(fields.names, "name or list")
+TOKENS = Form(value_parsers.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
+TOKENS_A_DAY = Form(value_parsers.tokens(1_000_000_000), _AMOUNT, "amount of tokens")
+USD_A_DAY = Form(value_parsers.usd(0.0001), {"type": "number", "minimum": 0.0001}, "USD")
+USD_A_RUN = Form(value_parsers.usd(0), {"type": "number", "minimum": 0}, "USD")
+PRICE = Form(value_parsers.price, {"type": "number", "minimum": 0}, "USD per million tokens")
+SECRET = text(value_parsers.secret, "text, may hold `${NAME}`, `${file:PATH}`")
+_CALENDARS = several(value_parsers.targets, "calendar, list, `none`")
+_TARGETS, _WORDS = several(value_parsers.targets, "channel, `last`, list, `none`"), several(value_parsers.names, "name or list")
 
 Text = Annotated[str, _SOME_TEXT]
 TextOrNone = Annotated[str | None, _SOME_TEXT]
-AnyText = Annotated[str, text(fields.text)]
+AnyText = Annotated[str, text(value_parsers.text)]
 PathText = Annotated[str, _PATH]
 PathOrNone = Annotated[str | None, _PATH]
-Truth = Annotated[bool, Form(fields.truth, {"type": "boolean"}, "`true` \\| `false`")]
+Truth = Annotated[bool, Form(value_parsers.truth, {"type": "boolean"}, "`true` \\| `false`")]
 Duration = Annotated[timedelta, _DURATION]
 DurationOrNone = Annotated[timedelta | None, _DURATION]
 SomeDuration = Annotated[timedelta, _SOME_DURATION]
-UpToADay = Annotated[timedelta, text(fields.up_to_a_day, "duration, at most 24h", pattern=SPAN)]
+UpToADay = Annotated[timedelta, text(value_parsers.up_to_a_day, "duration, at most 24h", pattern=SPAN)]
 SomeDurationOrNone = Annotated[timedelta | None, _SOME_DURATION]
 EveryOrNone = Annotated[timedelta | None, _EVERY]
 Zone = Annotated[ZoneInfo, _ZONE]
 ZoneOrNone = Annotated[ZoneInfo | None, _ZONE]
-Opening = Annotated[int, text(fields.opening, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
-Closing = Annotated[int, text(fields.closing, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
+Opening = Annotated[int, text(value_parsers.opening, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+Closing = Annotated[int, text(value_parsers.closing, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
 Words = Annotated[tuple[str, ...], _WORDS]
 WordsOrNone = Annotated[tuple[str, ...] | None, _WORDS]
 Targets = Annotated[tuple[str, ...], _TARGETS]
@@ -93,7 +95,7 @@ SecretText = Annotated[str, SECRET]
 Environment = Annotated[
     tuple[tuple[str, str], ...],
     Form(
-        fields.environment,
+        value_parsers.environment,
         {"type": "object", "additionalProperties": {"type": "string"}},
         "map of texts, may hold `${NAME}`, `${file:PATH}`",
     ),
@@ -101,14 +103,14 @@ Environment = Annotated[
 Days = Annotated[
     frozenset[int],
     Form(
-        fields.days,
+        value_parsers.days,
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
         "`mon` to `sun`, range, list",
     ),
 ]
 Stagger = Annotated[
-    fields.Share,
-    Form(fields.share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
+    value_parsers.Share,
+    Form(value_parsers.share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from scheduler.config.file.advice import Remedy, Wrong, sentence
+from scheduler.config.file.remedies import Remedy, Wrong, sentence
 
 _Key = tuple[int, int, str]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cron.crontab_reader import PATH, SHELL, Identity, Line
 from cron.job_names import Names
-from scheduler.config.file.insert import Entry
-from scheduler.config.file.wording import written
+from scheduler.config.file.job_insertion import Entry
+from scheduler.config.file.message_parts import written
 
 TIMEOUT = "24h"  # cron has no bound; ours of ten minutes would end what cron let run
 NOT_FOR_COMMANDS = ("MAILTO", "RANDOM_DELAY", "LOGNAME")

@@ -9,8 +9,8 @@ from typing import Any
 
 from ruamel.yaml.error import MarkedYAMLError
 
-from scheduler.config.file.advice import Remedy, Wrong
-from scheduler.config.file.complaint import NOWHERE, Place
+from scheduler.config.file.diagnostics import NOWHERE, Place
+from scheduler.config.file.remedies import Remedy, Wrong
 
 LARGEST = 2_000_000  # characters; a longer text is not read again and again to find where it goes on
 NO_PAIR = ("this is no `key: value`", "mind the blank after the colon")
