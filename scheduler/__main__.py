@@ -1,28 +1,78 @@
-"""The command `heartbeatd`, also as `python -m scheduler`."""
+"""The command `heartbeatd`, also as `python -m scheduler`: checks the installation, then runs the command line."""
 
 from __future__ import annotations
 
+import resource
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
-from scheduler.cli import guard
+HOME = Path(__file__).resolve().parents[1]
+PACKAGES = ("scheduler", "heartbeat", "cron")  # a published library of another purpose installs a `scheduler/` too
+ALONE = "install heartbeatd in an environment of its own, and run it from another folder"
+
+ENOUGH = 512  # MiB of address space: enough for a daemon with a model runner
+
+# What the interpreter and the loader of libraries write when they get no memory, in errors that are not MemoryError.
+WORDS = ("can't start new thread", "failed to map segment", "cannot allocate memory", "unable to allocate")
 
 
 def main() -> int:
     """Run the command line of this process; gives its exit code."""
-    stray = guard.stray_package()
+    stray = stray_package()
     if stray:
-        print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (nothing else of ours can be trusted to be there)
+        print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (no other module of ours can be trusted to be there)
         return 1
     try:
-        from scheduler.cli import main as command_line  # only now is it known that this is ours
+        from scheduler.cli import main as command_line  # only after the check it is certain that this package is ours
 
         return command_line.main()
     except Exception as error:
-        shortage = guard.shortage(error)
-        if shortage is None:
+        message = shortage(error)
+        if message is None:
             raise
-        print(f"heartbeatd: {shortage}", file=sys.stderr)  # noqa: T201 (nothing larger may find room)
+        print(f"heartbeatd: {message}", file=sys.stderr)  # noqa: T201 (there may be no memory for anything larger)
         return 1
+
+
+def stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:
+    """A sentence about the first of our packages that Python finds in another place than this file; None if all is well."""
+    locate = locate or _locate
+    for package in PACKAGES:
+        found = locate(package)
+        if found is None:
+            return f"the package {package}/ is missing beside {HOME / 'scheduler'}; {ALONE}"
+        if found != HOME:
+            return f"the package {package}/ comes from {found}, not {HOME}: another library has its name; {ALONE}"
+    return None
+
+
+def _locate(package: str) -> Path | None:
+    """The folder in which Python finds a package, without importing it."""
+    spec = find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]).resolve().parent if places else None
+
+
+def shortage(error: BaseException) -> str | None:
+    """One sentence on an error that means that the process gets no more memory; None for any other error."""
+    if not _is_shortage(error):
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return "there is not enough memory; end other programs, or give this one more"
+    return (
+        f"there is not enough memory: its address space is limited to {most // 1024**2} MiB;"
+        f" allow {ENOUGH} MiB (ulimit -v {ENOUGH * 1024}) or more"
+    )
+
+
+def _is_shortage(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    said = str(error).lower()
+    return isinstance(error, ImportError | RuntimeError | OSError) and any(words in said for words in WORDS)
 
 
 if __name__ == "__main__":

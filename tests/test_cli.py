@@ -12,7 +12,7 @@ import click
 import pytest
 from config_file import SMALL, write
 
-from scheduler.cli import guard
+from scheduler import __main__
 from scheduler.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
@@ -99,7 +99,7 @@ def _loaded(*names: str) -> str:
 
 
 def test_packages_of_ours_are_found_beside_each_other() -> None:
-    assert guard.stray_package() is None
+    assert __main__.stray_package() is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_packages_of_ours_are_found_beside_each_other() -> None:
     ],
 )
 def test_a_package_from_elsewhere_is_told_of(found: dict[str, Path | None], said: str) -> None:
-    told = guard.stray_package(lambda package: found.get(package, guard.HOME))
+    told = __main__.stray_package(lambda package: found.get(package, __main__.HOME))
     assert told is not None
     assert said in told
 
@@ -150,4 +150,4 @@ def test_too_little_address_space_is_one_sentence(tmp_path: Path, mib: int) -> N
     ],
 )
 def test_which_errors_mean_that_memory_is_short(error: Exception, short: bool) -> None:
-    assert (guard.shortage(error) is not None) is short
+    assert (__main__.shortage(error) is not None) is short

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from config_file import write
 
-from scheduler.cli import doctor, twice
+from scheduler.cli import doctor
 from scheduler.cli.main import main
 from scheduler.config.build.load import load
 from scheduler.store.database import Store
@@ -147,8 +147,8 @@ def test_a_job_that_the_crontab_still_has_is_named(tmp_path: Path) -> None:
     )
     config.chmod(0o644)
     jobs = load(config, {}).settings.jobs.values()
-    assert twice.twice(twice.listed(str(program)), jobs) == ["day"]
+    assert doctor.twice(doctor.listed(str(program)), jobs) == ["day"]
 
 
 def test_a_host_without_cron_has_no_crontab(tmp_path: Path) -> None:
-    assert twice.listed(str(tmp_path / "crontab")) == ""
+    assert doctor.listed(str(tmp_path / "crontab")) == ""

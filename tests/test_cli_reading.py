@@ -17,8 +17,7 @@ import pytest
 from rich.cells import cell_len
 
 from scheduler.cli.main import main
-from scheduler.cli.table import harmless, table, wrapped
-from scheduler.cli.times import between, host_zone_name, rough, short, zone_name
+from scheduler.cli.output import between, harmless, host_zone_name, rough, short, table, wrapped, zone_name
 from scheduler.config.file.message_parts import counted
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import millis
@@ -402,7 +401,7 @@ def test_a_line_of_characters_that_take_two_columns_is_wrapped_by_columns() -> N
 def test_a_table_in_a_pipe_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     done = subprocess.run(
-        [sys.executable, "-c", "from scheduler.cli.table import table; print(table(('A',), [('x' * 300,)]))"],
+        [sys.executable, "-c", "from scheduler.cli.output import table; print(table(('A',), [('x' * 300,)]))"],
         capture_output=True,
         text=True,
         timeout=60,

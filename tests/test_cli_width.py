@@ -8,7 +8,7 @@ from world import World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.cli.table import wrapped
+from scheduler.cli.output import wrapped
 from scheduler.engine.requests import Hold
 
 Play = Callable[..., World]

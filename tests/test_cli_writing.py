@@ -14,10 +14,10 @@ import pytest
 from config_file import write
 from world import Takes, World
 
-from scheduler.cli import door
-from scheduler.cli.follow import tell_of_wait
+from scheduler.cli import daemon_client
+from scheduler.cli.daemon_state import Place
 from scheduler.cli.main import main
-from scheduler.cli.reach import Place
+from scheduler.cli.wake_progress import tell_of_wait
 from scheduler.engine.pending_runs import Cancel
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
@@ -442,14 +442,14 @@ def test_what_is_no_file_is_refused_before_anything_is_made(config: Path, capsys
 def test_an_address_that_another_life_left_is_not_believed(daemon: Daemon) -> None:
     daemon.write_address(pid=1)
     with pytest.raises(click.ClickException, match="cannot be reached"):
-        door.daemon(daemon.place, patience=0)
+        daemon_client.daemon(daemon.place, patience=0)
     assert daemon.asked == []
 
 
 def test_a_daemon_that_has_not_opened_its_door_is_told_of(daemon: Daemon) -> None:
     daemon.place.address.unlink()
     with pytest.raises(click.ClickException, match=f"pid {os.getpid()} holds"):
-        door.daemon(daemon.place, patience=0)
+        daemon_client.daemon(daemon.place, patience=0)
 
 
 def test_a_token_that_cannot_be_read_is_told_of(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:

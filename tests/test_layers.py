@@ -15,7 +15,7 @@ DOORS = {
     "croniter": {"cron/job_schedules.py"},
     "_ruamel_yaml": {"scheduler/config/file/marked_yaml.py"},
     "dotenv": {"scheduler/config/build/secrets.py"},
-    "rich": {"scheduler/cli/table.py"},
+    "rich": {"scheduler/cli/output.py"},
     "sqlite_utils": {"scheduler/store/database.py", "scheduler/store/schema.py"},
     "prometheus_client": {"scheduler/telemetry/metrics.py", "scheduler/telemetry/gauges.py"},
     "aiohttp": {"scheduler/net/http_client.py"},
@@ -26,7 +26,7 @@ DOORS = {
     "fcntl": {
         "scheduler/system/state_lock.py",
         "scheduler/system/lanes.py",
-        "scheduler/cli/reach.py",
+        "scheduler/cli/daemon_state.py",
         "scheduler/system/file_limits.py",
     },
 }

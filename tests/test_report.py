@@ -15,11 +15,11 @@ from test_cli_reading import add_run, live
 from world import Asked, Takes, World, at
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.cli import summary
-from scheduler.cli.figures import amount, usd, why
+from scheduler.cli import report
 from scheduler.cli.main import main
+from scheduler.cli.output import amount, usd, why
 from scheduler.engine.delivery import Delivery
-from scheduler.insight.report_data import report
+from scheduler.insight.report_data import report as summed_up
 from scheduler.store import run_counts
 from scheduler.store.database import Store, reader
 
@@ -43,7 +43,7 @@ def store(state: Path) -> Iterator[Store]:
 
 
 def summed(store: Store, *, running: bool = True) -> dict[str, Any]:
-    told = report(store.connection, NOON - WEEK, NOON, running=running)
+    told = summed_up(store.connection, NOON - WEEK, NOON, running=running)
     assert json.loads(json.dumps(told)) == told
     return told
 
@@ -92,9 +92,7 @@ def test_what_nobody_told_is_told_by_what_budgets_count_for_it(store: Store) -> 
     told = summed(store)
     assert only(told["entries"], "name", "untold_usd") == [("whole", 0.0), ("cut", 0.04), ("silent", 0.04)]
     assert told["totals"]["untold_usd"] == 0.08
-    assert list(summary._spent(told["totals"])) == [
-        "Cost $0.0400 for 0 tokens in and 0 out; up to $0.0800 more that nobody told."
-    ]
+    assert list(report._spent(told["totals"])) == ["Cost $0.0400 for 0 tokens in and 0 out; up to $0.0800 more that nobody told."]
 
 
 def test_a_model_is_summed_over_its_entries(store: Store) -> None:
@@ -260,8 +258,8 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_month_reads_well_within_eighty_columns(play: Play, in_utc: None) -> None:
     month = Month(play)
-    told = report(month.world.store.connection, at("2026-10-10 00:00"), at("2026-11-09 00:00"), running=True)
-    text = summary.text(told, "entry")
+    told = summed_up(month.world.store.connection, at("2026-10-10 00:00"), at("2026-11-09 00:00"), running=True)
+    text = report.text(told, "entry")
     assert text == AS_IT_READS
     assert max(map(len, text.splitlines())) <= 80
 
@@ -294,17 +292,17 @@ def test_of_many_entries_the_dearest_the_noisiest_and_the_worst_are_shown() -> N
         an_entry("loud", said=7),
         an_entry("bad", failed=3),
     ]
-    rows = summary._entries(entries).splitlines()
+    rows = report._entries(entries).splitlines()
     names = [row.split()[0] for row in rows[1:]]
     assert {"agent/dear", "agent/loud", "agent/bad"} <= set(names)
-    assert len(names) <= summary.MOST + 1
+    assert len(names) <= report.MOST + 1
     assert rows[-1].split()[1:] == ["others", str(43 - len(names) + 1), "0", "0", "0", "0", "-"]
 
 
 def test_a_cost_that_is_not_whole_says_so() -> None:
-    rows = summary._entries([an_entry("a", cost_usd=1.5, runs_without_price=2)]).splitlines()
+    rows = report._entries([an_entry("a", cost_usd=1.5, runs_without_price=2)]).splitlines()
     assert rows[1].split()[-1] == "$1.50+"
-    rows = summary._entries([an_entry("a", cost_usd=1.5, untold_usd=0.2)]).splitlines()
+    rows = report._entries([an_entry("a", cost_usd=1.5, untold_usd=0.2)]).splitlines()
     assert rows[1].split()[-1] == "$1.50+"
 
 
@@ -316,7 +314,7 @@ def test_nothing_at_all_is_one_sentence(state: Path, store: Store, capsys: pytes
 @pytest.mark.parametrize("by", ["entry", "model"])
 def test_of_a_time_in_which_nothing_ran_a_line_says_so_and_no_table_is_a_head_alone(by: str, store: Store) -> None:
     add_run(store, NOON - WEEK / 2, "skipped", reason="active_hours", slots=2)
-    text = summary.text(summed(store), by)
+    text = report.text(summed(store), by)
     assert "Nothing ran. 2 slots skipped.\n" in text
     assert not [table for table in text.split("\n\n") if table.isupper() and "\n" not in table]
     assert ("MODEL" in text, "NAME" in text) == (False, by == "entry")
@@ -351,7 +349,7 @@ def test_a_report_for_programs_has_all_its_parts(state: Path, store: Store, caps
 def test_reading_a_report_changes_nothing(state: Path, store: Store) -> None:
     db = reader(state)
     try:
-        report(db, NOON - WEEK, NOON, running=True)
+        summed_up(db, NOON - WEEK, NOON, running=True)
         assert db.total_changes == 0
     finally:
         db.close()

@@ -1,16 +1,20 @@
-"""Arguments as people type them: lengths of time, and points in time."""
+"""Types of arguments that several commands take: names of agents and jobs, durations, times, run numbers and reasons."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
 import click
 
-from scheduler.cli import times
+from scheduler.cli import output
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import KINDS, WORDS
 from scheduler.config.file.message_parts import shown, suggest
 from scheduler.config.keys.value_parsers import some_duration
-from scheduler.model.outcome import Failure, Reason, Skip
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Failure, Kind, Reason, Skip
 from scheduler.store.database import row_number
 
 ZONE_RULE = "Without an offset it is in the config's top-level timezone."
@@ -77,13 +81,45 @@ def moment(text: str, zone: tzinfo | None = None) -> datetime:
     printed in) or with an offset or Z; `2h` is two hours ago, `today` and
     `yesterday` are when that day began. Raises ValueError with one line."""
     try:
-        return times.utc_now() - some_duration(text)
+        return output.utc_now() - some_duration(text)
     except ValueError:
         pass
-    zone = zone or times.zone()
+    zone = zone or output.zone()
     try:
-        said = datetime.fromisoformat(str(named_day(text, times.utc_now().astimezone(zone)) or text))
+        said = datetime.fromisoformat(str(named_day(text, output.utc_now().astimezone(zone)) or text))
         return (said if said.tzinfo else said.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
         wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"
         raise ValueError(f"{text!r} is not a time; {wanted}") from None
+
+
+def choose(text: str, known: Callable[[Key], bool], every: Callable[[], Iterable[Key]]) -> Key:
+    """The entry that `text` means among those known. Raises Mistake for two, and for none, with a close one of `every`."""
+    word, slash, name = text.partition("/")
+    kinds = list(KINDS.values())
+    if slash:
+        if word not in KINDS:
+            raise Mistake(f"{text!r} is neither agent/NAME nor cron/NAME")
+        kinds, text = [KINDS[word]], name
+    found = [(kind, text) for kind in kinds if known((kind, text))]
+    if len(found) > 1:
+        raise Mistake(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
+    if not found:
+        what = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
+        raise Mistake(f"no {what} {text!r}{instead(text, [name for kind, name in every() if kind in kinds])}")
+    return found[0]
+
+
+def instead(name: str, known: Collection[str]) -> str:
+    """What to write in place of a name that nothing bears."""
+    return suggest(name, known) or "; `heartbeatd status` lists them"
+
+
+def only(kind: Kind, text: str, instead: str) -> str:
+    """The name of an agent, or of a job, where nothing else will do; `instead` says what does the same for the other kind."""
+    word, slash, name = text.partition("/")
+    if not slash:
+        return text
+    if KINDS.get(word) is not kind:
+        raise Mistake(f"{text!r} is not {WORDS[kind]}/NAME; {instead}")
+    return name

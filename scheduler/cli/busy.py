@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import click
 
-from scheduler.cli import names, options, reach
-from scheduler.cli.mistake import Mistake
+from scheduler.cli import arguments, daemon_state, options
+from scheduler.cli.options import Mistake
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.system import lanes
@@ -29,9 +29,9 @@ def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
     Waits for a beat in progress, and keeps later ones waiting until the command has ended; gives the command's exit code. Works
     with the daemon up or down. `flock lanes/AGENT.lock COMMAND` beside the database does the same.
     """
-    name = names.only(Kind.HEARTBEAT, agent, "a job has no lane")
-    where = reach.place(path)
-    with reach.reading(where) as db:
+    name = arguments.only(Kind.HEARTBEAT, agent, "a job has no lane")
+    where = daemon_state.place(path)
+    with daemon_state.reading(where) as db:
         _check_known(name, db, path)
         own = db is not None and _is_own_run(db, name)
     if not own:  # a beat that calls us has the lane already, and would wait for itself
@@ -48,7 +48,7 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
 
     declared = load(path, os.environ).settings.heartbeats
     if name not in declared:
-        raise Mistake(f"no agent {name!r}{names.instead(name, declared)}")
+        raise Mistake(f"no agent {name!r}{arguments.instead(name, declared)}")
 
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:

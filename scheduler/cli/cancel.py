@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import options, reach
+from scheduler.cli import daemon_state, options
 from scheduler.cli.arguments import Number
-from scheduler.cli.door import daemon
-from scheduler.cli.follow import is_closed_within
-from scheduler.cli.reach import Place
-from scheduler.cli.table import wrapped
-from scheduler.cli.times import utc_now
-from scheduler.cli.waiting import waiting
+from scheduler.cli.daemon_client import daemon
+from scheduler.cli.daemon_state import Place
+from scheduler.cli.output import utc_now, wrapped
+from scheduler.cli.wake_progress import is_closed_within, waiting
 from scheduler.insight.status_data import entries
 from scheduler.model.outcome import Kind
 from scheduler.store import runs_view
@@ -30,7 +28,7 @@ def cancel(run: int, path: Path) -> None:
     RUN is its number, as `heartbeatd runs` lists it. It ends `abandoned` with the reason `cancelled` and is not tried again;
     a run between its attempts, or with an answer that is still to come, can be cancelled too. The wakes that it held wait on.
     """
-    where = reach.looked_at(path)
+    where = daemon_state.looked_at(path)
     running = daemon(where)
     if running is None:
         raise click.ClickException("no daemon runs, so nothing is in progress; `heartbeatd pause` keeps it from being taken up")
@@ -43,7 +41,7 @@ def cancel(run: int, path: Path) -> None:
 
 def _tell_of_wakes(where: Place, run_id: int) -> None:
     """What the run held has not been heard: who cancelled it may have to see to that."""
-    with reach.reading(where) as db:
+    with daemon_state.reading(where) as db:
         run = runs_view.one(db, run_id) if db else None
         found = entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
     for fact in (fact for entry in found for fact in waiting(entry)):

@@ -1,4 +1,4 @@
-"""`check`: whether the config is good, and what is in force for one entry."""
+"""The commands `check` and `schema`: validate config.yaml, show the values in force, print the JSON schema."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from scheduler.cli import options
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.table import table
-from scheduler.cli.times import utc_now
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import table, utc_now
 from scheduler.config.build import load
 from scheduler.config.build.effective_values import effective
 from scheduler.config.build.load import Loaded
@@ -81,3 +80,12 @@ def _refuse(error: ConfigError, form: str) -> int:
 
 def _counted(settings: Settings) -> str:
     return f"{counted(len(settings.heartbeats), 'agent')}, {counted(len(settings.jobs), 'job')}"
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON schema of config.yaml.
+
+    An editor's YAML language server completes and checks the file with it.
+    """
+    click.echo(json.dumps(load.schema(), indent=2))

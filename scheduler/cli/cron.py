@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from cron.job_schedules import Schedule, ScheduleError, is_reboot, parse
-from scheduler.cli import crontab, names, options, times
+from scheduler.cli import arguments, convert_crontab, options, output
 from scheduler.cli.arguments import moment
-from scheduler.cli.door import open_door
-from scheduler.cli.follow import follow, mark
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.table import table
+from scheduler.cli.daemon_client import open_door
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import table
+from scheduler.cli.wake_progress import follow, mark
 from scheduler.config.keys import time_zones
 from scheduler.model.outcome import Kind
 
@@ -26,8 +26,8 @@ def cron() -> None:
     """Run a cron job now, see when an expression fires, take over or write a crontab."""
 
 
-cron.add_command(crontab.import_)
-cron.add_command(crontab.export_)
+cron.add_command(convert_crontab.import_)
+cron.add_command(convert_crontab.export_)
 
 
 @cron.command()
@@ -39,7 +39,7 @@ def run(name: str, wait: bool, path: Path) -> int:
 
     Works with the daemon up or down; with it down the job is run at the next start.
     """
-    name = names.only(Kind.CRON, name, "`heartbeatd wake` wakes agents")
+    name = arguments.only(Kind.CRON, name, "`heartbeatd wake` wakes agents")
     before = mark(path)
     wake_id = open_door(path).run_job(name)
     if wait:
@@ -79,7 +79,7 @@ def _schedule(expression: str, timezone: str) -> Schedule:
 
 def _start(after: str | None, schedule: Schedule) -> datetime:
     if after is None:
-        return times.utc_now()
+        return output.utc_now()
     try:
         found = moment(after, schedule.zone)
     except ValueError as error:

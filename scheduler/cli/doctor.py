@@ -1,7 +1,8 @@
-"""`doctor`: whatever could go wrong, one line for each thing looked at, and what to do about it."""
+"""The command `doctor`: checks the installation, the config and the database, and prints advice."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -10,31 +11,37 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import click
 
+from cron import crontab_reader
+from cron.job import Job
 from heartbeat import due_items
 from heartbeat.checks import Skip, checklist_of
 from heartbeat.spec import Heartbeat
-from scheduler.cli import options, reach, twice
-from scheduler.cli.reach import Place
-from scheduler.cli.table import wrapped
-from scheduler.cli.times import local, utc_now, zone_name
+from scheduler.cli import daemon_state, options
+from scheduler.cli.daemon_state import Place
+from scheduler.cli.output import local, utc_now, wrapped, zone_name
 from scheduler.config.build import load
 from scheduler.config.build.time_checks import Today
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import counted
+from scheduler.config.keys import time_zones
 from scheduler.net import proxies
 from scheduler.store import boots, database, disk_reserve, one_time_jobs, outbox
 from scheduler.system import state_lock
 from scheduler.system.files import ANY, others_may
+from scheduler.system.process import Children, Ended
 
 Level = Literal["ok", "warn", "bad"]
 
 OLDEST_PYTHON = (3, 11)
+CRONTAB_TIMEOUT = timedelta(seconds=5)
+MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ def _examine(path: Path, state: Path | None) -> Iterator[Finding]:
     yield sqlite(sqlite3.sqlite_version_info)
     yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
     yield from _config(path)
-    where = reach.place(path, state)
+    where = daemon_state.place(path, state)
     yield from _folder(where.database.parent)
     yield from _database(where)
 
@@ -105,7 +112,7 @@ def _config(path: Path) -> Iterator[Finding]:
         return
     for warning in loaded.warnings:
         yield Finding("warn", "config", str(warning))
-    if doubled := twice.twice(twice.listed(), loaded.settings.jobs.values()):
+    if doubled := twice(listed(), loaded.settings.jobs.values()):
         names = ", ".join(doubled[:3]) + (f" and {len(doubled) - 3} more" if len(doubled) > 3 else "")
         yield Finding("warn", "crontab", f"`crontab -l` still has what {names} runs, so that both run it; take it out there")
     for agent, remark in _remarks(loaded.settings.heartbeats.values()):
@@ -113,6 +120,22 @@ def _config(path: Path) -> Iterator[Finding]:
     authority = f"; trusts {loaded.settings.network.ca_file} too" if loaded.settings.network.ca_file else ""
     yield Finding("ok", "network", proxies.describe(loaded.settings.network) + authority)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
+
+
+def listed(program: str = "crontab") -> str:
+    """The user's crontab; empty if there is none, or the host has no cron."""
+    ended = asyncio.run(_run([program, "-l"]))
+    return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
+
+
+async def _run(argv: list[str]) -> Ended:
+    return await Children("doctor").start(argv, stdin=b"", env={}, cwd=Path("/"), keep=MAX_CRONTAB_BYTES, timeout=CRONTAB_TIMEOUT)
+
+
+def twice(table: str, jobs: Iterable[Job]) -> list[str]:
+    """The names of the enabled jobs whose command a crontab runs too, whenever it does."""
+    there = {(line.command, line.stdin) for line in crontab_reader.read(table, time_zones.UTC_ZONE, time_zones.zone).lines}
+    return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]
 
 
 def _remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
@@ -147,7 +170,7 @@ def _folder(folder: Path) -> Iterator[Finding]:
 def _database(where: Place) -> Iterator[Finding]:
     try:
         database.inspect(where.database)
-        with reach.reading(where) as db:
+        with daemon_state.reading(where) as db:
             if db is None:
                 yield Finding("ok", "database", f"{where.database} is not there yet; `heartbeatd run` makes it")
             else:
@@ -185,7 +208,7 @@ def _lives(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _daemon(where: Place) -> Finding:
-    up = reach.running(where)
+    up = daemon_state.running(where)
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
     since = f" since {local(up.started_at)}" if up.started_at else ""

@@ -12,12 +12,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import arguments, names, options, reach
-from scheduler.cli.declared import declared
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.names import called
-from scheduler.cli.table import fact, table, wrapped
-from scheduler.cli.times import between, rough, utc_now
+from scheduler.cli import arguments, daemon_state, options
+from scheduler.cli.daemon_state import declared
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import between, called, fact, rough, table, utc_now, wrapped
 from scheduler.config.file.message_parts import counted, written
 from scheduler.insight import explanation as answers
 from scheduler.insight.explanation import Asked
@@ -48,16 +46,16 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
     """
     if instant is not None and day is not None:
         raise Mistake("--at and --on exclude each other")
-    where, now = reach.place(path, state), utc_now()
+    where, now = daemon_state.place(path, state), utc_now()
     plan = declared(path, state, where)
-    with reach.reading(where) as found, nullcontext(found) if found else closing(database.blank()) as db:
+    with daemon_state.reading(where) as found, nullcontext(found) if found else closing(database.blank()) as db:
         declares = plan.entries if plan else {}
-        key = names.choose(
+        key = arguments.choose(
             name,
             lambda key: key in declares or entries.find(db, *key) is not None,
             lambda: declares.keys() | entries.texts(db).keys(),
         )
-        running = reach.running(where) is not None
+        running = daemon_state.running(where) is not None
         asked = answers.about(db, plan, key, lanes.beside(where.database), now, running=running)
         assert asked is not None  # it was just found
         told, lines = _answered(asked, instant, day)

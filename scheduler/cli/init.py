@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli.mistake import Mistake
+from scheduler.cli.options import Mistake
 from scheduler.config.build import skeleton
 
 

@@ -50,17 +50,17 @@ class Contents(click.Group):
 COMMANDS = {
     "run": ("run:run", "Run the daemon in the foreground."),
     "check": ("check:check", "Check the config, or show what is in force for one entry."),
-    "schema": ("schema:schema", "Print the JSON schema of config.yaml."),
+    "schema": ("check:schema", "Print the JSON schema of config.yaml."),
     "init": ("init:init", "Write a first config.yaml and its agent into a folder."),
     "status": ("status:status", "Say what is due, what runs, and whether the daemon is up."),
-    "runs": ("runs:runs", "List what ran and what was skipped, the newest first."),
-    "show": ("runs:show", "Show everything about one run."),
-    "plan": ("plan:plan", "Say what fires in the next hours or days."),
+    "runs": ("list_runs:runs", "List what ran and what was skipped, the newest first."),
+    "show": ("list_runs:show", "Show everything about one run."),
+    "plan": ("show_plan:plan", "Say what fires in the next hours or days."),
     "explain": ("explain:explain", "Say why an agent or a job ran or did not run."),
     "cancel": ("cancel:cancel", "End a run that is in progress, or would go on."),
     "report": ("report:report", "Sum up the last days: runs, their cost, what was said, skipped and missed."),
-    "outbox": ("outbox:outbox", "List the messages that have not arrived; send them again, or drop them."),
-    "wake": ("wake:wake", "Wake an agent now."),
+    "outbox": ("manage_outbox:outbox", "List the messages that have not arrived; send them again, or drop them."),
+    "wake": ("wake_agent:wake", "Wake an agent now."),
     "pause": ("pause:pause", "Pause an agent or a job, for a time or until resumed."),
     "resume": ("pause:resume", "Resume what was paused."),
     "busy": ("busy:busy", "Run a command while no beat speaks to an agent."),
@@ -107,9 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _hush()
     except Exception as error:
-        from scheduler.cli import trouble  # it knows many parts of the daemon: not for those who have none
-
-        told = trouble.explain(error)
+        told = _explain(error)
         if told is None:
             raise
         return _tell(*told)
@@ -132,3 +130,35 @@ def _hush() -> int:
     """Nobody listens any more, and that is no error; the interpreter must not complain about it when it flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
+
+
+def _explain(error: Exception) -> tuple[str, int] | None:
+    """The lines to print for an expected error of any part of the daemon, and the exit code; None for an unexpected one.
+
+    The faults of a config are printed without a prefix: editors and people jump to them by `file:line:column:`.
+    """
+    import sqlite3  # these imports cost 0.4 s of CPU: only a command that fails pays for them
+
+    from scheduler.config.file.diagnostics import ConfigError
+    from scheduler.engine.inbox import Refused
+    from scheduler.store.database import Full, StoreError, Unavailable
+    from scheduler.system.state_lock import Taken, Unusable
+    from scheduler.web.server import CannotListen
+
+    match error:
+        case ConfigError():
+            return str(error), 2
+        case Refused():
+            return f"heartbeatd: {error}", 2 if error.code == "not_found" else 1
+        case Taken() | Unusable() | StoreError() | CannotListen():
+            return f"heartbeatd: {error}", 1
+        case Full():
+            return f"heartbeatd: {error}; nothing was changed", 1
+        case Unavailable():
+            return f"heartbeatd: the database could not be written: {error}; nothing was changed", 1
+        case sqlite3.Error():
+            return f"heartbeatd: the database could not be read: {error}; `heartbeatd doctor` looks closer", 1
+        case OSError():
+            return f"heartbeatd: {error.filename or 'the system says'}: {error.strerror or error}", 1
+        case _:
+            return None

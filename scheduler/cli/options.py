@@ -1,14 +1,20 @@
-"""The options that commands share."""
+"""Options that several commands share, and the error for wrong input."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 Decorated = Callable[..., Any]
+
+
+class Mistake(click.ClickException):
+    """Told in one line, without a hint at `--help`."""
+
+    exit_code: ClassVar[int] = 2
 
 
 def config(command: Decorated) -> Decorated:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import names, options
+from scheduler.cli import arguments, options
 from scheduler.cli.arguments import Span
-from scheduler.cli.door import Door, open_door
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.times import local, utc_now, zone_name
+from scheduler.cli.daemon_client import Door, open_door
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import called, local, utc_now, zone_name
 from scheduler.model.entry import Key
 
 
@@ -28,7 +28,7 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
     key, door = _open(name, everything, path)
     door.pause(key, span)
     until = f"until {local(utc_now() + span)} {zone_name()}" if span else "until resumed"
-    click.echo(f"{names.called(*key) if key else 'all agents and jobs'} paused {until}")
+    click.echo(f"{called(*key) if key else 'all agents and jobs'} paused {until}")
 
 
 @click.command()
@@ -42,11 +42,11 @@ def resume(name: str | None, everything: bool, path: Path) -> None:
     for each in sorted(resumed):
         click.echo(f"{each} resumed")
     if not resumed:
-        click.echo(f"{names.called(*key)} was not paused" if key else "nothing was paused")
+        click.echo(f"{called(*key)} was not paused" if key else "nothing was paused")
 
 
 def _open(name: str | None, everything: bool, path: Path) -> tuple[Key | None, Door]:
     if (name is None) != everything:
         raise Mistake("name an agent or a job, or say --all")
     door = open_door(path)
-    return (names.choose(name, door.knows, door.entries) if name else None), door
+    return (arguments.choose(name, door.knows, door.entries) if name else None), door

@@ -10,9 +10,8 @@ import click
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import options
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.table import plain
-from scheduler.cli.times import utc_now
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import plain, utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import suggest
 from scheduler.config.file.remedies import either

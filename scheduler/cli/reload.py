@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, reach
-from scheduler.cli.door import daemon
+from scheduler.cli import daemon_state, options
+from scheduler.cli.daemon_client import daemon
 from scheduler.config.file.diagnostics import Complaint
 
 
@@ -20,7 +20,7 @@ def reload(dry: bool, path: Path) -> int:
 
     A config with faults is refused whole, and the old one stays in force: exit code 2.
     """
-    running = daemon(reach.looked_at(path))
+    running = daemon(daemon_state.looked_at(path))
     if running is None:
         raise click.ClickException("no daemon runs; it reads the config when it starts (`heartbeatd check` looks at it now)")
     taken, answer = running.reload(dry=dry)

@@ -14,7 +14,7 @@ import click
 from scheduler.app import Daemon
 from scheduler.cli import options
 from scheduler.cli.arguments import Span
-from scheduler.cli.mistake import Mistake
+from scheduler.cli.options import Mistake
 from scheduler.system import log
 
 LEVELS = ("debug", "info", "warning", "error")

@@ -11,13 +11,10 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, reach
-from scheduler.cli.figures import why
-from scheduler.cli.names import called
-from scheduler.cli.reach import Place, Up
-from scheduler.cli.table import table, wrapped
-from scheduler.cli.times import local, passed, rough, short, utc_now, zone_name
-from scheduler.cli.waiting import waiting
+from scheduler.cli import daemon_state, options
+from scheduler.cli.daemon_state import Place, Up
+from scheduler.cli.output import called, local, passed, rough, short, table, utc_now, why, wrapped, zone_name
+from scheduler.cli.wake_progress import waiting
 from scheduler.config.file.message_parts import counted
 from scheduler.insight.status_data import snapshot
 from scheduler.insight.wake_waits import Wait
@@ -36,9 +33,9 @@ DOWNS = 3  # that people are told of; programs get them all
 @options.form
 def status(path: Path, state: Path | None, form: str) -> None:
     """Say what is due, what runs, and whether the daemon is up."""
-    where = reach.looked_at(path, state)
-    up, now = reach.running(where), utc_now()
-    with reach.reading(where) as db:
+    where = daemon_state.looked_at(path, state)
+    up, now = daemon_state.running(where), utc_now()
+    with daemon_state.reading(where) as db:
         seen = snapshot(db, now) if db else None
     if form == "json":
         click.echo(json.dumps(_as_data(seen, up) | {"reserve_bytes": disk_reserve.held(where.database)}, indent=2))

@@ -1,28 +1,33 @@
-"""`plan`: what fires in the next hours or days, in local time and UTC, and how often each entry does on each day."""
+"""The command `plan`: lists upcoming runs, or with `--worst` the most that a day can cost."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from itertools import accumulate
+from math import ceil
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import ceilings, names, options, reach, times
+from scheduler.cli import arguments, daemon_state, options, output
 from scheduler.cli.arguments import ZONE_RULE, Moment, Span
-from scheduler.cli.declared import declared
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.names import called
-from scheduler.cli.table import LINE, table, wrapped
+from scheduler.cli.daemon_state import declared
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import LINE, called, table, utc_now, wrapped
+from scheduler.config.build import load
 from scheduler.config.file.message_parts import written
 from scheduler.insight import forecast
+from scheduler.insight.daily_maximum import Ceiling, Worst, as_data, worst
 from scheduler.model.outcome import Kind
 
 HEAD = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
+WORST_HEAD = ("NAME", "RUNS", "ATTEMPTS", "USD EACH", "USD A DAY", "BY")
+NO_LIMIT = "no bound"
 DAY_COLUMNS = 5
 ROOM = 65  # columns of a line for names, before it is said how many more there are
 
@@ -51,18 +56,20 @@ def plan(
     if begin is not None and begin.year not in forecast.YEARS:
         raise Mistake(f"--from: write a time in the years {forecast.YEARS[0]} to {forecast.YEARS[-1]}")
     if worst:
-        ceilings.tell(path, form)
+        _print_worst_day(path, form)
         return
-    where, now = reach.place(path, state), times.utc_now()
+    where, now = daemon_state.place(path, state), output.utc_now()
     config = declared(path, state, where)
-    with reach.reading(where) as db:
+    with daemon_state.reading(where) as db:
         seen = forecast.foresee(db, config, now)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
-        key = names.choose(name, known.__contains__, lambda: known)
+        key = arguments.choose(name, known.__contains__, lambda: known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
-    told = {"running": reach.running(where) is not None} | forecast.told(seen, begin, begin + span, each=each or name is not None)
+    told = {"running": daemon_state.running(where) is not None} | forecast.told(
+        seen, begin, begin + span, each=each or name is not None
+    )
     click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(_lines(told)))
 
 
@@ -74,7 +81,7 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         yield _sums(told)
     else:
         yield from wrapped(
-            f"nothing fires from {times.local(told['from'])} to {times.local(told['until'])} {times.zone_name()}", 2
+            f"nothing fires from {output.local(told['from'])} to {output.local(told['until'])} {output.zone_name()}", 2
         )
     yield from _notes(told)
 
@@ -176,3 +183,32 @@ def _clock(instant: str, zone: ZoneInfo, ambiguous: bool) -> str:
 
 def _weekday(day: str) -> str:
     return f"{date.fromisoformat(day):%a %m-%d}"
+
+
+def _print_worst_day(path: Path, form: str) -> None:
+    """Print the ceilings of the config at `path`. Raises ConfigError."""
+    found = worst(load.load(path, os.environ, resolve=False).settings, utc_now())
+    click.echo(json.dumps(as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
+
+
+def _worst_day_lines(found: Worst) -> Iterator[str]:
+    if not found.entries:
+        yield "nothing asks an agent"
+        return
+    yield table(WORST_HEAD, [_worst_day_row(ceiling) for ceiling in found.entries])
+    total = NO_LIMIT if found.usd is None else f"at most {_usd(found.usd)} USD a day"
+    yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
+    if any(ceiling.by == "runs" and ceiling.usd for ceiling in found.entries):
+        yield "by runs: unless somebody sets the clock, stops the daemon or runs jobs by hand"
+
+
+def _worst_day_row(ceiling: Ceiling) -> list[str]:
+    each = "not known" if ceiling.attempt is None else _usd(ceiling.attempt)
+    usd = NO_LIMIT if ceiling.usd is None else _usd(ceiling.usd)
+    return [called(ceiling.kind, ceiling.name), str(ceiling.runs), str(ceiling.attempts), each, usd, ceiling.by]
+
+
+def _usd(amount: float) -> str:
+    """Rounded up: nothing passes what is printed."""
+    places = 2 if amount >= 1 or not amount else 4
+    return f"{ceil(round(amount * 10**places, 3)) / 10**places:,.{places}f}"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli import names, options
-from scheduler.cli.door import open_door
-from scheduler.cli.follow import follow, mark, tell_of_wait
+from scheduler.cli import arguments, options
+from scheduler.cli.daemon_client import open_door
+from scheduler.cli.wake_progress import follow, mark, tell_of_wait
 from scheduler.model.outcome import Kind
 
 
@@ -22,7 +22,7 @@ def wake(agent: str, text: str, wait: bool, path: Path) -> int:
 
     Works with the daemon up or down; with it down the wake waits in the database for the next start.
     """
-    name = names.only(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
+    name = arguments.only(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
     before = mark(path)
     wake_id = open_door(path).wake(name, text)
     if wait:

@@ -1,4 +1,4 @@
-"""Where the daemon's things lie, whether it runs, and how its database is read beside it."""
+"""Finds the daemon's files, checks whether it runs, and opens its database for reading."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.store.database import check_file, check_links, reader_of_any_age
 from scheduler.system import state_lock
+
+if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do without
+    from scheduler.work.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +105,23 @@ def reading(where: Place) -> Iterator[sqlite3.Connection | None]:
         yield connection
     finally:
         connection.close()
+
+
+def declared(path: Path, state: Path | None, where: Place) -> Plan | None:
+    """The plan of the config at `path`; None where `--state` was given, and where the config is broken but there is a database.
+
+    Raises ConfigError where there is neither.
+    """
+    if state is not None:
+        return None
+    from scheduler.config.build import load
+    from scheduler.config.file.diagnostics import ConfigError
+    from scheduler.work import plan
+
+    try:
+        return plan.make(load.load(path, os.environ, resolve=False).settings)
+    except ConfigError:
+        if not where.database.exists():
+            raise
+        click.echo(f"{path} has faults, `heartbeatd check` lists them; this is what the database knows", err=True)
+        return None

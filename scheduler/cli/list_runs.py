@@ -10,12 +10,10 @@ from typing import Any
 
 import click
 
-from scheduler.cli import names, options, reach
+from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.arguments import REASONS, ZONE_RULE, Moment, Number, Why
-from scheduler.cli.figures import usd, why
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.table import fact, harmless, table
-from scheduler.cli.times import between, local, short, utc_now, zone_name
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import between, called, fact, harmless, local, short, table, usd, utc_now, why, zone_name
 from scheduler.config.file.message_parts import counted
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
@@ -48,7 +46,7 @@ def runs(
 
     WHY is the reason or the suppression, and where the messages stand if there are any.
     """
-    with reach.reading(reach.looked_at(path, state)) as db:
+    with daemon_state.reading(daemon_state.looked_at(path, state)) as db:
         kind, wanted = _key(db, name) if db and name else (None, None)
         found = runs_view.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
     if form == "json":
@@ -70,7 +68,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
 
     RUN is its number, as `heartbeatd runs` lists it.
     """
-    with reach.reading(reach.looked_at(path, state)) as db:
+    with daemon_state.reading(daemon_state.looked_at(path, state)) as db:
         found = runs_view.whole(db, run) if db else None
     if found is None:
         raise Mistake(f"no run {run}; `heartbeatd runs` lists them")
@@ -78,7 +76,7 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
 
 
 def _key(db: sqlite3.Connection, name: str) -> Key:
-    return names.choose(name, lambda key: entries.find(db, *key) is not None, lambda: entries.texts(db))
+    return arguments.choose(name, lambda key: entries.find(db, *key) is not None, lambda: entries.texts(db))
 
 
 def _table(found: list[dict[str, Any]], last: str) -> str:
@@ -90,7 +88,7 @@ def _table(found: list[dict[str, Any]], last: str) -> str:
 def _row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
     return [
         str(run["id"]),
-        names.called(run["kind"], run["name"]),
+        called(run["kind"], run["name"]),
         short(run["slot"], now),
         run["trigger"],
         (run["outcome"] or run["state"]) + (f" x{run['slots']}" if run["slots"] > 1 else ""),
@@ -110,7 +108,7 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
     """Each fact after its word; those that are empty are left out."""
     return [
         ("run", str(run["id"])),
-        ("entry", names.called(run["kind"], run["name"])),
+        ("entry", called(run["kind"], run["name"])),
         ("slot", f"{local(run['slot'])} {zone_name()}"),
         ("slots", str(run["slots"]) if run["slots"] > 1 else ""),
         ("trigger", run["trigger"]),

@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, reach
+from scheduler.cli import daemon_state, options
 from scheduler.cli.arguments import Number
-from scheduler.cli.door import Door, open_door
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.names import called
-from scheduler.cli.table import line, table
-from scheduler.cli.times import rough, short, utc_now, zone_name
+from scheduler.cli.daemon_client import Door, open_door
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import called, line, rough, short, table, utc_now, zone_name
 from scheduler.engine.inbox import Refused
 from scheduler.store.outbox_view import MOVABLE, listed
 
@@ -75,7 +73,7 @@ def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 
 
 def _listed(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
-    with reach.reading(reach.looked_at(path, state)) as db:
+    with daemon_state.reading(daemon_state.looked_at(path, state)) as db:
         return list(listed(db)) if db else []
 
 

@@ -1,38 +1,40 @@
-"""Waiting for a run to end: the one that takes a wake, with what it said, or one that was cancelled."""
+"""Follows a wake: prints what it waits for, and waits for the end of the run that it starts."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from scheduler.cli import reach
-from scheduler.cli.reach import Place
-from scheduler.cli.table import harmless
-from scheduler.cli.times import local, utc_now
+from scheduler.cli import daemon_state
+from scheduler.cli.daemon_state import Place
+from scheduler.cli.output import called, harmless, local, utc_now
 from scheduler.insight import wake_waits
-from scheduler.insight.wake_waits import Wait
+from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, Wait
+from scheduler.model.outcome import Reason
 from scheduler.store import runs_view, wakes
 
 PAUSE = 0.1  # seconds between two looks
 MOMENT = 0.5  # seconds in which most refusals are known
 GOOD = ("ok", "alert", "async")
+PLAIN = (STARTING, NEXT_SLOT, ANOTHER_WAKE, Reason.CANCELLED)  # of which the time of the next run says enough
 
 
 def mark(path: Path) -> int:
     """The newest run before something is asked: what is asked is done by a newer one."""
-    with reach.reading(reach.place(path)) as db:
+    with daemon_state.reading(daemon_state.place(path)) as db:
         newest = runs_view.page(db, limit=1) if db else []
     return int(newest[0]["id"]) if newest else 0
 
 
 def follow(path: Path, wake_id: int, before: int) -> int:
     """Wait until a run newer than `before` has heard the wake and ended; print it, and give 1 if it failed or was refused."""
-    where, told = reach.place(path), None
+    where, told = daemon_state.place(path), None
     while True:
-        up = reach.running(where)
+        up = daemon_state.running(where)
         run, over = _look(where, wake_id, before)
         wait = None if over else _waits_for(where, wake_id)
         if run is not None:
@@ -54,18 +56,18 @@ def tell_of_wait(path: Path, wake_id: int) -> None:
 
     A run that a daemon has just begun may be refused within moments: that is waited for, but not longer.
     """
-    where, deadline = reach.place(path), time.monotonic() + MOMENT
+    where, deadline = daemon_state.place(path), time.monotonic() + MOMENT
     while (wait := _waits_for(where, wake_id)) is not None:
         if not wait.starts:
             click.echo(_said(wait))
             return
-        if reach.running(where) is None or time.monotonic() >= deadline:
+        if daemon_state.running(where) is None or time.monotonic() >= deadline:
             return
         time.sleep(PAUSE / 4)
 
 
 def _waits_for(where: Place, wake_id: int) -> Wait | None:
-    with reach.reading(where) as db:
+    with daemon_state.reading(where) as db:
         return wake_waits.of(db, wake_id, utc_now()) if db else None
 
 
@@ -78,7 +80,7 @@ def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
     """Wait for the end of a run; False if it has not come within that time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with reach.reading(where) as db:
+        with daemon_state.reading(where) as db:
             run = runs_view.one(db, run_id) if db else None
         if run is None or run["state"] == "closed":
             return True
@@ -88,7 +90,7 @@ def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
 
 def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:
     """The closed run that took the wake, if there is one, and whether none will come any more."""
-    with reach.reading(where) as db:
+    with daemon_state.reading(where) as db:
         assert db is not None
         stands = wakes.progress(db, wake_id)
         run_id = (stands or {}).get("run_id") or 0
@@ -108,3 +110,22 @@ def _print(run: dict[str, Any], wait: Wait | None) -> int:
     if wait is not None:
         click.echo(f"the wake {_said(wait)}", err=True)
     return 0 if run["outcome"] in GOOD else 1
+
+
+def waiting(entry: dict[str, Any], wait: Wait | None = None) -> Iterator[str]:
+    """No line where none waits; `wait` is what they wait for."""
+    if count := entry["wakes_waiting"]:
+        name = called(entry["kind"], entry["name"])
+        why = f": {wait.words}" if wait is not None and wait.reason not in PLAIN else ""
+        yield f"wakes: {count} {'waits' if count == 1 else 'wait'} to be told to {name} by its next run{_when(entry)}{why}"
+
+
+def _when(entry: dict[str, Any]) -> str:
+    last = entry["last_run"]
+    if entry["state"] == "paused":
+        return ", once it is resumed"
+    if entry["next_due"]:
+        return f", {local(entry['next_due'])}"
+    if last and last["state"] != "closed":
+        return ""  # that run's end says when
+    return f"; none is planned, and `heartbeatd wake {entry['name']}` starts one"

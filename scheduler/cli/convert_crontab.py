@@ -17,9 +17,9 @@ from cron import crontab_reader, crontab_writer
 from cron.crontab_reader import Crontab, Line, Note
 from cron.job import Job
 from cron.job_schedules import Schedule, Slots
-from scheduler.cli import options, times
-from scheduler.cli.mistake import Mistake
-from scheduler.cli.table import plain
+from scheduler.cli import options, output
+from scheduler.cli.options import Mistake
+from scheduler.cli.output import plain
 from scheduler.config.build import config_data, crontab_jobs, load
 from scheduler.config.build.crontab_jobs import Account
 from scheduler.config.build.secrets import refers
@@ -92,7 +92,7 @@ def _account(name: str | None) -> Account:
 
 def _zone(name: str | None) -> ZoneInfo:
     try:
-        return time_zones.zone(name or times.host_zone_name())
+        return time_zones.zone(name or output.host_zone_name())
     except ValueError as error:
         advice = "" if name else "; say with --timezone in which zone cron reads the file"
         raise Mistake(f"{error}{advice}") from error
@@ -241,7 +241,7 @@ def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> Made:
 
 def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, Job]) -> str:
     """That the jobs, as the daemon reads them, are the lines, and how a week of them is beside the crontab's. Raises Mistake."""
-    now = times.utc_now()
+    now = output.utc_now()
     theirs, ours = _Week(now), _Week(now)
     due = runs = 0
     later = timedelta()

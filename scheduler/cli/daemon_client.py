@@ -1,0 +1,273 @@
+"""Sends requests to the running daemon over HTTP, or applies them to its database when no daemon runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol, Self
+from urllib.parse import urlsplit
+
+import click
+
+from scheduler.cli import daemon_state
+from scheduler.cli.daemon_state import Place, Up, reading
+from scheduler.cli.output import utc_now
+from scheduler.config.build import load
+from scheduler.config.file.message_parts import written
+from scheduler.engine import plan_sync
+from scheduler.engine.inbox import Asked, Refused, Request
+from scheduler.engine.outbox_requests import Drop, SendAgain
+from scheduler.engine.requests import Pause, Resume, RunJob, WakeAgent
+from scheduler.engine.tick import Tick
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.wake import Wake
+from scheduler.store import entries
+from scheduler.store.database import Store, check_file, check_links
+from scheduler.store.transaction import Transaction
+from scheduler.system.process import MARK
+from scheduler.system.state_lock import Lock, private_folder
+from scheduler.work import plan
+
+START_TIMEOUT = 3.0  # seconds from taking the lock to writing the address
+PAUSE = 0.05
+CONNECT_TIMEOUT = 1.0  # seconds
+ANSWER_TIMEOUT = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
+
+
+class Door(Protocol):
+    """What can be asked for, up or down."""
+
+    def knows(self, key: Key) -> bool:
+        """Whether such an entry is declared."""
+        ...
+
+    def entries(self) -> Iterable[Key]:
+        """Every entry that is declared."""
+        ...
+
+    def wake(self, name: str, text: str) -> int:
+        """Wake an agent; gives the wake's id."""
+        ...
+
+    def run_job(self, name: str) -> int:
+        """Run a job; gives the id under which its run can be followed."""
+        ...
+
+    def pause(self, key: Key | None, span: timedelta | None) -> None:
+        """Pause one entry, or all (`key` None), for a time or until resumed."""
+        ...
+
+    def resume(self, key: Key | None) -> list[str]:
+        """Resume one entry or all; the names of those that were paused."""
+        ...
+
+    def send_again(self, message_id: int) -> None:
+        """Have a message of the outbox sent as soon as possible."""
+        ...
+
+    def drop(self, message_id: int) -> None:
+        """Give a message of the outbox up for good."""
+        ...
+
+
+def open_door(path: Path) -> Door:
+    """The daemon of the config at `path` where it runs, else its database; the config must be valid only for the latter."""
+    return daemon(daemon_state.place(path)) or Offline(path)
+
+
+def daemon(where: Place, patience: float = START_TIMEOUT) -> Online | None:
+    """The running daemon; None if there is none. One that holds the lock is given a moment to open its door."""
+    deadline = time.monotonic() + patience
+    while up := daemon_state.running(where):
+        found = Online.find(where, up)
+        if found or time.monotonic() >= deadline:
+            return found or _silent(where, up)
+        time.sleep(PAUSE)
+    return None
+
+
+def _silent(where: Place, up: Up) -> Online:
+    who = f"pid {up.pid}" if up.pid else "somebody"
+    raise click.ClickException(
+        f"{who} holds {where.lock} and cannot be reached (address in {where.address}); is it just starting or stopping?"
+    )
+
+
+class Online:
+    """The daemon behind one address. Raises Refused with what it said, ClickException where it cannot be talked to."""
+
+    def __init__(self, where: Place, host: str, port: int, token: str) -> None:
+        self._where = where
+        self._host, self._port, self._token = host, port, token
+
+    @classmethod
+    def find(cls, where: Place, up: Up) -> Self | None:
+        """The daemon that runs at this place, if it listens; None if it does not yet, or no more.
+
+        An address that another life left is none: somebody else may listen there by now.
+        """
+        try:
+            said = json.loads(where.address.read_text("utf-8"))
+            url = urlsplit(said["url"])
+            host, port = url.hostname or "", url.port or 80
+            if said["pid"] != up.pid:
+                return None
+            socket.create_connection((host, port), CONNECT_TIMEOUT).close()
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return cls(where, host, port, _token(where))
+
+    def knows(self, key: Key) -> bool:
+        with reading(self._where) as db:
+            found = entries.find(db, *key) if db else None
+        return found is not None and found.state != "removed"
+
+    def entries(self) -> Iterable[Key]:
+        with reading(self._where) as db:
+            return [key for key, (state, _) in entries.texts(db).items() if state != "removed"] if db else []
+
+    def wake(self, name: str, text: str) -> int:
+        return int(self._post(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])
+
+    def run_job(self, name: str) -> int:
+        return int(self._post(f"/api/v1/cron/{name}/run", {})["wake"])
+
+    def pause(self, key: Key | None, span: timedelta | None) -> None:
+        self._post(_path(key, "pause"), {"for": written(span)} if span else {})
+
+    def resume(self, key: Key | None) -> list[str]:
+        return list(self._post(_path(key, "resume"), {})["resumed"])
+
+    def send_again(self, message_id: int) -> None:
+        self._post(f"/api/v1/outbox/{message_id}/retry", {})
+
+    def drop(self, message_id: int) -> None:
+        self._post(f"/api/v1/outbox/{message_id}/drop", {})
+
+    def cancel(self, run_id: int) -> bool:
+        """End a run; whether it has ended by that, and not only will."""
+        return bool(self._post(f"/api/v1/runs/{run_id}/cancel", {})["ended"])
+
+    def reload(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
+        """Whether the config was taken, or would be, and what the daemon says of it."""
+        status, answer = self._send("/-/reload", {"dry_run": dry})
+        if status not in (200, 422) or "error" in answer:
+            raise _refusal(status, answer)
+        return status == 200, answer
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        status, answer = self._send(path, body)
+        if status >= 300:
+            raise _refusal(status, answer)
+        return answer
+
+    def _send(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT)
+        try:
+            connection.request("POST", path, json.dumps(body), self._headers())
+            response = connection.getresponse()
+            said = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise click.ClickException(f"the daemon at {self._host}:{self._port} does not answer: {error}") from error
+        finally:
+            connection.close()
+        return response.status, _as_map(said)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "X-Heartbeatd-Source": "cli"}
+        run = os.environ.get(MARK)
+        return headers | {"X-Heartbeatd-Run": run} if run else headers
+
+
+def _token(where: Place) -> str:
+    try:
+        return where.token.read_text("utf-8").strip()
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot read {where.token}: {error.strerror}; are you the user that runs the daemon?"
+        ) from error
+
+
+def _path(key: Key | None, verb: str) -> str:
+    if key is None:
+        return f"/api/v1/{verb}"
+    kind, name = key
+    return f"/api/v1/{'agents' if kind is Kind.HEARTBEAT else 'cron'}/{name}/{verb}"
+
+
+def _as_map(said: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _refusal(status: int, answer: Mapping[str, Any]) -> Exception:
+    error = answer.get("error")
+    if not isinstance(error, dict):
+        return click.ClickException(f"the daemon answered with HTTP status {status}, and no reason")
+    return Refused(str(error.get("code")), str(error.get("message")))
+
+
+class Offline:
+    """Applies requests to the database of a config that is valid. Raises ConfigError, Taken, Unusable, StoreError, Refused."""
+
+    def __init__(self, path: Path) -> None:
+        self._plan = plan.make(load.load(path, os.environ, resolve=False).settings)  # nothing is sent from here
+
+    def knows(self, key: Key) -> bool:
+        return key in self._plan.entries
+
+    def entries(self) -> Iterable[Key]:
+        return self._plan.entries
+
+    def wake(self, name: str, text: str) -> int:
+        wake = Wake(name, source=Trigger.MANUAL, sender="cli", text=text)
+        return int(self._apply(WakeAgent(wake, cause=os.environ.get(MARK))))
+
+    def run_job(self, name: str) -> int:
+        return int(self._apply(RunJob(name, Trigger.MANUAL)))
+
+    def pause(self, key: Key | None, span: timedelta | None) -> None:
+        self._apply(Pause(key, None if span is None else utc_now() + span))
+
+    def resume(self, key: Key | None) -> list[str]:
+        return list(self._apply(Resume(key)))
+
+    def send_again(self, message_id: int) -> None:
+        self._apply(SendAgain(message_id))
+
+    def drop(self, message_id: int) -> None:
+        self._apply(Drop(message_id))
+
+    def _apply(self, request: Request) -> Any:
+        """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""
+        state, instance = self._plan.settings.state, secrets.token_hex(8)
+        check_file(state)
+        check_links(state)
+        private_folder(state.parent)
+        with Lock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
+            store = Store.open(state)
+            try:
+                return self._turn(store, instance, request)
+            finally:
+                store.close()
+
+    def _turn(self, store: Store, instance: str, request: Request) -> Any:
+        asked, now = Asked(request), utc_now()
+        with store.transaction() as db:
+            tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
+            plan_sync.sync(tick, {})
+            asked.apply(tick)
+        asked.reply()
+        return asked.future.result()
