@@ -18,25 +18,25 @@ from cron import job_names, percent, setting
 from cron.expression import REBOOT, is_reboot
 from cron.field import WEEKDAY, WEEKDAYS
 from cron.job import Job
-from cron.job_schedules import Schedule, ScheduleError, parse
+from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 
 BLANKS = " \t"
 SHELL = "/bin/sh"
 PATH = "/usr/bin:/bin"
 UTC = ZoneInfo("UTC")
 
-_FIVE = re.compile(r"((?:[^ \t]+[ \t]+){4}[^ \t]+)[ \t]*(.*)")
-_FIRST = re.compile(r"([^ \t]+)[ \t]*(.*)")
+_FIVE_FIELDS = re.compile(r"((?:[^ \t]+[ \t]+){4}[^ \t]+)[ \t]*(.*)")
+_FIRST_WORD = re.compile(r"([^ \t]+)[ \t]*(.*)")
 _DAYS = "|".join(WEEKDAYS)
-_TIME = re.compile(rf"[*?]|[*0-9][*0-9,/-]*|(?:{_DAYS})(?:[,-](?:{_DAYS}))*", re.IGNORECASE)
+_TIME_FIELD = re.compile(rf"[*?]|[*0-9][*0-9,/-]*|(?:{_DAYS})(?:[,-](?:{_DAYS}))*", re.IGNORECASE)
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\$?")
-_WRAPPED = re.compile(r"([a-z0-9]+)-([a-z0-9]+)", re.IGNORECASE)
+_WEEKDAY_RANGE = re.compile(r"([a-z0-9]+)-([a-z0-9]+)", re.IGNORECASE)
 
 Identity = tuple[str, object, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CrontabLine:
     """One job of a crontab.
 
     `schedule` is its text, `when` what it means in its zone, None for @reboot. `settings` are the variables set above it, as they
@@ -45,28 +45,28 @@ class Line:
     """
 
     number: int
-    schedule: str
-    when: Schedule | None
+    schedule_text: str
+    schedule: CronSchedule | None
     zone: ZoneInfo
     user: str | None
     command: str
     stdin: str
-    settings: Mapping[str, str]
+    variables: Mapping[str, str]
     comment: tuple[str, ...]
     name: str = ""
 
     @property
     def identity(self) -> Identity:
-        return _identity(self.when, self.command, self.stdin)
+        return _make_identity(self.schedule, self.command, self.stdin)
 
     @property
-    def delay(self) -> timedelta:
+    def max_delay(self) -> timedelta:
         """Up to how much later it may start; a start of the daemon is put off by nothing."""
-        return timedelta(minutes=int(self.settings.get("RANDOM_DELAY", 0))) if self.when else timedelta()
+        return timedelta(minutes=int(self.variables.get("RANDOM_DELAY", 0))) if self.schedule else timedelta()
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class LineNote:
     """Something to say about a line, or about the whole file (line 0)."""
 
     number: int
@@ -77,66 +77,66 @@ class Note:
 class Crontab:
     """What a file says: its jobs in order, the lines that are no use with the reason, and what else its owner should know."""
 
-    lines: tuple[Line, ...]
-    faults: tuple[Note, ...]
-    hints: tuple[Note, ...]
+    lines: tuple[CrontabLine, ...]
+    errors: tuple[LineNote, ...]
+    hints: tuple[LineNote, ...]
 
 
-def identity(job: Job) -> Identity:
+def job_identity(job: Job) -> Identity:
     """What makes a job of the config the same as a line: when it fires, what it runs, what that reads.
 
     A line has no blanks before its command, and a list stands in it as the shell reads it.
     """
     command = shlex.join(job.command) if isinstance(job.command, tuple) else (job.command or "").lstrip(BLANKS)
-    return _identity(job.schedule, command, job.stdin)
+    return _make_identity(job.schedule, command, job.stdin)
 
 
-def read(text: str, zone: ZoneInfo, named: Callable[[str], ZoneInfo], *, user_column: bool = False) -> Crontab:
+def read_crontab(text: str, zone: ZoneInfo, find_zone: Callable[[str], ZoneInfo], *, user_column: bool = False) -> Crontab:
     """The jobs of a crontab that ran in `zone`; `named` gives the zone of a name, or ValueError with one line.
 
     Bytes that are no UTF-8 are expected as lone surrogates.
     """
-    reader = _Reader(zone, named, user_column)
+    reader = _CrontabReader(zone, find_zone, user_column)
     ends = text.split("\n")
     for number, line in enumerate(ends, 1):
-        reader.take(number, line.removesuffix("\r"))
+        reader.read_line(number, line.removesuffix("\r"))
         if line.endswith("\r"):
-            reader.hint(number, "a line end as on Windows; cron hands the extra character to the shell, here it is left out")
+            reader.add_hint(number, "a line end as on Windows; cron hands the extra character to the shell, here it is left out")
     if ends[-1]:
-        reader.hint(len(ends), "the last line does not end; Debian's cron ignores the whole file for it")
-    return Crontab(tuple(reader.lines), tuple(reader.faults), tuple(reader.hints))
+        reader.add_hint(len(ends), "the last line does not end; Debian's cron ignores the whole file for it")
+    return Crontab(tuple(reader.lines), tuple(reader.errors), tuple(reader.hints))
 
 
-def line(text: str, zone: ZoneInfo, number: int = 0, *, user_column: bool = False) -> Line:
+def parse_line(text: str, zone: ZoneInfo, number: int = 0, *, user_column: bool = False) -> CrontabLine:
     """The job that one line is, without blanks at its start; ValueError with one line of text for one that is none."""
-    schedule, rest = _parted(text)
-    when = None if is_reboot(schedule) else parse(schedule, zone)
-    user, rest = _user(rest) if user_column else (None, rest)
-    command, stdin = percent.split(rest)
-    _refuse_odd(command)
-    return Line(number, schedule, when, zone, user, command, stdin, MappingProxyType({}), ())
+    schedule, rest = _split_schedule(text)
+    when = None if is_reboot(schedule) else parse_schedule(schedule, zone)
+    user, rest = _split_user(rest) if user_column else (None, rest)
+    command, stdin = percent.split_command(rest)
+    _refuse_bad_command(command)
+    return CrontabLine(number, schedule, when, zone, user, command, stdin, MappingProxyType({}), ())
 
 
 @dataclass(slots=True)
-class _Reader:
+class _CrontabReader:
     """What holds from the lines so far on."""
 
     host: ZoneInfo
-    named: Callable[[str], ZoneInfo]
+    find_zone: Callable[[str], ZoneInfo]
     user_column: bool
-    lines: list[Line] = field(default_factory=list)
-    faults: list[Note] = field(default_factory=list)
-    hints: list[Note] = field(default_factory=list)
-    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    lines: list[CrontabLine] = field(default_factory=list)
+    errors: list[LineNote] = field(default_factory=list)
+    hints: list[LineNote] = field(default_factory=list)
+    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     zone: ZoneInfo | None = None
-    zone_fault: int = 0  # the line whose CRON_TZ names no zone
+    zone_error: int = 0  # the line whose CRON_TZ names no zone
     comment: tuple[str, ...] = ()
     name: str = ""  # of the job to come
 
-    def take(self, number: int, raw: str) -> None:
+    def read_line(self, number: int, raw: str) -> None:
         text = raw.lstrip(BLANKS)
         if text.startswith("#"):
-            self._comment(text[1:].strip())
+            self._read_comment(text[1:].strip())
             return
         comment, self.comment = self.comment, ()
         if not text:
@@ -144,72 +144,72 @@ class _Reader:
             return
         try:
             _refuse_unreadable(text)
-            if found := setting.read(text):
-                self._set(number, *found)
+            if found := setting.parse_assignment(text):
+                self._set_variable(number, *found)
             else:
-                self._add(number, text, comment)
+                self._add_job(number, text, comment)
         except ValueError as error:
-            self.faults.append(Note(number, str(error)))
+            self.errors.append(LineNote(number, str(error)))
 
-    def _comment(self, text: str) -> None:
-        if name := job_names.named(text):
+    def _read_comment(self, text: str) -> None:
+        if name := job_names.name_in_comment(text):
             self.name = name
         else:
-            self.comment = () if _is_job(text) else (*self.comment, text)
+            self.comment = () if _is_job_text(text) else (*self.comment, text)
 
-    def hint(self, number: int, text: str) -> None:
-        self.hints.append(Note(number, text))
+    def add_hint(self, number: int, text: str) -> None:
+        self.hints.append(LineNote(number, text))
 
-    def _add(self, number: int, text: str, comment: tuple[str, ...]) -> None:
+    def _add_job(self, number: int, text: str, comment: tuple[str, ...]) -> None:
         if text[0] == "-" and text[1:2] in "*@0123456789":
-            self.hint(number, "a leading - keeps the line out of the system's log in some crons; here every run has its row")
+            self.add_hint(number, "a leading - keeps the line out of the system's log in some crons; here every run has its row")
             text = text[1:]
-        if self.zone_fault:
-            raise ValueError(f"stands under the CRON_TZ of line {self.zone_fault}, which is no time zone")
-        found = line(text, self.zone or self.host, number, user_column=self.user_column)
-        placed = replace(found, settings=self.settings, comment=comment, name=self.name)
+        if self.zone_error:
+            raise ValueError(f"stands under the CRON_TZ of line {self.zone_error}, which is no time zone")
+        found = parse_line(text, self.zone or self.host, number, user_column=self.user_column)
+        placed = replace(found, variables=self.variables, comment=comment, name=self.name)
         self.name = ""
         _refuse_delay(placed)
-        for hint in _differences(placed, text):
-            self.hint(number, hint)
+        for hint in _differences_from_debian(placed, text):
+            self.add_hint(number, hint)
         self.lines.append(placed)
 
-    def _set(self, number: int, name: str, value: str) -> None:
+    def _set_variable(self, number: int, name: str, value: str) -> None:
         if name == "CRON_TZ":
-            self._move(number, value)
+            self._set_zone(number, value)
             return
-        _refuse_setting(name, value)
-        if hint := _meaning(name, value):
-            self.hint(number, hint)
-        self.settings = MappingProxyType({**self.settings, name: value})
+        _refuse_variable(name, value)
+        if hint := _variable_hint(name, value):
+            self.add_hint(number, hint)
+        self.variables = MappingProxyType({**self.variables, name: value})
 
-    def _move(self, number: int, value: str) -> None:
-        self.zone_fault = number
-        self.zone = self.named(value) if value else None
-        self.zone_fault = 0
-        self.hint(number, "CRON_TZ is taken at its word, as cronie does; Debian's cron does not know it")
+    def _set_zone(self, number: int, value: str) -> None:
+        self.zone_error = number
+        self.zone = self.find_zone(value) if value else None
+        self.zone_error = 0
+        self.add_hint(number, "CRON_TZ is taken at its word, as cronie does; Debian's cron does not know it")
 
 
-def _is_job(text: str) -> bool:
+def _is_job_text(text: str) -> bool:
     """Whether a comment is a job that somebody has put out of action, or the example of one: what stands over it is about it."""
     try:
-        line(text, UTC)
+        parse_line(text, UTC)
     except ValueError:
         return False
     return True
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _split_schedule(text: str) -> tuple[str, str]:
     """The schedule of a line and what is left. Raises ValueError."""
-    found = (_FIRST if text.startswith("@") else _FIVE).fullmatch(text)
+    found = (_FIRST_WORD if text.startswith("@") else _FIVE_FIELDS).fullmatch(text)
     if not found:
         raise ScheduleError("is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup")
     schedule, rest = found.groups()
     return (REBOOT if is_reboot(schedule) else " ".join(schedule.split())), rest
 
 
-def _user(rest: str) -> tuple[str, str]:
-    found = _FIRST.fullmatch(rest)
+def _split_user(rest: str) -> tuple[str, str]:
+    found = _FIRST_WORD.fullmatch(rest)
     if not found:
         raise ValueError("has no user and no command")
     if not _USER.fullmatch(found[1]):
@@ -217,11 +217,11 @@ def _user(rest: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _refuse_odd(command: str) -> None:
+def _refuse_bad_command(command: str) -> None:
     if not command.strip():  # of blanks that cron does not know either, as a copied text may have them
         raise ValueError("has no command")
     word = command.split(None, 1)[0]
-    if _TIME.fullmatch(word):
+    if _TIME_FIELD.fullmatch(word):
         raise ValueError(f"has more than five time fields ({word} is the sixth), or is a line of an anacrontab; write five")
 
 
@@ -233,8 +233,8 @@ def _refuse_unreadable(text: str) -> None:
         raise ValueError("holds the character U+0000")
 
 
-def _refuse_setting(name: str, value: str) -> None:
-    if not setting.is_name(name):
+def _refuse_variable(name: str, value: str) -> None:
+    if not setting.is_variable_name(name):
         raise ValueError(f"{name[:40]!r} is not the name of a variable")
     if name in ("SHELL", "HOME") and not value:
         raise ValueError(f"{name} is empty, and cron could start no command with it; write a path, or remove the line")
@@ -244,14 +244,14 @@ def _refuse_setting(name: str, value: str) -> None:
         raise ValueError("RANDOM_DELAY is a whole number of minutes")
 
 
-def _refuse_delay(line: Line) -> None:
-    if line.when and line.delay > line.when.period():
-        minutes = line.when.period() // timedelta(minutes=1)
+def _refuse_delay(line: CrontabLine) -> None:
+    if line.schedule and line.max_delay > line.schedule.shortest_period():
+        minutes = line.schedule.shortest_period() // timedelta(minutes=1)
         often = f"{minutes} minutes" if minutes > 1 else "minute"
         raise ValueError(f"may fire every {often}, and RANDOM_DELAY is longer; set one of at most {minutes} above it")
 
 
-def _meaning(name: str, value: str) -> str:
+def _variable_hint(name: str, value: str) -> str:
     """What the owner of a crontab should know of a variable."""
     if name == "MAILTO" and value:
         return (
@@ -265,31 +265,31 @@ def _meaning(name: str, value: str) -> str:
     return ""
 
 
-def _differences(found: Line, text: str) -> list[str]:
+def _differences_from_debian(found: CrontabLine, text: str) -> list[str]:
     """Where Debian's cron reads a line in another way than we do."""
     told = []
-    if found.when is None and "RANDOM_DELAY" in found.settings:
+    if found.schedule is None and "RANDOM_DELAY" in found.variables:
         told.append("RANDOM_DELAY does not put off what runs at each start of the daemon")
-    weekday = found.schedule.split()[-1]
+    weekday = found.schedule_text.split()[-1]
     if "#" in weekday:
         told.append(
             f"Debian's cron passes over everything from # on and runs {weekday} every week; here it is that one of the month"
         )
-    if wrapped(weekday):
+    if has_wrapped_range(weekday):
         told.append(f"Debian's cron never runs on {weekday}, a range that goes backwards; here the week has no end")
     if "\\\\" in text:
         told.append(r"\\ is one backslash to Debian's cron, and so it is here; other crons hand both to the shell")
     return told
 
 
-def wrapped(weekday: str) -> bool:
+def has_wrapped_range(weekday: str) -> bool:
     """Whether a day-of-week field has a range over the end of the week, which only we read."""
-    return any(_number(first) > _number(last) for first, last in _WRAPPED.findall(weekday))
+    return any(_weekday_number(first) > _weekday_number(last) for first, last in _WEEKDAY_RANGE.findall(weekday))
 
 
-def _number(day: str) -> int:
+def _weekday_number(day: str) -> int:
     return WEEKDAY.names[day.lower()] if day.lower() in WEEKDAY.names else int(day) if day.isdigit() else 0
 
 
-def _identity(when: Schedule | None, command: object, stdin: str) -> Identity:
+def _make_identity(when: CronSchedule | None, command: object, stdin: str) -> Identity:
     return when.key() if when else REBOOT, command, stdin

@@ -11,101 +11,101 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from cron import crontab_reader, setting
-from cron.dst_changes import habits
+from cron.dst_changes import zone_fingerprint
 from cron.expression import REBOOT
 from cron.field import DAY, WEEKDAY
-from cron.field import read as read_field
+from cron.field import parse_field as read_field
 from cron.job import Job
-from cron.job_names import heading
-from cron.job_schedules import Schedule
-from cron.percent import joined
+from cron.job_names import name_comment
+from cron.job_schedules import CronSchedule
+from cron.percent import join_command
 
-ITS_OWN = ("SHELL", "PATH", "HOME")  # what cron sets by itself; LOGNAME it lets nobody change
+SET_BY_CRON = ("SHELL", "PATH", "HOME")  # what cron sets by itself; LOGNAME it lets nobody change
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ExportedJob:
     """A job with its variables as they stand in the config; those that hold a secret are only named."""
 
     job: Job
     env: Mapping[str, str]
-    secret: tuple[str, ...] = ()
+    secret_names: tuple[str, ...] = ()
 
 
-class Unsayable(ValueError):
+class NotExpressible(ValueError):
     """Why a job has no line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class TargetHost:
     """Where the crontab will be read: the zone of its clock, its user's home, and how one of its users wakes an agent."""
 
     zone: ZoneInfo
     home: str
-    wake: str = "heartbeatd wake"
+    wake_command: str = "heartbeatd wake"
 
 
-def written(jobs: Iterable[Said], host: Host) -> str:
+def format_crontab(jobs: Iterable[ExportedJob], host: TargetHost) -> str:
     """The text of a crontab of one user; empty if there are no jobs."""
-    writer = _Writer(host)
-    return "".join(f"{line}\n" for said in jobs for line in writer.lines(said))
+    writer = _CrontabWriter(host)
+    return "".join(f"{line}\n" for said in jobs for line in writer.job_lines(said))
 
 
-class _Writer:
+class _CrontabWriter:
     """Knows what the lines so far have set, since a crontab can change a variable but never take it away."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TargetHost) -> None:
         self._host = host
         self._zone = host.zone
         self._set = {"SHELL": crontab_reader.SHELL, "PATH": crontab_reader.PATH, "HOME": host.home}
 
-    def lines(self, said: Said) -> Iterator[str]:
+    def job_lines(self, said: ExportedJob) -> Iterator[str]:
         job = said.job
         yield ""
-        yield f"# {heading(job.name)}"
+        yield f"# {name_comment(job.name)}"
         try:
-            line = f"{_time(job)} {_command(job) or self._wake(job)}"
-        except Unsayable as error:
+            line = f"{_schedule_text(job)} {_command_text(job) or self._wake_command(job)}"
+        except NotExpressible as error:
             yield f"# not in this crontab: {error}"
-            yield from self._wakes(job)
+            yield from self._wake_lines(job)
             return
         if job.command is None:
             yield f"# it only wakes; the line for it would be: {line}"
             return
-        yield from (f"# {remark}" for remark in _left_out(job))
-        yield from self._wakes(job)
+        yield from (f"# {remark}" for remark in _lost_settings(job))
+        yield from self._wake_lines(job)
         if not job.enabled:
             yield f"# disabled: {line}"
             return
-        yield from self._move(job)
-        yield from self._settings(said)
+        yield from self._zone_lines(job)
+        yield from self._variable_lines(said)
         yield line
 
-    def _move(self, job: Job) -> Iterator[str]:
+    def _zone_lines(self, job: Job) -> Iterator[str]:
         zone = job.schedule.zone if job.schedule else self._zone
-        if habits(zone) != habits(self._zone):
+        if zone_fingerprint(zone) != zone_fingerprint(self._zone):
             self._zone = zone
             yield "# cronie reads the lines below in this zone; Debian's cron does not know CRON_TZ and reads them in its own"
             yield f"CRON_TZ={zone.key}"
 
-    def _wakes(self, job: Job) -> Iterator[str]:
+    def _wake_lines(self, job: Job) -> Iterator[str]:
         if job.wake_heartbeat:
             when = "" if job.wake_on == "always" else f" on {job.wake_on}"
-            yield f"# it wakes {', '.join(job.wake_heartbeat)}{when}; in a line of a crontab: {self._wake(job)}"
+            yield f"# it wakes {', '.join(job.wake_heartbeat)}{when}; in a line of a crontab: {self._wake_command(job)}"
 
-    def _wake(self, job: Job) -> str:
-        return joined("; ".join(f"{self._host.wake} {agent}" for agent in job.wake_heartbeat), "")
+    def _wake_command(self, job: Job) -> str:
+        return join_command("; ".join(f"{self._host.wake_command} {agent}" for agent in job.wake_heartbeat), "")
 
-    def _settings(self, said: Said) -> Iterator[str]:
-        wanted = _environment(said)
-        for name in said.secret:
+    def _variable_lines(self, said: ExportedJob) -> Iterator[str]:
+        wanted = _job_variables(said)
+        for name in said.secret_names:
             yield f"# {name} holds a secret; set it here"
-        for name in self._set.keys() - wanted.keys() - set(said.secret):
+        for name in self._set.keys() - wanted.keys() - set(said.secret_names):
             yield f"# {name} is set above, and a crontab cannot take it away again; here this job has it not"
         for name, value in wanted.items():
             if self._set.get(name) == value:
                 continue
-            line = setting.written(name, value)
+            line = setting.format_assignment(name, value)
             if line is None:
                 yield f"# {name} cannot be set in a crontab as it is: {value!r}"
                 continue
@@ -115,62 +115,62 @@ class _Writer:
             yield line
 
 
-def _environment(said: Said) -> dict[str, str]:
+def _job_variables(said: ExportedJob) -> dict[str, str]:
     """The variables that a job needs; what it does not say itself is as cron has it."""
     job = said.job
     shell = job.shell if isinstance(job.command, str) else crontab_reader.SHELL
-    kept = {name: value for name, value in said.env.items() if name not in (*ITS_OWN, "LOGNAME")}
+    kept = {name: value for name, value in said.env.items() if name not in (*SET_BY_CRON, "LOGNAME")}
     return {"SHELL": shell, "PATH": said.env.get("PATH", crontab_reader.PATH), "HOME": str(job.workdir), **kept}
 
 
-def _command(job: Job) -> str:
+def _command_text(job: Job) -> str:
     """The command of a job as a line has it; empty for one that only wakes. Unsayable where no line would have the same."""
     if job.prompt is not None:
-        raise Unsayable(f"it asks {job.agent}, and a crontab only runs commands")
+        raise NotExpressible(f"it asks {job.agent}, and a crontab only runs commands")
     if job.command is None:
         return ""
     command = job.command if isinstance(job.command, str) else shlex.join(job.command)
     command = command.lstrip(crontab_reader.BLANKS)  # those at its end belong to the command, and make it another job
     if any(not sign.isprintable() and sign != "\t" for sign in command):
-        raise Unsayable("its command has several lines, or signs that do not print; put it into a script")
-    text = joined(command, job.stdin)
+        raise NotExpressible("its command has several lines, or signs that do not print; put it into a script")
+    text = join_command(command, job.stdin)
     if "\n" in text or not _reads_back(f"@daily {text}", command, job.stdin):
-        raise Unsayable("a crontab would read its command or its stdin in another way; put them into a script")
+        raise NotExpressible("a crontab would read its command or its stdin in another way; put them into a script")
     return text
 
 
 def _reads_back(line: str, command: str, stdin: str) -> bool:
     try:
-        found = crontab_reader.line(line, crontab_reader.UTC)
+        found = crontab_reader.parse_line(line, crontab_reader.UTC)
     except ValueError:
         return False
     return (found.command, found.stdin) == (command, stdin)
 
 
-def _time(job: Job) -> str:
+def _schedule_text(job: Job) -> str:
     """When it fires, as Debian's cron reads it."""
     if job.reboot:
         return REBOOT
     if job.every:
-        raise Unsayable(f"it runs every {job.every} (h:mm:ss) of elapsed time, and a crontab only knows the clock")
+        raise NotExpressible(f"it runs every {job.every} (h:mm:ss) of elapsed time, and a crontab only knows the clock")
     if job.schedule is None:  # at
-        raise Unsayable("it fires once, and a crontab only knows what comes again")
-    return _plain(job.schedule)
+        raise NotExpressible("it fires once, and a crontab only knows what comes again")
+    return _plain_cron_text(job.schedule)
 
 
-def _plain(schedule: Schedule) -> str:
+def _plain_cron_text(schedule: CronSchedule) -> str:
     text = " ".join(schedule.text.split())
     if text.startswith("@"):
         return text.lower()
     fields = text.split(" ")
     if read_field(DAY, fields[2]).special or read_field(WEEKDAY, fields[4]).special:
-        raise Unsayable(f"no crontab knows the L and # of {text}")
-    if crontab_reader.wrapped(fields[4]):  # Debian's cron would never run it
-        fields[4] = ",".join(map(str, read_field(WEEKDAY, fields[4]).listed))
+        raise NotExpressible(f"no crontab knows the L and # of {text}")
+    if crontab_reader.has_wrapped_range(fields[4]):  # Debian's cron would never run it
+        fields[4] = ",".join(map(str, read_field(WEEKDAY, fields[4]).sorted_numbers))
     return " ".join(fields)
 
 
-def _left_out(job: Job) -> Iterator[str]:
+def _lost_settings(job: Job) -> Iterator[str]:
     """What a line leaves out of a job."""
     if not job.calendars.always:
         yield "its calendars are left out, it fires on the days that they leave out too"

@@ -22,20 +22,20 @@ TICK = datetime.resolution
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OffsetChange:
     """The instant (UTC) at which the clock is set, and its distance from UTC until and from then."""
 
-    at: datetime
-    before: timedelta
-    after: timedelta
+    instant: datetime
+    offset_before: timedelta
+    offset_after: timedelta
 
     @property
     def is_small(self) -> bool:
-        return -THREE_HOURS <= self.after - self.before < THREE_HOURS
+        return -THREE_HOURS <= self.offset_after - self.offset_before < THREE_HOURS
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OffsetPeriod:
     """The time from `start` to before `end` (aware, UTC), in which the clock runs undisturbed.
 
     `opening` is the first reading (naive) that counts in it. It lies before the clock's own at `start` where readings were left
@@ -45,89 +45,94 @@ class Stretch:
     start: datetime
     end: datetime
     offset: timedelta
-    opening: datetime
+    first_wall_time: datetime
 
-    def reading(self, instant: datetime) -> datetime:
+    def wall_time(self, instant: datetime) -> datetime:
         """What the clock shows, naive."""
         return (instant + self.offset).replace(tzinfo=None)
 
-    def instant(self, reading: datetime) -> datetime:
+    def instant_of(self, reading: datetime) -> datetime:
         """When a reading of this stretch happens, UTC; what was left out happens at its start."""
         return max(self.start, reading.replace(tzinfo=UTC) - self.offset)
 
-    def floor(self, after: datetime) -> datetime:
+    def wall_time_floor(self, after: datetime) -> datetime:
         """The reading after which those begin that happen strictly after this instant."""
-        opening = self.opening - TICK
-        return opening if after < self.start else max(opening, self.reading(after))
+        opening = self.first_wall_time - TICK
+        return opening if after < self.start else max(opening, self.wall_time(after))
 
-    def ceiling(self, until: datetime) -> datetime:
+    def wall_time_ceiling(self, until: datetime) -> datetime:
         """The last reading that may happen at or before this instant."""
-        return self.reading(min(until, self.end - TICK))
+        return self.wall_time(min(until, self.end - TICK))
 
 
-def stretches(zone: ZoneInfo, since: datetime, *, fixed: bool) -> Iterator[Stretch]:
+def offset_periods(zone: ZoneInfo, since: datetime, *, fixed: bool) -> Iterator[OffsetPeriod]:
     """The stretches from the one that holds `since` (UTC) on, for 50 years, as a fixed-time or a wildcard job sees them."""
     start = since - A_DAY
-    offset = _offset(zone, start)
+    offset = _utc_offset(zone, start)
     opening = start + offset
-    for change in _changes_after(zone, start):
-        if change.at > since:
-            yield Stretch(start, change.at, offset, opening.replace(tzinfo=None))
-        start, offset = change.at, change.after
-        opening = start + (change.before if fixed and change.is_small else change.after)
+    for change in _offset_changes_after(zone, start):
+        if change.instant > since:
+            yield OffsetPeriod(start, change.instant, offset, opening.replace(tzinfo=None))
+        start, offset = change.instant, change.offset_after
+        opening = start + (change.offset_before if fixed and change.is_small else change.offset_after)
 
 
-def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change]:
+def offset_changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[OffsetChange]:
     """The changes of a zone's clock in (after, until], both aware."""
-    for change in _changes_after(zone, after.astimezone(UTC)):
-        if change.at > until:
+    for change in _offset_changes_after(zone, after.astimezone(UTC)):
+        if change.instant > until:
             return
-        if change.before != change.after:
+        if change.offset_before != change.offset_after:
             yield change
 
 
 @lru_cache(maxsize=64)
-def habits(zone: ZoneInfo) -> str:
+def zone_fingerprint(zone: ZoneInfo) -> str:
     """What a zone's clock does from 1970 on, as a hash: equal for zones that are one and the same, as UTC and Etc/UTC are."""
-    found = [change for year in range(1970, 2038) for change in _changes(zone, year) if change.before != change.after]
-    return sha256(repr((_offset(zone, datetime(1970, 1, 1, tzinfo=UTC)), found)).encode()).hexdigest()
+    found = [
+        change
+        for year in range(1970, 2038)
+        for change in _offset_changes_in_year(zone, year)
+        if change.offset_before != change.offset_after
+    ]
+    return sha256(repr((_utc_offset(zone, datetime(1970, 1, 1, tzinfo=UTC)), found)).encode()).hexdigest()
 
 
-def _changes_after(zone: ZoneInfo, start: datetime) -> Iterator[Change]:
+def _offset_changes_after(zone: ZoneInfo, start: datetime) -> Iterator[OffsetChange]:
     for year in range(start.year, start.year + YEARS + 1):
-        for change in _changes(zone, year):
-            if change.at > start:
+        for change in _offset_changes_in_year(zone, year):
+            if change.instant > start:
                 yield change
 
 
 @lru_cache(maxsize=1024)
-def _changes(zone: ZoneInfo, year: int) -> tuple[Change, ...]:
+def _offset_changes_in_year(zone: ZoneInfo, year: int) -> tuple[OffsetChange, ...]:
     """The changes of one year (UTC), found by looking once a day, for zoneinfo does not tell them.
 
     The last is the turn of the year, which mostly changes nothing: it is there so that a zone without changes has stretches too.
     """
-    found: list[Change] = []
+    found: list[OffsetChange] = []
     day = datetime(year, 1, 1, tzinfo=UTC)
     turn = datetime(year + 1, 1, 1, tzinfo=UTC)
-    before = _offset(zone, day)
+    before = _utc_offset(zone, day)
     while day < turn:
-        after = _offset(zone, day + A_DAY)
+        after = _utc_offset(zone, day + A_DAY)
         if before != after:
-            found.append(Change(_moment(zone, day, day + A_DAY), before, after))
+            found.append(OffsetChange(_find_change(zone, day, day + A_DAY), before, after))
         day, before = day + A_DAY, after
-    return (*found, Change(turn, before, before))
+    return (*found, OffsetChange(turn, before, before))
 
 
-def _moment(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+def _find_change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
     """The first second at which the offset is no longer what it was at `low`."""
-    before = _offset(zone, low)
+    before = _utc_offset(zone, low)
     while high - low > timedelta(seconds=1):
         middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
-        low, high = (middle, high) if _offset(zone, middle) == before else (low, middle)
+        low, high = (middle, high) if _utc_offset(zone, middle) == before else (low, middle)
     return high
 
 
-def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
+def _utc_offset(zone: ZoneInfo, instant: datetime) -> timedelta:
     offset = instant.astimezone(zone).utcoffset()
     assert offset is not None  # a ZoneInfo always knows
     return offset

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cron.slots import Slots
+from cron.slots import SlotRange
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class IntervalSchedule:
     """Slots at `anchor + k * period` for k from 1 on. `period` is positive; `anchor` is aware, UTC."""
 
     period: timedelta
@@ -17,18 +17,18 @@ class Every:
 
     def next(self, after: datetime) -> datetime:
         """The first slot strictly after this instant (aware), UTC."""
-        return self._slot(self._reached(after) + 1)
+        return self._nth_slot(self._slots_until(after) + 1)
 
-    def slots(self, after: datetime, until: datetime) -> Slots | None:
+    def slots(self, after: datetime, until: datetime) -> SlotRange | None:
         """The slots in (after, until]; None if there are none."""
-        first, latest = self._reached(after) + 1, self._reached(until)
+        first, latest = self._slots_until(after) + 1, self._slots_until(until)
         if latest < first:
             return None
-        return Slots(self._slot(first), self._slot(latest), latest - first + 1)
+        return SlotRange(self._nth_slot(first), self._nth_slot(latest), latest - first + 1)
 
-    def _reached(self, instant: datetime) -> int:
+    def _slots_until(self, instant: datetime) -> int:
         """How many slots there have been up to and including this instant."""
         return max(0, (instant - self.anchor) // self.period)
 
-    def _slot(self, number: int) -> datetime:
+    def _nth_slot(self, number: int) -> datetime:
         return self.anchor + number * self.period

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from unicodedata import name as unicode_name
 
-from cron.field import DAY, HOUR, MINUTE, MONTH, WEEKDAY, Field, ScheduleError, Values, read
-from cron.readings import Readings
+from cron.field import DAY, HOUR, MINUTE, MONTH, WEEKDAY, CronField, FieldValues, ScheduleError, parse_field
+from cron.readings import TimesOfDay
 
 REBOOT = "@reboot"
 MACROS = {
@@ -22,20 +22,20 @@ MACROS = {
     "@annually": "0 0 1 1 *",
 }
 EVERY_DAY = "* * *"
-LONGEST = 256  # characters; 20,000 list items would take a third of a second
+MAX_LENGTH = 256  # characters; 20,000 list items would take a third of a second
 DAYS_IN = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 ZONE_PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class CronExpression:
     """A valid expression. `days` is day-of-month, month and day-of-week rewritten for the calendar.
 
     `wildcard` decides what a change of the clocks does to it: its minute or hour field begins with `*`.
     """
 
-    readings: Readings
+    times: TimesOfDay
     days: str
     wildcard: bool
     warnings: tuple[str, ...]
@@ -43,7 +43,7 @@ class Expression:
     @property
     def key(self) -> str:
         """What decides its wall times; `*/5` and `0-59/5` differ in it, for they part at a change of the clocks."""
-        return f"{self.readings} {self.days} {'wildcard' if self.wildcard else 'fixed'}"
+        return f"{self.times} {self.days} {'wildcard' if self.wildcard else 'fixed'}"
 
 
 def is_reboot(text: str) -> bool:
@@ -52,42 +52,47 @@ def is_reboot(text: str) -> bool:
 
 
 @lru_cache(maxsize=8192)  # each minute of the day, on five sorts of days
-def understand(text: str) -> Expression:
+def parse_expression(text: str) -> CronExpression:
     """What the text means. Raises ScheduleError."""
-    _refuse_odd_text(text)
-    fields = _fields(text.strip(" \t"))
+    _refuse_unusable_text(text)
+    fields = _split_fields(text.strip(" \t"))
     columns = zip((MINUTE, HOUR, DAY, MONTH, WEEKDAY), fields, strict=True)
-    minute, hour, day, month, weekday = (read(column, field) for column, field in columns)
+    minute, hour, day, month, weekday = (parse_field(column, field) for column, field in columns)
     _refuse_mixed_weekdays(fields, weekday)
-    return Expression(
-        readings=Readings(hour.listed, minute.listed),
-        days=" ".join((_canonical(DAY, day), _canonical(MONTH, month), _canonical(WEEKDAY, weekday))),
+    return CronExpression(
+        times=TimesOfDay(hour.sorted_numbers, minute.sorted_numbers),
+        days=" ".join((_canonical_field(DAY, day), _canonical_field(MONTH, month), _canonical_field(WEEKDAY, weekday))),
         wildcard=minute.starred or hour.starred,
-        warnings=(*(w for values in (minute, hour, day, month, weekday) for w in values.warnings), *_never(day, month, weekday)),
+        warnings=(
+            *(w for values in (minute, hour, day, month, weekday) for w in values.warnings),
+            *_impossible_day_warnings(day, month, weekday),
+        ),
     )
 
 
-def _refuse_odd_text(text: str) -> None:
-    if len(text) > LONGEST:
-        raise ScheduleError(f"the expression has {len(text)} characters, at most {LONGEST} are read; split it into several jobs")
+def _refuse_unusable_text(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise ScheduleError(
+            f"the expression has {len(text)} characters, at most {MAX_LENGTH} are read; split it into several jobs"
+        )
     for at, char in enumerate(text, start=1):
         if char != "\t" and not " " <= char <= "~":
             named = unicode_name(char, "a control character")
             raise ScheduleError(f"character {at} is U+{ord(char):04X} ({named}); write plain ASCII, with blanks between fields")
 
 
-def _fields(text: str) -> list[str]:
+def _split_fields(text: str) -> list[str]:
     if match := ZONE_PREFIX.match(text):
         raise ScheduleError(f"'{match[0]}' does not belong in the expression; write timezone: {match[1] or 'UTC'} beside it")
     if text.startswith("@"):
-        text = _macro(text)
+        text = _expand_macro(text)
     fields = re.split(r"[ \t]+", text) if text else []
     if len(fields) != 5:
-        raise ScheduleError(_miscounted(fields))
+        raise ScheduleError(_field_count_error(fields))
     return fields
 
 
-def _macro(text: str) -> str:
+def _expand_macro(text: str) -> str:
     word, *more = text.lower().split()
     if word == "@every":
         raise ScheduleError(f"@every is not a schedule; write every: {more[0] if more else '30m'} instead of schedule:")
@@ -103,7 +108,7 @@ def _macro(text: str) -> str:
     return MACROS[word]
 
 
-def _miscounted(fields: list[str]) -> str:
+def _field_count_error(fields: list[str]) -> str:
     if not fields:
         return "the expression is empty; write five fields, such as 0 3 * * *, or a macro, such as @daily"
     if len(fields) in (6, 7):
@@ -115,7 +120,7 @@ def _miscounted(fields: list[str]) -> str:
     return f"the expression has {has}; write five: minute hour day-of-month month day-of-week"
 
 
-def _refuse_mixed_weekdays(fields: list[str], weekday: Values) -> None:
+def _refuse_mixed_weekdays(fields: list[str], weekday: FieldValues) -> None:
     if not weekday.special:
         return
     text = fields[4]
@@ -126,7 +131,7 @@ def _refuse_mixed_weekdays(fields: list[str], weekday: Values) -> None:
         raise ScheduleError(f"day-of-week '{text}' and day-of-month '{fields[2]}' do not combine; write * as day-of-month")
 
 
-def _canonical(column: Field, values: Values) -> str:
+def _canonical_field(column: CronField, values: FieldValues) -> str:
     """The field as explicit numbers, so that nothing is left for the calendar to interpret.
 
     A day field that begins with `*` keeps a star, which makes both day fields bind. It always names the field's first value,
@@ -136,14 +141,14 @@ def _canonical(column: Field, values: Values) -> str:
     if whole and (values.starred or column is MONTH):
         return "*"
     star = [f"*/{column.cycle}"] if values.starred and column is not MONTH else []
-    return ",".join([*star, *map(str, values.listed), *sorted(values.special)])
+    return ",".join([*star, *map(str, values.sorted_numbers), *sorted(values.special)])
 
 
-def _never(day: Values, month: Values, weekday: Values) -> tuple[str, ...]:
+def _impossible_day_warnings(day: FieldValues, month: FieldValues, weekday: FieldValues) -> tuple[str, ...]:
     """The warning about a day of the month that no named month has; an error where nothing else can make the job fire."""
     if day.special or min(day.numbers) <= max(DAYS_IN[number - 1] for number in month.numbers):
         return ()
-    days, months = ",".join(map(str, day.listed)), ",".join(map(str, month.listed))
+    days, months = ",".join(map(str, day.sorted_numbers)), ",".join(map(str, month.sorted_numbers))
     if weekday.starred:
         raise ScheduleError(f"day-of-month {days} never comes in month {months}; write L for the last day of the month")
     return (f"day-of-month {days} never comes in month {months}: only day-of-week decides",)

@@ -13,9 +13,9 @@ MONTHS = {
 WEEKDAYS = {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6}
 
 ITEM = re.compile(r"(?:(?P<star>\*)|(?P<first>[a-z]+|[0-9]+)(?:-(?P<last>[a-z]+|[0-9]+))?)(?:/(?P<step>[0-9]+))?", re.I)
-NTH = re.compile(r"(?P<day>[a-z]+|[0-9]+)#(?P<nth>[0-9]+)", re.I)
-LAST = re.compile(r"(?P<day>[a-z]{3}|[0-9]+)l|l(?P<same>[a-z]{3}|[0-9]+)", re.I)
-A_LAST_DAY = re.compile(r".*\bl\b.*", re.I)
+NTH_WEEKDAY = re.compile(r"(?P<day>[a-z]+|[0-9]+)#(?P<nth>[0-9]+)", re.I)
+LAST_WEEKDAY = re.compile(r"(?P<day>[a-z]{3}|[0-9]+)l|l(?P<same>[a-z]{3}|[0-9]+)", re.I)
+HAS_LAST_DAY = re.compile(r".*\bl\b.*", re.I)
 
 # What other dialects write, each with the reason it means nothing here.
 DIALECTS = (
@@ -30,7 +30,7 @@ class ScheduleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Field:
+class CronField:
     """One of the five columns. `cycle` is how many different values it has: day-of-week 7 is 0 again."""
 
     name: str
@@ -40,15 +40,15 @@ class Field:
     names: Mapping[str, int] = field(default_factory=dict)
 
 
-MINUTE = Field("minute", 0, 59, 60)
-HOUR = Field("hour", 0, 23, 24)
-DAY = Field("day-of-month", 1, 31, 31)
-MONTH = Field("month", 1, 12, 12, MONTHS)
-WEEKDAY = Field("day-of-week", 0, 7, 7, WEEKDAYS)
+MINUTE = CronField("minute", 0, 59, 60)
+HOUR = CronField("hour", 0, 23, 24)
+DAY = CronField("day-of-month", 1, 31, 31)
+MONTH = CronField("month", 1, 12, 12, MONTHS)
+WEEKDAY = CronField("day-of-week", 0, 7, 7, WEEKDAYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class FieldValues:
     """What a field names: plain numbers, and `special` days in the form the calendar takes (`l`, `1#2`, `l5`).
 
     `starred` says that the text begins with `*`, which decides how the two day fields combine.
@@ -60,12 +60,12 @@ class Values:
     warnings: tuple[str, ...]
 
     @property
-    def listed(self) -> tuple[int, ...]:
+    def sorted_numbers(self) -> tuple[int, ...]:
         return tuple(sorted(self.numbers))
 
 
 @lru_cache(maxsize=1024)
-def read(column: Field, text: str) -> Values:
+def parse_field(column: CronField, text: str) -> FieldValues:
     """The values that `text` names. Raises ScheduleError. Kept, for many expressions are made of few fields."""
     numbers: set[int] = set()
     special: set[str] = set()
@@ -73,99 +73,99 @@ def read(column: Field, text: str) -> Values:
     for item in text.split(","):
         if not item:
             raise ScheduleError(f"{column.name} '{text}' has an empty list item; remove the stray comma")
-        if found := _special(column, item):
+        if found := _parse_special_day(column, item):
             special.add(found)
             continue
-        first, last, step = _bounds(column, item)
+        first, last, step = _parse_range(column, item)
         if step > last - first and step > 1:
             warnings.append(f"{column.name} '{item}': the step is wider than the range, only {first} is left; write {first}")
-        numbers.update(_value(column, number) for number in range(first, last + 1, step))
-    return Values(frozenset(numbers), frozenset(special), text.startswith("*"), tuple(warnings))
+        numbers.update(_normalize_number(column, number) for number in range(first, last + 1, step))
+    return FieldValues(frozenset(numbers), frozenset(special), text.startswith("*"), tuple(warnings))
 
 
-def _value(column: Field, number: int) -> int:
+def _normalize_number(column: CronField, number: int) -> int:
     return number % column.cycle if column is WEEKDAY else number
 
 
-def _bounds(column: Field, item: str) -> tuple[int, int, int]:
+def _parse_range(column: CronField, item: str) -> tuple[int, int, int]:
     """First, last and step of one list item; a week that wraps goes on counting past 7."""
     match = ITEM.fullmatch(item)
     if not match:
-        raise _misread(column, item)
-    step = _step(column, item, match["step"])
+        raise _field_error(column, item)
+    step = _parse_step(column, item, match["step"])
     if match["star"]:
         return column.low, column.low + column.cycle - 1, step
-    first = _number(column, match["first"], item)
+    first = _parse_number(column, match["first"], item)
     if match["last"] is None:
         if match["step"]:
             raise ScheduleError(f"{column.name} '{item}' has a step without a range; write {first}-{column.high}/{step}")
         return first, first, 1
-    last = _number(column, match["last"], item)
+    last = _parse_number(column, match["last"], item)
     if first <= last:
         return first, last, step
     if column is WEEKDAY:
         return first, first + (last - first) % column.cycle, step
-    raise ScheduleError(f"{column.name} '{item}' runs backwards; write {_split(column, first, last, step)}")
+    raise ScheduleError(f"{column.name} '{item}' runs backwards; write {_split_range(column, first, last, step)}")
 
 
-def _step(column: Field, item: str, text: str | None) -> int:
+def _parse_step(column: CronField, item: str, text: str | None) -> int:
     step = int(text or 1)
     if step < 1:
         raise ScheduleError(f"{column.name} '{item}' has a step of 0; write a step of 1 or more")
     return step
 
 
-def _number(column: Field, text: str, item: str) -> int:
+def _parse_number(column: CronField, text: str, item: str) -> int:
     if not text.isdigit():
-        return _named(column, text.lower(), item)
+        return _parse_name(column, text.lower(), item)
     if column.low <= int(text) <= column.high:
         return int(text)
     raise ScheduleError(f"{column.name} '{text}' is out of range; write {column.low} to {column.high}")
 
 
-def _named(column: Field, name: str, item: str) -> int:
+def _parse_name(column: CronField, name: str, item: str) -> int:
     if name in column.names:
         return column.names[name]
     if name[:3] in column.names:
         raise ScheduleError(f"{column.name} '{item}': names have three letters; write {name[:3]}")
-    raise _misread(column, item)
+    raise _field_error(column, item)
 
 
-def _special(column: Field, item: str) -> str | None:
+def _parse_special_day(column: CronField, item: str) -> str | None:
     """`L`, `d#k`, `dL` and `Ld` as the calendar takes them; None for everything else."""
     if column is DAY:
         return "l" if item.upper() == "L" else None
     if column is not WEEKDAY:
         return None
-    if match := NTH.fullmatch(item):
+    if match := NTH_WEEKDAY.fullmatch(item):
         if match["nth"] not in ("1", "2", "3", "4", "5"):
             raise ScheduleError(f"day-of-week '{item}': a month has at most five of a day; write #1 to #5")
-        return f"{_number(column, match['day'], item) % 7}#{match['nth']}"
-    if match := LAST.fullmatch(item):
-        return f"l{_number(column, match['day'] or match['same'], item) % 7}"
+        return f"{_parse_number(column, match['day'], item) % 7}#{match['nth']}"
+    if match := LAST_WEEKDAY.fullmatch(item):
+        return f"l{_parse_number(column, match['day'] or match['same'], item) % 7}"
     return None
 
 
-def _split(column: Field, first: int, last: int, step: int) -> str:
+def _split_range(column: CronField, first: int, last: int, step: int) -> str:
     """A range that runs past the end of its field, as the two ranges that mean the same."""
     again = first + ((column.high - first) // step + 1) * step - column.cycle
-    parts = [_range(first, column.high, step)]
-    return ",".join(parts if again > last else [*parts, _range(again, last, step)])
+    parts = [_format_range(first, column.high, step)]
+    return ",".join(parts if again > last else [*parts, _format_range(again, last, step)])
 
 
-def _range(first: int, last: int, step: int) -> str:
+def _format_range(first: int, last: int, step: int) -> str:
     if last - first < step:
         return str(first)
     return f"{first}-{last}" + (f"/{step}" if step > 1 else "")
 
 
-def _misread(column: Field, item: str) -> ScheduleError:
+def _field_error(column: CronField, item: str) -> ScheduleError:
     for dialect, reason in DIALECTS:
         if dialect.fullmatch(item):
             return ScheduleError(f"{column.name} '{item}': {reason}")
     if column is WEEKDAY and item.upper() == "L":
         return ScheduleError(f"day-of-week '{item}' does not say which day; write 5L for the last Friday of the month")
-    if column is DAY and A_LAST_DAY.fullmatch(item):
+    if column is DAY and HAS_LAST_DAY.fullmatch(item):
         return ScheduleError(f"day-of-month '{item}': L (the last day) stands alone or in a list; write L")
     names = f" or {' '.join(column.names)}" if column.names else ""
     return ScheduleError(

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Literal, Protocol
 from zoneinfo import ZoneInfo
 
-from cron.job_schedules import Schedule
-from cron.once import Once
+from cron.job_schedules import CronSchedule
+from cron.once import OneTimeSchedule
 
 WakeOn = Literal["always", "success", "failure"]
 WakeMode = Literal["now", "next"]
 Misfire = Literal["latest", "skip"]
 
 
-class Days(Protocol):
+class CalendarDays(Protocol):
     """The days that calendars leave to a job; `key` is the same text for the same days. `only` None: all but those left out."""
 
     @property
@@ -43,10 +43,10 @@ class Job:
     name: str
     enabled: bool
     zone: ZoneInfo
-    schedule: Schedule | None
+    schedule: CronSchedule | None
     every: timedelta | None
-    at: Once | None
-    calendars: Days
+    at: OneTimeSchedule | None
+    calendars: CalendarDays
     reboot: bool
     stagger: timedelta
     misfire: Misfire

@@ -6,15 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-LONGEST = 50  # characters, so that a number fits behind
+MAX_NAME_LENGTH = 50  # characters, so that a number fits behind
 
 _HEADING = re.compile(r"heartbeatd: cron/([A-Za-z0-9_][A-Za-z0-9._-]{0,62})")
 _PARTS = re.compile(r"&&|\|\|?|;|[(){}]|\bthen\b|\bdo\b")
-_INSIDE = re.compile(r"\$\([^()]*\)|`[^`]*`|'[^']*[ (][^']*'|\"[^\"]*[ (][^\"]*\"")  # what is computed, and what is said
-_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
-_ENDING = re.compile(r"\.(?:sh|bash|py|pl|rb|php|js)$")
-_UNFIT = re.compile(r"[^A-Za-z0-9._]+")
-_AN_OPTION = re.compile(r"-.*|[+.0-9:]+[smhd]?")
+_SUBSTITUTED = re.compile(r"\$\([^()]*\)|`[^`]*`|'[^']*[ (][^']*'|\"[^\"]*[ (][^\"]*\"")  # what is computed, and what is said
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
+_SCRIPT_SUFFIX = re.compile(r"\.(?:sh|bash|py|pl|rb|php|js)$")
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9._]+")
+_OPTION = re.compile(r"-.*|[+.0-9:]+[smhd]?")
 
 # Parts of a line that only prepare it, programs that start another, and those whose first argument says what they do.
 _PREPARING = frozenset(
@@ -24,61 +24,65 @@ _STARTING = frozenset("nice ionice timeout chronic env exec time nohup setsid fl
 _TAKING = frozenset("sh bash dash zsh ksh python python3 perl php ruby node run-parts".split())  # noqa: SIM905
 
 
-class Names:
+class JobNamer:
     """Gives names that nobody has yet."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
         self._tried: Counter[str] = Counter()
 
-    def give(self, command: str, said: str = "") -> str:
+    def free_name(self, command: str, wanted: str = "") -> str:
         """A free name: the one that is said, else that of the command, with a number behind if it is taken."""
-        wanted = name = said or wish(command)
+        wanted = name = wanted or name_from_command(command)
         while name in self._taken:
             self._tried[wanted] += 1
-            name = f"{wanted[:LONGEST]}-{self._tried[wanted] + 1}"
+            name = f"{wanted[:MAX_NAME_LENGTH]}-{self._tried[wanted] + 1}"
         self._taken.add(name)
         return name
 
 
-def heading(name: str) -> str:
+def name_comment(name: str) -> str:
     """The comment that says in a crontab what the job below it is called."""
     return f"heartbeatd: cron/{name}"
 
 
-def named(comment: str) -> str:
+def name_in_comment(comment: str) -> str:
     """The name that such a comment says; empty for any other."""
     found = _HEADING.fullmatch(comment)
     return found[1] if found else ""
 
 
-def wish(command: str) -> str:
+def name_from_command(command: str) -> str:
     """What the command would be called: the program that matters in it, without its folder, as a valid name."""
-    for part in _PARTS.split(_INSIDE.sub("", command)):
-        if found := _fit(_program(part)):
+    for part in _PARTS.split(_SUBSTITUTED.sub("", command)):
+        if found := _to_valid_name(_main_program(part)):
             return found
     return "job"
 
 
-def _program(part: str) -> str:
-    words = [word for word in part.split() if not _ASSIGNED.fullmatch(word)]
-    while words and (starter := _base(words[0])) in _STARTING:
-        words = [word for word in words[1:] if not _ASSIGNED.fullmatch(word)]
-        while words and _AN_OPTION.fullmatch(words[0]):
+def _main_program(part: str) -> str:
+    words = [word for word in part.split() if not _ASSIGNMENT.fullmatch(word)]
+    while words and (starter := _base_name(words[0])) in _STARTING:
+        words = [word for word in words[1:] if not _ASSIGNMENT.fullmatch(word)]
+        while words and _OPTION.fullmatch(words[0]):
             words = words[1:]
         words = words[starter == "flock" :]  # its lock comes first
-    if not words or _base(words[0]) in _PREPARING:
+    if not words or _base_name(words[0]) in _PREPARING:
         return ""
-    if _base(words[0]) not in _TAKING:
+    if _base_name(words[0]) not in _TAKING:
         return words[0]
     if "-e" in words:  # a program in the line itself
         return ""
-    return next((word for word in words[1:] if not _AN_OPTION.fullmatch(word)), words[0])
+    return next((word for word in words[1:] if not _OPTION.fullmatch(word)), words[0])
 
 
-def _base(word: str) -> str:
+def _base_name(word: str) -> str:
     return word.rstrip("/").rpartition("/")[2]
 
 
-def _fit(word: str) -> str:
-    return _UNFIT.sub("-", _ENDING.sub("", _base(word.strip("'\"`$\\")))).strip("-.")[:LONGEST].strip("-.")
+def _to_valid_name(word: str) -> str:
+    return (
+        _INVALID_CHARACTERS.sub("-", _SCRIPT_SUFFIX.sub("", _base_name(word.strip("'\"`$\\"))))
+        .strip("-.")[:MAX_NAME_LENGTH]
+        .strip("-.")
+    )

@@ -9,19 +9,19 @@ from __future__ import annotations
 import re
 
 _BLANK = r"[ \t\v\f\r]*"
-_LINE = re.compile(
+_ASSIGNMENT = re.compile(
     rf"""(?:"(?P<double>[^"=]*)"|'(?P<single>[^'=]*)'|(?P<bare>[^ \t\v\f\r='"][^ \t\v\f\r=]*)){_BLANK}={_BLANK}"""
     rf"""(?:"(?P<in_double>[^"]*)"{_BLANK}|'(?P<in_single>[^']*)'{_BLANK}|(?P<plain>[^"' \t\v\f\r].*)?)"""
 )
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def read(text: str) -> tuple[str, str] | None:
+def parse_assignment(text: str) -> tuple[str, str] | None:
     """Name and value; None for a line that sets nothing. `text` has no blanks at its start.
 
     `NAME=` alone sets the empty value, as in other crons; to Debian's it is a mistake.
     """
-    found = _LINE.fullmatch(text)
+    found = _ASSIGNMENT.fullmatch(text)
     if not found:
         return None
     name = found["double"] or found["single"] or found["bare"] or ""
@@ -31,14 +31,14 @@ def read(text: str) -> tuple[str, str] | None:
     return name, value
 
 
-def is_name(text: str) -> bool:
+def is_variable_name(text: str) -> bool:
     """Whether a shell could use a variable of this name."""
-    return _NAME.fullmatch(text) is not None
+    return _VARIABLE_NAME.fullmatch(text) is not None
 
 
-def written(name: str, value: str) -> str | None:
+def format_assignment(name: str, value: str) -> str | None:
     """The line that sets it; None for a value that no line can set."""
     for line in (f"{name}={value}", f'{name}="{value}"', f"{name}='{value}'"):
-        if value.isprintable() and (value or '"' in line) and read(line) == (name, value):
+        if value.isprintable() and (value or '"' in line) and parse_assignment(line) == (name, value):
             return line
     return None

@@ -7,7 +7,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class SlotRange:
     """At least one firing; `first` and `latest` are aware, UTC, and equal if `count` is 1."""
 
     first: datetime

@@ -10,58 +10,58 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from heartbeat.hours import BEGINNING, DAYS, END, EVERY_DAY, TWO_YEARS, Hours, Span, Window, merged
+from heartbeat.hours import DAYS, EVERY_DAY, FIRST_INSTANT, LAST_INSTANT, TWO_YEARS, Hours, Span, Window, merge_spans
 
 _UTC = ZoneInfo("UTC")
 _EPOCH = date(1970, 1, 1).toordinal()
 _DAY = 86_400
-_EDGE = 4  # days; what is joined to the stretch between them
-_AROUND = 2  # days; no zone is farther than that from UTC, and a correction of its clock takes one day at most
+_EDGE_DAYS = 4  # days; what is joined to the stretch between them
+_MARGIN_DAYS = 2  # days; no zone is farther than that from UTC, and a correction of its clock takes one day at most
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
-Dates = tuple[date, date]  # both included
+DateRange = tuple[date, date]  # both included
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
     """Some days: stretches of dates, in order and apart from each other, and days of the week (0 = Monday)."""
 
-    dates: tuple[Dates, ...] = ()
+    dates: tuple[DateRange, ...] = ()
     weekdays: frozenset[int] = frozenset()
 
-    def holds(self, day: date) -> bool:
+    def contains(self, day: date) -> bool:
         before = bisect_right(self.dates, (day, date.max)) - 1
         return day.weekday() in self.weekdays or (before >= 0 and day <= self.dates[before][1])
 
     def __or__(self, other: Calendar) -> Calendar:
-        return calendar((*self.dates, *other.dates), self.weekdays | other.weekdays)
+        return make_calendar((*self.dates, *other.dates), self.weekdays | other.weekdays)
 
     def __str__(self) -> str:
         return ",".join([*(f"{first}..{last}" for first, last in self.dates), *(DAYS[day] for day in sorted(self.weekdays))])
 
 
-NO_DAY = Calendar()
+EMPTY_CALENDAR = Calendar()
 
 
 @dataclass(frozen=True, slots=True)
-class Days:
+class AllowedDays:
     """The days of `zone` that calendars leave: none of `skip`, and only those of `only` unless that is None.
 
     All instants that go in and come out are aware and UTC.
     """
 
     zone: ZoneInfo = _UTC
-    skip: Calendar = NO_DAY
+    skip: Calendar = EMPTY_CALENDAR
     only: Calendar | None = None
     always: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "always", self.skip == NO_DAY and self.only is None)
+        object.__setattr__(self, "always", self.skip == EMPTY_CALENDAR and self.only is None)
 
     def open_at(self, now: datetime) -> bool:
-        return self.always or self.leaves(now.astimezone(self.zone).date())
+        return self.always or self.allows(now.astimezone(self.zone).date())
 
-    def closes(self, now: datetime) -> datetime | None:
+    def next_closing(self, now: datetime) -> datetime | None:
         """The earliest instant from `now` on at which it is closed: `now` itself when it is; None: not within two years."""
         if self.always or not self.open_at(now):
             return None if self.always else now
@@ -75,19 +75,21 @@ class Days:
         and beyond `until`.
         """
         if self.always:
-            yield BEGINNING, END
+            yield FIRST_INSTANT, LAST_INSTANT
             return
-        for opened, closed in merged(self._spans(_number(after) - _AROUND, _number(until) + _AROUND)):
+        for opened, closed in merge_spans(
+            self._allowed_spans(_day_number(after) - _MARGIN_DAYS, _day_number(until) + _MARGIN_DAYS)
+        ):
             opens, closes = datetime.fromtimestamp(opened, UTC), datetime.fromtimestamp(closed, UTC)
             if opens > until:
                 return
             if closes > after:
                 yield opens, closes
 
-    def _spans(self, day: int, last: int) -> Iterator[Span]:
+    def _allowed_spans(self, day: int, last: int) -> Iterator[Span]:
         """The time of the days that are left, by stretches of them, from the one that holds `day` or follows it, to `last`."""
-        while day <= last and (found := _stretch(self, day)) is not None:
-            yield from _time_of(self.zone, *found)
+        while day <= last and (found := _allowed_stretch(self, day)) is not None:
+            yield from _utc_spans(self.zone, *found)
             day = found[1]
 
     def key(self) -> str:
@@ -95,24 +97,24 @@ class Days:
         only = [] if self.only is None else [f"only:{self.only}"]
         return " ".join([self.zone.key, f"skip:{self.skip}", *only])
 
-    def leaves(self, day: date) -> bool:
+    def allows(self, day: date) -> bool:
         """Whether a day is left."""
-        return not self.skip.holds(day) and (self.only is None or self.only.holds(day))
+        return not self.skip.contains(day) and (self.only is None or self.only.contains(day))
 
 
-ALL_DAYS = Days()
+ALL_DAYS = AllowedDays()
 
 
 @lru_cache(maxsize=1024)
-def read(key: str) -> Days:
+def read_days(key: str) -> AllowedDays:
     """The days of a `key`."""
     zone, skip, *only = key.split(" ")
-    return Days(ZoneInfo(zone), _calendar(skip), _calendar(only[0]) if only else None)
+    return AllowedDays(ZoneInfo(zone), _parse_calendar(skip), _parse_calendar(only[0]) if only else None)
 
 
-def calendar(dates: tuple[Dates, ...], weekdays: frozenset[int] = frozenset()) -> Calendar:
+def make_calendar(dates: tuple[DateRange, ...], weekdays: frozenset[int] = frozenset()) -> Calendar:
     """The calendar of dates in any order; stretches that touch or overlap make one."""
-    found: list[Dates] = []
+    found: list[DateRange] = []
     for first, last in sorted(dates):
         if found and first.toordinal() <= found[-1][1].toordinal() + 1:
             found[-1] = (found[-1][0], max(last, found[-1][1]))
@@ -122,11 +124,11 @@ def calendar(dates: tuple[Dates, ...], weekdays: frozenset[int] = frozenset()) -
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTimes:
+class HoursAndDays:
     """The time that hours and calendars both leave open."""
 
     hours: Hours
-    days: Days
+    days: AllowedDays
 
     @property
     def always(self) -> bool:
@@ -149,11 +151,11 @@ class OpenTimes:
                 other = next(by_days, None)
 
 
-def parse_dates(text: str) -> Dates:
+def parse_dates(text: str) -> DateRange:
     """The first and the last day of `2026-12-25` or `2026-12-24..2026-12-31`; ValueError with one line on what is wrong."""
     start, dots, end = text.partition("..")
     try:
-        first, last = _date(start), _date(end if dots else start)
+        first, last = _parse_date(start), _parse_date(end if dots else start)
     except ValueError:
         raise ValueError(f"{text!r} is not a day; write 2026-12-25, or 2026-12-24..2026-12-31") from None
     if last < first:
@@ -161,29 +163,29 @@ def parse_dates(text: str) -> Dates:
     return first, last
 
 
-def _date(text: str) -> date:
+def _parse_date(text: str) -> date:
     if not _DATE.fullmatch(text):  # Python reads 20261225 and 2026-W52-5 too
         raise ValueError(text)
     return date.fromisoformat(text)
 
 
-def _calendar(text: str) -> Calendar:
+def _parse_calendar(text: str) -> Calendar:
     parts = [part for part in text.partition(":")[2].split(",") if part]
     weekdays = frozenset(DAYS.index(part) for part in parts if part in DAYS)
-    return calendar(tuple(parse_dates(part) for part in parts if part not in DAYS), weekdays)
+    return make_calendar(tuple(parse_dates(part) for part in parts if part not in DAYS), weekdays)
 
 
 @lru_cache(maxsize=8192)  # a beat asks several times, and many agents share their calendars
-def _stretch(days: Days, day: int) -> tuple[int, int] | None:
+def _allowed_stretch(days: AllowedDays, day: int) -> tuple[int, int] | None:
     """The first stretch [begin, end) of days in a row that are left and that ends after `day`; None: none within two years.
 
     It is cut two years before and behind. Days are counted from 1970-01-01.
     """
 
     def is_left(number: int) -> bool:
-        return days.leaves(date.fromordinal(number + _EPOCH))
+        return days.allows(date.fromordinal(number + _EPOCH))
 
-    within = range(day, day + TWO_YEARS.days + 2 * _AROUND)
+    within = range(day, day + TWO_YEARS.days + 2 * _MARGIN_DAYS)
     first = next((number for number in within if is_left(number)), None)
     if first is None:
         return None
@@ -194,15 +196,15 @@ def _stretch(days: Days, day: int) -> tuple[int, int] | None:
     return first, end
 
 
-def _time_of(zone: ZoneInfo, begin: int, end: int) -> list[Span]:
+def _utc_spans(zone: ZoneInfo, begin: int, end: int) -> list[Span]:
     """The spans in which the local clock reads one of the days [begin, end): day by day at both ends, where they count."""
     local = Window(0, 1440, EVERY_DAY, zone)
-    days = {*range(begin, min(begin + _EDGE, end)), *range(max(begin, end - _EDGE), end)}
-    spans = [span for day in days for span in local.spans(day)]
+    days = {*range(begin, min(begin + _EDGE_DAYS, end)), *range(max(begin, end - _EDGE_DAYS), end)}
+    spans = [span for day in days for span in local.utc_spans(day)]
     # Days of UTC, of which each instant is on a local day that lies between the ends.
     inner = ((begin + 2) * _DAY, (end - 2) * _DAY)
-    return sorted([*spans, inner] if end - begin > 2 * _EDGE else spans)
+    return sorted([*spans, inner] if end - begin > 2 * _EDGE_DAYS else spans)
 
 
-def _number(instant: datetime) -> int:
+def _day_number(instant: datetime) -> int:
     return int(instant.timestamp()) // _DAY

@@ -17,14 +17,14 @@ from heartbeat import marks
 
 MAX_BYTES = 64 * 1024
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
-_STUB = re.compile(r"(?:[-*+]|\d{1,9}[.)])?\s*(?:\[\s*\])?$")
-_DONE = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])\s*)?\[[xX]\](?:\s|$)")
+_EMPTY_ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])?\s*(?:\[\s*\])?$")
+_DONE_BOX = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])\s*)?\[[xX]\](?:\s|$)")
 _RULE = re.compile(r"([-*_])(?:\s*\1){2,}$")
 
 _TEMPLATE = """\
@@ -42,7 +42,7 @@ While there are only headings, comments and empty boxes here, the beats are skip
 """
 
 
-class Refusal(Enum):
+class FileProblem(Enum):
     """Why a file of the workspace could not be read."""
 
     MISSING = "missing"
@@ -50,7 +50,7 @@ class Refusal(Enum):
     TOO_LARGE = "too_large"
 
 
-def read(root: Path, name: str) -> str | Refusal:
+def read_file(root: Path, name: str) -> str | FileProblem:
     """The text of a file below `root`, at most `MAX_BYTES` long; bytes that are not UTF-8 are replaced.
 
     `name` is relative, without `..`. No symbolic link below `root` is followed, not even one whose target lies inside:
@@ -59,49 +59,49 @@ def read(root: Path, name: str) -> str | Refusal:
     more files can be opened.
     """
     try:
-        file = _open(root, name, _FILE)
+        file = _open_file(root, name, _READ_FLAGS)
     except FileNotFoundError:
-        return Refusal.MISSING
+        return FileProblem.MISSING
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             raise
-        return Refusal.UNREADABLE
+        return FileProblem.UNREADABLE
     try:
-        held = content(file)
-        return held if isinstance(held, Refusal) else decoded(held)
+        held = read_bytes(file)
+        return held if isinstance(held, FileProblem) else decode_text(held)
     except OSError:
-        return Refusal.UNREADABLE
+        return FileProblem.UNREADABLE
     finally:
         os.close(file)
 
 
-def create(root: Path, name: str) -> bool:
+def create_checklist(root: Path, name: str) -> bool:
     """Write the template where nothing of that name stands yet, inside `root`; whether it was written.
 
     The folders that lead there, `root` too, are made. OSError says why the file could not be written, and nothing of it is left
     then; ValueError is for a name that leads outside.
     """
     root.mkdir(parents=True, exist_ok=True)
-    with folder_of(root, name, make=True) as (folder, last):
+    with open_folder(root, name, make=True) as (folder, last):
         try:
-            file = os.open(last, _NEW, 0o644, dir_fd=folder)
+            file = os.open(last, _CREATE_FLAGS, 0o644, dir_fd=folder)
         except FileExistsError:
             return False
         try:
             with os.fdopen(file, "wb") as opened:
-                opened.write(template().encode())
+                opened.write(checklist_template().encode())
         except OSError:
             os.unlink(last, dir_fd=folder)  # half a template could read as something to do
             raise
     return True
 
 
-def template() -> str:
+def checklist_template() -> str:
     """A checklist to start from; it holds no work."""
     return _TEMPLATE
 
 
-def tasks(text: str) -> str:
+def open_tasks(text: str) -> str:
     """The text without HTML comments and without what stands under a `Completed` heading, of any level.
 
     Such a section ends at the next heading of its own or a higher level. Nothing is cut out of code fences; a comment that
@@ -126,15 +126,15 @@ def open_lines(text: str) -> tuple[tuple[str, bool], ...]:
 
     Kept for the next look at the same text: a beat takes about ten.
     """
-    return tuple(_not_completed(text))
+    return tuple(_lines_outside_completed(text))
 
 
-def _not_completed(text: str) -> Iterator[tuple[str, bool]]:
+def _lines_outside_completed(text: str) -> Iterator[tuple[str, bool]]:
     completed = 0
-    for line, code in _lines(text):
+    for line, code in _visible_lines(text):
         heading = None if code else HEADING.match(line)
         if heading and (not completed or len(heading[1]) <= completed):
-            completed = len(heading[1]) if _says_completed(heading[2] or "") else 0
+            completed = len(heading[1]) if _is_completed_title(heading[2] or "") else 0
         if not completed:
             yield line, code
 
@@ -146,9 +146,9 @@ def is_content(line: str, code: bool) -> bool:
         return False
     if code:
         return not _FENCE.match(line)
-    if marked := marks.read(line):
-        bare = marked.plain.strip()
-    return not (HEADING.match(line) or _STUB.match(bare) or _DONE.match(bare) or _RULE.match(bare))
+    if marked := marks.parse_list_line(line):
+        bare = marked.without_marks.strip()
+    return not (HEADING.match(line) or _EMPTY_ITEM.match(bare) or _DONE_BOX.match(bare) or _RULE.match(bare))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +160,20 @@ class Progress:
 
 
 @lru_cache(maxsize=16)
-def progress(*texts: str) -> Progress:
+def count_boxes(*texts: str) -> Progress:
     """The boxes of these texts: those done anywhere, those open outside `Completed`."""
     opened = sum(_has_box(line, "[ ]") for text in texts for line, code in open_lines(text) if not code)
-    done = sum(_has_box(line, "[x]") for text in texts for line, code in _lines(text) if not code)
+    done = sum(_has_box(line, "[x]") for text in texts for line, code in _visible_lines(text) if not code)
     return Progress(opened, done)
 
 
 def _has_box(line: str, box: str) -> bool:
-    marked = marks.read(line)
+    marked = marks.parse_list_line(line)
     return marked is not None and marked.box == box and bool(marked.text)
 
 
 @contextmanager
-def folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+def open_folder(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
     """The folder of a file below `root`, opened, and the file's name in it. OSError; ValueError for a name that leads outside.
 
     With `make` the folders between are made where they are missing.
@@ -182,13 +182,13 @@ def folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[in
     parts = PurePosixPath(name).parts
     if not parts or parts[0] == "/" or ".." in parts:
         raise ValueError(name)
-    folder = os.open(root, _FOLDER)
+    folder = os.open(root, _FOLDER_FLAGS)
     try:
         for part in parts[:-1]:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=folder)
-            deeper = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            deeper = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
             os.close(folder)
             folder = deeper
         yield folder, parts[-1]
@@ -196,45 +196,45 @@ def folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[in
         os.close(folder)
 
 
-def _open(root: Path, name: str, flags: int) -> int:
-    with folder_of(root, name) as (folder, last):
+def _open_file(root: Path, name: str, flags: int) -> int:
+    with open_folder(root, name) as (folder, last):
         return os.open(last, flags, 0o644, dir_fd=folder)
 
 
-def open_in(folder: int, last: str) -> int:
+def open_file_in(folder: int, last: str) -> int:
     """Open a file of an opened folder for reading, as `read` does: no link, and without waiting. OSError."""
-    return os.open(last, _FILE, dir_fd=folder)
+    return os.open(last, _READ_FLAGS, dir_fd=folder)
 
 
-def content(file: int) -> bytes | Refusal:
+def read_bytes(file: int) -> bytes | FileProblem:
     """What an opened file holds, at most `MAX_BYTES` of a regular one."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
-        return Refusal.UNREADABLE
+        return FileProblem.UNREADABLE
     if os.fstat(file).st_size > MAX_BYTES:
-        return Refusal.TOO_LARGE
-    data = _up_to(file, MAX_BYTES + 1)
+        return FileProblem.TOO_LARGE
+    data = _read_up_to(file, MAX_BYTES + 1)
     if data and os.fstat(file).st_size == 0:
-        return Refusal.UNREADABLE
-    return Refusal.TOO_LARGE if len(data) > MAX_BYTES else data
+        return FileProblem.UNREADABLE
+    return FileProblem.TOO_LARGE if len(data) > MAX_BYTES else data
 
 
-def decoded(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """The text that a file's bytes are; what is not UTF-8 is replaced."""
     return data.decode("utf-8-sig", errors="replace")
 
 
-def _up_to(file: int, size: int) -> bytes:
+def _read_up_to(file: int, size: int) -> bytes:
     data = b""
     while len(data) < size and (more := os.read(file, size - len(data))):
         data += more
     return data
 
 
-def _says_completed(title: str) -> bool:
+def _is_completed_title(title: str) -> bool:
     return title.rstrip("# \t").strip("*_~: \t").casefold() == "completed"
 
 
-def _lines(text: str) -> Iterator[tuple[str, bool]]:
+def _visible_lines(text: str) -> Iterator[tuple[str, bool]]:
     """The lines without HTML comments, and whether each is code: inside a fence, the fence itself too."""
     fence, hidden = "", False
     last_close = text.rfind("-->")
@@ -243,23 +243,23 @@ def _lines(text: str) -> Iterator[tuple[str, bool]]:
         bare = line.rstrip("\r\n")
         if fence:
             yield bare, True
-            fence = "" if _closes(fence, bare) else fence
+            fence = "" if _closes_fence(fence, bare) else fence
         elif not hidden and (opened := _FENCE.match(bare)):
             yield bare, True
             fence = opened[1]
         else:
-            shown, hidden = _uncommented(bare, hidden, last_close - start)
+            shown, hidden = _strip_comments(bare, hidden, last_close - start)
             if shown.strip() or not bare.strip():
                 yield shown, False
         start += len(line)
 
 
-def _closes(fence: str, line: str) -> bool:
+def _closes_fence(fence: str, line: str) -> bool:
     mark = line.strip()
     return len(mark) >= len(fence) and not mark.strip(fence[0])
 
 
-def _uncommented(line: str, hidden: bool, last_close: int) -> tuple[str, bool]:
+def _strip_comments(line: str, hidden: bool, last_close: int) -> tuple[str, bool]:
     """What a line shows outside comments, and whether one is still open behind it; none opens beyond the `last_close`."""
     shown, at = "", 0
     while True:

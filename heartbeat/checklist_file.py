@@ -12,16 +12,16 @@ from hashlib import sha256
 from pathlib import Path
 
 from heartbeat import checklist
-from heartbeat.checklist import MAX_BYTES, Refusal, content, folder_of, open_in
+from heartbeat.checklist import MAX_BYTES, FileProblem, open_file_in, open_folder, read_bytes
 
-MODE = 0o644  # of a new file, as far as the umask leaves it
+NEW_FILE_MODE = 0o644  # of a new file, as far as the umask leaves it
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_one_at_a_time = threading.Lock()
+_DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_write_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ChecklistVersion:
     """A checklist as it stood: its text, which is its bytes and no others, and the hash of these by which it is known."""
 
     text: str
@@ -34,7 +34,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Garbled:
+class NotUtf8:
     """Not UTF-8: the first byte that is none, and where it stands, from 1. As a text it could not be written back."""
 
     byte: int
@@ -45,29 +45,29 @@ class Garbled:
         return f"the byte 0x{self.byte:02x} in line {self.line}, column {self.column} is not UTF-8; save the file as UTF-8"
 
 
-Found = Version | Garbled | Refusal
+ReadResult = ChecklistVersion | NotUtf8 | FileProblem
 
 
-class Changed(Exception):
+class VersionChanged(Exception):
     """The file is not the one that was to be replaced."""
 
 
-class Unwritable(Exception):
+class CannotWrite(Exception):
     """The file cannot be written; the text says why."""
 
 
-def read(root: Path, name: str) -> Found:
+def read_checklist(root: Path, name: str) -> ReadResult:
     """The checklist `name` below `root`, by the rules of `checklist.read`, though none of its bytes is replaced."""
     try:
-        with folder_of(root, name) as (folder, last):
-            return _read(folder, last)[0]
+        with open_folder(root, name) as (folder, last):
+            return _read_version(folder, last)[0]
     except FileNotFoundError:
-        return Refusal.MISSING
+        return FileProblem.MISSING
     except (OSError, ValueError):
-        return Refusal.UNREADABLE
+        return FileProblem.UNREADABLE
 
 
-def write(root: Path, name: str, text: str, expected: str | None) -> Version:
+def write_checklist(root: Path, name: str, text: str, expected: str | None) -> ChecklistVersion:
     """Replace the checklist whose version is `expected`, or write it where there is none (None); as a whole or not at all.
 
     Its mode stays, and its owner as far as we may. Raises Changed when another one stands there, Unwritable for what is no
@@ -76,28 +76,28 @@ def write(root: Path, name: str, text: str, expected: str | None) -> Version:
     """
     data = text.encode()
     if len(data) > MAX_BYTES:
-        raise Unwritable(f"it is larger than {MAX_BYTES // 1024} KiB")
+        raise CannotWrite(f"it is larger than {MAX_BYTES // 1024} KiB")
     try:
-        with _one_at_a_time, folder_of(root, name) as (folder, last):
-            _replace(folder, last, data, expected)
+        with _write_lock, open_folder(root, name) as (folder, last):
+            _replace_file(folder, last, data, expected)
     except FileNotFoundError:
-        raise Unwritable("its folder is not there") from None
+        raise CannotWrite("its folder is not there") from None
     except (OSError, ValueError) as error:
-        raise Unwritable(str(getattr(error, "strerror", None) or "its name leads outside")) from None
-    return Version(text, sha256(data).hexdigest())
+        raise CannotWrite(str(getattr(error, "strerror", None) or "its name leads outside")) from None
+    return ChecklistVersion(text, sha256(data).hexdigest())
 
 
-def _replace(folder: int, last: str, data: bytes, expected: str | None) -> None:
-    found, status = _stand(folder, last)
-    if isinstance(found, Garbled):
-        raise Unwritable(str(found))
-    if isinstance(found, Refusal) and found is not Refusal.MISSING:
-        raise Unwritable(f"what stands there is {found.value.replace('_', ' ')}")
-    if (found.hash if isinstance(found, Version) else None) != expected:
-        raise Changed
+def _replace_file(folder: int, last: str, data: bytes, expected: str | None) -> None:
+    found, status = _current_version(folder, last)
+    if isinstance(found, NotUtf8):
+        raise CannotWrite(str(found))
+    if isinstance(found, FileProblem) and found is not FileProblem.MISSING:
+        raise CannotWrite(f"what stands there is {found.value.replace('_', ' ')}")
+    if (found.hash if isinstance(found, ChecklistVersion) else None) != expected:
+        raise VersionChanged
     draft = f".{last[:100]}.{secrets.token_hex(8)}"
     try:
-        _draft(folder, draft, data, status)
+        _write_draft(folder, draft, data, status)
         os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         with suppress(OSError):
@@ -106,9 +106,9 @@ def _replace(folder: int, last: str, data: bytes, expected: str | None) -> None:
     os.fsync(folder)
 
 
-def _draft(folder: int, draft: str, data: bytes, status: os.stat_result | None) -> None:
+def _write_draft(folder: int, draft: str, data: bytes, status: os.stat_result | None) -> None:
     """Write what is to take the old one's place, so that it survives whatever happens next."""
-    file = os.open(draft, _NEW, MODE, dir_fd=folder)
+    file = os.open(draft, _DRAFT_FLAGS, NEW_FILE_MODE, dir_fd=folder)
     with os.fdopen(file, "wb") as opened:
         if status is not None:
             with suppress(PermissionError):
@@ -119,26 +119,26 @@ def _draft(folder: int, draft: str, data: bytes, status: os.stat_result | None) 
         os.fsync(file)
 
 
-def _stand(folder: int, last: str) -> tuple[Found, os.stat_result | None]:
+def _current_version(folder: int, last: str) -> tuple[ReadResult, os.stat_result | None]:
     """What stands there now, with its mode and owner; None where nothing does."""
     try:
-        return _read(folder, last)
+        return _read_version(folder, last)
     except FileNotFoundError:
-        return Refusal.MISSING, None
+        return FileProblem.MISSING, None
 
 
-def _read(folder: int, last: str) -> tuple[Found, os.stat_result]:
-    file = open_in(folder, last)
+def _read_version(folder: int, last: str) -> tuple[ReadResult, os.stat_result]:
+    file = open_file_in(folder, last)
     try:
-        held = content(file)
-        return held if isinstance(held, Refusal) else _version(held), os.fstat(file)
+        held = read_bytes(file)
+        return held if isinstance(held, FileProblem) else _make_version(held), os.fstat(file)
     finally:
         os.close(file)
 
 
-def _version(data: bytes) -> Version | Garbled:
+def _make_version(data: bytes) -> ChecklistVersion | NotUtf8:
     try:
-        return Version(data.decode(), sha256(data).hexdigest())
+        return ChecklistVersion(data.decode(), sha256(data).hexdigest())
     except UnicodeDecodeError as error:
         before = data[: error.start].decode()
-        return Garbled(data[error.start], before.count("\n") + 1, len(before) - before.rfind("\n"))
+        return NotUtf8(data[error.start], before.count("\n") + 1, len(before) - before.rfind("\n"))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from heartbeat.prompt import Facts, Part, Prompt, compose
+from heartbeat.prompt import Prompt, PromptFacts, PromptPart, compose_prompt
 from heartbeat.runners import MAX_ANSWER, Tokens
 from heartbeat.spec import Heartbeat
 
-TOOL = "decide"
-DESCRIPTION = "Say whether this heartbeat has something to do now, and what."
-SCHEMA = {
+TOOL_NAME = "decide"
+TOOL_DESCRIPTION = "Say whether this heartbeat has something to do now, and what."
+TOOL_SCHEMA = {
     "type": "object",
     "properties": {
         "action": {
@@ -51,29 +51,29 @@ class Decision:
     request_id: str | None = None
 
 
-class Undecided(ValueError):
+class InvalidDecision(ValueError):
     """What came back is no decision; the text says why in one line."""
 
 
-def question(facts: Facts, heartbeat: Heartbeat) -> Prompt:
+def decision_prompt(facts: PromptFacts, heartbeat: Heartbeat) -> Prompt:
     """What is asked: the facts and the checklist, never a context file or the heartbeat's own prompt."""
-    parts = compose(facts, replace(heartbeat, light_context=True)).parts
-    return Prompt((Part("contract", _CONTRACT), *(part for part in parts if part.name != "contract")))
+    parts = compose_prompt(facts, replace(heartbeat, light_context=True)).parts
+    return Prompt((PromptPart("contract", _CONTRACT), *(part for part in parts if part.name != "contract")))
 
 
-def parse(given: object) -> Decision:
+def parse_decision(given: object) -> Decision:
     """The decision in the arguments of the forced tool; Undecided for whatever leaves a doubt."""
     if not isinstance(given, Mapping):
-        raise Undecided("the decision is not an object")
+        raise InvalidDecision("the decision is not an object")
     action, tasks = given.get("action"), given.get("tasks")
     if action not in tuple(Action):
-        raise Undecided("the decision's action is neither skip nor run")
+        raise InvalidDecision("the decision's action is neither skip nor run")
     if tasks is None:
         tasks = ""
     if not isinstance(tasks, str):
-        raise Undecided("the decision's tasks are not a text")
+        raise InvalidDecision("the decision's tasks are not a text")
     if action == Action.RUN and not tasks.strip():
-        raise Undecided("the decision is to run, but names no tasks")
+        raise InvalidDecision("the decision is to run, but names no tasks")
     if len(tasks.encode(errors="replace")) > MAX_ANSWER:
-        raise Undecided(f"the decision's tasks are larger than {MAX_ANSWER} bytes")
+        raise InvalidDecision(f"the decision's tasks are larger than {MAX_ANSWER} bytes")
     return Decision(Action(action), tasks.strip())

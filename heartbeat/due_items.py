@@ -12,14 +12,14 @@ from itertools import pairwise
 
 from heartbeat import marks
 from heartbeat.checklist import HEADING, is_content, open_lines
-from heartbeat.marks import Marked
+from heartbeat.marks import ListLine
 
-_TASKS = re.compile(r"\s*tasks:\s*$", re.IGNORECASE)
-_TASK = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
-_ADVICE = "write [every 30m] with a unit (s, m, h or d), or [high], [low], [paused], [completed]"
-_FOR_TASKS = "write each task as an item of its own: - [every 30m] Is there urgent mail?"
+_TASKS_KEY = re.compile(r"\s*tasks:\s*$", re.IGNORECASE)
+_TASK_ENTRY = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
+_MARK_ADVICE = "write [every 30m] with a unit (s, m, h or d), or [high], [low], [paused], [completed]"
+_TASKS_ADVICE = "write each task as an item of its own: - [every 30m] Is there urgent mail?"
 
-NO_MATTER = datetime.min.replace(tzinfo=UTC)  # the slot of a list that is the same at every one
+ANY_SLOT = datetime.min.replace(tzinfo=UTC)  # the slot of a list that is the same at every one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Selection:
     """
 
     text: str
-    work: bool
-    asked: frozenset[str] = frozenset()
-    known: frozenset[str] = frozenset()
+    has_work: bool
+    prompted_items: frozenset[str] = frozenset()
+    recurring_items: frozenset[str] = frozenset()
     remarks: tuple[str, ...] = ()
 
 
@@ -41,26 +41,26 @@ class Selection:
 class _Block:
     """A list item with all that belongs to it, or (`marked` None) lines that are none; `work`: there is something to do."""
 
-    marked: Marked | None
+    list_line: ListLine | None
     lines: list[tuple[str, bool]]
-    work: bool
+    has_work: bool
 
     @property
     def is_item(self) -> bool:
-        return self.marked is not None and self.work
+        return self.list_line is not None and self.has_work
 
     @property
     def priority(self) -> int:
-        return self.marked.priority if self.marked else marks.NORMAL
+        return self.list_line.priority if self.list_line else marks.NORMAL
 
     @property
-    def recurs(self) -> bool:
-        return self.marked is not None and self.marked.every is not None and self.work
+    def is_recurring(self) -> bool:
+        return self.list_line is not None and self.list_line.every is not None and self.has_work
 
     @property
-    def hash(self) -> str:
+    def item_hash(self) -> str:
         """Names the item by its text: neither its marks, nor boxes that are ticked, nor the way it is indented change it."""
-        text = "\n".join(" ".join(_unmarked(line).split()) for line, _ in self.lines if line.strip())
+        text = "\n".join(" ".join(_text_without_marks(line).split()) for line, _ in self.lines if line.strip())
         return sha256(text.encode(errors="replace")).hexdigest()
 
 
@@ -73,73 +73,80 @@ class _Section:
     blocks: list[_Block] = field(default_factory=list)
     items: list[_Block] = field(default_factory=list)
 
-    def add(self, block: _Block) -> None:
+    def add_block(self, block: _Block) -> None:
         self.blocks.append(block)
         if block.is_item:
             self.items.append(block)
 
 
-def select(text: str, slot: datetime, asked: Mapping[str, datetime], *, everything: bool = False) -> Selection:
+def select_due_items(text: str, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool = False) -> Selection:
     """What is to be asked about at `slot`; `asked` holds the slot at which an item was last asked about, by its hash.
 
     An item without `every` is due at every beat, one that is paused never; `everything` takes all that are not paused. In each
     section the due items stand by their priority. Other text belongs to the items of its section, and is asked about with
     them; in a section without items, at every beat. Sections in which nothing is due are left out.
     """
-    return _constant(text) or replace(_selected(_sections(text), slot, asked, everything), remarks=remarks(text))
+    return _constant_selection(text) or replace(
+        _select_from_sections(_parse_sections(text), slot, last_prompted, everything), remarks=find_remarks(text)
+    )
 
 
 @lru_cache(maxsize=16)
-def remarks(text: str) -> tuple[str, ...]:
+def find_remarks(text: str) -> tuple[str, ...]:
     """What of a checklist looks as if it said when something is to be done, cannot be read, and is sent as plain text."""
     lines = open_lines(text)
-    strange = dict.fromkeys(mark for line, code in lines if not code and (mark := marks.unread(line)))
-    found = [f"{mark} is not a mark and is sent as plain text; {_ADVICE}" for mark in strange]
-    if _has_block_of_tasks([line for line, _ in lines if line.strip()]):
-        found.append(f"a `tasks:` block is sent as plain text, whole and at every run; {_FOR_TASKS}")
+    strange = dict.fromkeys(mark for line, code in lines if not code and (mark := marks.unreadable_mark(line)))
+    found = [f"{mark} is not a mark and is sent as plain text; {_MARK_ADVICE}" for mark in strange]
+    if _has_tasks_block([line for line, _ in lines if line.strip()]):
+        found.append(f"a `tasks:` block is sent as plain text, whole and at every run; {_TASKS_ADVICE}")
     return tuple(found)
 
 
-def _has_block_of_tasks(lines: list[str]) -> bool:
+def _has_tasks_block(lines: list[str]) -> bool:
     """Whether there is a block in YAML as OpenClaw reads it."""
-    return any(_TASKS.match(first) and _TASK.match(second) for first, second in pairwise(lines))
+    return any(_TASKS_KEY.match(first) and _TASK_ENTRY.match(second) for first, second in pairwise(lines))
 
 
-def may_rest(text: str) -> bool:
+def may_have_nothing_due(text: str) -> bool:
     """Whether a list can come to a beat at which none of its items is due."""
-    items = [item.marked for section in _sections(text) for item in section.items]
+    items = [item.list_line for section in _parse_sections(text) for item in section.items]
     return any(marked and (marked.paused or marked.every) for marked in items)
 
 
 @lru_cache(maxsize=16)
-def _constant(text: str) -> Selection | None:
+def _constant_selection(text: str) -> Selection | None:
     """What is asked about of a list none of whose items has an `every`, as most have none: at every beat it is the same."""
-    sections = _sections(text)
-    if any(item.recurs for section in sections for item in section.items):
+    sections = _parse_sections(text)
+    if any(item.is_recurring for section in sections for item in section.items):
         return None
-    return replace(_selected(sections, NO_MATTER, {}, everything=True), remarks=remarks(text))
+    return replace(_select_from_sections(sections, ANY_SLOT, {}, everything=True), remarks=find_remarks(text))
 
 
-def _selected(sections: tuple[_Section, ...], slot: datetime, asked: Mapping[str, datetime], everything: bool) -> Selection:
-    told = [_told(section, [item for item in section.items if _is_due(item, slot, asked, everything)]) for section in sections]
+def _select_from_sections(
+    sections: tuple[_Section, ...], slot: datetime, last_prompted: Mapping[str, datetime], everything: bool
+) -> Selection:
+    told = [
+        _due_blocks(section, [item for item in section.items if _is_due(item, slot, last_prompted, everything)])
+        for section in sections
+    ]
     return Selection(
-        "\n".join(_written(sections, told)).strip("\n"),
-        any(block.work for blocks in told for block in blocks),
-        frozenset(block.hash for blocks in told for block in blocks if block.recurs),
-        frozenset(item.hash for section in sections for item in section.items if item.recurs),
+        "\n".join(_selected_lines(sections, told)).strip("\n"),
+        any(block.has_work for blocks in told for block in blocks),
+        frozenset(block.item_hash for blocks in told for block in blocks if block.is_recurring),
+        frozenset(item.item_hash for section in sections for item in section.items if item.is_recurring),
     )
 
 
-def _is_due(item: _Block, slot: datetime, asked: Mapping[str, datetime], everything: bool) -> bool:
-    marked = item.marked
+def _is_due(item: _Block, slot: datetime, last_prompted: Mapping[str, datetime], everything: bool) -> bool:
+    marked = item.list_line
     if marked is None or marked.paused:
         return False
-    last = asked.get(item.hash) if marked.every and not everything else None
+    last = last_prompted.get(item.item_hash) if marked.every and not everything else None
     # A slot before the last one means that the clock was set back: waiting for that time to come again would be too long.
     return last is None or marked.every is None or not last <= slot < last + marked.every
 
 
-def _told(section: _Section, due: list[_Block]) -> list[_Block]:
+def _due_blocks(section: _Section, due: list[_Block]) -> list[_Block]:
     """The blocks of a section that are asked about: its due items, and where there is one, its loose text too."""
     if section.items and not due:
         return []
@@ -150,16 +157,16 @@ def _told(section: _Section, due: list[_Block]) -> list[_Block]:
     ]
 
 
-def _written(sections: tuple[_Section, ...], told: list[list[_Block]]) -> Iterator[str]:
+def _selected_lines(sections: tuple[_Section, ...], due_blocks: list[list[_Block]]) -> Iterator[str]:
     """The lines of what is asked about; a heading stands where something below it does."""
     for index, section in enumerate(sections):
-        if any(block.work for place in _below(sections, index) for block in told[place]):
+        if any(block.has_work for place in _section_and_subsections(sections, index) for block in due_blocks[place]):
             yield from section.heading
-            for block in told[index]:
-                yield from _shown(block)
+            for block in due_blocks[index]:
+                yield from _lines_for_agent(block)
 
 
-def _below(sections: tuple[_Section, ...], index: int) -> Iterator[int]:
+def _section_and_subsections(sections: tuple[_Section, ...], index: int) -> Iterator[int]:
     """A section and those that belong to it, by their places."""
     yield index
     for place in range(index + 1, len(sections)):
@@ -168,27 +175,27 @@ def _below(sections: tuple[_Section, ...], index: int) -> Iterator[int]:
         yield place
 
 
-def _shown(block: _Block) -> Iterator[str]:
+def _lines_for_agent(block: _Block) -> Iterator[str]:
     """The lines as the agent sees them: the marks have done their work, only what is urgent stays marked."""
     first, *others = (line for line, _ in block.lines)
-    marked = block.marked
+    marked = block.list_line
     if marked is None:
         yield first
     else:
         urgent = "[high] " if marked.priority == marks.HIGH else ""
-        yield f"{marked.lead}{urgent}{marked.plain[len(marked.lead) :]}"
+        yield f"{marked.lead}{urgent}{marked.without_marks[len(marked.lead) :]}"
     yield from others
 
 
 @lru_cache(maxsize=16)
-def _sections(text: str) -> tuple[_Section, ...]:
+def _parse_sections(text: str) -> tuple[_Section, ...]:
     """The sections of a text, kept as its lines are; nobody changes them."""
-    return tuple(_taken_apart(text))
+    return tuple(_split_sections(text))
 
 
-def _taken_apart(text: str) -> Iterator[_Section]:
+def _split_sections(text: str) -> Iterator[_Section]:
     section = _Section(0, ())
-    for lines in _grouped(open_lines(text)):
+    for lines in _group_lines(open_lines(text)):
         line, code = lines[0]
         heading = None if code else HEADING.match(line)
         if heading:
@@ -196,16 +203,16 @@ def _taken_apart(text: str) -> Iterator[_Section]:
             section = _Section(len(heading[1]), (line,))
             lines = lines[1:]
         if lines:
-            marked = None if code or heading else marks.read(line)
-            section.add(_Block(marked, lines, any(is_content(each, fenced) for each, fenced in lines)))
+            marked = None if code or heading else marks.parse_list_line(line)
+            section.add_block(_Block(marked, lines, any(is_content(each, fenced) for each, fenced in lines)))
     yield section
 
 
-def _grouped(lines: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
+def _group_lines(lines: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
     """Lines that belong together: a heading, an item of a list with what is indented below it or goes on at once, others."""
     group: list[tuple[str, bool]] = []
     for line, code in lines:
-        if group and not _goes_on(group, line, code):
+        if group and not _continues_group(group, line, code):
             yield group
             group = []
         group.append((line, code))
@@ -213,26 +220,26 @@ def _grouped(lines: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool
         yield group
 
 
-def _goes_on(group: list[tuple[str, bool]], line: str, code: bool) -> bool:
+def _continues_group(group: list[tuple[str, bool]], line: str, code: bool) -> bool:
     first, before = group[0], group[-1]
     if code and before[1]:
         return True
     if (not code and HEADING.match(line)) or (not first[1] and HEADING.match(first[0])):
         return False
-    item = None if first[1] else marks.read(first[0])
-    listed = None if code else marks.read(line)
+    item = None if first[1] else marks.parse_list_line(first[0])
+    listed = None if code else marks.parse_list_line(line)
     if item is None:
         return listed is None
     if listed is not None:
         return listed.indent > item.indent
-    return not line.strip() or bool(before[0].strip()) or _indent(line) > item.indent
+    return not line.strip() or bool(before[0].strip()) or _indent_width(line) > item.indent
 
 
-def _indent(line: str) -> int:
+def _indent_width(line: str) -> int:
     wide = line.expandtabs(4)
     return len(wide) - len(wide.lstrip())
 
 
-def _unmarked(line: str) -> str:
-    marked = marks.read(line)
+def _text_without_marks(line: str) -> str:
+    marked = marks.parse_list_line(line)
     return marked.text if marked else line

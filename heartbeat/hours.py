@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EVERY_DAY = frozenset(range(7))
 TWO_YEARS = timedelta(days=731)
-BEGINNING = datetime.min.replace(tzinfo=UTC)
-END = datetime.max.replace(tzinfo=UTC)
+FIRST_INSTANT = datetime.min.replace(tzinfo=UTC)
+LAST_INSTANT = datetime.max.replace(tzinfo=UTC)
 
 _DAY = 86_400
 _WEEK_MINUTES = 7 * 1440
@@ -25,7 +25,7 @@ _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00")
 Span = tuple[int, int]  # [opens, closes), seconds
 
 
-class Open(Protocol):
+class OpenTimes(Protocol):
     """Something that is open at some times and closed at others: hours, days, or both. All instants are aware and UTC.
 
     `openings` are the spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
@@ -50,11 +50,11 @@ class Window:
     zone: ZoneInfo
 
     @property
-    def minutes(self) -> int:
+    def length_minutes(self) -> int:
         """How long it is on a day without a clock change."""
         return (self.end - self.start) % 1440 or 1440
 
-    def holds(self, now: datetime) -> bool:
+    def contains(self, now: datetime) -> bool:
         """Whether the local clock reads inside the window at `now`."""
         local = now.astimezone(self.zone)
         minute, weekday = local.hour * 60 + local.minute, local.weekday()
@@ -64,7 +64,7 @@ class Window:
             return weekday in self.days
         return minute < self.end and (weekday - 1) % 7 in self.days
 
-    def spans(self, day: int) -> Iterator[Span]:
+    def utc_spans(self, day: int) -> Iterator[Span]:
         """UTC spans in which the clock reads inside the window that starts on local `day` (days since 1970-01-01).
 
         None on a day that is not one of `days`; two or more, touching or apart, where the clock changes meanwhile.
@@ -72,15 +72,15 @@ class Window:
         if (day + 3) % 7 not in self.days:  # 1970-01-01 was a Thursday
             return
         start = day * _DAY + self.start * 60
-        end = start + self.minutes * 60
-        for begin, until, offset in _stretches(self.zone, day):
+        end = start + self.length_minutes * 60
+        for begin, until, offset in _offset_periods(self.zone, day):
             opens, closes = max(start - offset, begin), min(end - offset, until)
             if opens < closes:
                 yield opens, closes
 
     def key(self) -> str:
         days = ",".join(DAYS[day] for day in sorted(self.days))
-        return f"{_clock(self.start)}-{_clock(self.end)} {days} {self.zone.key}"
+        return f"{_format_minutes(self.start)}-{_format_minutes(self.end)} {days} {self.zone.key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,15 @@ class Hours:
         object.__setattr__(self, "always", not self.windows or _cover_the_week(self.windows))
 
     def open_at(self, now: datetime) -> bool:
-        return self.always or any(window.holds(now) for window in self.windows)
+        return self.always or any(window.contains(now) for window in self.windows)
 
-    def next_open(self, now: datetime) -> datetime | None:
+    def next_opening(self, now: datetime) -> datetime | None:
         """The earliest instant after `now` at which it is open; None when it is open now, or stays closed for two years."""
         if self.open_at(now):
             return None
         return next((opens for opens, _ in self.openings(now, now + TWO_YEARS)), None)
 
-    def closes(self, now: datetime) -> datetime | None:
+    def next_closing(self, now: datetime) -> datetime | None:
         """The earliest instant from `now` on at which it is closed: `now` itself when it is; None: not within two years."""
         if not self.open_at(now):
             return now
@@ -119,10 +119,10 @@ class Hours:
         a span that windows of several zones keep open for years is cut two years before `after` and beyond `until`.
         """
         if self.always:
-            yield BEGINNING, END
+            yield FIRST_INSTANT, LAST_INSTANT
             return
         for span in self._spans_from(after, until):
-            opens, closes = _instant(span[0]), _instant(span[1])
+            opens, closes = _utc_datetime(span[0]), _utc_datetime(span[1])
             if opens > until:
                 return
             if closes > after:
@@ -135,19 +135,19 @@ class Hours:
     def _spans_from(self, after: datetime, until: datetime) -> Iterator[Span]:
         """Merged spans from the one that is open at `after`, or the first later one, on."""
         reached = int(after.timestamp())
-        for span in _near(self.windows, reached // _DAY):
+        for span in _spans_near(self.windows, reached // _DAY):
             if span[1] > reached:
                 yield span
                 reached = span[1]
-        yield from (span for span in self._spans_looked_up(after, until) if span[1] > reached)
+        yield from (span for span in self._computed_spans(after, until) if span[1] > reached)
 
-    def _spans_looked_up(self, after: datetime, until: datetime) -> Iterator[Span]:
+    def _computed_spans(self, after: datetime, until: datetime) -> Iterator[Span]:
         """The same, each worked out anew, looking back as far as the first one reaches."""
         instant = int(after.timestamp())
         last = int(until.timestamp()) // _DAY + TWO_YEARS.days + 3
         for back in (3, 10, 60, TWO_YEARS.days):
             first = instant // _DAY - back
-            spans = merged(_in_order(self.windows, range(first, last)))
+            spans = merge_spans(_ordered_spans(self.windows, range(first, last)))
             found = next((span for span in spans if span[1] > instant), None)
             if found is None:
                 return
@@ -164,7 +164,7 @@ def window(start: int, end: int, days: frozenset[int], zone: ZoneInfo) -> Window
     ValueError with one line on what is wrong.
     """
     if start == end:
-        raise ValueError(f"start and end are both {_clock(start)}; write two different times, or always")
+        raise ValueError(f"start and end are both {_format_minutes(start)}; write two different times, or always")
     if start == 1440:
         raise ValueError("24:00 cannot be a start; write 00:00")
     return Window(start, end or 1440, days, zone)
@@ -173,7 +173,7 @@ def window(start: int, end: int, days: frozenset[int], zone: ZoneInfo) -> Window
 def parse_time(text: object) -> int:
     """Minutes of the day, 0 to 1440, from "HH:MM"; ValueError with one line on what is wrong."""
     if isinstance(text, int) and not isinstance(text, bool) and 0 <= text <= 1440:
-        raise ValueError(f'{text} is a number, not a time; write "{_clock(text)}" in quotes')
+        raise ValueError(f'{text} is a number, not a time; write "{_format_minutes(text)}" in quotes')
     if not isinstance(text, str) or not _TIME.fullmatch(text):
         raise ValueError(f'{text!r} is not a time; write "08:00", two digits each, from "00:00" to "24:00"')
     return int(text[:2]) * 60 + int(text[3:])
@@ -190,13 +190,13 @@ def parse_span(text: object) -> tuple[int, int]:
 def parse_days(value: object) -> frozenset[int]:
     """Days, 0 = Monday, from a name, a range (which may wrap: fri-mon), or a list of both; ValueError says what is wrong."""
     parts = value if isinstance(value, list | tuple) else [value]
-    days = frozenset(day for part in parts for day in _days_of(part))
+    days = frozenset(day for part in parts for day in _parse_day_range(part))
     if not days:
         raise ValueError("no day is named; write mon-fri or [mon, wed], or leave the key out for every day")
     return days
 
 
-def _days_of(part: object) -> Iterable[int]:
+def _parse_day_range(part: object) -> Iterable[int]:
     first, dash, last = part.strip().lower().partition("-") if isinstance(part, str) else ("", "", "")
     ends = [first, last] if dash else [first]
     if not all(name in DAYS for name in ends):
@@ -205,16 +205,16 @@ def _days_of(part: object) -> Iterable[int]:
     return [(begin + step) % 7 for step in range((end - begin) % 7 + 1)]
 
 
-def _clock(minute: int) -> str:
+def _format_minutes(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
-def _instant(seconds: int) -> datetime:
+def _utc_datetime(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def _cover_the_week(windows: tuple[Window, ...]) -> bool:
-    if sum(window.minutes * len(window.days) for window in windows) < _WEEK_MINUTES:
+    if sum(window.length_minutes * len(window.days) for window in windows) < _WEEK_MINUTES:
         return False
     if len({window.zone.key for window in windows}) > 1:
         return False
@@ -231,16 +231,16 @@ def _week_spans(windows: tuple[Window, ...]) -> Iterator[Span]:
     for window in windows:
         for day in window.days:
             start = day * 1440 + window.start
-            yield start, start + window.minutes
-            yield start - _WEEK_MINUTES, start - _WEEK_MINUTES + window.minutes
+            yield start, start + window.length_minutes
+            yield start - _WEEK_MINUTES, start - _WEEK_MINUTES + window.length_minutes
 
 
-def _in_order(windows: Iterable[Window], days: range) -> Iterator[Span]:
+def _ordered_spans(windows: Iterable[Window], days: range) -> Iterator[Span]:
     """The spans of all windows on these days by their openings; where the clock goes back over midnight two days interleave."""
     waiting: list[Span] = []
     for day in days:
         for window in windows:
-            for span in window.spans(day):
+            for span in window.utc_spans(day):
                 heappush(waiting, span)
         # No zone is a whole day ahead of UTC, so that no later day opens before this one's midnight in UTC.
         while waiting and waiting[0][0] < day * _DAY:
@@ -248,7 +248,7 @@ def _in_order(windows: Iterable[Window], days: range) -> Iterator[Span]:
     yield from sorted(waiting)
 
 
-def merged(spans: Iterator[Span]) -> Iterator[Span]:
+def merge_spans(spans: Iterator[Span]) -> Iterator[Span]:
     """Spans that touch or overlap made one."""
     current = next(spans, None)
     if current is None:
@@ -263,49 +263,49 @@ def merged(spans: Iterator[Span]) -> Iterator[Span]:
 
 
 @lru_cache(maxsize=4096)  # a beat asks six times, and many agents have the same hours
-def _near(windows: tuple[Window, ...], day: int) -> tuple[Span, ...]:
+def _spans_near(windows: tuple[Window, ...], day: int) -> tuple[Span, ...]:
     """The merged spans that end within the week from the beginning of `day` in UTC on; none where the first may begin earlier.
 
     What starts more than three local days before is over a day and a half before `day`, and what starts on the eighth after it
     does not open within that week: so nothing that is not looked at touches them.
     """
-    spans = [span for span in merged(_in_order(windows, range(day - 3, day + 8))) if span[1] > day * _DAY]
+    spans = [span for span in merge_spans(_ordered_spans(windows, range(day - 3, day + 8))) if span[1] > day * _DAY]
     if spans and spans[0][0] <= (day - 1) * _DAY:
         return ()
     return tuple(span for span in spans if span[1] < (day + 7) * _DAY)
 
 
 @lru_cache(maxsize=8192)
-def _stretches(zone: ZoneInfo, day: int) -> tuple[tuple[int, int, int], ...]:
+def _offset_periods(zone: ZoneInfo, day: int) -> tuple[tuple[int, int, int], ...]:
     """UTC stretches [begin, end) with one UTC offset each, all in seconds, around what can be local `day` and the day after.
 
     A change that is undone within four days would be overlooked; no zone has had one since 1970.
     """
     begin, end = (day - 1) * _DAY, (day + 3) * _DAY
-    if _offset(zone, begin) == _offset(zone, end):
-        return ((begin, end, _offset(zone, begin)),)
-    changes = [begin, *_changes(zone, begin, end), end]
-    return tuple((start, stop, _offset(zone, start)) for start, stop in pairwise(changes))
+    if _utc_offset(zone, begin) == _utc_offset(zone, end):
+        return ((begin, end, _utc_offset(zone, begin)),)
+    changes = [begin, *_offset_changes(zone, begin, end), end]
+    return tuple((start, stop, _utc_offset(zone, start)) for start, stop in pairwise(changes))
 
 
-def _changes(zone: ZoneInfo, begin: int, end: int) -> Iterator[int]:
+def _offset_changes(zone: ZoneInfo, begin: int, end: int) -> Iterator[int]:
     step = _DAY // 4
     for start in range(begin, end, step):
-        if _offset(zone, start) != _offset(zone, start + step):
-            yield _change(zone, start, start + step)
+        if _utc_offset(zone, start) != _utc_offset(zone, start + step):
+            yield _find_offset_change(zone, start, start + step)
 
 
-def _change(zone: ZoneInfo, before: int, behind: int) -> int:
+def _find_offset_change(zone: ZoneInfo, before: int, behind: int) -> int:
     """The first second with the offset that the zone has at `behind`, by bisection."""
-    offset = _offset(zone, behind)
+    offset = _utc_offset(zone, behind)
     while behind - before > 1:
         middle = (before + behind) // 2
-        before, behind = (before, middle) if _offset(zone, middle) == offset else (middle, behind)
+        before, behind = (before, middle) if _utc_offset(zone, middle) == offset else (middle, behind)
     return behind
 
 
 @lru_cache(maxsize=8192)
-def _offset(zone: ZoneInfo, instant: int) -> int:
+def _utc_offset(zone: ZoneInfo, instant: int) -> int:
     offset = datetime.fromtimestamp(instant, zone).utcoffset()
     assert offset is not None
     return offset.days * _DAY + offset.seconds

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 
-from heartbeat.hours import TWO_YEARS, Open
+from heartbeat.hours import TWO_YEARS, OpenTimes
 
 _SECOND = timedelta(seconds=1)
 _TICK = timedelta.resolution
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class SlotRange:
     """Some slots in a row: the first, the latest and their number, 1 or more."""
 
     first: datetime
@@ -24,7 +24,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Cadence:
+class IntervalSlots:
     """The slots of the grid `anchor + k * interval`, k >= 0: each of its points gives at most one.
 
     A point inside `hours` is a slot. The points of a closed time move to the next opening and give one slot together, `stagger`
@@ -35,117 +35,119 @@ class Cadence:
     anchor: datetime
     interval: timedelta
     stagger: timedelta
-    hours: Open
+    hours: OpenTimes
 
     def next(self, after: datetime) -> datetime | None:
         """The first slot later than `after`; None when no window opens within two years."""
         begin = after + _TICK
         if self.hours.always:
-            return self._grid_from(begin)
-        number = self._index(begin)
-        moved = self._moved(number - 1) if number else None
+            return self._first_point_from(begin)
+        number = self._point_number(begin)
+        moved = self._moved_slot(number - 1) if number else None
         if moved is not None and moved > after:
             return moved
-        point = self._grid_from(begin)
+        point = self._first_point_from(begin)
         return point if point is None or self.hours.open_at(point) else self._first_of_next_opening(point)
 
-    def slots(self, after: datetime, until: datetime) -> Slots | None:
+    def slots(self, after: datetime, until: datetime) -> SlotRange | None:
         """The slots in (after, until]; None when there are none."""
         if self.hours.always:
-            return self._grid(after + _TICK, until + _TICK)
-        return _together(self._by_opening(after, until))
+            return self._grid_points(after + _TICK, until + _TICK)
+        return _combine_ranges(self._slots_by_opening(after, until))
 
-    def closed(self, after: datetime, until: datetime) -> Slots | None:
+    def closed_slots(self, after: datetime, until: datetime) -> SlotRange | None:
         """The points of the grid in (after, until] that give no slot, because it is closed; None when there are none.
 
         Of the points that move to the same opening, the last one is its slot and is not among them.
         """
-        points = None if self.hours.always else self._grid(after + _TICK, until + _TICK)
+        points = None if self.hours.always else self._grid_points(after + _TICK, until + _TICK)
         if points is None or (points.count == 1 and self.hours.open_at(points.first)):
             return None
-        return _together(self._without_slot(after, until))
+        return _combine_ranges(self._points_without_slot(after, until))
 
-    def _by_opening(self, after: datetime, until: datetime) -> Iterator[Slots]:
+    def _slots_by_opening(self, after: datetime, until: datetime) -> Iterator[SlotRange]:
         closed_since: datetime | None = None
         for opens, closes in self.hours.openings(after, until):
-            inside = self._grid(max(opens, after + _TICK), min(closes, until + _TICK))
-            moved = None if inside else self._moved_to(opens, closes, closed_since)
+            inside = self._grid_points(max(opens, after + _TICK), min(closes, until + _TICK))
+            moved = None if inside else self._slot_moved_to(opens, closes, closed_since)
             if moved is not None and after < moved <= until:
-                inside = Slots(moved, moved, 1)
+                inside = SlotRange(moved, moved, 1)
             if inside is not None:
                 yield inside
             closed_since = closes
 
-    def _without_slot(self, after: datetime, until: datetime) -> Iterator[Slots]:
+    def _points_without_slot(self, after: datetime, until: datetime) -> Iterator[SlotRange]:
         begin, end = after + _TICK, until + _TICK
         for opens, closes in self.hours.openings(after, until):
-            closed = self._grid(begin, opens)
-            yield from self._without_last(closed) if closed and self._is_empty(opens, closes) else _some(closed)
+            closed = self._grid_points(begin, opens)
+            yield from self._without_last(closed) if closed and self._has_no_point(opens, closes) else _if_any(closed)
             begin = max(begin, closes)
-        closed = self._grid(begin, end)
+        closed = self._grid_points(begin, end)
         opening = self._opening_after(closed.latest) if closed else None
-        moves = opening is not None and self._is_empty(*opening) and self._index(opening[0]) == self._index(end)
-        yield from self._without_last(closed) if closed and moves else _some(closed)
+        moves = opening is not None and self._has_no_point(*opening) and self._point_number(opening[0]) == self._point_number(end)
+        yield from self._without_last(closed) if closed and moves else _if_any(closed)
 
-    def _without_last(self, points: Slots) -> Iterator[Slots]:
+    def _without_last(self, points: SlotRange) -> Iterator[SlotRange]:
         if points.count > 1:
-            yield Slots(points.first, points.latest - self.interval, points.count - 1)
+            yield SlotRange(points.first, points.latest - self.interval, points.count - 1)
 
-    def _moved_to(self, opens: datetime, closes: datetime, closed_since: datetime | None) -> datetime | None:
+    def _slot_moved_to(self, opens: datetime, closes: datetime, closed_since: datetime | None) -> datetime | None:
         """The slot that an opening gets from the closed time before it; None when it holds a point, or none comes from there.
 
         `closed_since` is when the opening before it ended; None: that is not known.
         """
-        number = self._index(opens)
-        if number == 0 or not self._is_empty(opens, closes):
+        number = self._point_number(opens)
+        if number == 0 or not self._has_no_point(opens, closes):
             return None
         if closed_since is not None:
-            return self._at_opening(opens, closes) if self._index(closed_since) < number else None
-        moved = self._moved(number - 1)
+            return self._slot_at_opening(opens, closes) if self._point_number(closed_since) < number else None
+        moved = self._moved_slot(number - 1)
         return moved if moved is not None and moved >= opens else None
 
-    def _moved(self, number: int) -> datetime | None:
+    def _moved_slot(self, number: int) -> datetime | None:
         """Where a point of the grid that lies in closed time moves; None for one that is open, or gives no slot of its own."""
-        point = self._point(number)
+        point = self._grid_point(number)
         opening = None if self.hours.open_at(point) else self._opening_after(point)
-        return self._at_opening(*opening) if opening and self._is_empty(*opening) else None
+        return self._slot_at_opening(*opening) if opening and self._has_no_point(*opening) else None
 
     def _first_of_next_opening(self, point: datetime) -> datetime | None:
         """The first slot of the opening after a point in closed time."""
         opening = self._opening_after(point)
         if opening is None:
             return None
-        return self._at_opening(*opening) if self._is_empty(*opening) else self._point(self._index(opening[0]))
+        return (
+            self._slot_at_opening(*opening) if self._has_no_point(*opening) else self._grid_point(self._point_number(opening[0]))
+        )
 
     def _opening_after(self, closed: datetime) -> tuple[datetime, datetime] | None:
         return next(self.hours.openings(closed, closed + TWO_YEARS), None)
 
-    def _at_opening(self, opens: datetime, closes: datetime) -> datetime:
+    def _slot_at_opening(self, opens: datetime, closes: datetime) -> datetime:
         return min(opens + self.stagger, closes - _SECOND)
 
-    def _is_empty(self, opens: datetime, closes: datetime) -> bool:
+    def _has_no_point(self, opens: datetime, closes: datetime) -> bool:
         """Whether no point of the grid lies in an opening."""
-        return self._index(opens) == self._index(closes)
+        return self._point_number(opens) == self._point_number(closes)
 
-    def _grid(self, begin: datetime, end: datetime) -> Slots | None:
+    def _grid_points(self, begin: datetime, end: datetime) -> SlotRange | None:
         """The points of the grid in [begin, end)."""
-        first, stop = self._index(begin), self._index(end)
+        first, stop = self._point_number(begin), self._point_number(end)
         if first >= stop:
             return None
-        return Slots(self._point(first), self._point(stop - 1), stop - first)
+        return SlotRange(self._grid_point(first), self._grid_point(stop - 1), stop - first)
 
-    def _grid_from(self, begin: datetime) -> datetime | None:
+    def _first_point_from(self, begin: datetime) -> datetime | None:
         """The first point of the grid at or after `begin`; None beyond the end of the calendar."""
         try:
-            return self._point(self._index(begin))
+            return self._grid_point(self._point_number(begin))
         except OverflowError:
             return None
 
-    def _index(self, instant: datetime) -> int:
+    def _point_number(self, instant: datetime) -> int:
         """The number of the first point at or after `instant`."""
         return max(0, -((self.anchor - instant) // self.interval))
 
-    def _point(self, index: int) -> datetime:
+    def _grid_point(self, index: int) -> datetime:
         return self.anchor + index * self.interval
 
 
@@ -154,7 +156,7 @@ def stable_fraction(name: str) -> float:
     return int.from_bytes(sha256(name.encode()).digest()[:6]) / 2**48
 
 
-def stagger_of(name: str, share: timedelta) -> timedelta:
+def stagger_for(name: str, share: timedelta) -> timedelta:
     """The stagger of a name: whole seconds, rounded up, from none to at most `share`."""
     seconds = math.ceil(stable_fraction(name) * share.total_seconds())
     return timedelta(seconds=min(seconds, share // _SECOND))
@@ -166,14 +168,14 @@ def first_anchor(first_seen: datetime, stagger: timedelta) -> datetime:
     return anchor + timedelta(microseconds=-anchor.microsecond % 1_000_000)
 
 
-def _some(points: Slots | None) -> Iterator[Slots]:
+def _if_any(points: SlotRange | None) -> Iterator[SlotRange]:
     if points is not None:
         yield points
 
 
-def _together(parts: Iterable[Slots]) -> Slots | None:
+def _combine_ranges(parts: Iterable[SlotRange]) -> SlotRange | None:
     first = latest = None
     count = 0
     for part in parts:
         first, latest, count = first or part.first, part.latest, count + part.count
-    return Slots(first, latest, count) if first and latest else None
+    return SlotRange(first, latest, count) if first and latest else None

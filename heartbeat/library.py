@@ -10,25 +10,25 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from heartbeat import verdict
-from heartbeat.checks import Situation, Skip, checklist_of, create_if_wished, first_obstacle
-from heartbeat.decision import Action, Decision, Undecided, parse, question
+from heartbeat.checks import Situation, Skip, create_missing_checklist, first_obstacle, load_checklist
+from heartbeat.decision import Action, Decision, InvalidDecision, decision_prompt, parse_decision
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
-from heartbeat.prompt import Facts, Wake, compose
+from heartbeat.prompt import PromptFacts, PromptWake, compose_prompt
 from heartbeat.runners import Answer, Failure
-from heartbeat.runners.agent_json import read
-from heartbeat.runners.errors import Trouble, one_line
-from heartbeat.runners.redaction import Veil
-from heartbeat.spec import Heartbeat, Match, Missing, Normalize, PythonRunner
+from heartbeat.runners.agent_json import parse_answer
+from heartbeat.runners.errors import CallError, redacted_line
+from heartbeat.runners.redaction import Redactor
+from heartbeat.spec import DedupNormalize, Heartbeat, OkMatch, OnMissing, PythonRunner
 from heartbeat.verdict import Suppression
 
-Said = str | Mapping[str, object] | None
+AgentReturn = str | Mapping[str, object] | None
 """What an agent gives back: its text, None for nothing to say, or `{"text": ...}` (with `"truncated": True` if it was cut) or
 `{"error": ...}`."""
 
-Decided = Decision | Mapping[str, object]
+DecideReturn = Decision | Mapping[str, object]
 
 _NO_TIME = timedelta(0)
-_NO_SECRETS = Veil(())
+_NO_SECRETS = Redactor(())
 _THE_CALLER = PythonRunner("the caller's own", in_process=True)
 
 
@@ -56,12 +56,12 @@ class Beat:
 
 
 def beat(
-    ask: Callable[[str], Said] | None = None,
+    ask: Callable[[str], AgentReturn] | None = None,
     *,
     now: datetime,
     checklist: str | Path,
-    decide: Callable[[str], Decided] | None = None,
-    on_execute: Callable[[str], Said] | None = None,
+    decide: Callable[[str], DecideReturn] | None = None,
+    on_execute: Callable[[str], AgentReturn] | None = None,
     on_notify: Callable[[str], object] | None = None,
     last: Beat | None = None,
     woken_by: str | None = None,
@@ -69,15 +69,15 @@ def beat(
     prompt: str | None = None,
     active_hours: str | Hours = "always",
     timezone: str | ZoneInfo = "UTC",
-    on_missing: Missing = "skip",
+    on_missing: OnMissing = "skip",
     on_empty: Literal["skip", "run"] = "skip",
-    ok_match: Match = "edges",
+    ok_match: OkMatch = "edges",
     ack_max_chars: int = 5,
     strip_reasoning: bool = True,
     show_ok: bool = False,
     show_alerts: bool = True,
     dedup_window: timedelta = timedelta(hours=24),
-    dedup_normalize: Normalize = "text",
+    dedup_normalize: DedupNormalize = "text",
 ) -> Beat:
     """One beat at `now` (aware): the chain of checks, the question, the verdict, and `on_notify(text)` where that says something.
 
@@ -94,11 +94,11 @@ def beat(
         raise ValueError("there is nobody to ask; give ask, or decide and on_execute")
     zone = ZoneInfo(timezone) if isinstance(timezone, str) else timezone
     spec = replace(
-        _plain(checklist),
+        _bare_heartbeat(checklist),
         name=name,
         prompt=prompt,
         zone=zone,
-        hours=_hours(active_hours, zone),
+        hours=_parse_hours(active_hours, zone),
         on_missing=on_missing,
         on_empty=on_empty,
         ok_match=ok_match,
@@ -110,113 +110,113 @@ def beat(
         dedup_normalize=dedup_normalize,
     )
     before = last or Beat(now, "skipped")
-    ended = _beat(spec, _Agent(ask, decide, on_execute), before, now.astimezone(UTC), woken_by)
+    ended = _run_beat(spec, _AgentCallbacks(ask, decide, on_execute), before, now.astimezone(UTC), woken_by)
     if ended.text and on_notify is not None:
         on_notify(ended.text)
     return ended
 
 
 @dataclass(frozen=True, slots=True)
-class _Agent:
-    ask: Callable[[str], Said] | None
-    decide: Callable[[str], Decided] | None
-    on_execute: Callable[[str], Said] | None
+class _AgentCallbacks:
+    ask: Callable[[str], AgentReturn] | None
+    decide: Callable[[str], DecideReturn] | None
+    on_execute: Callable[[str], AgentReturn] | None
 
 
-def _beat(spec: Heartbeat, agent: _Agent, before: Beat, now: datetime, woken_by: str | None) -> Beat:
-    found = checklist_of(spec)
+def _run_beat(spec: Heartbeat, agent: _AgentCallbacks, before: Beat, now: datetime, woken_by: str | None) -> Beat:
+    found = load_checklist(spec)
     obstacle = first_obstacle(Situation(spec, now, woken=woken_by is not None, paused=False, checklist=found))
-    skipped = replace(_carried(before, now), outcome="skipped")
+    skipped = replace(_carry_over(before, now), outcome="skipped")
     if obstacle is not None:
-        return replace(skipped, reason=obstacle, error=create_if_wished(spec, obstacle) or "")
-    wakes = (Wake("manual", "caller", 1, woken_by),) if woken_by is not None else ()
+        return replace(skipped, reason=obstacle, error=create_missing_checklist(spec, obstacle) or "")
+    wakes = (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else ()
     text = "" if isinstance(found, Skip) else found
-    facts = Facts(now, before.asked_at, before.failures, wakes, text)
+    facts = PromptFacts(now, before.asked_at, before.failures, wakes, text)
     try:
-        answer = _answered(spec, agent, facts)
-    except Trouble as trouble:
-        answer = trouble.answer
-    return _judged(spec, before, now, answer)
+        answer = _get_answer(spec, agent, facts)
+    except CallError as error:
+        answer = error.answer
+    return _judge_answer(spec, before, now, answer)
 
 
-def _answered(spec: Heartbeat, agent: _Agent, facts: Facts) -> Answer | None:
+def _get_answer(spec: Heartbeat, agent: _AgentCallbacks, facts: PromptFacts) -> Answer | None:
     """What the agent says; None when it was decided that there is nothing to do."""
     if agent.decide is None:
         assert agent.ask is not None
-        return _said(_called(agent.ask, compose(facts, spec).text))
-    decision = _decision(_called(agent.decide, question(facts, spec).text))
+        return _to_answer(_call_function(agent.ask, compose_prompt(facts, spec).text))
+    decision = _to_decision(_call_function(agent.decide, decision_prompt(facts, spec).text))
     if decision.action is Action.SKIP:
         return None
     if agent.on_execute is not None:
-        return _said(_called(agent.on_execute, decision.tasks))
+        return _to_answer(_call_function(agent.on_execute, decision.tasks))
     assert agent.ask is not None
-    return _said(_called(agent.ask, compose(replace(facts, tasks=decision.tasks), spec).text))
+    return _to_answer(_call_function(agent.ask, compose_prompt(replace(facts, tasks=decision.tasks), spec).text))
 
 
-def _called(function: Callable[[str], Any], text: str) -> Any:
+def _call_function(function: Callable[[str], Any], text: str) -> Any:
     # SystemExit too is the failure of this beat alone; a KeyboardInterrupt is meant for the whole program.
     try:
         return function(text)
     except (Exception, SystemExit) as error:
-        raise Trouble(Failure.EXIT, one_line(f"it raised {type(error).__name__}: {error}", _NO_SECRETS)) from error
+        raise CallError(Failure.EXIT, redacted_line(f"it raised {type(error).__name__}: {error}", _NO_SECRETS)) from error
 
 
-def _said(value: object) -> Answer:
-    answer = read(value, failed=Failure.EXIT, veil=_NO_SECRETS)
+def _to_answer(value: object) -> Answer:
+    answer = parse_answer(value, failed=Failure.EXIT, redactor=_NO_SECRETS)
     if answer.later:
-        raise Trouble(Failure.BAD_ANSWER, "it wants to answer later, but nobody waits; give back its text")
+        raise CallError(Failure.BAD_ANSWER, "it wants to answer later, but nobody waits; give back its text")
     return answer
 
 
-def _decision(value: object) -> Decision:
+def _to_decision(value: object) -> Decision:
     try:
-        return value if isinstance(value, Decision) else parse(value)
-    except Undecided as why:
-        raise Trouble(Failure.BAD_ANSWER, str(why)) from None
+        return value if isinstance(value, Decision) else parse_decision(value)
+    except InvalidDecision as why:
+        raise CallError(Failure.BAD_ANSWER, str(why)) from None
 
 
-def _carried(before: Beat, now: datetime) -> Beat:
+def _carry_over(before: Beat, now: datetime) -> Beat:
     """What one beat hands on to the next, whatever becomes of it."""
     return Beat(now, "ok", asked_at=before.asked_at, failures=before.failures, told=before.told)
 
 
-def _judged(spec: Heartbeat, before: Beat, now: datetime, answer: Answer | None) -> Beat:
-    asked = replace(_carried(before, now), asked_at=now, failures=0)
+def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer | None) -> Beat:
+    asked = replace(_carry_over(before, now), asked_at=now, failures=0)
     if answer is None:
         return replace(asked, suppression=Suppression.DECIDED_SKIP)
     if answer.failure is not None:
         return replace(asked, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
-    said = verdict.said(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
+    said = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
     asked = replace(asked, answer=answer.text, truncated=answer.truncated)
     if answer.truncated and not said.strip():
         error = "the answer was cut at its limit of tokens before it said anything"
         return replace(asked, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
-    judged = verdict.judge(said, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
+    judged = verdict.judge_answer(said, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
     asked = replace(asked, outcome=judged.outcome, suppression=judged.suppression)
     if judged.outcome == "alert" and not spec.show_alerts:
         return replace(asked, suppression=Suppression.NOT_SHOWN)
     if judged.outcome == "ok" and not spec.show_ok:
         return asked
-    text = verdict.with_note(judged.text or verdict.TOKEN, truncated=answer.truncated)
-    return _told(spec, replace(asked, suppression=None), text)
+    text = verdict.with_cut_note(judged.text or verdict.OK_TOKEN, truncated=answer.truncated)
+    return _skip_duplicate(spec, replace(asked, suppression=None), text)
 
 
-def _told(spec: Heartbeat, asked: Beat, text: str) -> Beat:
+def _skip_duplicate(spec: Heartbeat, asked: Beat, text: str) -> Beat:
     """The beat with its text, unless that was told within the window, which counts from the first time."""
     fresh = tuple((digest, first) for digest, first in asked.told if asked.at - first < spec.dedup_window)
-    digest = verdict.digest(text, spec.dedup_normalize)
+    digest = verdict.message_digest(text, spec.dedup_normalize)
     if digest in dict(fresh):
         return replace(asked, suppression=Suppression.DUPLICATE, told=fresh)
     return replace(asked, text=text, told=(*fresh, (digest, asked.at)))
 
 
-def _hours(given: str | Hours, zone: ZoneInfo) -> Hours:
+def _parse_hours(given: str | Hours, zone: ZoneInfo) -> Hours:
     if isinstance(given, Hours):
         return given
     return Hours() if given == "always" else Hours((window(*parse_span(given), EVERY_DAY, zone),))
 
 
-def _plain(checklist: str | Path) -> Heartbeat:
+def _bare_heartbeat(checklist: str | Path) -> Heartbeat:
     """A heartbeat of nothing but a checklist; what the daemon alone heeds is empty."""
     return Heartbeat(
         name="agent",

@@ -16,7 +16,7 @@ _PRIORITIES = {"high": HIGH, "medium": NORMAL, "low": LOW}
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class ListLine:
     """A line of a list, taken apart.
 
     `lead` is the bullet with the blanks before and behind it, `box` the checkbox as written or nothing, `text` the rest. The
@@ -32,47 +32,47 @@ class Marked:
     paused: bool = False
 
     @property
-    def plain(self) -> str:
+    def without_marks(self) -> str:
         """The line without its marks."""
         return f"{self.lead}{self.box} {self.text}".rstrip() if self.box else f"{self.lead}{self.text}".rstrip()
 
 
 @lru_cache(maxsize=512)
-def read(line: str) -> Marked | None:
+def parse_list_line(line: str) -> ListLine | None:
     """The line taken apart; None when it is no line of a list. Marks stand before or behind a checkbox; the last one of a kind
     counts, and from the first brackets on that are no mark all is text."""
     bullet = _BULLET.match(line)
     if bullet is None:
         return None
-    found = Marked(bullet[0], len(bullet[1].expandtabs(4)))
+    found = ListLine(bullet[0], len(bullet[1].expandtabs(4)))
     at = bullet.end()
-    while (brackets := _BRACKETS.match(line, at)) and (more := _with(found, brackets[1])):
+    while (brackets := _BRACKETS.match(line, at)) and (more := _add_brackets(found, brackets[1])):
         found, at = more, brackets.end()
     return replace(found, text=line[at:].strip())
 
 
-def unread(line: str) -> str | None:
+def unreadable_mark(line: str) -> str | None:
     """What stands in the place of a mark, means one and cannot be read, as `[every 30]` without a unit; None if nothing does."""
-    marked = read(line)
+    marked = parse_list_line(line)
     brackets = _BRACKETS.match(marked.text) if marked else None
     if brackets is None:
         return None
     words = [word.strip().lower() for word in brackets[1].split("|")]
-    means_a_mark = words[0].startswith("every ") or (len(words) > 1 and any(_marks(Marked("", 0), word) for word in words))
+    means_a_mark = words[0].startswith("every ") or (len(words) > 1 and any(_add_mark(ListLine("", 0), word) for word in words))
     return f"[{brackets[1]}]" if means_a_mark else None
 
 
-def _with(found: Marked, words: str) -> Marked | None:
+def _add_brackets(found: ListLine, words: str) -> ListLine | None:
     """What a pair of brackets adds; several marks in one are parted by `|`. None when one of them is neither a box nor a mark."""
     if words.strip().lower() in ("", "x"):
         return None if found.box else replace(found, box=f"[{words.strip().lower() or ' '}]")
-    with_all: Marked | None = found
+    with_all: ListLine | None = found
     for word in words.split("|"):
-        with_all = with_all and _marks(with_all, word.strip().lower())
+        with_all = with_all and _add_mark(with_all, word.strip().lower())
     return with_all
 
 
-def _marks(found: Marked, word: str) -> Marked | None:
+def _add_mark(found: ListLine, word: str) -> ListLine | None:
     """What one mark adds; None for a word that is none. `medium`, `active` and `completed` are those of ZeroClaw."""
     if word in _PRIORITIES:
         return replace(found, priority=_PRIORITIES[word])
@@ -80,11 +80,11 @@ def _marks(found: Marked, word: str) -> Marked | None:
         return replace(found, paused=word == "paused")
     if word == "completed":
         return replace(found, box="[x]")
-    every = _every(word)
+    every = _parse_every(word)
     return replace(found, every=every) if every else None
 
 
-def _every(word: str) -> timedelta | None:
+def _parse_every(word: str) -> timedelta | None:
     """A length of time above zero, written as in the config: 90s, 30m, 1h30m, 2d."""
     parts = _EVERY.fullmatch(word)
     if parts is None:

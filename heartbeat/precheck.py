@@ -7,59 +7,59 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from heartbeat.runners import Ended, Start
+from heartbeat.runners import ProcessResult, StartProcess
 from heartbeat.spec import Heartbeat, Precheck
 
-KEEP = 64 * 1024  # bytes of output that are read; what is longer is never taken for the same as before
-MAX_OUTPUT = 16 * 1024  # characters of it that go into the prompt
+MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; what is longer is never taken for the same as before
+MAX_PROMPT_OUTPUT = 16 * 1024  # characters of it that go into the prompt
 MAX_ERROR = 2000
 NO_WORK = "NO_WORK"
 NOT_FOUND = 127  # the exit code of a shell that found no such program
 
 
-class Found(StrEnum):
+class PrecheckStatus(StrEnum):
     """What a precheck says: there is work, there is none, nothing has changed, it could not say, or it was not let finish."""
 
     WORK = "work"
     NOTHING = "nothing"
     UNCHANGED = "unchanged"
     FAILED = "failed"
-    CUT = "cut"
+    INTERRUPTED = "cut"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class PrecheckResult:
     """How a precheck ended. `digest` names its output, None where the next one is not to be compared with it."""
 
-    found: Found
+    status: PrecheckStatus
     exit_code: int | None = None
     output: str = ""
     error: str = ""
     digest: str | None = None
 
 
-async def look(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: Start) -> Checked:
+async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
     """Run the precheck in the workspace and read what it says; `last` is the digest of the output that was last dealt with.
 
     It gets PATH, HOME, LANG and HEARTBEATD_AGENT, and nothing on its standard input.
     """
     argv = ("/bin/sh", "-c", precheck.command)
     env = {"HEARTBEATD_AGENT": heartbeat.name}
-    ended = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=KEEP, timeout=precheck.timeout)
+    ended = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=MAX_OUTPUT_BYTES, timeout=precheck.timeout)
     output = ended.output.decode(errors="replace").replace("\0", "")
     if ended.ended_by not in (None, "timeout"):
-        return Checked(Found.CUT, ended.exit_code, output, "was cut short")
-    error = _error(heartbeat, precheck, ended)
+        return PrecheckResult(PrecheckStatus.INTERRUPTED, ended.exit_code, output, "was cut short")
+    error = _describe_failure(heartbeat, precheck, ended)
     if error is not None:
-        return Checked(Found.FAILED, ended.exit_code, output, error)
-    if _says_no(output):
-        return Checked(Found.NOTHING, 0, output)
+        return PrecheckResult(PrecheckStatus.FAILED, ended.exit_code, output, error)
+    if _says_no_work(output):
+        return PrecheckResult(PrecheckStatus.NOTHING, 0, output)
     digest = None if ended.truncated else sha256(precheck.command.encode(errors="replace") + b"\0" + ended.output).hexdigest()
     same = digest is not None and digest == last
-    return Checked(Found.UNCHANGED if same else Found.WORK, 0, output, digest=digest)
+    return PrecheckResult(PrecheckStatus.UNCHANGED if same else PrecheckStatus.WORK, 0, output, digest=digest)
 
 
-def _error(heartbeat: Heartbeat, precheck: Precheck, ended: Ended) -> str | None:
+def _describe_failure(heartbeat: Heartbeat, precheck: Precheck, ended: ProcessResult) -> str | None:
     """What went wrong, with the end of what the command said about it; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
     if ended.exit_code == NOT_FOUND:
@@ -70,13 +70,13 @@ def _error(heartbeat: Heartbeat, precheck: Precheck, ended: Ended) -> str | None
     return f"{what}: {said[-MAX_ERROR:]}" if what and said else what
 
 
-def _says_no(output: str) -> bool:
+def _says_no_work(output: str) -> bool:
     """Whether the output is NO_WORK, or its JSON, whole or the last line, says that the agent is not to be woken."""
     said = output.strip()
-    return said == NO_WORK or any(_is_no(text) for text in {said, said[said.rfind("\n") + 1 :]})
+    return said == NO_WORK or any(_is_wake_agent_false(text) for text in {said, said[said.rfind("\n") + 1 :]})
 
 
-def _is_no(text: str) -> bool:
+def _is_wake_agent_false(text: str) -> bool:
     if not text.startswith("{"):
         return False
     try:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from heartbeat.calendars import ALL_DAYS, Days
+from heartbeat.calendars import ALL_DAYS, AllowedDays
 from heartbeat.hours import Hours
 
-Missing = Literal["skip", "create", "run"]
-Match = Literal["edges", "anywhere", "exact"]
-Normalize = Literal["text", "numbers"]
-Speech = Literal["anthropic", "openai"]
+OnMissing = Literal["skip", "create", "run"]
+OkMatch = Literal["edges", "anywhere", "exact"]
+DedupNormalize = Literal["text", "numbers"]
+ProviderKind = Literal["anthropic", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Provider:
     """
 
     name: str
-    kind: Speech
+    kind: ProviderKind
     api_key: object | None
     base_url: object | None
 
@@ -122,18 +122,18 @@ class Heartbeat:
     model: str | None
     prompt: str | None
     checklist: str
-    on_missing: Missing
+    on_missing: OnMissing
     on_empty: Literal["skip", "run"]
     context: tuple[str, ...]
     light_context: bool
     retries: int
     timeout: timedelta
-    ok_match: Match
+    ok_match: OkMatch
     ack_max_chars: int
     show_ok: bool
     show_alerts: bool
     dedup_window: timedelta
-    dedup_normalize: Normalize
+    dedup_normalize: DedupNormalize
     deliver: tuple[str, ...]
     decide: Decide | None = None
     session_keep: int = 0
@@ -145,7 +145,7 @@ class Heartbeat:
     on_failure_after: int = 0
     on_failure_remind: timedelta = timedelta(0)
     on_failure_deliver: tuple[str, ...] = ()
-    calendars: Days = ALL_DAYS
+    calendars: AllowedDays = ALL_DAYS
     async_timeout: timedelta = timedelta(hours=1)
     strip_reasoning: bool = True
 

@@ -41,7 +41,7 @@ async def in_daemon_thread(function: Callable[..., T], *args: object) -> T:
     return result  # type: ignore[return-value]  # None only where the function returned it
 
 
-async def wait_to_the_end(work: asyncio.Future[T]) -> T:
+async def finish_despite_cancellation(work: asyncio.Future[T]) -> T:
     """Wait for `work` even if this task is cancelled meanwhile; the cancellation is dropped.
 
     For what goes on whether or not somebody waits (a child that is being ended, a callable in a thread), and whose lock must

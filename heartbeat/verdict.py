@@ -10,13 +10,13 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Literal
 
-from heartbeat.spec import Match, Normalize
+from heartbeat.spec import DedupNormalize, OkMatch
 
-TOKEN = "HEARTBEAT_OK"  # noqa: S105 - the word an agent says when all is well, no secret
+OK_TOKEN = "HEARTBEAT_OK"  # noqa: S105 - the word an agent says when all is well, no secret
 
-CUT_SHORT = "(This answer was cut short: it had reached its token limit.)"
+CUT_NOTE = "(This answer was cut short: it had reached its token limit.)"
 
-_ALARMS = frozenset({"ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"})
+_ALARM_WORDS = frozenset({"ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"})
 
 
 class Suppression(StrEnum):
@@ -39,7 +39,7 @@ class Verdict:
     text: str
 
 
-class _Kind(Enum):
+class _PieceKind(Enum):
     TOKEN = auto()
     BLANK = auto()  # also what cannot be seen: control characters, terminal escapes, zero-width and direction marks
     BREAK = auto()  # blanks with a line break among them
@@ -55,7 +55,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    kind: _Kind
+    kind: _PieceKind
     text: str
 
 
@@ -87,20 +87,20 @@ _PIECES = re.compile(
 )
 
 # What may stand around the token where the whole answer is nothing else: fences, the marks of quoted lines, code marks, quotes.
-_FENCE = rf"^[ \t]*(?:`{{3,}}|~{{3,}})[ \t]*(?!{TOKEN})[a-z]*[ \t]*$"
+_FENCE = rf"^[ \t]*(?:`{{3,}}|~{{3,}})[ \t]*(?!{OK_TOKEN})[a-z]*[ \t]*$"
 _QUOTES = re.compile(
     rf"{_FENCE}|^[ \t]*>+|[`\"'´“”„‟‘’‚«»‹›「」『』]|&(?:quot|apos|\#39);|</?(?:code|pre|kbd|samp|tt|q|blockquote)\b[^<>]*>",
     re.MULTILINE,
 )
 
-_BLANK = frozenset({_Kind.BLANK, _Kind.BREAK})
-_EDGE = _BLANK | {_Kind.TOKEN, _Kind.WRAP, _Kind.MARK, _Kind.STOP, _Kind.LINK, _Kind.OPEN}
+_BLANK = frozenset({_PieceKind.BLANK, _PieceKind.BREAK})
+_EDGE = _BLANK | {_PieceKind.TOKEN, _PieceKind.WRAP, _PieceKind.MARK, _PieceKind.STOP, _PieceKind.LINK, _PieceKind.OPEN}
 
 
 _REASONING = re.compile(r"[\s\ufeff]*<(think|thinking)>", re.IGNORECASE)
 
 
-def said(answer: str, *, strip_reasoning: bool, truncated: bool) -> str:
+def without_reasoning(answer: str, *, strip_reasoning: bool, truncated: bool) -> str:
     """What an answer says: with `strip_reasoning` without the `<think>...</think>` (or `<thinking>`) blocks that it begins with.
 
     A block that is never closed is part of the answer, for nobody knows where it was to end; but where the answer was cut
@@ -117,12 +117,12 @@ def said(answer: str, *, strip_reasoning: bool, truncated: bool) -> str:
     return rest
 
 
-def with_note(text: str, *, truncated: bool) -> str:
+def with_cut_note(text: str, *, truncated: bool) -> str:
     """A text as it is delivered; that of an answer that was cut says so in its last line."""
-    return f"{text.rstrip()}\n\n{CUT_SHORT}" if truncated else text
+    return f"{text.rstrip()}\n\n{CUT_NOTE}" if truncated else text
 
 
-def judge(answer: str, ok_match: Match, ack_max_chars: int) -> Verdict:
+def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
     """Whether an answer is quiet (`ok`) or says something (`alert`).
 
     `edges`: the quiet token is taken from both edges; what is left is quiet up to `ack_max_chars` code points. A token in
@@ -130,44 +130,44 @@ def judge(answer: str, ok_match: Match, ack_max_chars: int) -> Verdict:
     place silences all. `exact`: only the token alone is quiet. An answer whose first word is ALERT, ERROR, FAIL, FAILED or
     FAILURE in capitals is an alert in any case.
     """
-    pieces = list(_pieces(answer))
+    pieces = list(_split_pieces(answer))
     if all(piece.kind in _BLANK for piece in pieces):
         return Verdict("ok", Suppression.EMPTY, "")
     if ok_match == "exact":
-        return _quiet() if answer.strip() == TOKEN else _alert(pieces)
-    if _is_token_alone(pieces) or _is_token_alone(_unquoted(answer)):
-        return _quiet()
-    head, tail = _edge(pieces), _edge(pieces[::-1])
-    rest = _between(pieces, head, tail)
+        return _quiet_verdict() if answer.strip() == OK_TOKEN else _alert_verdict(pieces)
+    if _is_token_alone(pieces) or _is_token_alone(_pieces_without_quotes(answer)):
+        return _quiet_verdict()
+    head, tail = _token_edge_length(pieces), _token_edge_length(pieces[::-1])
+    rest = _pieces_between_edges(pieces, head, tail)
     if _raises_alarm(pieces):
-        return _alert(rest)
+        return _alert_verdict(rest)
     if ok_match == "anywhere" and _has_token(pieces):
-        return _quiet()
-    if (head or tail) and _size(rest) <= ack_max_chars:
-        return Verdict("ok", Suppression.SHORT_REMAINDER, _text(rest))
-    return _alert(rest)
+        return _quiet_verdict()
+    if (head or tail) and _text_length(rest) <= ack_max_chars:
+        return Verdict("ok", Suppression.SHORT_REMAINDER, _join_text(rest))
+    return _alert_verdict(rest)
 
 
-def normalise(text: str, how: Normalize) -> str:
+def normalise_text(text: str, how: DedupNormalize) -> str:
     """The text as it is compared: stripped, case-folded, white space collapsed; `numbers`: each run of digits as one 0."""
     plain = " ".join(text.split()).casefold()
     return re.sub(r"\d+", "0", plain) if how == "numbers" else plain
 
 
-def digest(text: str, how: Normalize) -> str:
+def message_digest(text: str, how: DedupNormalize) -> str:
     """SHA-256 over the normalised text, hex: equal for what counts as the same message."""
-    return sha256(normalise(text, how).encode(errors="surrogatepass")).hexdigest()
+    return sha256(normalise_text(text, how).encode(errors="surrogatepass")).hexdigest()
 
 
-def _pieces(text: str) -> Iterator[_Piece]:
+def _split_pieces(text: str) -> Iterator[_Piece]:
     for match in _PIECES.finditer(text):
         assert match.lastgroup is not None
-        yield _Piece(_Kind[match.lastgroup], match[0])
+        yield _Piece(_PieceKind[match.lastgroup], match[0])
 
 
-def _unquoted(answer: str) -> list[_Piece]:
+def _pieces_without_quotes(answer: str) -> list[_Piece]:
     """The pieces of the answer without quotes and code marks; a blank takes the place of each, so that no word grows together."""
-    return list(_pieces(_QUOTES.sub(" ", answer))) if "_OK" in answer else []
+    return list(_split_pieces(_QUOTES.sub(" ", answer))) if "_OK" in answer else []
 
 
 def _is_token_alone(pieces: Sequence[_Piece]) -> bool:
@@ -175,72 +175,74 @@ def _is_token_alone(pieces: Sequence[_Piece]) -> bool:
 
 
 def _has_token(pieces: Sequence[_Piece]) -> bool:
-    return any(piece.kind is _Kind.TOKEN or (piece.kind is _Kind.QUOTED and re.search(_TOKEN, piece.text)) for piece in pieces)
+    return any(
+        piece.kind is _PieceKind.TOKEN or (piece.kind is _PieceKind.QUOTED and re.search(_TOKEN, piece.text)) for piece in pieces
+    )
 
 
-def _edge(pieces: Sequence[_Piece]) -> int:
+def _token_edge_length(pieces: Sequence[_Piece]) -> int:
     """How many pieces from the front on belong to the tokens that stand at this edge, up to the last of them."""
     edge = list(takewhile(lambda piece: piece.kind in _EDGE, pieces))
-    return max((place for place, piece in enumerate(edge, 1) if piece.kind is _Kind.TOKEN), default=0)
+    return max((place for place, piece in enumerate(edge, 1) if piece.kind is _PieceKind.TOKEN), default=0)
 
 
-def _between(pieces: Sequence[_Piece], head: int, tail: int) -> Sequence[_Piece]:
+def _pieces_between_edges(pieces: Sequence[_Piece], head: int, tail: int) -> Sequence[_Piece]:
     """What is left without the tokens at the edges and what belongs to them."""
-    front = len(pieces) - len(_after(pieces[head:])) if head else 0
-    back = len(_before(pieces[front : len(pieces) - tail])) + front if tail else len(pieces)
-    rest = _trim(pieces[front:back])
+    front = len(pieces) - len(_drop_after_token(pieces[head:])) if head else 0
+    back = len(_drop_before_token(pieces[front : len(pieces) - tail])) + front if tail else len(pieces)
+    rest = _trim_blanks(pieces[front:back])
     if not tail and _opens_wrapping(pieces[:front]):
-        rest = _drop(rest[::-1], {_Kind.WRAP})[::-1]
+        rest = _drop_leading(rest[::-1], {_PieceKind.WRAP})[::-1]
     if not head and _opens_wrapping(pieces[back:]):
-        rest = _drop(rest, {_Kind.WRAP})
+        rest = _drop_leading(rest, {_PieceKind.WRAP})
     return rest
 
 
 def _opens_wrapping(taken: Sequence[_Piece]) -> bool:
     """Whether wrapping around the whole answer went at this edge alone, so that its other half must go too."""
-    return sum(piece.kind is _Kind.WRAP for piece in taken) % 2 == 1
+    return sum(piece.kind is _PieceKind.WRAP for piece in taken) % 2 == 1
 
 
-def _after(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
+def _drop_after_token(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
     """Without the wrapping and the punctuation that close the token in front."""
-    pieces = _drop(pieces, {_Kind.WRAP})
-    return _drop(pieces, {_Kind.BLANK, _Kind.STOP, _Kind.LINK})
+    pieces = _drop_leading(pieces, {_PieceKind.WRAP})
+    return _drop_leading(pieces, {_PieceKind.BLANK, _PieceKind.STOP, _PieceKind.LINK})
 
 
-def _before(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
+def _drop_before_token(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
     """Without the wrapping and the punctuation that lead over to the token behind; a full stop belongs to what it ends."""
-    pieces = _drop(pieces[::-1], {_Kind.WRAP, _Kind.MARK})
-    return _drop(pieces, {_Kind.BLANK, _Kind.LINK, _Kind.OPEN})[::-1]
+    pieces = _drop_leading(pieces[::-1], {_PieceKind.WRAP, _PieceKind.MARK})
+    return _drop_leading(pieces, {_PieceKind.BLANK, _PieceKind.LINK, _PieceKind.OPEN})[::-1]
 
 
-def _drop(pieces: Sequence[_Piece], kinds: set[_Kind] | frozenset[_Kind]) -> Sequence[_Piece]:
+def _drop_leading(pieces: Sequence[_Piece], kinds: set[_PieceKind] | frozenset[_PieceKind]) -> Sequence[_Piece]:
     start = next((place for place, piece in enumerate(pieces) if piece.kind not in kinds), len(pieces))
     return pieces[start:]
 
 
-def _trim(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    return _drop(_drop(pieces, _BLANK)[::-1], _BLANK)[::-1]
+def _trim_blanks(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
+    return _drop_leading(_drop_leading(pieces, _BLANK)[::-1], _BLANK)[::-1]
 
 
-def _size(pieces: Sequence[_Piece]) -> int:
+def _text_length(pieces: Sequence[_Piece]) -> int:
     """The code points inside the wrapping."""
-    wrapping = _BLANK | {_Kind.WRAP, _Kind.MARK}
-    return len(_text(_drop(_drop(pieces, wrapping)[::-1], wrapping)[::-1]))
+    wrapping = _BLANK | {_PieceKind.WRAP, _PieceKind.MARK}
+    return len(_join_text(_drop_leading(_drop_leading(pieces, wrapping)[::-1], wrapping)[::-1]))
 
 
 def _raises_alarm(pieces: Sequence[_Piece]) -> bool:
     """Whether the first word, apart from the token, is an alarm."""
-    words = (piece.text for piece in pieces if piece.kind is _Kind.WORD or piece.text.isalnum())
-    return next(words, "") in _ALARMS
+    words = (piece.text for piece in pieces if piece.kind is _PieceKind.WORD or piece.text.isalnum())
+    return next(words, "") in _ALARM_WORDS
 
 
-def _text(pieces: Sequence[_Piece]) -> str:
+def _join_text(pieces: Sequence[_Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
-def _quiet() -> Verdict:
+def _quiet_verdict() -> Verdict:
     return Verdict("ok", Suppression.HEARTBEAT_OK, "")
 
 
-def _alert(pieces: Sequence[_Piece]) -> Verdict:
-    return Verdict("alert", None, _text(_trim(pieces)))
+def _alert_verdict(pieces: Sequence[_Piece]) -> Verdict:
+    return Verdict("alert", None, _join_text(_trim_blanks(pieces)))

@@ -275,7 +275,7 @@ def warm_runners(settings: Settings) -> None:
     """Import what the runners of these settings need, so that no run's time goes into that."""
     beats = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
     deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
-    runners.warm([*beats, *deciding, *(agent.runner for agent in settings.asked.values())])
+    runners.import_libraries([*beats, *deciding, *(agent.runner for agent in settings.asked.values())])
 
 
 def _load(path: Path, environ: Mapping[str, str]) -> Loaded:

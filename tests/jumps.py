@@ -164,7 +164,7 @@ class Jumps:
 
     def _check_schedules(self) -> None:
         for name, text in SCHEDULES.items():
-            rule = job_schedules.parse(text, BERLIN)
+            rule = job_schedules.parse_schedule(text, BERLIN)
             covered: Counter[datetime] = Counter()
             for row in self._rows(name):
                 covered.update(_named(rule, _moment(row["slot"]), row["slots"]))
@@ -198,7 +198,7 @@ def _points(first: datetime, interval: timedelta, after: datetime, until: dateti
     return max(0, (until - first) // interval - max((after - first) // interval, -1))
 
 
-def _named(rule: job_schedules.Schedule, first: datetime, count: int) -> Iterator[datetime]:
+def _named(rule: job_schedules.CronSchedule, first: datetime, count: int) -> Iterator[datetime]:
     """The times that a row of a schedule stands for: in a row, from the first one on."""
     instant = first - MILLISECOND
     for _ in range(count):
@@ -206,7 +206,7 @@ def _named(rule: job_schedules.Schedule, first: datetime, count: int) -> Iterato
         yield instant
 
 
-def _next(rule: job_schedules.Schedule, after: datetime) -> datetime:
+def _next(rule: job_schedules.CronSchedule, after: datetime) -> datetime:
     found = rule.next(after)
     assert found is not None
     return found

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import at
 
-from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar, parse_dates, read
-from heartbeat.schedule_slots import Several
+from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar, parse_dates, read_days
+from heartbeat.schedule_slots import AnySlotRange
 from scheduler.model import schedule, trigger_times
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -23,7 +23,7 @@ DAY = timedelta(days=1)
 
 
 def dates(*texts: str) -> Calendar:
-    return calendar(tuple(parse_dates(text) for text in texts))
+    return make_calendar(tuple(parse_dates(text) for text in texts))
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_dates_that_touch_or_overlap_are_one_stretch(texts: list[str], written: 
 )
 def test_a_calendar_holds_both_ends_of_a_range_and_its_weekdays(day: str, held: bool) -> None:
     holidays = dates("2026-12-24..2026-12-31", "2025-01-01") | WEEKEND
-    assert holidays.holds(date.fromisoformat(day)) is held
+    assert holidays.contains(date.fromisoformat(day)) is held
 
 
 def test_without_calendars_every_day_is_left() -> None:
     assert ALL_DAYS.always
-    assert Days(BERLIN, NO_DAY).always
-    assert not Days(BERLIN, only=NO_DAY).always
-    assert not Days(BERLIN, WEEKEND).always
+    assert AllowedDays(BERLIN, EMPTY_CALENDAR).always
+    assert not AllowedDays(BERLIN, only=EMPTY_CALENDAR).always
+    assert not AllowedDays(BERLIN, WEEKEND).always
 
 
 # Berlin's clocks go ahead on 29 March 2026; Santiago's on 6 September 2026 at midnight, so that Sunday begins at 01:00.
@@ -69,31 +69,31 @@ def test_without_calendars_every_day_is_left() -> None:
     ],
 )
 def test_a_day_is_that_of_its_zone_whatever_its_length(zone: str, day: str, opens: str, closes: str) -> None:
-    only = Days(ZoneInfo(zone), only=dates(day))
+    only = AllowedDays(ZoneInfo(zone), only=dates(day))
     assert list(only.openings(at(opens) - 5 * DAY, at(closes) + 5 * DAY)) == [(at(opens), at(closes))]
     assert (only.open_at(at(opens)), only.open_at(at(closes))) == (True, False)
-    assert only.closes(at(opens)) == at(closes)
-    assert Days(ZoneInfo(zone), skip=dates(day)).closes(at(opens) - DAY) == at(opens)
+    assert only.next_closing(at(opens)) == at(closes)
+    assert AllowedDays(ZoneInfo(zone), skip=dates(day)).next_closing(at(opens) - DAY) == at(opens)
 
 
 def test_a_date_that_the_clock_left_out_has_no_time() -> None:
-    apia = Days(ZoneInfo("Pacific/Apia"), only=dates("2011-12-30"))
+    apia = AllowedDays(ZoneInfo("Pacific/Apia"), only=dates("2011-12-30"))
     assert list(apia.openings(at("2011-12-20 00:00"), at("2012-01-10 00:00"))) == []
 
 
 def test_what_never_closes_within_two_years_is_said_to_never_close() -> None:
-    assert Days(BERLIN, dates("2030-01-01")).closes(at("2026-03-02 12:00")) is None
-    assert ALL_DAYS.closes(at("2026-03-02 12:00")) is None
+    assert AllowedDays(BERLIN, dates("2030-01-01")).next_closing(at("2026-03-02 12:00")) is None
+    assert ALL_DAYS.next_closing(at("2026-03-02 12:00")) is None
 
 
 SOME_DAY = st.dates(date(2026, 3, 20), date(2026, 4, 10))
 CALENDARS = st.builds(
-    lambda days, weekdays: calendar(tuple((day, day) for day in days), weekdays),
+    lambda days, weekdays: make_calendar(tuple((day, day) for day in days), weekdays),
     st.lists(SOME_DAY, max_size=6),
     st.frozensets(st.integers(0, 6), max_size=3),
 )
 ALL_SORTS = st.builds(
-    Days,
+    AllowedDays,
     st.sampled_from([ZoneInfo("UTC"), BERLIN, ZoneInfo("Pacific/Apia"), ZoneInfo("America/St_Johns")]),
     CALENDARS,
     st.none() | CALENDARS,
@@ -101,7 +101,7 @@ ALL_SORTS = st.builds(
 
 
 @given(ALL_SORTS, st.integers(0, 500), st.integers(0, 500))
-def test_openings_and_the_question_at_an_instant_agree(days: Days, first: int, length: int) -> None:
+def test_openings_and_the_question_at_an_instant_agree(days: AllowedDays, first: int, length: int) -> None:
     after = datetime(2026, 3, 20, tzinfo=UTC) + timedelta(hours=first)
     until = after + timedelta(hours=length)
     spans = [(after, after + DAY)] if days.always else list(days.openings(after, until))
@@ -114,8 +114,8 @@ def test_openings_and_the_question_at_an_instant_agree(days: Days, first: int, l
 
 
 @given(ALL_SORTS)
-def test_a_key_is_read_as_the_days_it_was_written_for(days: Days) -> None:
-    assert read(days.key()) == days
+def test_a_key_is_read_as_the_days_it_was_written_for(days: AllowedDays) -> None:
+    assert read_days(days.key()) == days
 
 
 HOURS = [[480, 1320, [0, 1, 2, 3, 4, 5, 6], "Europe/Berlin"]]
@@ -129,14 +129,14 @@ PACES = st.sampled_from([
 ANCHOR = at("2026-03-20 02:07")
 
 
-def count(slots: Several | None) -> int:
+def count(slots: AnySlotRange | None) -> int:
     return slots.count if slots else 0
 
 
 # Berlin's clocks go ahead on 29 March 2026.
 @given(PACES, ALL_SORTS, st.integers(0, 20_000), st.integers(0, 5000), st.integers(0, 5000))
 def test_every_slot_of_a_pace_is_open_or_closed_by_its_days_or_its_hours(
-    said: dict[str, Any], days: Days, first: int, length: int, more: int
+    said: dict[str, Any], days: AllowedDays, first: int, length: int, more: int
 ) -> None:
     plain, pace = (schedule.pace(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
     after = at("2026-03-20 00:00") + timedelta(minutes=first)

@@ -15,7 +15,7 @@ from threading import Event, Thread
 
 import pytest
 
-from heartbeat.checklist import MAX_BYTES, Refusal, create, has_work, read, tasks, template
+from heartbeat.checklist import MAX_BYTES, FileProblem, checklist_template, create_checklist, has_work, open_tasks, read_file
 
 
 @pytest.fixture
@@ -28,65 +28,65 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_file_is_read_as_it_stands(root: Path) -> None:
     (root / "HEARTBEAT.md").write_bytes(b"\xef\xbb\xbf# Heute\r\n- gr\xc3\xbcn\n")
-    assert read(root, "HEARTBEAT.md") == "# Heute\r\n- grün\n"
+    assert read_file(root, "HEARTBEAT.md") == "# Heute\r\n- grün\n"
 
 
 def test_a_file_in_a_folder_of_the_workspace_is_read(root: Path) -> None:
     (root / "notes" / "deep").mkdir(parents=True)
     (root / "notes" / "deep" / "MEMORY.md").write_text("x")
-    assert read(root, "notes/deep/MEMORY.md") == "x"
+    assert read_file(root, "notes/deep/MEMORY.md") == "x"
 
 
 def test_bytes_that_are_not_utf_8_are_replaced(root: Path) -> None:
     (root / "HEARTBEAT.md").write_bytes(b"- gr\xfcn")
-    assert read(root, "HEARTBEAT.md") == "- gr\ufffdn"
+    assert read_file(root, "HEARTBEAT.md") == "- gr\ufffdn"
 
 
 def test_an_empty_file_is_read_as_empty(root: Path) -> None:
     (root / "HEARTBEAT.md").touch()
-    assert read(root, "HEARTBEAT.md") == ""
+    assert read_file(root, "HEARTBEAT.md") == ""
 
 
 @pytest.mark.parametrize("name", ["HEARTBEAT.md", "notes/HEARTBEAT.md"])
 def test_what_is_not_there_is_missing(root: Path, name: str) -> None:
-    assert read(root, name) is Refusal.MISSING
-    assert read(root / "nowhere", name) is Refusal.MISSING
+    assert read_file(root, name) is FileProblem.MISSING
+    assert read_file(root / "nowhere", name) is FileProblem.MISSING
 
 
 def test_64_kib_are_read_and_one_byte_more_is_too_large(root: Path) -> None:
     (root / "HEARTBEAT.md").write_bytes(b"x" * MAX_BYTES)
-    assert read(root, "HEARTBEAT.md") == "x" * MAX_BYTES
+    assert read_file(root, "HEARTBEAT.md") == "x" * MAX_BYTES
     (root / "HEARTBEAT.md").write_bytes(b"x" * (MAX_BYTES + 1))
-    assert read(root, "HEARTBEAT.md") is Refusal.TOO_LARGE
+    assert read_file(root, "HEARTBEAT.md") is FileProblem.TOO_LARGE
 
 
 @pytest.mark.parametrize("name", ["../secret", "notes/../../secret", "/etc/hostname", "", ".", "HEARTBEAT.md\0", "x" * 5000])
 def test_a_name_that_does_not_lie_inside_is_unreadable(root: Path, name: str) -> None:
     (root / "notes").mkdir()
-    assert read(root, name) is Refusal.UNREADABLE
+    assert read_file(root, name) is FileProblem.UNREADABLE
 
 
 @pytest.mark.parametrize("target", ["../secret", "/proc/self/environ", "inside.md", "nowhere", "HEARTBEAT.md"])
 def test_a_link_is_unreadable_wherever_it_leads(root: Path, target: str) -> None:
     (root / "inside.md").write_text("inside")
     (root / "HEARTBEAT.md").symlink_to(target)
-    assert read(root, "HEARTBEAT.md") is Refusal.UNREADABLE
+    assert read_file(root, "HEARTBEAT.md") is FileProblem.UNREADABLE
 
 
 def test_a_folder_that_is_a_link_is_not_entered(root: Path) -> None:
     (root / "notes").symlink_to(root.parent)
-    assert read(root, "notes/secret") is Refusal.UNREADABLE
+    assert read_file(root, "notes/secret") is FileProblem.UNREADABLE
 
 
 def test_the_workspace_itself_may_be_a_link(root: Path) -> None:
     (root / "HEARTBEAT.md").write_text("x")
     (root.parent / "link").symlink_to(root)
-    assert read(root.parent / "link", "HEARTBEAT.md") == "x"
+    assert read_file(root.parent / "link", "HEARTBEAT.md") == "x"
 
 
 def test_a_hard_link_is_the_file_itself(root: Path) -> None:
     (root / "HEARTBEAT.md").hardlink_to(root.parent / "secret")
-    assert read(root, "HEARTBEAT.md") == "secret"
+    assert read_file(root, "HEARTBEAT.md") == "secret"
 
 
 def test_a_folder_a_fifo_and_a_socket_are_unreadable_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,19 +95,19 @@ def test_a_folder_a_fifo_and_a_socket_are_unreadable_at_once(root: Path, monkeyp
     monkeypatch.chdir(root)  # a socket's path is at most 108 bytes long
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
-        assert [read(root, name) for name in ("folder", "fifo", "socket")] == [Refusal.UNREADABLE] * 3
+        assert [read_file(root, name) for name in ("folder", "fifo", "socket")] == [FileProblem.UNREADABLE] * 3
 
 
 def test_devices_and_files_of_proc_are_unreadable() -> None:
-    assert read(Path("/dev"), "zero") is Refusal.UNREADABLE
-    assert read(Path(f"/proc/{os.getpid()}"), "environ") is Refusal.UNREADABLE
+    assert read_file(Path("/dev"), "zero") is FileProblem.UNREADABLE
+    assert read_file(Path(f"/proc/{os.getpid()}"), "environ") is FileProblem.UNREADABLE
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="needs a user who is not root, as root may read everything")
 def test_a_file_without_permission_is_unreadable(root: Path) -> None:
     (root / "HEARTBEAT.md").write_text("x")
     (root / "HEARTBEAT.md").chmod(0)
-    assert read(root, "HEARTBEAT.md") is Refusal.UNREADABLE
+    assert read_file(root, "HEARTBEAT.md") is FileProblem.UNREADABLE
 
 
 def test_a_file_that_no_descriptor_is_left_for_is_not_called_unreadable(
@@ -116,13 +116,13 @@ def test_a_file_that_no_descriptor_is_left_for_is_not_called_unreadable(
     """A beat that is skipped for its checklist is not tried again, one that fails is."""
     (root / "HEARTBEAT.md").write_text("- look")
     with no_open_files(), pytest.raises(OSError, match="Too many open files"):
-        read(root, "HEARTBEAT.md")
-    assert read(root, "HEARTBEAT.md") == "- look"
+        read_file(root, "HEARTBEAT.md")
+    assert read_file(root, "HEARTBEAT.md") == "- look"
 
 
 def test_a_file_as_folder_is_unreadable(root: Path) -> None:
     (root / "notes").write_text("x")
-    assert read(root, "notes/HEARTBEAT.md") is Refusal.UNREADABLE
+    assert read_file(root, "notes/HEARTBEAT.md") is FileProblem.UNREADABLE
 
 
 def test_a_link_swapped_in_at_any_moment_is_never_followed(root: Path) -> None:
@@ -142,11 +142,11 @@ def test_a_link_swapped_in_at_any_moment_is_never_followed(root: Path) -> None:
     try:
         # On a busy machine one of the two threads may stand still for as long as the other takes for thousands of rounds.
         while found.total() < 20_000 or (len(found) < 2 and time.monotonic() < deadline):
-            found[read(root, "HEARTBEAT.md")] += 1
+            found[read_file(root, "HEARTBEAT.md")] += 1
     finally:
         done.set()
         swapping.join(20)
-    assert set(found) == {"plain", Refusal.UNREADABLE}
+    assert set(found) == {"plain", FileProblem.UNREADABLE}
 
 
 def test_no_file_stays_open(root: Path) -> None:
@@ -155,35 +155,35 @@ def test_no_file_stays_open(root: Path) -> None:
     (root / "link").symlink_to("HEARTBEAT.md")
     before = _open_files()
     for name in ("folder", "HEARTBEAT.md", "link", "folder/x", "HEARTBEAT.md/x", "none", "../secret"):
-        read(root, name)
+        read_file(root, name)
         with suppress(OSError, ValueError):
-            create(root, name)
+            create_checklist(root, name)
     assert _open_files() == before
 
 
 def test_the_template_is_written_where_nothing_stands(root: Path) -> None:
-    assert create(root, "HEARTBEAT.md")
-    assert read(root, "HEARTBEAT.md") == template()
+    assert create_checklist(root, "HEARTBEAT.md")
+    assert read_file(root, "HEARTBEAT.md") == checklist_template()
     assert (root / "HEARTBEAT.md").stat().st_mode & 0o777 == 0o644 & ~_umask()
 
 
 def test_the_template_never_replaces_or_leaves_anything(root: Path) -> None:
     (root / "HEARTBEAT.md").write_text("mine")
     (root / "dangling").symlink_to("../outside")
-    assert not any(create(root, name) for name in ("HEARTBEAT.md", "dangling"))
+    assert not any(create_checklist(root, name) for name in ("HEARTBEAT.md", "dangling"))
     with pytest.raises(ValueError, match="outside"):
-        create(root, "../outside")
+        create_checklist(root, "../outside")
     assert (root / "HEARTBEAT.md").read_text() == "mine"
     assert not (root.parent / "outside").exists()
 
 
 def test_the_folders_that_lead_to_the_template_are_made_and_no_link_is_followed(root: Path) -> None:
     workspace = root / "agents" / "new"
-    assert create(workspace, "lists/HEARTBEAT.md")
-    assert read(workspace, "lists/HEARTBEAT.md") == template()
+    assert create_checklist(workspace, "lists/HEARTBEAT.md")
+    assert read_file(workspace, "lists/HEARTBEAT.md") == checklist_template()
     (workspace / "away").symlink_to(root)
     with pytest.raises(OSError, match="away"):
-        create(workspace, "away/HEARTBEAT.md")
+        create_checklist(workspace, "away/HEARTBEAT.md")
     assert not (root / "HEARTBEAT.md").exists()
 
 
@@ -193,7 +193,7 @@ def test_half_a_template_is_not_left_behind(root: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
         with pytest.raises(OSError, match="large"):
-            create(root, "HEARTBEAT.md")
+            create_checklist(root, "HEARTBEAT.md")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
@@ -201,7 +201,7 @@ def test_half_a_template_is_not_left_behind(root: Path) -> None:
 
 
 def test_the_template_holds_no_work() -> None:
-    assert not has_work(template())
+    assert not has_work(checklist_template())
 
 
 def _open_files() -> int:
@@ -285,12 +285,12 @@ def test_what_is_work(text: str) -> None:
 
 def test_tasks_leave_out_comments_and_what_is_completed() -> None:
     text = "# List\n<!-- not\nthis -->\n- mail <!-- twice -->\n## Completed\n- old\n### Even older\n- x\n## Active\n- disk\n"
-    assert tasks(text) == "# List\n- mail \n## Active\n- disk"
+    assert open_tasks(text) == "# List\n- mail \n## Active\n- disk"
 
 
 def test_tasks_keep_code_as_it_is() -> None:
     text = "- run\n```html\n<!-- shown -->\n## Completed\n```\n- done?"
-    assert tasks(text) == text
+    assert open_tasks(text) == text
 
 
 @pytest.mark.parametrize(
@@ -299,5 +299,5 @@ def test_tasks_keep_code_as_it_is() -> None:
 def test_hostile_lists_take_linear_time(text: str) -> None:
     begun = time.process_time()
     has_work(text)
-    tasks(text)
+    open_tasks(text)
     assert time.process_time() - begun < 1

@@ -13,7 +13,7 @@ import pytest
 from living import CONFIG, TOKENS, Living, Reply
 
 from heartbeat.checklist import MAX_BYTES
-from heartbeat.checklist_file import Changed, Unwritable, Version, read, write
+from heartbeat.checklist_file import CannotWrite, ChecklistVersion, VersionChanged, read_checklist, write_checklist
 
 EDITOR, READER, CHIEF, OPSMAN = (TOKENS[name] for name in ("editor", "reader", "chief", "opsman"))
 PATH = "/api/v1/agents/ops/checklist"
@@ -160,7 +160,7 @@ def test_mode_stays_and_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
     file = tmp_path / NAME
     file.write_text("a")
     file.chmod(0o640)
-    write(tmp_path, NAME, "b", known("a"))
+    write_checklist(tmp_path, NAME, "b", known("a"))
     assert (file.read_text(), stat.S_IMODE(file.stat().st_mode), sorted(path.name for path in tmp_path.iterdir())) == (
         "b",
         0o640,
@@ -172,24 +172,24 @@ def test_a_reader_sees_the_old_or_the_new_and_never_a_part(tmp_path: Path) -> No
     file = tmp_path / NAME
     file.write_text("a" * 1000)
     with file.open() as old:
-        write(tmp_path, NAME, "b" * 1000, known("a" * 1000))
+        write_checklist(tmp_path, NAME, "b" * 1000, known("a" * 1000))
         assert old.read() == "a" * 1000
-    assert read(tmp_path, NAME) == Version("b" * 1000, known("b" * 1000))
+    assert read_checklist(tmp_path, NAME) == ChecklistVersion("b" * 1000, known("b" * 1000))
 
 
 def test_a_name_that_leads_outside_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "out").symlink_to(tmp_path)
     for name in ("../x.md", "/tmp/x.md", "out/x.md", "nowhere/x.md"):
-        with pytest.raises(Unwritable):
-            write(tmp_path / "inside", name, "x", None)
+        with pytest.raises(CannotWrite):
+            write_checklist(tmp_path / "inside", name, "x", None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inside"]
 
 
 def test_a_file_that_nobody_may_replace_stays(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("a")
-    with pytest.raises(Changed):
-        write(tmp_path, NAME, "b", None)
-    with pytest.raises(Unwritable, match="larger than 64 KiB"):
-        write(tmp_path, NAME, "b" * (MAX_BYTES + 1), known("a"))
+    with pytest.raises(VersionChanged):
+        write_checklist(tmp_path, NAME, "b", None)
+    with pytest.raises(CannotWrite, match="larger than 64 KiB"):
+        write_checklist(tmp_path, NAME, "b" * (MAX_BYTES + 1), known("a"))
     assert (tmp_path / NAME).read_text() == "a"

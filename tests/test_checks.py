@@ -12,20 +12,20 @@ import pytest
 from specs import AGENT
 
 from heartbeat import due_items
-from heartbeat.calendars import Calendar, Days
-from heartbeat.checks import Situation, Skip, checklist_of, first_obstacle, late_obstacle
+from heartbeat.calendars import AllowedDays, Calendar
+from heartbeat.checks import Situation, Skip, first_obstacle, late_obstacle, load_checklist
 from heartbeat.hours import EVERY_DAY, Hours, window
-from heartbeat.precheck import Checked, Found
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.spec import Precheck
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NIGHT = datetime(2026, 11, 20, 3, tzinfo=UTC)
 OPS = replace(AGENT, hours=Hours((window(480, 1320, EVERY_DAY, ZoneInfo("UTC")),)))
 PRECHECK = Precheck("./look", "skip", "skip", timedelta(seconds=30))
-REST = Days(skip=Calendar(weekdays=frozenset(range(7))))
+REST = AllowedDays(skip=Calendar(weekdays=frozenset(range(7))))
 FREE = Situation(OPS, NOON, woken=False, paused=False, checklist="- look")
 
-ASKED = dict.fromkeys(due_items.select("- [every 6h] look", NOON, {}).known, NOON - timedelta(hours=5))
+ASKED = dict.fromkeys(due_items.select_due_items("- [every 6h] look", NOON, {}).recurring_items, NOON - timedelta(hours=5))
 
 
 def given(heartbeat: dict[str, Any] | None = None, **changes: Any) -> Situation:
@@ -58,18 +58,18 @@ def test_nothing_stands_in_the_way() -> None:
         (given({"show_alerts": False}), Skip.NOT_SHOWN),
         (given({"show_alerts": False, "show_ok": True}), None),
         (given(checklist="- [every 6h] look"), None),
-        (given(checklist="- [every 6h] look", asked=ASKED), Skip.NOTHING_DUE),
+        (given(checklist="- [every 6h] look", last_prompted=ASKED), Skip.NOTHING_DUE),
         (given(checklist="- [paused] look"), Skip.NOTHING_DUE),
         (given({"on_empty": "run"}, checklist="- [paused] look"), Skip.NOTHING_DUE),
         (given(breaker_open=True), Skip.BREAKER_OPEN),
-        (given(precheck=Checked(Found.WORK)), None),
-        (given(precheck=Checked(Found.NOTHING)), Skip.PRECHECK),
-        (given({"precheck": PRECHECK}, precheck=Checked(Found.UNCHANGED)), Skip.PRECHECK_UNCHANGED),
-        (given({"precheck": replace(PRECHECK, unchanged="run")}, precheck=Checked(Found.UNCHANGED)), None),
-        (given({"precheck": PRECHECK}, precheck=Checked(Found.FAILED)), Skip.PRECHECK_FAILED),
-        (given({"precheck": replace(PRECHECK, on_error="run")}, precheck=Checked(Found.FAILED)), None),
-        (given(tokens=50_000), None),
-        (given(tokens=50_001), Skip.PROMPT_TOO_LARGE),
+        (given(precheck=PrecheckResult(PrecheckStatus.WORK)), None),
+        (given(precheck=PrecheckResult(PrecheckStatus.NOTHING)), Skip.PRECHECK),
+        (given({"precheck": PRECHECK}, precheck=PrecheckResult(PrecheckStatus.UNCHANGED)), Skip.PRECHECK_UNCHANGED),
+        (given({"precheck": replace(PRECHECK, unchanged="run")}, precheck=PrecheckResult(PrecheckStatus.UNCHANGED)), None),
+        (given({"precheck": PRECHECK}, precheck=PrecheckResult(PrecheckStatus.FAILED)), Skip.PRECHECK_FAILED),
+        (given({"precheck": replace(PRECHECK, on_error="run")}, precheck=PrecheckResult(PrecheckStatus.FAILED)), None),
+        (given(prompt_tokens=50_000), None),
+        (given(prompt_tokens=50_001), Skip.PROMPT_TOO_LARGE),
     ],
 )
 def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | None) -> None:
@@ -89,13 +89,13 @@ def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | Non
         (given(woken=True, checklist=Skip.CHECKLIST_UNREADABLE), Skip.CHECKLIST_UNREADABLE),
         (given(woken=True, checklist=Skip.CHECKLIST_TOO_LARGE), Skip.CHECKLIST_TOO_LARGE),
         (given({"show_alerts": False}, woken=True), Skip.NOT_SHOWN),
-        (given(woken=True, checklist="- [every 6h] look", asked=ASKED), None),
+        (given(woken=True, checklist="- [every 6h] look", last_prompted=ASKED), None),
         (given(woken=True, checklist="- [paused] look"), None),
         (given(woken=True, breaker_open=True), Skip.BREAKER_OPEN),
-        (given({"precheck": PRECHECK}, woken=True, precheck=Checked(Found.NOTHING)), None),
-        (given({"precheck": PRECHECK}, woken=True, precheck=Checked(Found.UNCHANGED)), None),
-        (given({"precheck": PRECHECK}, woken=True, precheck=Checked(Found.FAILED)), Skip.PRECHECK_FAILED),
-        (given(woken=True, tokens=50_001), Skip.PROMPT_TOO_LARGE),
+        (given({"precheck": PRECHECK}, woken=True, precheck=PrecheckResult(PrecheckStatus.NOTHING)), None),
+        (given({"precheck": PRECHECK}, woken=True, precheck=PrecheckResult(PrecheckStatus.UNCHANGED)), None),
+        (given({"precheck": PRECHECK}, woken=True, precheck=PrecheckResult(PrecheckStatus.FAILED)), Skip.PRECHECK_FAILED),
+        (given(woken=True, prompt_tokens=50_001), Skip.PROMPT_TOO_LARGE),
     ],
 )
 def test_a_wake_passes_what_says_that_there_is_nothing_to_do_and_nothing_else(
@@ -113,7 +113,7 @@ def test_the_first_obstacle_of_the_chain_is_told() -> None:
 
 
 def test_what_is_found_last_comes_last_in_the_chain() -> None:
-    late = {"precheck": Checked(Found.NOTHING), "tokens": 50_001}
+    late = {"precheck": PrecheckResult(PrecheckStatus.NOTHING), "prompt_tokens": 50_001}
     assert first_obstacle(given({"show_alerts": False}, checklist="- [paused] look", **late)) is Skip.NOTHING_DUE
     assert first_obstacle(given({"show_alerts": False}, **late)) is Skip.NOT_SHOWN
     assert first_obstacle(given(breaker_open=True, **late)) is Skip.BREAKER_OPEN
@@ -122,14 +122,14 @@ def test_what_is_found_last_comes_last_in_the_chain() -> None:
 
 
 def test_what_is_found_later_is_added_to_what_is_known() -> None:
-    before = given(checklist="- [every 6h] look", asked=ASKED)
-    selection, checked = before.selection, Checked(Found.WORK)
-    checked_too = before.later(precheck=checked)
-    measured = checked_too.later(tokens=7)
-    assert measured == replace(before, precheck=checked, tokens=7)
-    assert (checked_too.tokens, before.precheck, before.tokens) == (None, None, None)
+    before = given(checklist="- [every 6h] look", last_prompted=ASKED)
+    selection, checked = before.selection, PrecheckResult(PrecheckStatus.WORK)
+    checked_too = before.with_results(precheck=checked)
+    measured = checked_too.with_results(tokens=7)
+    assert measured == replace(before, precheck=checked, prompt_tokens=7)
+    assert (checked_too.prompt_tokens, before.precheck, before.prompt_tokens) == (None, None, None)
     assert measured.selection is selection
-    assert measured.later(precheck=Checked(Found.NOTHING)).tokens == 7
+    assert measured.with_results(precheck=PrecheckResult(PrecheckStatus.NOTHING)).prompt_tokens == 7
 
 
 def test_the_words_stand_in_the_order_of_the_chain() -> None:
@@ -142,12 +142,12 @@ def test_the_words_stand_in_the_order_of_the_chain() -> None:
 
 def test_the_checklist_is_a_file_of_the_workspace_or_the_text_itself(tmp_path: Path) -> None:
     here = replace(OPS, workspace=tmp_path)
-    assert checklist_of(here) is Skip.CHECKLIST_MISSING
+    assert load_checklist(here) is Skip.CHECKLIST_MISSING
     (tmp_path / "HEARTBEAT.md").write_text("- look")
-    assert checklist_of(here) == "- look"
+    assert load_checklist(here) == "- look"
     (tmp_path / "HEARTBEAT.md").write_text("x" * 70_000)
-    assert checklist_of(here) is Skip.CHECKLIST_TOO_LARGE
+    assert load_checklist(here) is Skip.CHECKLIST_TOO_LARGE
     (tmp_path / "HEARTBEAT.md").unlink()
     (tmp_path / "HEARTBEAT.md").mkdir()
-    assert checklist_of(here) is Skip.CHECKLIST_UNREADABLE
-    assert checklist_of(replace(here, checklist="- look\n- twice")) == "- look\n- twice"
+    assert load_checklist(here) is Skip.CHECKLIST_UNREADABLE
+    assert load_checklist(replace(here, checklist="- look\n- twice")) == "- look\n- twice"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read
 
-from heartbeat.interval_slots import stagger_of
+from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Heartbeat
 from scheduler.config.build import skeleton
 from scheduler.config.build.config_data import check_owner
@@ -37,7 +37,7 @@ def test_the_smallest_heartbeat_has_the_documented_defaults(tmp_path: Path) -> N
     assert (ops.dedup_window, ops.dedup_normalize) == (timedelta(hours=24), "text")
     assert ops.workspace == tmp_path / "agents/ops"
     assert ops.grace == timedelta(minutes=10)
-    assert ops.stagger == stagger_of("ops", timedelta(minutes=3))
+    assert ops.stagger == stagger_for("ops", timedelta(minutes=3))
     assert settings.state == tmp_path / "state/heartbeatd.db"
     assert (settings.server.host, settings.server.port, settings.limits.wake_flood.count) == ("127.0.0.1", 7857, 5)
 
@@ -57,8 +57,8 @@ def test_a_job_has_the_documented_defaults(tmp_path: Path) -> None:
         ("misfire: {grace: 2m}", "grace", timedelta(minutes=2)),
         ("misfire: {grace: 0s}", "grace", timedelta(0)),
         ("stagger: 0", "stagger", timedelta(0)),
-        ("stagger: 20m", "stagger", stagger_of("ops", timedelta(minutes=20))),
-        ("stagger: 50%", "stagger", stagger_of("ops", timedelta(minutes=15))),
+        ("stagger: 20m", "stagger", stagger_for("ops", timedelta(minutes=20))),
+        ("stagger: 50%", "stagger", stagger_for("ops", timedelta(minutes=15))),
         ('checklist: "a\\nb"', "checklist", "a\nb"),
         ("enabled: false", "enabled", False),
         ("model: m", "model", "m"),

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cron.every import Every
-from cron.slots import Slots
+from cron.every import IntervalSchedule
+from cron.slots import SlotRange
 
 ANCHOR = datetime(2025, 10, 25, 22, 7, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-EVERY_HOUR = Every(HOUR, ANCHOR)
+EVERY_HOUR = IntervalSchedule(HOUR, ANCHOR)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_the_first_run_is_one_period_after_the_anchor_and_each_next_one_is_stric
 
 
 def test_slots_count_what_lies_after_the_one_instant_and_up_to_the_other() -> None:
-    assert EVERY_HOUR.slots(ANCHOR, ANCHOR + 3 * HOUR) == Slots(ANCHOR + HOUR, ANCHOR + 3 * HOUR, 3)
-    assert EVERY_HOUR.slots(ANCHOR + HOUR, ANCHOR + 3.9 * HOUR) == Slots(ANCHOR + 2 * HOUR, ANCHOR + 3 * HOUR, 2)
-    assert EVERY_HOUR.slots(ANCHOR - 5 * HOUR, ANCHOR + HOUR) == Slots(ANCHOR + HOUR, ANCHOR + HOUR, 1)
+    assert EVERY_HOUR.slots(ANCHOR, ANCHOR + 3 * HOUR) == SlotRange(ANCHOR + HOUR, ANCHOR + 3 * HOUR, 3)
+    assert EVERY_HOUR.slots(ANCHOR + HOUR, ANCHOR + 3.9 * HOUR) == SlotRange(ANCHOR + 2 * HOUR, ANCHOR + 3 * HOUR, 2)
+    assert EVERY_HOUR.slots(ANCHOR - 5 * HOUR, ANCHOR + HOUR) == SlotRange(ANCHOR + HOUR, ANCHOR + HOUR, 1)
 
 
 @pytest.mark.parametrize("until", [ANCHOR + HOUR, ANCHOR + 1.99 * HOUR, ANCHOR, ANCHOR - 5 * HOUR])
@@ -42,7 +42,7 @@ def test_there_are_no_slots_before_the_next_one(until: datetime) -> None:
 
 
 def test_ten_years_of_minutes_are_one_division() -> None:
-    every = Every(timedelta(minutes=1), ANCHOR)
+    every = IntervalSchedule(timedelta(minutes=1), ANCHOR)
     slots = every.slots(ANCHOR, ANCHOR + timedelta(days=3650))
     assert slots is not None
     assert slots.count == 3650 * 1440

@@ -6,14 +6,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from cron.expression import understand
-from cron.job_schedules import ScheduleError, is_reboot, parse
+from cron.expression import parse_expression
+from cron.job_schedules import ScheduleError, is_reboot, parse_schedule
 
 UTC = ZoneInfo("UTC")
 
 
 def clock(text: str) -> tuple[list[int], list[int]]:
-    readings = understand(f"{text} * * *").readings
+    readings = parse_expression(f"{text} * * *").times
     return list(readings.minutes), list(readings.hours)
 
 
@@ -69,7 +69,7 @@ def test_stars_name_every_minute_and_every_hour() -> None:
     ],
 )
 def test_the_days_are_written_again_so_that_the_calendar_has_nothing_to_guess(text: str, days: str) -> None:
-    assert understand(f"0 0 {text}").days == days
+    assert parse_expression(f"0 0 {text}").days == days
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_days_are_written_again_so_that_the_calendar_has_nothing_to_guess(te
     ],
 )
 def test_a_macro_means_its_five_fields(macro: str, meaning: str) -> None:
-    assert understand(macro) == understand(meaning)
+    assert parse_expression(macro) == parse_expression(meaning)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_a_macro_means_its_five_fields(macro: str, meaning: str) -> None:
     ],
 )
 def test_a_job_is_a_wildcard_if_its_minute_or_hour_begins_with_a_star(text: str, wildcard: bool) -> None:
-    assert understand(text).wildcard is wildcard
+    assert parse_expression(text).wildcard is wildcard
 
 
 def test_tabs_and_blanks_around_and_between_fields_do_not_matter() -> None:
-    assert understand(" \t0  3\t* * mon ") == understand("0 3 * * 1")
+    assert parse_expression(" \t0  3\t* * mon ") == parse_expression("0 3 * * 1")
 
 
 @pytest.mark.parametrize(("text", "yes"), [("@reboot", True), (" @Reboot\t", True), ("@daily", False), ("@reboots", False)])
@@ -130,7 +130,7 @@ def test_reboot_is_a_trigger_of_its_own(text: str, yes: bool) -> None:
     ],
 )
 def test_what_is_legal_but_hardly_meant_is_warned_about(text: str, warnings: tuple[str, ...]) -> None:
-    assert parse(text, UTC).warnings == warnings
+    assert parse_schedule(text, UTC).warnings == warnings
 
 
 VALUES = "write *, */n, a, a-b or a-b/n with"
@@ -220,7 +220,7 @@ COMPLAINTS = [
 @pytest.mark.parametrize(("text", "complaint"), COMPLAINTS, ids=[repr(text[:30]) for text, _ in COMPLAINTS])
 def test_a_wrong_expression_is_told_what_is_wrong_and_what_to_write(text: str, complaint: str) -> None:
     with pytest.raises(ScheduleError) as caught:
-        parse(text, UTC)
+        parse_schedule(text, UTC)
     assert str(caught.value) == complaint
 
 
@@ -235,4 +235,4 @@ def test_a_wrong_expression_is_told_what_is_wrong_and_what_to_write(text: str, c
 def test_what_is_proposed_is_accepted(wrong: str, right: str) -> None:
     fields = wrong.split(" ")
     at = next(at for at, field in enumerate(fields) if "-" in field or "/" in field)
-    parse(" ".join([*fields[:at], right, *fields[at + 1 :]]), UTC)
+    parse_schedule(" ".join([*fields[:at], right, *fields[at + 1 :]]), UTC)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.job_schedules import Schedule, Slots, parse
+from cron.job_schedules import CronSchedule, SlotRange, parse_schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -21,7 +21,7 @@ def at(text: str) -> datetime:
 
 
 def following(text: str, zone: str, after: str, count: int) -> list[str]:
-    schedule, instant, found = parse(text, ZoneInfo(zone)), at(after), []
+    schedule, instant, found = parse_schedule(text, ZoneInfo(zone)), at(after), []
     for _ in range(count):
         following = schedule.next(instant)
         assert following is not None
@@ -58,33 +58,33 @@ def test_apias_missing_friday_is_not_made_up() -> None:
     """Samoa left out 30 December 2011: Thursday the 29th, UTC-10, was followed by Saturday the 31st, UTC+14."""
     assert following("0 9 * * *", "Pacific/Apia", "2011-12-29T00:00", 3) == ["12-29T19:00", "12-30T19:00", "12-31T19:00"]
     assert following("0 9 30 12 *", "Pacific/Apia", "2011-12-01T00:00", 1) == ["12-29T19:00"]
-    assert parse("0 9 30 12 *", ZoneInfo("Pacific/Apia")).next(at("2011-12-01T00:00")) == at("2012-12-29T19:00")
+    assert parse_schedule("0 9 30 12 *", ZoneInfo("Pacific/Apia")).next(at("2011-12-01T00:00")) == at("2012-12-29T19:00")
 
 
 def test_next_is_strictly_after_and_whole_minutes_whatever_the_seconds() -> None:
-    schedule = parse("*/5 * * * *", ZoneInfo("UTC"))
+    schedule = parse_schedule("*/5 * * * *", ZoneInfo("UTC"))
     assert schedule.next(at("2025-06-01T10:05:00")) == at("2025-06-01T10:10")
     assert schedule.next(at("2025-06-01T10:04:59.999999")) == at("2025-06-01T10:05")
     assert schedule.next(at("2025-06-01T10:05:00.000001")) == at("2025-06-01T10:10")
 
 
 def test_instants_come_back_in_utc_also_when_asked_in_local_time() -> None:
-    schedule, morning = parse("0 8 * * *", BERLIN), datetime(2025, 6, 1, 7, 30, tzinfo=BERLIN)
+    schedule, morning = parse_schedule("0 8 * * *", BERLIN), datetime(2025, 6, 1, 7, 30, tzinfo=BERLIN)
     found = schedule.next(morning)
     assert found == at("2025-06-01T06:00")
     assert found.tzinfo is UTC
-    assert schedule.slots(morning, morning + timedelta(hours=1)) == Slots(found, found, 1)
+    assert schedule.slots(morning, morning + timedelta(hours=1)) == SlotRange(found, found, 1)
 
 
 def test_a_time_in_the_second_of_two_equal_hours_is_not_read_as_one_in_the_first() -> None:
     """Berlin's clocks go back on 26 October 2025 at 03:00: 02:30 comes at 00:30 UTC, and again (fold 1) at 01:30."""
-    schedule = parse("*/10 * * * *", BERLIN)
+    schedule = parse_schedule("*/10 * * * *", BERLIN)
     first, second = (datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN, fold=fold) for fold in (0, 1))
     assert schedule.next(first) == at("2025-10-26T00:40")
     assert schedule.next(second) == at("2025-10-26T01:40")
-    assert schedule.slots(second, at("2025-10-26T02:00")) == Slots(at("2025-10-26T01:40"), at("2025-10-26T02:00"), 3)
-    assert schedule.slots(at("2025-10-26T00:00"), first) == Slots(at("2025-10-26T00:10"), at("2025-10-26T00:30"), 3)
-    assert schedule.slots(at("2025-10-26T00:00"), second) == Slots(at("2025-10-26T00:10"), at("2025-10-26T01:30"), 9)
+    assert schedule.slots(second, at("2025-10-26T02:00")) == SlotRange(at("2025-10-26T01:40"), at("2025-10-26T02:00"), 3)
+    assert schedule.slots(at("2025-10-26T00:00"), first) == SlotRange(at("2025-10-26T00:10"), at("2025-10-26T00:30"), 3)
+    assert schedule.slots(at("2025-10-26T00:00"), second) == SlotRange(at("2025-10-26T00:10"), at("2025-10-26T01:30"), 9)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_time_in_the_second_of_two_equal_hours_is_not_read_as_one_in_the_first
     ],
 )
 def test_days(text: str, after: str, instants: list[str]) -> None:
-    schedule, instant, found = parse(text, ZoneInfo("UTC")), at(after), []
+    schedule, instant, found = parse_schedule(text, ZoneInfo("UTC")), at(after), []
     for _ in instants:
         following = schedule.next(instant)
         assert following is not None
@@ -165,7 +165,7 @@ def test_two_day_fields_combine_by_or_unless_one_begins_with_a_star(
     text = f"0 0 {day_text},1{',L' if last else ''} {comma(months)} {weekday_text}"
     day_set.add(1)
     expected = [day for day in (start + timedelta(days=ahead) for ahead in range(400)) if comes(day)]
-    schedule = parse(text, ZoneInfo("UTC"))
+    schedule = parse_schedule(text, ZoneInfo("UTC"))
     instant, found = datetime(start.year, start.month, start.day, tzinfo=UTC) - timedelta(minutes=1), []
     until = instant + timedelta(days=400)
     while (instant := schedule.next(instant) or until) < until:
@@ -196,30 +196,30 @@ ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Ant
     length=st.integers(-3, 2000),
 )
 def test_slots_are_what_next_says_again_and_again(text: str, zone: str, after: datetime, length: int) -> None:
-    schedule, after = parse(text, ZoneInfo(zone)), after.replace(tzinfo=UTC)
+    schedule, after = parse_schedule(text, ZoneInfo(zone)), after.replace(tzinfo=UTC)
     until = after + timedelta(hours=length) if "*" not in text[:2] else after + timedelta(minutes=length)
     found, instant = [], schedule.next(after)
     while instant and instant <= until:
         found.append(instant)
         instant = schedule.next(instant)
-    assert schedule.slots(after, until) == (Slots(found[0], found[-1], len(found)) if found else None)
+    assert schedule.slots(after, until) == (SlotRange(found[0], found[-1], len(found)) if found else None)
 
 
 def test_ten_years_of_every_minute_are_counted_and_not_walked() -> None:
-    schedule, began = parse("* * * * *", BERLIN), process_time()
+    schedule, began = parse_schedule("* * * * *", BERLIN), process_time()
     slots = schedule.slots(at("2015-01-01T00:00"), at("2025-01-01T00:00"))
-    assert slots == Slots(at("2015-01-01T00:01"), at("2025-01-01T00:00"), 3653 * 1440)
+    assert slots == SlotRange(at("2015-01-01T00:01"), at("2025-01-01T00:00"), 3653 * 1440)
     assert process_time() - began < 2
 
 
 def test_a_fixed_time_job_has_as_many_slots_a_year_as_the_year_has_days() -> None:
-    slots = parse("30 2 * * *", BERLIN).slots(at("2024-12-31T23:00"), at("2025-12-31T23:00"))
+    slots = parse_schedule("30 2 * * *", BERLIN).slots(at("2024-12-31T23:00"), at("2025-12-31T23:00"))
     assert slots is not None
     assert slots.count == 365
 
 
 def test_no_slots_lie_in_an_empty_or_backward_time() -> None:
-    schedule = parse("0 * * * *", BERLIN)
+    schedule = parse_schedule("0 * * * *", BERLIN)
     assert schedule.slots(at("2025-06-01T10:00"), at("2025-06-01T10:59:59")) is None
     assert schedule.slots(at("2025-06-01T10:00"), at("2025-06-01T10:00")) is None
     assert schedule.slots(at("2025-06-01T10:00"), at("2025-06-01T08:00")) is None
@@ -250,7 +250,7 @@ def test_no_slots_lie_in_an_empty_or_backward_time() -> None:
     ],
 )
 def test_the_period_is_the_shortest_distance_between_two_runs(text: str, period: timedelta) -> None:
-    assert parse(text, BERLIN).period() == period
+    assert parse_schedule(text, BERLIN).shortest_period() == period
 
 
 @pytest.mark.parametrize(
@@ -268,16 +268,16 @@ def test_the_period_is_the_shortest_distance_between_two_runs(text: str, period:
     ],
 )
 def test_the_key_is_equal_where_nothing_but_the_spelling_differs(one: str, other: str, same: bool) -> None:
-    assert (parse(one, BERLIN).key() == parse(other, BERLIN).key()) is same
+    assert (parse_schedule(one, BERLIN).key() == parse_schedule(other, BERLIN).key()) is same
 
 
 def test_another_zone_is_another_key() -> None:
-    assert parse("0 3 * * *", BERLIN).key() != parse("0 3 * * *", ZoneInfo("Europe/Riga")).key()
+    assert parse_schedule("0 3 * * *", BERLIN).key() != parse_schedule("0 3 * * *", ZoneInfo("Europe/Riga")).key()
 
 
 def test_a_schedule_keeps_what_the_user_wrote_and_survives_a_copy() -> None:
-    schedule = parse("0 3 * * Mon", BERLIN)
-    copied: Schedule = pickle.loads(pickle.dumps(schedule))
+    schedule = parse_schedule("0 3 * * Mon", BERLIN)
+    copied: CronSchedule = pickle.loads(pickle.dumps(schedule))
     assert schedule.text == "0 3 * * Mon"
     assert copied == schedule
     assert copied.next(at("2025-06-01T00:00")) == at("2025-06-02T01:00")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.job_schedules import Schedule, parse
+from cron.job_schedules import CronSchedule, parse_schedule
 
 MINUTE = timedelta(minutes=1)
 DAY, WEEK = timedelta(days=1), timedelta(days=7)
@@ -130,7 +130,7 @@ def debian(case: Case, minutes: list[tuple[datetime, int]]) -> list[datetime]:
 
 
 def walked(case: Case, zone: ZoneInfo, since: datetime, until: datetime) -> list[datetime]:
-    schedule, found = parse(case.text, zone), []
+    schedule, found = parse_schedule(case.text, zone), []
     instant = schedule.next(since)
     while instant and instant <= until:
         found.append(instant)
@@ -147,7 +147,7 @@ def test_jobs_fire_as_under_debian_cron_when_the_clock_changes(name: str, at: st
     for case in CASES:
         expected = debian(case, clock)
         assert walked(case, zone, change - AROUND, change + AROUND) == expected, case.text
-        slots = parse(case.text, zone).slots(change - AROUND, change + AROUND)
+        slots = parse_schedule(case.text, zone).slots(change - AROUND, change + AROUND)
         assert (slots and (slots.first, slots.latest, slots.count)) == (
             (expected[0], expected[-1], len(expected)) if expected else None
         ), case.text
@@ -161,7 +161,7 @@ def test_it_does_not_matter_where_around_a_change_one_begins_to_look(name: str, 
     clock = list(local_minutes(zone, change - AROUND, change + AROUND))
     for case in CASES:
         coming = [instant for instant in debian(case, clock) if instant > begin]
-        schedule = parse(case.text, zone)
+        schedule = parse_schedule(case.text, zone)
         if coming:
             assert schedule.next(begin) == coming[0], case.text
         slots = schedule.slots(begin, change + AROUND)
@@ -219,7 +219,7 @@ def test_every_job_fires_as_under_debian_cron_at_every_change_of_a_clock(name: s
     for change in changes(name):
         clock = list(local_minutes(zone, change - NEAR, change + NEAR))
         for case in CASES:
-            schedule, started = parse(case.text, zone), debian(case, clock)
+            schedule, started = parse_schedule(case.text, zone), debian(case, clock)
             for start in STARTS:
                 begin = change + start
                 expected = [instant for instant in started if instant > begin]
@@ -232,7 +232,7 @@ def test_every_job_fires_as_under_debian_cron_at_every_change_of_a_clock(name: s
     assert apart == []
 
 
-def first(schedule: Schedule, begin: datetime, until: datetime) -> list[datetime]:
+def first(schedule: CronSchedule, begin: datetime, until: datetime) -> list[datetime]:
     """The first firings, each found from the one before."""
     found = []
     instant = schedule.next(begin)
@@ -271,5 +271,5 @@ def test_any_change_of_any_clock_is_treated_as_debian_does(by: int, at: int, bas
     since, until = change + begin * MINUTE, change + timedelta(hours=12)
     expected = [at for at in debian(case, list(local_minutes(zone, change - timedelta(hours=12), until))) if at > since]
     assert walked(case, zone, since, until) == expected
-    slots = parse(case.text, zone).slots(since, until)
+    slots = parse_schedule(case.text, zone).slots(since, until)
     assert (slots.count if slots else 0) == len(expected)

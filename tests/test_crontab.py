@@ -10,19 +10,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cron import percent, setting
-from cron.crontab_reader import Crontab, read
-from cron.job_names import Names, wish
+from cron.crontab_reader import Crontab, read_crontab
+from cron.job_names import JobNamer, name_from_command
 from scheduler.config.keys import time_zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def taken(text: str, *, user_column: bool = False) -> Crontab:
-    return read(text, BERLIN, time_zones.zone, user_column=user_column)
+    return read_crontab(text, BERLIN, time_zones.zone, user_column=user_column)
 
 
 def faults(text: str, *, user_column: bool = False) -> list[tuple[int, str]]:
-    return [(note.number, note.text) for note in taken(text, user_column=user_column).faults]
+    return [(note.number, note.text) for note in taken(text, user_column=user_column).errors]
 
 
 def hints(text: str, *, user_column: bool = False) -> list[str]:
@@ -46,20 +46,20 @@ def hints(text: str, *, user_column: bool = False) -> list[str]:
     ],
 )
 def test_a_percent_sign_ends_the_command_and_the_rest_is_what_it_reads(text: str, command: str, stdin: str) -> None:
-    assert percent.split(text) == (command, stdin)
+    assert percent.split_command(text) == (command, stdin)
 
 
 @given(st.text(alphabet="a%\\ '"))
 @example("\\")
 @example("\\\\%")
 def test_every_command_can_be_written_so_that_it_reads_the_same(command: str) -> None:
-    assert percent.split(percent.joined(command, "")) == (command, "")
+    assert percent.split_command(percent.join_command(command, "")) == (command, "")
 
 
 @given(st.text(alphabet="a%\\ "), st.text(alphabet="b%\n "))
 def test_what_a_command_reads_can_be_written_too_if_its_last_line_ends(command: str, lines: str) -> None:
     stdin = f"{lines}\n"
-    assert percent.split(percent.joined(command, stdin)) == (command, stdin)
+    assert percent.split_command(percent.join_command(command, stdin)) == (command, stdin)
 
 
 @pytest.mark.parametrize(
@@ -83,38 +83,38 @@ def test_what_a_command_reads_can_be_written_too_if_its_last_line_ends(command: 
     ],
 )
 def test_a_line_sets_a_variable_as_debians_cron_has_it(line: str, found: tuple[str, str] | None) -> None:
-    assert setting.read(line) == found
+    assert setting.parse_assignment(line) == found
 
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_a_variable_is_written_only_if_it_reads_the_same(value: str) -> None:
-    line = setting.written("NAME", value)
-    assert line is None or setting.read(line) == ("NAME", value)
+    line = setting.format_assignment("NAME", value)
+    assert line is None or setting.parse_assignment(line) == ("NAME", value)
 
 
 def test_variables_hold_for_the_lines_after_them() -> None:
     found = taken("0 1 * * * one\nA=1\nB=2\n0 2 * * * two\nA=3\n0 3 * * * three\n")
-    assert [dict(line.settings) for line in found.lines] == [{}, {"A": "1", "B": "2"}, {"A": "3", "B": "2"}]
+    assert [dict(line.variables) for line in found.lines] == [{}, {"A": "1", "B": "2"}, {"A": "3", "B": "2"}]
 
 
 def test_cron_tz_is_the_zone_from_its_line_on_and_tz_is_only_a_variable() -> None:
     found = taken('TZ=Asia/Tokyo\n0 1 * * * one\nCRON_TZ=Asia/Tokyo\n0 1 * * * two\nCRON_TZ=""\n0 1 * * * three\n')
     assert [line.zone.key for line in found.lines] == ["Europe/Berlin", "Asia/Tokyo", "Europe/Berlin"]
-    assert found.lines[0].settings == {"TZ": "Asia/Tokyo"}
+    assert found.lines[0].variables == {"TZ": "Asia/Tokyo"}
     assert "moves no schedule" in found.hints[0].text
 
 
 def test_lines_under_a_zone_that_is_none_are_not_taken_in_another() -> None:
     found = taken("CRON_TZ=Europe/Berln\n0 1 * * * one\nCRON_TZ=Europe/Paris\n0 1 * * * two\n")
     assert [line.command for line in found.lines] == ["two"]
-    assert [note.number for note in found.faults] == [1, 2]
-    assert "did you mean Europe/Berlin?" in found.faults[0].text
-    assert "the CRON_TZ of line 1" in found.faults[1].text
+    assert [note.number for note in found.errors] == [1, 2]
+    assert "did you mean Europe/Berlin?" in found.errors[0].text
+    assert "the CRON_TZ of line 1" in found.errors[1].text
 
 
 def test_macros_and_reboot_are_schedules_too() -> None:
     found = taken("@daily one\n@reboot\ttwo\n@Midnight three\n")
-    assert [(line.schedule, line.when is None, line.command) for line in found.lines] == [
+    assert [(line.schedule_text, line.schedule is None, line.command) for line in found.lines] == [
         ("@daily", False, "one"),
         ("@reboot", True, "two"),
         ("@Midnight", False, "three"),
@@ -123,7 +123,7 @@ def test_macros_and_reboot_are_schedules_too() -> None:
 
 def test_blanks_and_tabs_part_the_fields_and_the_command_keeps_its_own() -> None:
     (line,) = taken(" \t17 *\t* *  *  echo  'a  b' \n").lines
-    assert (line.schedule, line.command) == ("17 * * * *", "echo  'a  b' ")
+    assert (line.schedule_text, line.command) == ("17 * * * *", "echo  'a  b' ")
 
 
 def test_the_comment_right_above_a_line_goes_with_it() -> None:
@@ -162,16 +162,16 @@ def test_a_column_of_users_is_read_where_there_is_one() -> None:
 )  # fmt: skip
 def test_a_bad_line_is_named_with_its_number_and_the_others_are_taken(text: str, said: str) -> None:
     found = taken(f"# first\n{text}\n0 4 * * * good\n")
-    assert [(note.number, note.text) for note in found.faults] == [(2, said)]
+    assert [(note.number, note.text) for note in found.errors] == [(2, said)]
     assert [line.command for line in found.lines] == ["good"]
 
 
 def test_a_delay_that_is_longer_than_the_time_between_two_runs_is_no_use_and_one_of_a_start_is_none() -> None:
     found = taken("RANDOM_DELAY=90\n0 3 * * * daily\n0 * * * * hourly\n@reboot boot\n")
-    assert [(note.number, note.text) for note in found.faults] == [
+    assert [(note.number, note.text) for note in found.errors] == [
         (3, "may fire every 60 minutes, and RANDOM_DELAY is longer; set one of at most 60 above it")
     ]
-    assert [(line.command, line.delay) for line in found.lines] == [("daily", timedelta(minutes=90)), ("boot", timedelta())]
+    assert [(line.command, line.max_delay) for line in found.lines] == [("daily", timedelta(minutes=90)), ("boot", timedelta())]
     assert [note.number for note in found.hints if "RANDOM_DELAY does not put off" in note.text] == [4]
 
 
@@ -183,12 +183,12 @@ def test_a_user_who_is_a_path_means_that_there_is_no_such_column() -> None:
 
 
 def test_a_comment_may_hold_any_bytes() -> None:
-    assert taken("# caf\udce9 \0\n0 3 * * * x\n").faults == ()
+    assert taken("# caf\udce9 \0\n0 3 * * * x\n").errors == ()
 
 
 def test_line_ends_of_windows_are_left_out_and_told() -> None:
     found = taken("A=1\r\n0 3 * * * x\r\n0 4 * * * y\r\n")
-    assert [(line.command, line.settings["A"]) for line in found.lines] == [("x", "1"), ("y", "1")]
+    assert [(line.command, line.variables["A"]) for line in found.lines] == [("x", "1"), ("y", "1")]
     assert [(note.number, note.text[:26]) for note in found.hints] == [(line, "a line end as on Windows; ") for line in (1, 2, 3)]
 
 
@@ -252,12 +252,12 @@ def test_what_is_as_usual_is_not_worth_a_hint(text: str) -> None:
     ],
 )
 def test_a_job_is_called_after_what_it_runs(command: str, name: str) -> None:
-    assert wish(command) == name
+    assert name_from_command(command) == name
 
 
 def test_a_name_that_is_taken_gets_a_number() -> None:
-    names = Names({"backup", "backup-3"})
-    assert [names.give(command) for command in ("backup a", "backup b", "restore", "backup c")] == [
+    names = JobNamer({"backup", "backup-3"})
+    assert [names.free_name(command) for command in ("backup a", "backup b", "restore", "backup c")] == [
         "backup-2",
         "backup-4",
         "restore",
@@ -269,7 +269,7 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 def test_every_name_is_one_that_the_config_takes(command: str) -> None:
     from scheduler.config.keys.value_parsers import name
 
-    assert name(wish(command))
+    assert name(name_from_command(command))
 
 
 def test_the_comment_over_a_job_that_is_put_out_of_action_does_not_go_with_the_one_below() -> None:

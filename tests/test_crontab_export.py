@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cron import crontab_reader, once
-from cron.crontab_writer import Host, Said, written
+from cron.crontab_writer import ExportedJob, TargetHost, format_crontab
 from cron.job import Job
-from cron.job_schedules import parse
-from heartbeat.calendars import ALL_DAYS, Calendar, Days
+from cron.job_schedules import parse_schedule
+from heartbeat.calendars import ALL_DAYS, AllowedDays, Calendar
 from scheduler.config.build import crontab_jobs
 from scheduler.config.keys import time_zones
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TOKYO = ZoneInfo("Asia/Tokyo")
-HOST = Host(BERLIN, "/home/me")
+HOST = TargetHost(BERLIN, "/home/me")
 JOB = Job(
     name="job",
     enabled=True,
     zone=BERLIN,
-    schedule=parse("0 3 * * *", BERLIN),
+    schedule=parse_schedule("0 3 * * *", BERLIN),
     every=None,
     at=None,
     calendars=ALL_DAYS,
@@ -56,7 +56,7 @@ JOB = Job(
 
 
 def text(*jobs: Job, **env: str) -> str:
-    return written([Said(job, env) for job in jobs], HOST)
+    return format_crontab([ExportedJob(job, env) for job in jobs], HOST)
 
 
 def lines(*jobs: Job, **env: str) -> list[str]:
@@ -79,7 +79,7 @@ def any_jobs(draw: st.DrawFn) -> list[Job]:
     for number in range(draw(st.integers(1, 4))):
         time, zone = draw(TIMES), draw(st.sampled_from([BERLIN, TOKYO]))
         reboot = time == "@reboot"
-        schedule = None if reboot else parse(time, zone)
+        schedule = None if reboot else parse_schedule(time, zone)
         found.append(
             replace(JOB, name=f"job{number}", schedule=schedule, reboot=reboot, command=draw(COMMANDS), stdin=draw(INPUTS))
         )
@@ -88,17 +88,17 @@ def any_jobs(draw: st.DrawFn) -> list[Job]:
 
 @given(any_jobs())
 def test_what_is_exported_and_taken_back_is_the_same(jobs: list[Job]) -> None:
-    found = crontab_reader.read(written([Said(job, {}) for job in jobs], HOST), BERLIN, time_zones.zone)
-    assert found.faults == ()
-    assert [(line.when and line.when.key(), line.command, line.stdin) for line in found.lines] == [
+    found = crontab_reader.read_crontab(format_crontab([ExportedJob(job, {}) for job in jobs], HOST), BERLIN, time_zones.zone)
+    assert found.errors == ()
+    assert [(line.schedule and line.schedule.key(), line.command, line.stdin) for line in found.lines] == [
         (job.schedule and job.schedule.key(), job.command, job.stdin) for job in jobs
     ]
 
 
 @given(st.lists(st.text(min_size=1), min_size=1))
 def test_a_list_is_quoted_for_the_shell_or_not_exported(argv: list[str]) -> None:
-    found = crontab_reader.read(text(replace(JOB, command=("run", *argv))), BERLIN, time_zones.zone)
-    assert found.faults == ()
+    found = crontab_reader.read_crontab(text(replace(JOB, command=("run", *argv))), BERLIN, time_zones.zone)
+    assert found.errors == ()
     assert [shlex.split(line.command) for line in found.lines] in ([["run", *argv]], [])
 
 
@@ -119,12 +119,12 @@ def test_variables_are_set_once_and_the_workdir_is_home() -> None:
 
 
 def test_a_variable_of_another_job_is_told_since_it_cannot_be_taken_away() -> None:
-    found = written([Said(JOB, {"A": "1"}), Said(replace(JOB, name="two"), {})], HOST)
+    found = format_crontab([ExportedJob(JOB, {"A": "1"}), ExportedJob(replace(JOB, name="two"), {})], HOST)
     assert "# A is set above, and a crontab cannot take it away again; here this job has it not\n" in found
 
 
 def test_a_secret_is_named_and_not_told() -> None:
-    assert "# TOKEN holds a secret; set it here\n" in written([Said(JOB, {}, ("TOKEN",))], HOST)
+    assert "# TOKEN holds a secret; set it here\n" in format_crontab([ExportedJob(JOB, {}, ("TOKEN",))], HOST)
 
 
 def test_a_shell_of_its_own_is_set_and_set_back_for_a_list() -> None:
@@ -133,7 +133,7 @@ def test_a_shell_of_its_own_is_set_and_set_back_for_a_list() -> None:
 
 
 def test_a_zone_that_the_host_does_not_have_is_told() -> None:
-    assert lines(replace(JOB, schedule=parse("0 3 * * *", TOKYO))) == [
+    assert lines(replace(JOB, schedule=parse_schedule("0 3 * * *", TOKYO))) == [
         "# cronie reads the lines below in this zone; Debian's cron does not know CRON_TZ and reads them in its own",
         "CRON_TZ=Asia/Tokyo",
         "0 3 * * * backup",
@@ -141,7 +141,7 @@ def test_a_zone_that_the_host_does_not_have_is_told() -> None:
 
 
 def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it() -> None:
-    assert lines(replace(JOB, schedule=parse("0 3 * * fri-mon", BERLIN))) == ["0 3 * * 0,1,5,6 backup"]
+    assert lines(replace(JOB, schedule=parse_schedule("0 3 * * fri-mon", BERLIN))) == ["0 3 * * 0,1,5,6 backup"]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it(
             "it runs every 6:00:00 (h:mm:ss) of elapsed time, and a crontab only knows the clock",
         ),
         (
-            {"schedule": None, "at": once.parse("2026-12-24T18:00", BERLIN)},
+            {"schedule": None, "at": once.parse_one_time("2026-12-24T18:00", BERLIN)},
             "it fires once, and a crontab only knows what comes again",
         ),
-        ({"schedule": parse("0 3 L * *", BERLIN)}, "no crontab knows the L and # of 0 3 L * *"),
-        ({"schedule": parse("0 3 * * fri#2", BERLIN)}, "no crontab knows the L and # of 0 3 * * fri#2"),
+        ({"schedule": parse_schedule("0 3 L * *", BERLIN)}, "no crontab knows the L and # of 0 3 L * *"),
+        ({"schedule": parse_schedule("0 3 * * fri#2", BERLIN)}, "no crontab knows the L and # of 0 3 * * fri#2"),
         ({"command": None, "prompt": "what is new?", "agent": "ops"}, "it asks ops, and a crontab only runs commands"),
         ({"command": "one\ntwo"}, "its command has several lines, or signs that do not print; put it into a script"),
         ({"command": "*/5 x"}, "a crontab would read its command or its stdin in another way; put them into a script"),
@@ -169,7 +169,7 @@ def test_what_a_crontab_cannot_say_is_a_comment_that_says_why(change: dict[str, 
 
 
 def test_what_a_line_leaves_out_is_told() -> None:
-    weekdays = Days(BERLIN, Calendar(weekdays=frozenset({5, 6})))
+    weekdays = AllowedDays(BERLIN, Calendar(weekdays=frozenset({5, 6})))
     job = replace(JOB, calendars=weekdays, retries=2, stagger=timedelta(minutes=2), deliver=("phone",))
     assert lines(replace(job, wake_heartbeat=("ops",), wake_on="failure")) == [
         "# its calendars are left out, it fires on the days that they leave out too",
@@ -210,18 +210,22 @@ def test_the_command_exports_the_config_without_its_secrets(tmp_path: Path, caps
 
 
 def test_a_percent_sign_in_the_config_s_path_does_not_end_the_line_that_wakes() -> None:
-    host = Host(BERLIN, "/home/deploy", "heartbeatd -c '/srv/50% off/config.yaml' wake")
-    text = written([Said(replace(JOB, command=None, wake_heartbeat=("ops",)), {})], host)
+    host = TargetHost(BERLIN, "/home/deploy", "heartbeatd -c '/srv/50% off/config.yaml' wake")
+    text = format_crontab([ExportedJob(replace(JOB, command=None, wake_heartbeat=("ops",)), {})], host)
     assert text.endswith(r"0 3 * * * heartbeatd -c '/srv/50\% off/config.yaml' wake ops" + "\n")
 
 
 def test_names_survive_the_way_out_and_back() -> None:
     jobs = [replace(JOB, name=name, workdir=Path(f"/{name}"), command="date") for name in ("x", "date", "a" * 63)]
-    out = written(
-        [Said(jobs[0], {}), Said(replace(JOB, name="gone", command=None, every=None), {}), *(Said(job, {}) for job in jobs[1:])],
+    out = format_crontab(
+        [
+            ExportedJob(jobs[0], {}),
+            ExportedJob(replace(JOB, name="gone", command=None, every=None), {}),
+            *(ExportedJob(job, {}) for job in jobs[1:]),
+        ],
         HOST,
     )
-    found = crontab_reader.read(out + "\n0 3 * * * mine\n", BERLIN, time_zones.zone).lines
+    found = crontab_reader.read_crontab(out + "\n0 3 * * * mine\n", BERLIN, time_zones.zone).lines
     assert [line.name for line in found] == ["x", "date", "a" * 63, ""]
     entries = crontab_jobs.entries(found, crontab_jobs.Account("me", "/home/me"), {"x", "a" * 63})
     assert [entry.name for entry in entries] == ["x-2", "date", "a" * 50 + "-2", "mine"]
@@ -229,5 +233,5 @@ def test_names_survive_the_way_out_and_back() -> None:
 
 
 def test_zones_that_are_one_and_the_same_need_no_cron_tz() -> None:
-    job = replace(JOB, schedule=parse("0 3 * * *", time_zones.zone("UTC")))
-    assert "CRON_TZ" not in written([Said(job, {})], Host(time_zones.zone("Etc/Zulu"), "/home/me"))
+    job = replace(JOB, schedule=parse_schedule("0 3 * * *", time_zones.zone("UTC")))
+    assert "CRON_TZ" not in format_crontab([ExportedJob(job, {})], TargetHost(time_zones.zone("Etc/Zulu"), "/home/me"))

@@ -120,8 +120,8 @@ def test_a_system_s_table_goes_in_and_comes_out_the_same(tmp_path: Path, capsys:
     assert "1 agent, 10 jobs" in capsys.readouterr().out
     assert main(["cron", "export", "-c", str(into), *IN_BERLIN]) == 0
     berlin = time_zones.zone("Europe/Berlin")
-    theirs = crontab_reader.read(SYSTEM, berlin, time_zones.zone, user_column=True)
-    ours = crontab_reader.read(capsys.readouterr().out, berlin, time_zones.zone)
+    theirs = crontab_reader.read_crontab(SYSTEM, berlin, time_zones.zone, user_column=True)
+    ours = crontab_reader.read_crontab(capsys.readouterr().out, berlin, time_zones.zone)
     assert [line.identity for line in ours.lines] == [line.identity for line in theirs.lines]
 
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from heartbeat import marks
-from heartbeat.checklist import Progress, has_work, progress
-from heartbeat.due_items import may_rest, remarks, select
+from heartbeat.checklist import Progress, count_boxes, has_work
+from heartbeat.due_items import find_remarks, may_have_nothing_due, select_due_items
 from heartbeat.marks import HIGH, LOW, NORMAL
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
@@ -18,9 +18,9 @@ HOUR = timedelta(hours=1)
 
 def due(text: str, **asked_before: int) -> str:
     """What is asked about at eight, where all items were last asked about `hours` before."""
-    known = select(text, EIGHT, {}).known
+    known = select_due_items(text, EIGHT, {}).recurring_items
     before = dict.fromkeys(known, EIGHT - asked_before["hours"] * HOUR) if asked_before else {}
-    return select(text, EIGHT, before).text
+    return select_due_items(text, EIGHT, before).text
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def due(text: str, **asked_before: int) -> str:
 def test_marks_stand_before_or_behind_a_box_and_what_is_unknown_is_text(
     line: str, every: timedelta | None, priority: int, paused: bool, plain: str
 ) -> None:
-    found = marks.read(line)
+    found = marks.parse_list_line(line)
     assert found is not None
-    assert (found.every, found.priority, found.paused, found.plain) == (every, priority, paused, plain)
+    assert (found.every, found.priority, found.paused, found.without_marks) == (every, priority, paused, plain)
 
 
 def test_a_completed_item_is_done_and_a_paused_one_is_not_asked_about_in_zeroclaws_words_too() -> None:
     assert due("- [low] a\n- [low|paused] b\n- [high] c") == "- [high] c\n- a"
     assert not has_work("- [completed] look")
     assert due("- [low|paused] b\n- [completed] c") == ""
-    assert progress("- [completed] a\n- [ ] b") == Progress(open=1, done=1)
+    assert count_boxes("- [completed] a\n- [ ] b") == Progress(open=1, done=1)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_a_completed_item_is_done_and_a_paused_one_is_not_asked_about_in_zerocla
     ],
 )
 def test_what_looks_like_a_mark_or_a_block_of_tasks_and_is_none_is_named(text: str, said: list[str]) -> None:
-    found = remarks(text)
+    found = find_remarks(text)
     assert len(found) == len(said)
     assert all(words in remark for words, remark in zip(said, found, strict=True))
-    assert select(text, EIGHT, {}).remarks == found
+    assert select_due_items(text, EIGHT, {}).remarks == found
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_what_looks_like_a_mark_or_a_block_of_tasks_and_is_none_is_named(text: s
     ],
 )
 def test_what_is_plainly_text_is_not(text: str) -> None:
-    assert remarks(text) == ()
+    assert find_remarks(text) == ()
 
 
 @pytest.mark.parametrize("line", ["look", "# - look", "-look", "[high] look", "", "--- [high]"])
 def test_only_lines_of_a_list_have_marks(line: str) -> None:
-    assert marks.read(line) is None
+    assert marks.parse_list_line(line) is None
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_an_item_without_every_is_always_due_and_one_never_asked_about_too() -> 
 
 
 def test_a_paused_item_is_never_asked_about_not_even_with_everything() -> None:
-    assert select("- [paused] look", EIGHT, {}).text == ""
-    assert select("- [paused] look\n- see", EIGHT, {}, everything=True).text == "- see"
+    assert select_due_items("- [paused] look", EIGHT, {}).text == ""
+    assert select_due_items("- [paused] look\n- see", EIGHT, {}, everything=True).text == "- see"
 
 
 def test_everything_asks_about_items_that_are_not_due() -> None:
     text = "- [every 6h] look"
-    known = select(text, EIGHT, {}).known
-    found = select(text, EIGHT, dict.fromkeys(known, EIGHT), everything=True)
-    assert (found.text, found.asked) == ("- look", known)
+    known = select_due_items(text, EIGHT, {}).recurring_items
+    found = select_due_items(text, EIGHT, dict.fromkeys(known, EIGHT), everything=True)
+    assert (found.text, found.prompted_items) == ("- look", known)
 
 
 def test_high_items_come_first_and_low_ones_last_in_their_section() -> None:
@@ -163,7 +163,7 @@ def test_loose_text_belongs_to_the_items_of_its_section_and_is_always_asked_abou
 
 def test_done_items_and_those_that_are_completed_are_no_items() -> None:
     text = "- [x] [every 6h] old\n- [every 6h] look\n# Completed\n- [every 1h] older"
-    assert len(select(text, EIGHT, {}).known) == 1
+    assert len(select_due_items(text, EIGHT, {}).recurring_items) == 1
     assert due(text, hours=1) == ""
 
 
@@ -175,11 +175,14 @@ def test_done_items_and_those_that_are_completed_are_no_items() -> None:
 def test_an_item_is_the_same_while_its_text_is(other: str) -> None:
     text = "- [every 6h] look at it\n  - [ ] part"
     marked = other if "every" in other else other.replace("look", "[every 6h] look", 1)
-    assert select(text, EIGHT, {}).known == select(marked, EIGHT, {}).known
+    assert select_due_items(text, EIGHT, {}).recurring_items == select_due_items(marked, EIGHT, {}).recurring_items
 
 
 def test_an_item_with_another_text_is_another() -> None:
-    assert not select("- [every 6h] look", EIGHT, {}).known & select("- [every 6h] look twice", EIGHT, {}).known
+    assert (
+        not select_due_items("- [every 6h] look", EIGHT, {}).recurring_items
+        & select_due_items("- [every 6h] look twice", EIGHT, {}).recurring_items
+    )
 
 
 def test_code_is_neither_heading_nor_item() -> None:
@@ -192,7 +195,7 @@ def test_code_is_neither_heading_nor_item() -> None:
     [("- look", False), ("- [high] look", False), ("- [every 6h] look", True), ("- [paused] look", True), ("look", False)],
 )
 def test_only_a_list_with_items_that_wait_can_rest(text: str, rests: bool) -> None:
-    assert may_rest(text) is rests
+    assert may_have_nothing_due(text) is rests
 
 
 @pytest.mark.parametrize("text", ["- [high] [ ]", "- [every 6h]", "- [paused] [x] done", "- [x] [low] done"])
@@ -202,13 +205,13 @@ def test_marks_alone_and_marked_items_that_are_done_are_no_work(text: str) -> No
 
 def test_boxes_are_counted_done_ones_under_completed_too() -> None:
     text = "- [ ] a\n- [high] [ ] b\n- [ ]\n- [x] c\n```\n- [ ] code\n```\n# Completed\n- [X] d\n- [ ] e"
-    assert progress(text) == Progress(2, 2)
-    assert progress(text, "1. [ ] f") == Progress(3, 2)
+    assert count_boxes(text) == Progress(2, 2)
+    assert count_boxes(text, "1. [ ] f") == Progress(3, 2)
 
 
 @pytest.mark.parametrize("line", ["- [every 6h] x\n", "# a\n", "- x\n\n", "###### a\n- [high] x\n", "- [", "[[[["])
 def test_the_largest_list_is_read_in_no_time(line: str) -> None:
     text = line * (64 * 1024 // len(line))
     begun = time.process_time()
-    select(text, EIGHT, {})
+    select_due_items(text, EIGHT, {})
     assert time.process_time() - begun < 2

@@ -14,8 +14,8 @@ import pytest
 from servers.scripted import CERTIFICATE, Act, Server, after, raw, reply, reset, silent_until_closed
 from waited import DIRECT, client, post
 
-from heartbeat.runners import Failure, Reply
-from heartbeat.runners.errors import Trouble
+from heartbeat.runners import Failure, HttpReply
+from heartbeat.runners.errors import CallError
 from scheduler.model.settings import Network
 from scheduler.net.http_client import MALFORMED, HttpClient
 
@@ -39,8 +39,8 @@ class Resolver:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self._addresses]
 
 
-def trouble(url: str, seconds: float = 5.0, **more: Any) -> Trouble:
-    with pytest.raises(Trouble) as caught:
+def trouble(url: str, seconds: float = 5.0, **more: Any) -> CallError:
+    with pytest.raises(CallError) as caught:
         post(url, {}, b"{}", seconds, **more)
     return caught.value
 
@@ -48,7 +48,7 @@ def trouble(url: str, seconds: float = 5.0, **more: Any) -> Trouble:
 def test_a_name_that_is_not_known_is_a_failure_of_its_own() -> None:
     answer = trouble("http://nobody.example/", resolve=Resolver([])).answer
     assert (answer.failure, answer.transient, answer.error) == (Failure.DNS, True, "its name cannot be resolved")
-    assert answer.unheard
+    assert answer.not_sent
 
 
 @pytest.mark.parametrize("host", ["nobody\0.example", "no body.example", "nobody\x7f.example"])
@@ -62,7 +62,7 @@ def test_a_name_server_that_never_answers_does_not_hold_us() -> None:
     gate = threading.Event()
     answer = trouble("http://nobody.example/", 0.2, resolve=Resolver(["127.0.0.1"], gate)).answer
     gate.set()
-    assert (answer.failure, answer.error, answer.unheard) == (Failure.DNS, "its name was not resolved in time", True)
+    assert (answer.failure, answer.error, answer.not_sent) == (Failure.DNS, "its name was not resolved in time", True)
 
 
 def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
@@ -85,14 +85,14 @@ def test_those_who_ask_for_a_name_at_the_same_time_share_one_question() -> None:
     assert (statuses, shared, after_that) == ([200] * 8, 1, 2), "an answer is shared, not kept"
 
 
-async def cut_short(url: str, gate: threading.Event | None = None) -> Trouble:
+async def cut_short(url: str, gate: threading.Event | None = None) -> CallError:
     """How a call ends that is cancelled once it waits."""
     more: dict[str, Any] = {"resolve": Resolver([], gate)} if gate else {}
     async with client(**more) as http:
         call = asyncio.create_task(http.post(url, {}, b"{}", 5.0))
         await asyncio.sleep(0.2)
         call.cancel()
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(CallError) as caught:
             await call
     return caught.value
 
@@ -101,7 +101,7 @@ def test_a_call_that_is_cancelled_while_its_name_is_resolved_was_not_sent() -> N
     gate = threading.Event()
     answer = asyncio.run(cut_short("http://nobody.example/", gate)).answer
     gate.set()
-    assert (answer.failure, answer.unheard) == (Failure.EXIT, True)
+    assert (answer.failure, answer.not_sent) == (Failure.EXIT, True)
 
 
 def test_a_call_that_is_cancelled_while_it_waits_closes_its_connection_and_may_have_arrived() -> None:
@@ -109,13 +109,13 @@ def test_a_call_that_is_cancelled_while_it_waits_closes_its_connection_and_may_h
     with Server([silent_until_closed(closed)]) as server:
         answer = asyncio.run(cut_short(server.url)).answer
         assert closed.wait(10)
-    assert (answer.failure, answer.unheard, answer.transient) == (Failure.EXIT, False, False)
+    assert (answer.failure, answer.not_sent, answer.transient) == (Failure.EXIT, False, False)
     assert answer.error == "the call was cut short"
 
 
 def test_a_connection_that_is_never_made_is_given_up_after_its_time(crowded: str) -> None:
     answer = trouble(crowded, 0.5).answer
-    assert (answer.failure, answer.error, answer.unheard) == (Failure.TIMEOUT, "no answer within 0.5 s", True)
+    assert (answer.failure, answer.error, answer.not_sent) == (Failure.TIMEOUT, "no answer within 0.5 s", True)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_trusted_certificate_of_another_name_is_refused() -> None:
             resolve=Resolver(["127.0.0.1"]),
             network=TRUSTING,
         ).answer
-    assert (answer.failure, answer.unheard, server.requests) == (Failure.TLS, True, [])
+    assert (answer.failure, answer.not_sent, server.requests) == (Failure.TLS, True, [])
     assert "certificate is not trusted (Hostname mismatch" in answer.error
 
 
@@ -156,14 +156,14 @@ def test_a_server_without_tls_is_told_from_a_broken_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=greet, args=(listener,)).start()
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
-    assert (answer.failure, answer.transient, answer.unheard) == (Failure.TLS, False, True)
+    assert (answer.failure, answer.transient, answer.not_sent) == (Failure.TLS, False, True)
     assert answer.error.startswith("no TLS with it (")
 
 
 def test_tls_that_is_spoilt_after_the_request_is_no_proof_that_nobody_has_heard_it() -> None:
     with Server([spoil], tls=True) as server:
         answer = trouble(server.url, network=TRUSTING).answer
-    assert (answer.failure, answer.unheard, len(server.requests)) == (Failure.TLS, False, 1)
+    assert (answer.failure, answer.not_sent, len(server.requests)) == (Failure.TLS, False, 1)
 
 
 def spoil(connection: socket.socket, over: threading.Event) -> None:
@@ -180,20 +180,20 @@ def greet(listener: socket.socket) -> None:
 def test_a_listener_that_never_accepts_tls_is_left_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/", 0.3).answer
-    assert (answer.failure, answer.transient, answer.unheard) == (Failure.TIMEOUT, True, True)
+    assert (answer.failure, answer.transient, answer.not_sent) == (Failure.TIMEOUT, True, True)
 
 
 def test_who_hangs_up_before_tls_is_spoken_has_heard_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=hang_up_on, args=(listener,)).start()
         answer = trouble(f"https://127.0.0.1:{listener.getsockname()[1]}/").answer
-    assert (answer.failure, answer.error, answer.unheard) == (Failure.CONNECT, "it broke the connection", True)
+    assert (answer.failure, answer.error, answer.not_sent) == (Failure.CONNECT, "it broke the connection", True)
 
 
 def test_who_hangs_up_after_the_request_may_have_heard_it() -> None:
     with Server([reset()]) as server:
         answer = trouble(server.url).answer
-    assert (answer.failure, answer.error, answer.unheard) == (Failure.CONNECT, "it broke the connection", False)
+    assert (answer.failure, answer.error, answer.not_sent) == (Failure.CONNECT, "it broke the connection", False)
 
 
 def hang_up_on(listener: socket.socket) -> None:
@@ -213,7 +213,7 @@ def hang_up_on(listener: socket.socket) -> None:
 def test_a_refusal_is_told_however_its_body_ends(act: Act, status: int) -> None:
     with Server([act]) as server:
         got = post(server.url, {}, b"{}", 5.0)
-    assert isinstance(got, Reply)
+    assert isinstance(got, HttpReply)
     assert got.status == status
     assert len(got.body) <= 65536
 
@@ -307,15 +307,15 @@ def test_a_kept_connection_that_the_server_has_just_closed_is_replaced_once(ends
 
 
 def test_a_request_is_repeated_at_most_once() -> None:
-    with Server([kept_then(raw(b"")), raw(b"")]) as server, pytest.raises(Trouble) as caught:
+    with Server([kept_then(raw(b"")), raw(b"")]) as server, pytest.raises(CallError) as caught:
         asyncio.run(twice(server.url))
-    assert (server.connections, caught.value.answer.unheard) == (2, False)
+    assert (server.connections, caught.value.answer.not_sent) == (2, False)
 
 
 def test_a_request_is_not_repeated_once_a_byte_of_an_answer_has_arrived() -> None:
-    with Server([kept_then(raw(b"HTTP/1.1 2")), reply({"again": True})]) as server, pytest.raises(Trouble) as caught:
+    with Server([kept_then(raw(b"HTTP/1.1 2")), reply({"again": True})]) as server, pytest.raises(CallError) as caught:
         asyncio.run(twice(server.url))
-    assert (server.connections, caught.value.answer.unheard) == (1, False)
+    assert (server.connections, caught.value.answer.not_sent) == (1, False)
 
 
 def test_a_changed_setting_holds_for_the_next_request() -> None:
@@ -323,7 +323,7 @@ def test_a_changed_setting_holds_for_the_next_request() -> None:
 
     async def before_and_after(url: str) -> int:
         async with HttpClient(lambda: networks[0]) as http:
-            with pytest.raises(Trouble):
+            with pytest.raises(CallError):
                 await http.post(url, {}, b"{}", 10.0)
             networks.pop(0)
             return (await http.post(url, {}, b"{}", 10.0)).status

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartbeat.calendars import Calendar, Days, OpenTimes, calendar
+from heartbeat.calendars import AllowedDays, Calendar, HoursAndDays, make_calendar
 from heartbeat.hours import EVERY_DAY, Hours, Window, parse_days, parse_span, window
-from heartbeat.interval_slots import Cadence, Slots, first_anchor, stable_fraction, stagger_of
+from heartbeat.interval_slots import IntervalSlots, SlotRange, first_anchor, stable_fraction, stagger_for
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NONE = timedelta()
@@ -29,7 +29,7 @@ def hours(span: str, days: str = "mon-sun", zone: ZoneInfo | None = None) -> Hou
     return Hours((window(*parse_span(span), parse_days(days), zone or ZoneInfo("UTC")),))
 
 
-def walk(cadence: Cadence, after: datetime, until: datetime) -> list[datetime]:
+def walk(cadence: IntervalSlots, after: datetime, until: datetime) -> list[datetime]:
     found: list[datetime] = []
     slot = cadence.next(after)
     while slot is not None and slot <= until:
@@ -39,48 +39,48 @@ def walk(cadence: Cadence, after: datetime, until: datetime) -> list[datetime]:
 
 
 def test_the_anchor_is_the_first_slot_and_the_grid_goes_on_from_it() -> None:
-    cadence = Cadence(at("2026-11-20T10:00"), timedelta(minutes=30), NONE, Hours())
+    cadence = IntervalSlots(at("2026-11-20T10:00"), timedelta(minutes=30), NONE, Hours())
     assert cadence.next(at("2020-01-01")) == at("2026-11-20T10:00")
     assert cadence.next(at("2026-11-20T10:00")) == at("2026-11-20T10:30")
     assert cadence.next(at("2026-11-20T10:29:59.999999")) == at("2026-11-20T10:30")
 
 
 def test_a_range_leaves_out_its_beginning_and_holds_its_end() -> None:
-    cadence = Cadence(at("2026-11-20T10:00"), timedelta(minutes=30), NONE, Hours())
-    assert cadence.slots(at("2026-11-20T10:00"), at("2026-11-20T11:00")) == Slots(
+    cadence = IntervalSlots(at("2026-11-20T10:00"), timedelta(minutes=30), NONE, Hours())
+    assert cadence.slots(at("2026-11-20T10:00"), at("2026-11-20T11:00")) == SlotRange(
         at("2026-11-20T10:30"), at("2026-11-20T11:00"), 2
     )
     assert cadence.slots(at("2026-11-20T10:00"), at("2026-11-20T10:29")) is None
-    assert cadence.closed(at("2026-11-20T10:00"), at("2026-11-21T10:00")) is None
+    assert cadence.closed_slots(at("2026-11-20T10:00"), at("2026-11-21T10:00")) is None
 
 
 def test_slots_outside_the_window_are_counted_as_closed() -> None:
-    cadence = Cadence(at("2026-11-20T00:00"), timedelta(hours=1), NONE, hours("08:00-22:00"))
+    cadence = IntervalSlots(at("2026-11-20T00:00"), timedelta(hours=1), NONE, hours("08:00-22:00"))
     whole = (at("2026-11-20T00:00"), at("2026-11-21T00:00"))
-    assert cadence.slots(*whole) == Slots(at("2026-11-20T08:00"), at("2026-11-20T21:00"), 14)
-    assert cadence.closed(*whole) == Slots(at("2026-11-20T01:00"), at("2026-11-21T00:00"), 10)
+    assert cadence.slots(*whole) == SlotRange(at("2026-11-20T08:00"), at("2026-11-20T21:00"), 14)
+    assert cadence.closed_slots(*whole) == SlotRange(at("2026-11-20T01:00"), at("2026-11-21T00:00"), 10)
 
 
 def test_a_daily_beat_anchored_at_23_beats_every_day_within_8_and_22() -> None:
-    cadence = Cadence(at("2026-11-20T23:00"), timedelta(days=1), timedelta(minutes=7), hours("08:00-22:00"))
+    cadence = IntervalSlots(at("2026-11-20T23:00"), timedelta(days=1), timedelta(minutes=7), hours("08:00-22:00"))
     found = walk(cadence, at("2026-11-20T12:00"), at("2026-12-20T23:59"))
     assert found == [at("2026-11-21T08:07") + timedelta(days=day) for day in range(30)]
-    assert cadence.closed(at("2026-11-20T12:00"), at("2026-12-20T12:00")) is None  # each of them has moved
+    assert cadence.closed_slots(at("2026-11-20T12:00"), at("2026-12-20T12:00")) is None  # each of them has moved
 
 
 def test_an_opening_with_a_point_of_the_grid_gets_no_slot_of_its_own() -> None:
-    cadence = Cadence(at("2026-11-20T21:59"), timedelta(days=1), timedelta(minutes=7), hours("08:00-22:00"))
+    cadence = IntervalSlots(at("2026-11-20T21:59"), timedelta(days=1), timedelta(minutes=7), hours("08:00-22:00"))
     assert walk(cadence, at("2026-11-20T22:00"), at("2026-11-22T22:00")) == [at("2026-11-21T21:59"), at("2026-11-22T21:59")]
 
 
 def test_the_slot_of_an_opening_is_kept_inside_it() -> None:
-    cadence = Cadence(at("2026-11-20T23:00"), timedelta(days=1), timedelta(hours=2), hours("08:00-08:30"))
+    cadence = IntervalSlots(at("2026-11-20T23:00"), timedelta(days=1), timedelta(hours=2), hours("08:00-08:30"))
     assert cadence.next(at("2026-11-21T00:00")) == at("2026-11-21T08:29:59")
     assert cadence.next(at("2026-11-21T08:29:59")) == at("2026-11-22T08:29:59")
 
 
 def test_the_first_point_opens_the_next_window_and_none_before_it() -> None:
-    cadence = Cadence(at("2026-11-20T23:00"), timedelta(days=1), NONE, hours("08:00-22:00"))
+    cadence = IntervalSlots(at("2026-11-20T23:00"), timedelta(days=1), NONE, hours("08:00-22:00"))
     assert cadence.next(at("2026-11-19T00:00")) == at("2026-11-21T08:00")
 
 
@@ -107,7 +107,7 @@ AUTUMN_NIGHT = hours("02:15-02:45", zone=BERLIN)  # open twice on 31 October 202
 def test_a_beat_never_comes_oftener_than_its_interval_says(
     interval: timedelta, open_times: Hours, anchor: str, days: int, count: int
 ) -> None:
-    cadence = Cadence(at(anchor), interval, timedelta(minutes=1), open_times)
+    cadence = IntervalSlots(at(anchor), interval, timedelta(minutes=1), open_times)
     found = cadence.slots(at(anchor) - SECOND, at(anchor) + timedelta(days=days) - SECOND)
     later = cadence.slots(at(anchor) - SECOND, at(anchor) + timedelta(days=days, hours=22))
     assert found is not None
@@ -116,17 +116,21 @@ def test_a_beat_never_comes_oftener_than_its_interval_says(
 
 
 def test_a_point_on_a_day_off_moves_to_the_first_hours_of_the_next_day_that_is_left() -> None:
-    weekend = Days(ZoneInfo("UTC"), Calendar(weekdays=frozenset({5, 6})))
-    weekly = Cadence(at("2026-11-21T12:00"), timedelta(days=7), timedelta(minutes=5), OpenTimes(hours("08:00-22:00"), weekend))
+    weekend = AllowedDays(ZoneInfo("UTC"), Calendar(weekdays=frozenset({5, 6})))
+    weekly = IntervalSlots(
+        at("2026-11-21T12:00"), timedelta(days=7), timedelta(minutes=5), HoursAndDays(hours("08:00-22:00"), weekend)
+    )
     assert walk(weekly, at("2026-11-20"), at("2026-12-06")) == [at("2026-11-23T08:05"), at("2026-11-30T08:05")]
-    daily = Cadence(at("2026-11-20T12:00"), timedelta(days=1), timedelta(minutes=5), OpenTimes(hours("08:00-22:00"), weekend))
+    daily = IntervalSlots(
+        at("2026-11-20T12:00"), timedelta(days=1), timedelta(minutes=5), HoursAndDays(hours("08:00-22:00"), weekend)
+    )
     # Saturday and Sunday would move to Monday, which has a point of its own.
     assert walk(daily, at("2026-11-20"), at("2026-11-24")) == [at("2026-11-20T12:00"), at("2026-11-23T12:00")]
-    assert daily.closed(at("2026-11-20"), at("2026-11-24")) == Slots(at("2026-11-21T12:00"), at("2026-11-22T12:00"), 2)
+    assert daily.closed_slots(at("2026-11-20"), at("2026-11-24")) == SlotRange(at("2026-11-21T12:00"), at("2026-11-22T12:00"), 2)
 
 
 def test_the_next_slot_of_an_interval_of_years_is_found_at_once() -> None:
-    cadence = Cadence(at("2027-01-01T03:00"), timedelta(days=3650), NONE, hours("08:00-22:00", zone=BERLIN))
+    cadence = IntervalSlots(at("2027-01-01T03:00"), timedelta(days=3650), NONE, hours("08:00-22:00", zone=BERLIN))
     begun = time.process_time()
     for day in range(300):
         assert cadence.next(at("2028-01-01") + timedelta(days=day)) == at("2036-12-29T07:00")
@@ -135,7 +139,7 @@ def test_the_next_slot_of_an_interval_of_years_is_found_at_once() -> None:
 
 def test_thirty_minutes_make_fifty_beats_in_an_autumn_day_of_25_hours() -> None:
     # Berlin's clocks go back on 31 October 2027.
-    cadence = Cadence(at("2027-01-01"), timedelta(minutes=30), NONE, Hours())
+    cadence = IntervalSlots(at("2027-01-01"), timedelta(minutes=30), NONE, Hours())
     midnight, next_midnight = datetime(2027, 10, 31, tzinfo=BERLIN), datetime(2027, 11, 1, tzinfo=BERLIN)
     found = cadence.slots(midnight.astimezone(UTC) - SECOND, next_midnight.astimezone(UTC) - SECOND)
     assert found is not None
@@ -144,21 +148,21 @@ def test_thirty_minutes_make_fifty_beats_in_an_autumn_day_of_25_hours() -> None:
 
 def test_nothing_opens_within_two_years() -> None:
     never = Hours((Window(480, 1320, frozenset(), BERLIN),))
-    cadence = Cadence(at("2026-11-20"), timedelta(minutes=30), NONE, never)
+    cadence = IntervalSlots(at("2026-11-20"), timedelta(minutes=30), NONE, never)
     assert cadence.next(at("2026-11-20")) is None
     assert cadence.slots(at("2026-11-20"), at("2027-11-20")) is None
 
 
 def test_an_interval_beyond_the_end_of_the_calendar_has_no_next() -> None:
-    cadence = Cadence(at("2026-11-20"), timedelta(days=3_650_000), NONE, Hours())
+    cadence = IntervalSlots(at("2026-11-20"), timedelta(days=3_650_000), NONE, Hours())
     assert cadence.next(at("2026-11-20")) is None
 
 
 def test_ten_years_of_minutes_are_counted_by_arithmetic() -> None:
-    cadence = Cadence(at("2027-01-01"), timedelta(minutes=1), NONE, hours("08:00-22:00", zone=BERLIN))
+    cadence = IntervalSlots(at("2027-01-01"), timedelta(minutes=1), NONE, hours("08:00-22:00", zone=BERLIN))
     decade = (at("2027-01-01"), at("2037-01-01"))
     begun = time.process_time()
-    inside, outside = cadence.slots(*decade), cadence.closed(*decade)
+    inside, outside = cadence.slots(*decade), cadence.closed_slots(*decade)
     assert time.process_time() - begun < 2
     assert inside is not None
     assert outside is not None
@@ -167,7 +171,7 @@ def test_ten_years_of_minutes_are_counted_by_arithmetic() -> None:
 
 
 def test_the_next_slot_is_found_in_microseconds() -> None:
-    cadence = Cadence(at("2027-01-01"), timedelta(minutes=30), NONE, hours("08:00-22:00", "mon-fri", BERLIN))
+    cadence = IntervalSlots(at("2027-01-01"), timedelta(minutes=30), NONE, hours("08:00-22:00", "mon-fri", BERLIN))
     begun = time.process_time()
     for minute in range(1000):
         cadence.next(at("2027-06-01") + timedelta(minutes=minute))
@@ -179,15 +183,15 @@ windows = st.builds(Window, st.integers(0, 1439), st.integers(1, 1440), st.froze
 some_hours = st.lists(windows.filter(lambda w: w.start != w.end), max_size=3).map(lambda found: Hours(tuple(found)))
 weekdays = st.frozensets(st.integers(0, 6), max_size=3)
 dates = st.lists(st.integers(-6, 20).map(lambda day: date(2027, 10, 25) + timedelta(days=day)), max_size=4)
-calendars = st.builds(lambda found, days: calendar(tuple((day, day) for day in found), days), dates, weekdays)
-some_days = st.builds(Days, zones, calendars, st.none() | calendars)
-open_times = some_hours | st.builds(OpenTimes, some_hours, some_days)
+calendars = st.builds(lambda found, days: make_calendar(tuple((day, day) for day in found), days), dates, weekdays)
+some_days = st.builds(AllowedDays, zones, calendars, st.none() | calendars)
+open_times = some_hours | st.builds(HoursAndDays, some_hours, some_days)
 # From twenty minutes to a week; the clocks of three of the zones change between 3 and 31 October or on 7 November 2027.
 intervals = st.one_of(st.integers(20, 600), st.integers(600, 4000), st.sampled_from([720, 1440, 2880, 10080])).map(
     lambda minutes: timedelta(minutes=minutes)
 )
 cadences = st.builds(
-    Cadence,
+    IntervalSlots,
     st.integers(-40_000, 16_000).map(lambda minutes: at("2027-10-31") + timedelta(minutes=minutes)),
     intervals,
     st.integers(0, 1200).map(lambda seconds: timedelta(seconds=seconds)),
@@ -197,8 +201,8 @@ cadences = st.builds(
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(some_hours, some_days, st.integers(-20_000, 20_000), st.integers(0, 10_000))
-def test_it_is_open_where_hours_and_days_both_are(of_hours: Hours, of_days: Days, begin: int, length: int) -> None:
-    both = OpenTimes(of_hours, of_days)
+def test_it_is_open_where_hours_and_days_both_are(of_hours: Hours, of_days: AllowedDays, begin: int, length: int) -> None:
+    both = HoursAndDays(of_hours, of_days)
     after = at("2027-10-31") + timedelta(minutes=begin)
     until = after + timedelta(minutes=length)
     spans = list(both.openings(after, until))
@@ -213,7 +217,7 @@ def test_it_is_open_where_hours_and_days_both_are(of_hours: Hours, of_days: Days
         assert opens < after - timedelta(days=700) or not both.open_at(opens - SECOND)
 
 
-def brute(cadence: Cadence, after: datetime, until: datetime) -> tuple[list[datetime], list[datetime]]:
+def brute(cadence: IntervalSlots, after: datetime, until: datetime) -> tuple[list[datetime], list[datetime]]:
     """The slots in (after, until], and the points in it that give none: each point by itself, the latest first."""
     horizon = until + timedelta(days=60)
     grid = [cadence.anchor + k * cadence.interval for k in range((horizon - cadence.anchor) // cadence.interval + 1)]
@@ -233,26 +237,26 @@ def brute(cadence: Cadence, after: datetime, until: datetime) -> tuple[list[date
     return sorted(slot for slot in slots if after < slot <= until), sorted(point for point in without if after < point <= until)
 
 
-def told(points: list[datetime]) -> Slots | None:
-    return Slots(points[0], points[-1], len(points)) if points else None
+def told(points: list[datetime]) -> SlotRange | None:
+    return SlotRange(points[0], points[-1], len(points)) if points else None
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(cadences, st.integers(-3000, 3000), st.integers(0, 6000))
-def test_each_point_gives_at_most_one_slot_and_no_opening_is_left_out(cadence: Cadence, begin: int, length: int) -> None:
+def test_each_point_gives_at_most_one_slot_and_no_opening_is_left_out(cadence: IntervalSlots, begin: int, length: int) -> None:
     after = at("2027-10-31") + timedelta(minutes=begin)
     until = after + timedelta(minutes=length)
     slots, without = brute(cadence, after, until)
     assert walk(cadence, after, until) == slots
     assert cadence.slots(after, until) == told(slots)
-    assert cadence.closed(after, until) == told(without)
+    assert cadence.closed_slots(after, until) == told(without)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(cadences, st.integers(0, 40_000))
-def test_there_are_never_more_slots_than_points(cadence: Cadence, length: int) -> None:
+def test_there_are_never_more_slots_than_points(cadence: IntervalSlots, length: int) -> None:
     first, until = cadence.anchor - SECOND, cadence.anchor + timedelta(minutes=length)
-    slots, without = cadence.slots(first, until), cadence.closed(first, until)
+    slots, without = cadence.slots(first, until), cadence.closed_slots(first, until)
     points = timedelta(minutes=length) // cadence.interval + 1
     moving = points - (slots.count if slots else 0) - (without.count if without else 0)
     assert moving in (0, 1)  # one may have moved to an opening that is still to come
@@ -260,10 +264,10 @@ def test_there_are_never_more_slots_than_points(cadence: Cadence, length: int) -
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(cadences, st.integers(-3000, 3000), st.integers(0, 3000), st.integers(0, 3000))
-def test_two_ranges_side_by_side_hold_what_one_holds(cadence: Cadence, begin: int, one: int, other: int) -> None:
+def test_two_ranges_side_by_side_hold_what_one_holds(cadence: IntervalSlots, begin: int, one: int, other: int) -> None:
     a = at("2027-10-31") + timedelta(minutes=begin)
     b, c = a + timedelta(minutes=one), a + timedelta(minutes=one + other)
-    for count in (cadence.slots, cadence.closed):
+    for count in (cadence.slots, cadence.closed_slots):
         parts = [part.count for part in (count(a, b), count(b, c)) if part]
         whole = count(a, c)
         assert sum(parts) == (whole.count if whole else 0)
@@ -280,7 +284,7 @@ def test_a_fraction_is_stable_and_below_one() -> None:
 @pytest.mark.parametrize("share", [NONE, timedelta(milliseconds=500), SECOND, timedelta(minutes=3), timedelta(seconds=2.5)])
 def test_a_stagger_is_whole_seconds_and_at_most_its_share(share: timedelta) -> None:
     for number in range(200):
-        stagger = stagger_of(f"agent-{number}", share)
+        stagger = stagger_for(f"agent-{number}", share)
         assert NONE <= stagger <= share
         assert stagger.microseconds == 0
 

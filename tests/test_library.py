@@ -16,7 +16,7 @@ from world import at
 import heartbeat
 from heartbeat import Beat
 from heartbeat.decision import Action, Decision
-from heartbeat.verdict import CUT_SHORT
+from heartbeat.verdict import CUT_NOTE
 
 HOME = Path(__file__).parent.parent
 NOW = at("2026-03-02 08:00")
@@ -229,7 +229,7 @@ def test_reasoning_is_neither_judged_nor_told() -> None:
 
 def test_an_answer_that_was_cut_says_so_in_its_last_line() -> None:
     cut = beat({"text": "Half of", "truncated": True})
-    assert (cut.truncated, cut.answer, cut.text) == (True, "Half of", f"Half of\n\n{CUT_SHORT}")
+    assert (cut.truncated, cut.answer, cut.text) == (True, "Half of", f"Half of\n\n{CUT_NOTE}")
     nothing = beat({"text": "<think>hm", "truncated": True})
     assert (nothing.outcome, nothing.reason, nothing.failures) == ("failed", "bad_answer", 1)
 

@@ -14,9 +14,9 @@ from parity import SYSTEMS, page, row, shown_by
 from world import Takes, World, at
 
 import heartbeat
-from heartbeat.checklist import has_work, tasks
-from heartbeat.interval_slots import stagger_of
-from heartbeat.verdict import judge
+from heartbeat.checklist import has_work, open_tasks
+from heartbeat.interval_slots import stagger_for
+from heartbeat.verdict import judge_answer
 from scheduler.cli.main import main
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
@@ -108,9 +108,9 @@ def test_claw0_headings_and_empty_checkboxes_are_no_content() -> None:
 
 @row("claw0", 5)
 def test_claw0_heartbeat_ok_is_silent_and_so_is_a_rest_of_five_characters() -> None:
-    assert judge("HEARTBEAT_OK", "edges", 5).outcome == "ok"
-    assert judge("HEARTBEAT_OK 12345", "edges", 5).outcome == "ok"
-    assert judge("HEARTBEAT_OK 123456", "edges", 5).outcome == "alert"
+    assert judge_answer("HEARTBEAT_OK", "edges", 5).outcome == "ok"
+    assert judge_answer("HEARTBEAT_OK 12345", "edges", 5).outcome == "ok"
+    assert judge_answer("HEARTBEAT_OK 123456", "edges", 5).outcome == "alert"
 
 
 @row("claw0", 6)
@@ -185,8 +185,8 @@ def test_goclaw_a_beat_says_what_triggered_it(play: Play) -> None:
 @row("GoClaw", 4)
 def test_goclaw_the_stagger_is_a_stable_hash_of_the_name_and_at_most_its_share() -> None:
     share = timedelta(minutes=3)
-    staggers = [stagger_of(f"agent-{number}", share) for number in range(100)]
-    assert staggers == [stagger_of(f"agent-{number}", share) for number in range(100)]
+    staggers = [stagger_for(f"agent-{number}", share) for number in range(100)]
+    assert staggers == [stagger_for(f"agent-{number}", share) for number in range(100)]
     assert all(timedelta() <= stagger <= share for stagger in staggers)
     assert len(set(staggers)) > 50
 
@@ -210,8 +210,8 @@ def test_goclaw_a_failure_is_retried_after_a_second_and_two_and_then_told(play: 
 
 @row("GoClaw", 7)
 def test_goclaw_heartbeat_ok_anywhere_silences_all_where_that_is_wished() -> None:
-    assert judge("All is well. HEARTBEAT_OK, as far as I see it.", "anywhere", 5).outcome == "ok"
-    assert judge("All is well. HEARTBEAT_OK, as far as I see it.", "edges", 5).outcome == "alert"
+    assert judge_answer("All is well. HEARTBEAT_OK, as far as I see it.", "anywhere", 5).outcome == "ok"
+    assert judge_answer("All is well. HEARTBEAT_OK, as far as I see it.", "edges", 5).outcome == "alert"
 
 
 @row("GoClaw", 9)
@@ -375,9 +375,9 @@ def test_mistermorph_the_facts_of_a_beat_travel_as_meta(play: Play) -> None:
 
 @row("MisterMorph", 4)
 def test_mistermorph_an_answer_is_an_alert_or_exactly_the_token() -> None:
-    assert judge("ALERT: disk full HEARTBEAT_OK", "exact", 0).outcome == "alert"
-    assert judge("HEARTBEAT_OK.", "exact", 0).outcome == "alert"
-    assert judge("HEARTBEAT_OK", "exact", 0).outcome == "ok"
+    assert judge_answer("ALERT: disk full HEARTBEAT_OK", "exact", 0).outcome == "alert"
+    assert judge_answer("HEARTBEAT_OK.", "exact", 0).outcome == "alert"
+    assert judge_answer("HEARTBEAT_OK", "exact", 0).outcome == "ok"
 
 
 @row("MisterMorph", 5)
@@ -459,7 +459,7 @@ def test_nanobot_decides_first_then_acts_then_tells() -> None:
 @row("nanobot", 2)
 def test_nanobot_active_tasks_count_and_completed_ones_do_not() -> None:
     text = "## Active Tasks\n- look at b\n## Completed\n- look at c\n"
-    assert tasks(text) == "## Active Tasks\n- look at b"
+    assert open_tasks(text) == "## Active Tasks\n- look at b"
     assert not has_work("## Active Tasks\n## Completed\n- look at c\n")
 
 
@@ -485,7 +485,7 @@ def test_nanobot_the_file_is_read_at_every_beat(play: Play) -> None:
 @row("OpenClaw", 1)
 @pytest.mark.parametrize("answer", ["**HEARTBEAT_OK**", "<b>HEARTBEAT_OK</b>", "HEARTBEAT_OK all fine"])
 def test_openclaw_markup_around_the_token_and_a_short_rest_are_silent(answer: str) -> None:
-    assert judge(answer, "edges", 10).outcome == "ok"
+    assert judge_answer(answer, "edges", 10).outcome == "ok"
 
 
 @row("OpenClaw", 2)

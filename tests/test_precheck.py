@@ -13,17 +13,17 @@ from test_checks import OPS
 from waited import waited
 
 from heartbeat import precheck as prechecks
-from heartbeat.precheck import Checked, Found
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.spec import Precheck
 from scheduler.system.process import Children, Ended
 
-look = waited(prechecks.look)
+look = waited(prechecks.run_precheck)
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
 FINE = Ended(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
 
 
-def looked(last: str | None = None, precheck: Precheck = MAIL, **ended: Any) -> Checked:
+def looked(last: str | None = None, precheck: Precheck = MAIL, **ended: Any) -> PrecheckResult:
     async def start(*_: Any, **__: Any) -> Ended:
         return replace(FINE, **ended)
 
@@ -47,27 +47,27 @@ def test_it_is_run_by_the_shell_in_the_workspace_with_its_own_time_and_next_to_n
 @pytest.mark.parametrize(
     ("output", "found"),
     [
-        (b"", Found.WORK),
-        (b"2 new mails\n", Found.WORK),
-        (b"NO_WORK\n", Found.NOTHING),
-        (b"  NO_WORK  ", Found.NOTHING),
-        (b"NO_WORK yet\n", Found.WORK),
-        (b"looked\nNO_WORK\n", Found.WORK),
-        (b'{"wakeAgent": false}\n', Found.NOTHING),
-        (b'{\n "wakeAgent": false,\n "data": []\n}', Found.NOTHING),
-        (b'looked at 3 folders\n{"wakeAgent": false}\n', Found.NOTHING),
-        (b'{"wakeAgent": true, "data": 1}', Found.WORK),
-        (b'{"wakeAgent": 0}', Found.WORK),
-        (b'{"wakeAgent": null}', Found.WORK),
-        (b'{"wakeAgent": false', Found.WORK),
-        (b'["wakeAgent", false]', Found.WORK),
-        (b"{" * 60_000, Found.WORK),
-        (b'{"a":' * 10_000, Found.WORK),
-        (b"\xff\xfe\x00", Found.WORK),
+        (b"", PrecheckStatus.WORK),
+        (b"2 new mails\n", PrecheckStatus.WORK),
+        (b"NO_WORK\n", PrecheckStatus.NOTHING),
+        (b"  NO_WORK  ", PrecheckStatus.NOTHING),
+        (b"NO_WORK yet\n", PrecheckStatus.WORK),
+        (b"looked\nNO_WORK\n", PrecheckStatus.WORK),
+        (b'{"wakeAgent": false}\n', PrecheckStatus.NOTHING),
+        (b'{\n "wakeAgent": false,\n "data": []\n}', PrecheckStatus.NOTHING),
+        (b'looked at 3 folders\n{"wakeAgent": false}\n', PrecheckStatus.NOTHING),
+        (b'{"wakeAgent": true, "data": 1}', PrecheckStatus.WORK),
+        (b'{"wakeAgent": 0}', PrecheckStatus.WORK),
+        (b'{"wakeAgent": null}', PrecheckStatus.WORK),
+        (b'{"wakeAgent": false', PrecheckStatus.WORK),
+        (b'["wakeAgent", false]', PrecheckStatus.WORK),
+        (b"{" * 60_000, PrecheckStatus.WORK),
+        (b'{"a":' * 10_000, PrecheckStatus.WORK),
+        (b"\xff\xfe\x00", PrecheckStatus.WORK),
     ],
 )
-def test_its_output_says_whether_there_is_work(output: bytes, found: Found) -> None:
-    assert looked(output=output).found is found
+def test_its_output_says_whether_there_is_work(output: bytes, found: PrecheckStatus) -> None:
+    assert looked(output=output).status is found
 
 
 @pytest.mark.parametrize(
@@ -81,25 +81,25 @@ def test_its_output_says_whether_there_is_work(output: bytes, found: Found) -> N
 )
 def test_every_other_end_is_a_failure(ended: dict[str, Any], error: str) -> None:
     found = looked(**ended)
-    assert (found.found, found.error, found.digest) == (Found.FAILED, error, None)
+    assert (found.status, found.error, found.digest) == (PrecheckStatus.FAILED, error, None)
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown"])
 def test_one_that_was_ended_with_its_run_has_not_failed(why: str) -> None:
-    assert looked(exit_code=-15, ended_by=why).found is Found.CUT
+    assert looked(exit_code=-15, ended_by=why).status is PrecheckStatus.INTERRUPTED
 
 
 def test_the_same_output_as_last_time_is_no_news() -> None:
     last = looked(output=b"2 mails").digest
-    assert looked(last, output=b"2 mails").found is Found.UNCHANGED
-    assert looked(last, output=b"3 mails").found is Found.WORK
+    assert looked(last, output=b"2 mails").status is PrecheckStatus.UNCHANGED
+    assert looked(last, output=b"3 mails").status is PrecheckStatus.WORK
 
 
 def test_an_output_that_was_cut_or_comes_from_another_command_is_never_the_same() -> None:
     last = looked(output=b"2 mails").digest
     assert looked(output=b"2 mails", truncated=True).digest is None
-    assert looked(last, output=b"2 mails", truncated=True).found is Found.WORK
-    assert looked(last, replace(MAIL, command="./other.sh"), output=b"2 mails").found is Found.WORK
+    assert looked(last, output=b"2 mails", truncated=True).status is PrecheckStatus.WORK
+    assert looked(last, replace(MAIL, command="./other.sh"), output=b"2 mails").status is PrecheckStatus.WORK
 
 
 def test_a_real_one_is_run_by_a_shell_in_the_workspace(tmp_path: Path) -> None:
@@ -107,18 +107,18 @@ def test_a_real_one_is_run_by_a_shell_in_the_workspace(tmp_path: Path) -> None:
     found = look(
         here, replace(MAIL, command='echo "$HEARTBEATD_AGENT in $(pwd)"; env | grep -c KEY; true'), None, Children("life/1").start
     )
-    assert (found.found, found.exit_code, found.output) == (Found.WORK, 0, f"ops in {tmp_path}\n0\n")
+    assert (found.status, found.exit_code, found.output) == (PrecheckStatus.WORK, 0, f"ops in {tmp_path}\n0\n")
 
 
 def test_a_real_one_that_hangs_is_ended_with_all_that_it_started_and_the_next_program_may_start(tmp_path: Path) -> None:
     here, children = replace(OPS, workspace=tmp_path), Children("life/1")
     hangs = replace(MAIL, command="echo begun; sleep 60 & sleep 60", timeout=timedelta(milliseconds=300))
     found = look(here, hangs, None, children.start)
-    assert (found.found, found.output, found.error) == (Found.FAILED, "begun\n", "did not end within 0:00:00.300000")
-    assert look(here, replace(MAIL, command="echo fine"), None, children.start).found is Found.WORK
+    assert (found.status, found.output, found.error) == (PrecheckStatus.FAILED, "begun\n", "did not end within 0:00:00.300000")
+    assert look(here, replace(MAIL, command="echo fine"), None, children.start).status is PrecheckStatus.WORK
 
 
 def test_a_real_one_whose_run_is_ended_has_not_failed(tmp_path: Path) -> None:
     children = Children("life/1")
     children.end("shutdown")
-    assert look(replace(OPS, workspace=tmp_path), MAIL, None, children.start).found is Found.CUT
+    assert look(replace(OPS, workspace=tmp_path), MAIL, None, children.start).status is PrecheckStatus.INTERRUPTED

@@ -9,13 +9,13 @@ import pytest
 from test_runner_command import RUN, Ended, Program, answer, ask
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
-from heartbeat.runners.program_output import read as read_output
-from heartbeat.runners.redaction import Veil
+from heartbeat.runners.program_output import read_output as read_output
+from heartbeat.runners.redaction import Redactor
 from heartbeat.spec import CommandRunner
 
 
 def read(output: str) -> Answer:
-    return read_output(output, Veil(()))
+    return read_output(output, Redactor(()))
 
 
 CLAUDE = {

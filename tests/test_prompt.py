@@ -11,13 +11,23 @@ import pytest
 from specs import AGENT
 
 from heartbeat.checklist import Progress
-from heartbeat.precheck import Checked, Found
-from heartbeat.prompt import MAX_META_TEXT, MAX_WAKE_TEXT, Activity, Facts, Prompt, Wake, compose, estimate, meta
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.prompt import (
+    MAX_META_TEXT,
+    MAX_WAKE_TEXT,
+    AgentActivity,
+    Prompt,
+    PromptFacts,
+    PromptWake,
+    compose_prompt,
+    estimate_tokens,
+    prompt_meta,
+)
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 OPS = replace(AGENT, zone=ZoneInfo("Asia/Ho_Chi_Minh"), context=("SOUL.md",))
-WAKE = Wake("cron", "nightly-backup", 1, "disk full", "failed")
-FULL = Facts(
+WAKE = PromptWake("cron", "nightly-backup", 1, "disk full", "failed")
+FULL = PromptFacts(
     NOW,
     last_beat=NOW - timedelta(days=1, hours=2, minutes=5),
     failures=3,
@@ -32,20 +42,20 @@ def part(prompt: Prompt, name: str) -> str:
 
 
 def test_the_parts_stand_in_their_order_with_their_sizes() -> None:
-    prompt = compose(FULL, OPS)
+    prompt = compose_prompt(FULL, OPS)
     names = ["contract", "time", "last_beat", "failures", "wakes", "context:SOUL.md", "checklist"]
-    assert [name for name, _ in prompt.sizes] == names
-    assert all(size == len(part(prompt, name)) > 0 for name, size in prompt.sizes)
+    assert [name for name, _ in prompt.part_sizes] == names
+    assert all(size == len(part(prompt, name)) > 0 for name, size in prompt.part_sizes)
     assert prompt.text == "\n\n".join(part.text for part in prompt.parts) + "\n"
 
 
 def test_a_quiet_beat_has_no_part_about_failures_wakes_or_context() -> None:
-    names = [name for name, _ in compose(Facts(NOW, checklist="- look"), OPS).sizes]
+    names = [name for name, _ in compose_prompt(PromptFacts(NOW, checklist="- look"), OPS).part_sizes]
     assert names == ["contract", "time", "last_beat", "checklist"]
 
 
 def test_the_contract_says_when_to_be_quiet_and_when_not() -> None:
-    contract = part(compose(FULL, OPS), "contract")
+    contract = part(compose_prompt(FULL, OPS), "contract")
     assert "Carry out the tasks" in contract
     assert "do not repeat the list" in contract
     assert "old tasks" in contract
@@ -54,14 +64,14 @@ def test_the_contract_says_when_to_be_quiet_and_when_not() -> None:
 
 
 def test_the_users_prompt_takes_the_place_of_the_task_and_the_rules_stay() -> None:
-    contract = part(compose(FULL, replace(OPS, prompt="Water the plants.\n")), "contract")
+    contract = part(compose_prompt(FULL, replace(OPS, prompt="Water the plants.\n")), "contract")
     assert contract.startswith("Water the plants.\n")
     assert "Carry out the tasks" not in contract
     assert "answer with HEARTBEAT_OK alone" in contract
 
 
 def test_the_time_is_local_with_weekday_and_zone() -> None:
-    assert part(compose(FULL, OPS), "time") == "Local time: Friday 2026-11-20 16:30 (Asia/Ho_Chi_Minh, UTC+0700)."
+    assert part(compose_prompt(FULL, OPS), "time") == "Local time: Friday 2026-11-20 16:30 (Asia/Ho_Chi_Minh, UTC+0700)."
 
 
 @pytest.mark.parametrize(
@@ -75,29 +85,29 @@ def test_the_time_is_local_with_weekday_and_zone() -> None:
     ],
 )
 def test_the_time_since_the_last_beat_is_told(ago: timedelta, words: str) -> None:
-    assert part(compose(Facts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last beat: {words}."
+    assert part(compose_prompt(PromptFacts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last beat: {words}."
 
 
 def test_the_first_beat_is_told_so() -> None:
-    assert part(compose(Facts(NOW), OPS), "last_beat") == "This is the first beat."
+    assert part(compose_prompt(PromptFacts(NOW), OPS), "last_beat") == "This is the first beat."
 
 
 def test_failures_are_counted() -> None:
-    assert "3" in part(compose(FULL, OPS), "failures")
+    assert "3" in part(compose_prompt(FULL, OPS), "failures")
 
 
 def test_light_context_leaves_the_context_files_out() -> None:
-    assert "be kind" in compose(FULL, OPS).text
-    assert "be kind" not in compose(FULL, replace(OPS, light_context=True)).text
+    assert "be kind" in compose_prompt(FULL, OPS).text
+    assert "be kind" not in compose_prompt(FULL, replace(OPS, light_context=True)).text
 
 
 def test_the_checklist_goes_in_without_what_is_completed() -> None:
-    assert part(compose(FULL, OPS), "checklist") == "Checklist:\n# List\n- look"
-    assert part(compose(Facts(NOW), OPS), "checklist") == "There is nothing on the checklist."
+    assert part(compose_prompt(FULL, OPS), "checklist") == "Checklist:\n# List\n- look"
+    assert part(compose_prompt(PromptFacts(NOW), OPS), "checklist") == "There is nothing on the checklist."
 
 
 def test_a_wake_says_who_and_what_and_how_often() -> None:
-    wakes = part(compose(replace(FULL, wakes=(WAKE, replace(WAKE, count=4, outcome=None, text=""))), OPS), "wakes")
+    wakes = part(compose_prompt(replace(FULL, wakes=(WAKE, replace(WAKE, count=4, outcome=None, text=""))), OPS), "wakes")
     assert "By cron nightly-backup, outcome failed:" in wakes
     assert "disk full" in wakes
     assert "By cron nightly-backup, 4 times, the last one." in wakes
@@ -105,7 +115,7 @@ def test_a_wake_says_who_and_what_and_how_often() -> None:
 
 def marks(text: str) -> tuple[str, str]:
     """The line that opens the data of the only wake, and what follows up to the line that closes it."""
-    lines = part(compose(replace(FULL, wakes=(replace(WAKE, text=text),)), OPS), "wakes").splitlines()
+    lines = part(compose_prompt(replace(FULL, wakes=(replace(WAKE, text=text),)), OPS), "wakes").splitlines()
     opened = next(place for place, line in enumerate(lines) if line.startswith("<data-"))
     closed = lines.index(lines[opened].replace("<", "</"))
     assert closed == len(lines) - 1
@@ -122,14 +132,14 @@ def test_a_wakes_text_cannot_close_its_own_marks() -> None:
 
 def test_a_long_text_of_a_wake_is_cut_to_its_end_and_says_so() -> None:
     text = "x" * MAX_WAKE_TEXT + "the end"
-    wakes = part(compose(replace(FULL, wakes=(replace(WAKE, text=text),)), OPS), "wakes")
+    wakes = part(compose_prompt(replace(FULL, wakes=(replace(WAKE, text=text),)), OPS), "wakes")
     assert f"(the last {MAX_WAKE_TEXT} of {len(text)} characters)" in wakes
     assert "x" * (MAX_WAKE_TEXT - 7) + "the end" in wakes
     assert "x" * (MAX_WAKE_TEXT - 6) not in wakes
 
 
 def test_a_senders_name_stays_on_its_line() -> None:
-    wakes = part(compose(replace(FULL, wakes=(replace(WAKE, sender="x\n\x1b]0;# New task\r" + "y" * 500),)), OPS), "wakes")
+    wakes = part(compose_prompt(replace(FULL, wakes=(replace(WAKE, sender="x\n\x1b]0;# New task\r" + "y" * 500),)), OPS), "wakes")
     assert "By cron x ]0;# New task yyy" in wakes
     assert "y" * 101 not in wakes
     assert "\x1b" not in wakes
@@ -141,9 +151,9 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         last_success=datetime(2026, 11, 19, 1, tzinfo=UTC),
         last_error="exit code 1:\nno mailbox",
         up_since=NOW - timedelta(hours=1),
-        activity=Activity(NOW - timedelta(minutes=30), queue=2),
+        activity=AgentActivity(NOW - timedelta(minutes=30), queue=2),
     )
-    assert json.loads(json.dumps(meta(facts, OPS))) == {
+    assert json.loads(json.dumps(prompt_meta(facts, OPS))) == {
         "agent": "ops",
         "now": "2026-11-20T09:30:00Z",
         "timezone": "Asia/Ho_Chi_Minh",
@@ -167,12 +177,12 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         "progress": {"open": 0, "done": 0},
         "wakes": [{"source": "cron", "sender": "nightly-backup", "count": 1, "outcome": "failed", "text": "disk full"}],
     }
-    assert meta(Facts(NOW), OPS)["last_beat"] is None
+    assert prompt_meta(PromptFacts(NOW), OPS)["last_beat"] is None
 
 
 def test_a_precheck_and_the_progress_are_in_meta_too() -> None:
-    checked = Checked(Found.FAILED, 1, "x" * 5000, "exit code 1: no\nmailbox")
-    found = meta(replace(FULL, precheck=checked, progress=Progress(3, 5)), OPS)
+    checked = PrecheckResult(PrecheckStatus.FAILED, 1, "x" * 5000, "exit code 1: no\nmailbox")
+    found = prompt_meta(replace(FULL, precheck=checked, progress=Progress(3, 5)), OPS)
     assert found["precheck"] == {"found": "failed", "exit_code": 1, "output": "x" * 800, "error": "exit code 1: no mailbox"}
     assert found["progress"] == {"open": 3, "done": 5}
 
@@ -180,17 +190,25 @@ def test_a_precheck_and_the_progress_are_in_meta_too() -> None:
 @pytest.mark.parametrize(
     ("checked", "text"),
     [
-        (Checked(Found.WORK, 0), "A check before this beat passed and printed nothing."),
-        (Checked(Found.FAILED, 1, "", "exit code 1: no\nmailbox"), "A check before this beat failed: exit code 1: no mailbox."),
+        (PrecheckResult(PrecheckStatus.WORK, 0), "A check before this beat passed and printed nothing."),
+        (
+            PrecheckResult(PrecheckStatus.FAILED, 1, "", "exit code 1: no\nmailbox"),
+            "A check before this beat failed: exit code 1: no mailbox.",
+        ),
     ],
 )
-def test_a_precheck_without_output_is_told_in_a_sentence(checked: Checked, text: str) -> None:
-    assert part(compose(replace(FULL, precheck=checked), OPS), "precheck") == text
+def test_a_precheck_without_output_is_told_in_a_sentence(checked: PrecheckResult, text: str) -> None:
+    assert part(compose_prompt(replace(FULL, precheck=checked), OPS), "precheck") == text
 
 
 def test_precheck_memory_and_progress_stand_between_what_woke_the_agent_and_its_list() -> None:
-    facts = replace(FULL, precheck=Checked(Found.WORK, 0, "2 mails"), memory=(("TODO.md", "- [ ] a"),), progress=Progress(1, 0))
-    names = [name for name, _ in compose(facts, OPS).sizes]
+    facts = replace(
+        FULL,
+        precheck=PrecheckResult(PrecheckStatus.WORK, 0, "2 mails"),
+        memory=(("TODO.md", "- [ ] a"),),
+        progress=Progress(1, 0),
+    )
+    names = [name for name, _ in compose_prompt(facts, OPS).part_sizes]
     assert names[4:] == ["wakes", "precheck", "context:SOUL.md", "memory:TODO.md", "progress", "checklist"]
 
 
@@ -198,22 +216,22 @@ def test_precheck_memory_and_progress_stand_between_what_woke_the_agent_and_its_
     ("texts", "tokens"), [((), 0), (("",), 0), (("abc", "d"), 2), (("abcdef",), 2), (("Wörter",), 3), (("日本語",), 3)]
 )
 def test_tokens_are_estimated_by_characters(texts: tuple[str, ...], tokens: int) -> None:
-    assert estimate(*texts) == tokens
+    assert estimate_tokens(*texts) == tokens
 
 
 def test_meta_of_twenty_full_wakes_fits_into_one_environment_variable() -> None:
-    worst = Wake("webhook", "\U0001f525" * 500, 10**6, "\x01" * 5000)
-    text = json.dumps(meta(replace(FULL, wakes=(worst,) * 20), OPS), ensure_ascii=False)
+    worst = PromptWake("webhook", "\U0001f525" * 500, 10**6, "\x01" * 5000)
+    text = json.dumps(prompt_meta(replace(FULL, wakes=(worst,) * 20), OPS), ensure_ascii=False)
     assert len(text.encode()) < 131_000
     assert text.count("\\u0001") == 20 * MAX_META_TEXT
 
 
 def test_a_prompt_names_what_was_left_out_of_its_wakes() -> None:
-    long = Wake("api", "bot", 1, "y" * 5000)
-    cut = compose(Facts(NOW, wakes=(long,)), OPS).left_out
+    long = PromptWake("api", "bot", 1, "y" * 5000)
+    cut = compose_prompt(PromptFacts(NOW, wakes=(long,)), OPS).left_out
     assert cut == ("the first 904 of 5000 characters of the wake by api bot",)
-    many = tuple(Wake("api", f"bot-{number}", 1, "y" * 4000) for number in range(60))
-    lines = compose(Facts(NOW, wakes=many), OPS).left_out
+    many = tuple(PromptWake("api", f"bot-{number}", 1, "y" * 4000) for number in range(60))
+    lines = compose_prompt(PromptFacts(NOW, wakes=many), OPS).left_out
     (line,) = lines
     assert line.endswith(" of 60 wakes, of which there is only a line each")
-    assert compose(Facts(NOW, wakes=(Wake("api", "bot", 1, "y"),)), OPS).left_out == ()
+    assert compose_prompt(PromptFacts(NOW, wakes=(PromptWake("api", "bot", 1, "y"),)), OPS).left_out == ()

@@ -17,8 +17,8 @@ from servers.telegram import URL as TELEGRAM_URL
 from test_telegram import MESSAGE
 from waited import asked, delivered, post
 
-from heartbeat.runners import Failure, Run
-from heartbeat.runners.errors import Trouble
+from heartbeat.runners import AgentRequest, Failure
+from heartbeat.runners.errors import CallError
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
 from scheduler.channels import discord, telegram, webhook
 from scheduler.channels.message import DeliveryResult
@@ -26,7 +26,7 @@ from scheduler.model.secret import Secret
 from scheduler.model.settings import Network
 from scheduler.net import proxies
 
-RUN = Run("ops", "How is it?", "small", Path("agents/ops"), timedelta(seconds=20), lambda: {"run": 7})
+RUN = AgentRequest("ops", "How is it?", "small", Path("agents/ops"), timedelta(seconds=20), lambda: {"run": 7})
 ENVIRONMENT = Network(ca_file=CERTIFICATE)
 NAMES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy")
 
@@ -100,8 +100,8 @@ def test_a_plain_http_request_is_handed_to_the_proxy(monkeypatch: pytest.MonkeyP
     assert proxy.asked == [f"POST {server.url}/x HTTP/1.1"]
 
 
-def refused(network: Network, url: str = "https://localhost:9/") -> Trouble:
-    with pytest.raises(Trouble) as caught:
+def refused(network: Network, url: str = "https://localhost:9/") -> CallError:
+    with pytest.raises(CallError) as caught:
         post(url, {}, b"{}", 20.0, network=network)
     return caught.value
 
@@ -110,14 +110,14 @@ def test_a_proxy_that_is_down_is_no_connection_and_costs_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     answer = refused(Network(proxy=Secret(f"http://ada:canary@127.0.0.1:{port}"))).answer
-    assert (answer.failure, answer.transient, answer.unheard) == (Failure.CONNECT, True, True)
+    assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, True, True)
     assert answer.error == f"no connection to the proxy 127.0.0.1:{port}: Connection refused"
 
 
 def test_a_proxy_that_wants_a_login_says_where_to_write_it() -> None:
     with Proxy("ada:canary") as proxy:
         answer = refused(Network(proxy=Secret(f"http://ada:wrong@127.0.0.1:{proxy.port}"))).answer
-    assert (answer.failure, answer.transient, answer.unheard) == (Failure.CONNECT, False, True)
+    assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, False, True)
     assert answer.error == (
         f"the proxy 127.0.0.1:{proxy.port} wants a login (407); write it in its URL, in network.proxy or HTTPS_PROXY,"
         " as http://USER:PASSWORD@HOST:PORT"
@@ -127,7 +127,7 @@ def test_a_proxy_that_wants_a_login_says_where_to_write_it() -> None:
 def test_a_proxy_that_answers_502_is_tried_again() -> None:
     with Proxy(answers=502) as proxy:
         answer = refused(Network(proxy=Secret(proxy.url))).answer
-    assert (answer.failure, answer.transient, answer.unheard) == (Failure.CONNECT, True, True)
+    assert (answer.failure, answer.transient, answer.not_sent) == (Failure.CONNECT, True, True)
     assert answer.error == f"the proxy 127.0.0.1:{proxy.port} answered 502"
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from heartbeat.runners.redaction import Veil, parts_of
+from heartbeat.runners.redaction import Redactor, secret_parts
 
 SECRET = "k>~ey?/+=&%:@'\"é-0123456789"
 
@@ -31,43 +31,43 @@ def encoded(before: str, secret: str, after: str = "", *, encode: Callable[[byte
     lambda secret: json.dumps(secret, ensure_ascii=False)[1:-1],
 ], ids=range(9))  # fmt: skip
 def test_a_secret_is_covered_wholly_however_it_is_escaped(spell: Callable[[str], str]) -> None:
-    assert Veil([SECRET]).over(f"no: {spell(SECRET)}!") == "no: ***!"
+    assert Redactor([SECRET]).redact(f"no: {spell(SECRET)}!") == "no: ***!"
 
 
 @pytest.mark.parametrize("before", ["", "u:", "me:", "Bearer "])
 @pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
 def test_in_base64_it_is_covered_whatever_stands_before_it(before: str, encode: Callable[[bytes], bytes]) -> None:
-    shown = Veil([SECRET]).over(encoded(before, SECRET, " x", encode=encode))
+    shown = Redactor([SECRET]).redact(encoded(before, SECRET, " x", encode=encode))
     bare = encoded(before, "", encode=encode).rstrip("=")
     assert shown.startswith(bare[:-1] or "***")
     assert len(shown.replace("***", "")) <= len(bare) + 6
 
 
 def test_what_is_written_encoded_in_the_config_is_covered_decoded_too() -> None:
-    assert Veil([quote(SECRET, safe="")]).over(f"GET /{SECRET}") == "GET /***"
+    assert Redactor([quote(SECRET, safe="")]).redact(f"GET /{SECRET}") == "GET /***"
 
 
 def test_of_two_secrets_that_overlap_the_longer_is_covered_whole() -> None:
-    assert Veil(["abcd", "abcd-efgh"]).over("abcd-efgh abcd") == "*** ***"
+    assert Redactor(["abcd", "abcd-efgh"]).redact("abcd-efgh abcd") == "*** ***"
 
 
 def test_each_line_of_a_secret_of_several_lines_is_covered() -> None:
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nab\n-----END KEY-----\n"
-    assert Veil([key]).over("read MIIEvQIBADANBg, then ab") == "read ***, then ab"
+    assert Redactor([key]).redact("read MIIEvQIBADANBg, then ab") == "read ***, then ab"
 
 
 def test_the_rest_of_a_secret_at_the_beginning_of_a_tail_is_covered() -> None:
-    assert Veil([SECRET]).over_tail(f"{SECRET[4:]} and {SECRET}") == "*** and ***"
-    assert Veil([SECRET]).over_tail("nothing here") == "nothing here"
+    assert Redactor([SECRET]).redact_tail(f"{SECRET[4:]} and {SECRET}") == "*** and ***"
+    assert Redactor([SECRET]).redact_tail("nothing here") == "nothing here"
 
 
 @pytest.mark.parametrize("secret", [None, "", "abc"])
 def test_what_is_too_short_to_be_a_secret_covers_nothing(secret: str | None) -> None:
-    assert Veil([secret]).over("abcdef") == "abcdef"
+    assert Redactor([secret]).redact("abcdef") == "abcdef"
 
 
 def test_of_an_address_the_login_is_secret_and_with_all_of_it_what_may_be_a_token() -> None:
     url = "https://user:pass-word@host/v1/0123456789?key=abcdefgh"
-    assert parts_of(url, all_of_it=False) == ["user:pass-word", "pass-word"]
-    veil = Veil(parts_of(url, all_of_it=True))
-    assert veil.over("POST /v1/0123456789?key=abcdefgh at host") == "POST /v1/***?key=*** at host"
+    assert secret_parts(url, whole_url=False) == ["user:pass-word", "pass-word"]
+    redactor = Redactor(secret_parts(url, whole_url=True))
+    assert redactor.redact("POST /v1/0123456789?key=abcdefgh at host") == "POST /v1/***?key=*** at host"

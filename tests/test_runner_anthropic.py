@@ -17,12 +17,12 @@ from waited import asked as ask
 from waited import decided as decide
 
 from heartbeat.decision import Action, Decision
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
-from heartbeat.runners.anthropic import warm
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
+from heartbeat.runners.anthropic import import_sdk
 from heartbeat.spec import ModelRunner, Provider
 
 KEY = "sk-ant-canary-0123456789"
-RUN = Run("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
+RUN = AgentRequest("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
 TOKENS = Tokens(input=120, output=30, cache_read=7, cache_write=2)
 CA = "if your own authority signed it, write network: {ca_file: PATH}"
 LINE = "provider 'anthropic': it has no key; write providers: {anthropic: {api_key: \"${ANTHROPIC_API_KEY}\"}}"
@@ -45,7 +45,7 @@ def at(url: str, key: str | None = KEY, bound: int = 2000) -> ModelRunner:
     return ModelRunner(Provider("anthropic", "anthropic", Opaque(key) if key is not None else None, url), bound)
 
 
-def answer_to(act: Act, run: Run = RUN) -> Answer:
+def answer_to(act: Act, run: AgentRequest = RUN) -> Answer:
     with Server([act]) as server:
         answer = ask(run, at(server.url))
     assert server.connections == 1, "one request an attempt"
@@ -388,7 +388,7 @@ def test_a_long_refusal_is_cut_and_stays_on_one_line() -> None:
 
 
 def test_the_sdk_can_be_warmed() -> None:
-    warm()
+    import_sdk()
 
 
 TASKS = {"action": "run", "tasks": "Look at the disk."}

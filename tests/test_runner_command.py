@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from waited import waited
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, command
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, command
 from heartbeat.runners.command import MAX_ERROR
 from heartbeat.spec import CommandRunner
 from scheduler.model.secret import Secret
 
-ask = waited(command.ask)
+ask = waited(command.call_agent)
 
-RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(minutes=5), lambda: {"failures": 2, "zone": "Zürich"})
+RUN = AgentRequest(
+    "ops", "How is it?\n", "small", Path("agents/ops"), timedelta(minutes=5), lambda: {"failures": 2, "zone": "Zürich"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Opaque:
     """A value that only the process started may see."""
 
 
-def answer(ended: Ended, run: Run = RUN) -> Answer:
+def answer(ended: Ended, run: AgentRequest = RUN) -> Answer:
     return ask(run, CommandRunner(("agent", "-p"), {}), Program(ended))
 
 
@@ -130,7 +132,7 @@ def test_a_program_ended_by_a_signal_failed() -> None:
 
 def test_a_program_that_does_not_start_will_not_start_the_next_time_either() -> None:
     failed = answer(Ended(exit_code=None, problem="no such file: agent"))
-    assert failed == Answer(failure=Failure.EXIT, error="could not start: no such file: agent", unheard=True)
+    assert failed == Answer(failure=Failure.EXIT, error="could not start: no such file: agent", not_sent=True)
 
 
 def test_a_program_that_hangs_is_a_timeout_whatever_else_it_did() -> None:

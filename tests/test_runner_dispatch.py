@@ -13,15 +13,15 @@ from servers.scripted import Act, Server, reply
 from waited import asked, decided
 
 from heartbeat.decision import Action, Decision
-from heartbeat.runners import Run
-from heartbeat.runners.dispatch import warm
+from heartbeat.runners import AgentRequest
+from heartbeat.runners.dispatch import import_libraries
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
 
 HOME = Path(__file__).parent.parent
 
 
-def run_in(folder: Path) -> Run:
-    return Run("ops", "How is it?", "small", folder, timedelta(seconds=10), lambda: {"run": 7})
+def run_in(folder: Path) -> AgentRequest:
+    return AgentRequest("ops", "How is it?", "small", folder, timedelta(seconds=10), lambda: {"run": 7})
 
 
 def model_at(kind: str, url: str) -> ModelRunner:
@@ -77,10 +77,10 @@ def test_nothing_slow_is_imported_before_it_is_needed() -> None:
 def test_what_will_be_needed_can_be_imported_ahead() -> None:
     code = """if True:
         import sys
-        from heartbeat.runners.dispatch import warm
+        from heartbeat.runners.dispatch import import_libraries
         from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider
         for runner in (CommandRunner((), {}), HttpRunner("", {}), ModelRunner(Provider("x", "anthropic", None, None), 1)):
-            warm([runner])
+            import_libraries([runner])
             print("anthropic.resources.messages" in sys.modules)
     """
     ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
@@ -89,5 +89,5 @@ def test_what_will_be_needed_can_be_imported_ahead() -> None:
 
 def test_warming_twice_is_fine() -> None:
     runners = [model_at("openai", ""), model_at("openai", ""), HttpRunner("", {})]
-    warm(runners)
-    warm(runners)
+    import_libraries(runners)
+    import_libraries(runners)

@@ -11,11 +11,11 @@ from servers.gateway import later, says, says_plainly
 from servers.scripted import Act, Server, drip, hang_up, page, reply, silence
 from waited import asked as ask
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
 from heartbeat.spec import HttpRunner
 
 META = {"run": 7, "failures": 2, "zone": "Zürich"}
-RUN = Run("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(seconds=5), lambda: META)
+RUN = AgentRequest("ops", "How is it?\n", "small", Path("agents/ops"), timedelta(seconds=5), lambda: META)
 
 
 class Opaque:
@@ -28,7 +28,7 @@ class Opaque:
         return self._value
 
 
-def answer_to(act: Act, run: Run = RUN, path: str = "/hook") -> Answer:
+def answer_to(act: Act, run: AgentRequest = RUN, path: str = "/hook") -> Answer:
     with Server([act]) as server:
         answer = ask(run, HttpRunner(server.url + path, {}))
     assert server.connections == 1, "one request an attempt"

@@ -13,11 +13,11 @@ from waited import asked as ask
 from waited import decided as decide
 
 from heartbeat.decision import Action, Decision
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
 from heartbeat.spec import ModelRunner, Provider
 
 KEY = "sk-canary-0123456789"
-RUN = Run("ops", "How is it?\n", "llama-9", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
+RUN = AgentRequest("ops", "How is it?\n", "llama-9", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
 TOKENS = Tokens(input=120, output=30, cache_read=7)
 
 
@@ -25,7 +25,7 @@ def at(url: str, key: str | None = None, bound: int = 2000) -> ModelRunner:
     return ModelRunner(Provider("local", "openai", key, f"{url}/v1"), bound)
 
 
-def answer_to(act: Act, run: Run = RUN, key: str | None = None) -> Answer:
+def answer_to(act: Act, run: AgentRequest = RUN, key: str | None = None) -> Answer:
     with Server([act]) as server:
         answer = ask(run, at(server.url, key))
     assert server.connections == 1, "one request an attempt"

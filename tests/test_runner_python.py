@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens
-from heartbeat.runners.python import ask
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
+from heartbeat.runners.python import call_agent
 from heartbeat.spec import PythonRunner
 from scheduler.system.process import Children
 
@@ -56,9 +56,9 @@ PLACE = {True: "in the daemon", False: "in a child"}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> AgentRequest:
     (tmp_path / "house_agent.py").write_text(textwrap.dedent(MODULE))
-    return Run("ops", "How is it?", "small", tmp_path, timedelta(seconds=30), lambda: {"run": 7})
+    return AgentRequest("ops", "How is it?", "small", tmp_path, timedelta(seconds=30), lambda: {"run": 7})
 
 
 @pytest.fixture(params=[True, False], ids=PLACE.get)
@@ -69,12 +69,12 @@ def in_process(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     sys.modules.pop("house_agent", None)
 
 
-def call(run: Run, name: str, *, in_process: bool = False, children: Children | None = None) -> Answer:
+def call(run: AgentRequest, name: str, *, in_process: bool = False, children: Children | None = None) -> Answer:
     start = (children or Children("test")).start
-    return asyncio.run(ask(run, PythonRunner(name if ":" in name else f"house_agent:{name}", in_process), start))
+    return asyncio.run(call_agent(run, PythonRunner(name if ":" in name else f"house_agent:{name}", in_process), start))
 
 
-def test_the_callable_gets_the_run_as_a_dict(run: Run, in_process: bool) -> None:
+def test_the_callable_gets_the_run_as_a_dict(run: AgentRequest, in_process: bool) -> None:
     assert call(run, "told", in_process=in_process) == Answer(text=f"ops 'How is it?' small 30.0 7 {run.workspace}")
 
 
@@ -121,7 +121,7 @@ def test_the_callable_gets_the_run_as_a_dict(run: Run, in_process: bool) -> None
         ),
     ],
 )
-def test_what_it_returns_is_the_answer_wherever_it_runs(run: Run, in_process: bool, name: str, answer: Answer) -> None:
+def test_what_it_returns_is_the_answer_wherever_it_runs(run: AgentRequest, in_process: bool, name: str, answer: Answer) -> None:
     assert call(run, name, in_process=in_process) == answer
 
 
@@ -134,7 +134,9 @@ def test_what_it_returns_is_the_answer_wherever_it_runs(run: Run, in_process: bo
         ("interrupted", "KeyboardInterrupt"),
     ],
 )
-def test_what_it_raises_in_the_daemon_is_its_own_failure(run: Run, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+def test_what_it_raises_in_the_daemon_is_its_own_failure(
+    run: AgentRequest, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
     monkeypatch.syspath_prepend(str(run.workspace))
     answer = call(run, name, in_process=True)
     sys.modules.pop("house_agent", None)
@@ -151,30 +153,30 @@ def test_what_it_raises_in_the_daemon_is_its_own_failure(run: Run, monkeypatch: 
         ("interrupted", "ended by a signal: Traceback", "KeyboardInterrupt"),
     ],
 )
-def test_what_it_raises_in_a_child_ends_the_child(run: Run, name: str, begins: str, ends: str) -> None:
+def test_what_it_raises_in_a_child_ends_the_child(run: AgentRequest, name: str, begins: str, ends: str) -> None:
     answer = call(run, name)
     assert (answer.failure, answer.transient) == (Failure.EXIT, True)
     assert answer.error.startswith(begins)
     assert answer.error.endswith(ends)
 
 
-def test_what_it_prints_does_not_mix_with_its_answer(run: Run) -> None:
+def test_what_it_prints_does_not_mix_with_its_answer(run: AgentRequest) -> None:
     assert call(run, "talkative") == Answer(text="the answer")
 
 
-def test_its_workspace_comes_first_and_nothing_of_ours_is_in_the_way(run: Run) -> None:
+def test_its_workspace_comes_first_and_nothing_of_ours_is_in_the_way(run: AgentRequest) -> None:
     (run.workspace / "heartbeat.py").write_text("def beat(run):\n    import http.client\n    return http.client.__name__\n")
     assert call(run, "heartbeat:beat") == Answer(text="http.client")
 
 
-def test_a_module_that_breaks_on_import_is_named(run: Run) -> None:
+def test_a_module_that_breaks_on_import_is_named(run: AgentRequest) -> None:
     (run.workspace / "broken_agent.py").write_text("import nothing_like_it\n")
     answer = call(run, "broken_agent:beat")
     assert answer.failure is Failure.NOT_FOUND
     assert answer.error == "cannot be called: ModuleNotFoundError: No module named 'nothing_like_it'"
 
 
-def test_a_child_that_takes_too_long_is_ended(run: Run) -> None:
+def test_a_child_that_takes_too_long_is_ended(run: AgentRequest) -> None:
     (run.workspace / "house_agent.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     children = Children("test")
     ender = threading.Timer(0.3, children.end, ["timeout"])
@@ -185,8 +187,8 @@ def test_a_child_that_takes_too_long_is_ended(run: Run) -> None:
     assert answer.error.startswith("no answer within 0:00:30")
 
 
-def test_a_workspace_that_is_not_there_is_a_failure(run: Run, tmp_path: Path) -> None:
-    gone = Run("ops", "?", None, tmp_path / "gone", timedelta(seconds=30), dict)
+def test_a_workspace_that_is_not_there_is_a_failure(run: AgentRequest, tmp_path: Path) -> None:
+    gone = AgentRequest("ops", "?", None, tmp_path / "gone", timedelta(seconds=30), dict)
     answer = call(gone, "told")
     assert answer.failure is Failure.EXIT
     assert answer.error.startswith("could not start: ")

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import at
 
-from cron.job_schedules import parse
+from cron.job_schedules import parse_schedule
 from heartbeat.hours import EVERY_DAY, Hours, window
-from heartbeat.schedule_slots import Timed
+from heartbeat.schedule_slots import ScheduleSlots
 
 UTC_ZONE, BERLIN = ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
 DAYTIME = Hours((window(8 * 60, 22 * 60, EVERY_DAY, UTC_ZONE),))
 
 
-def timed(text: str, hours: Hours = DAYTIME, offset: timedelta = timedelta(), zone: ZoneInfo = UTC_ZONE) -> Timed:
-    return Timed(parse(text, zone), hours, offset)
+def timed(text: str, hours: Hours = DAYTIME, offset: timedelta = timedelta(), zone: ZoneInfo = UTC_ZONE) -> ScheduleSlots:
+    return ScheduleSlots(parse_schedule(text, zone), hours, offset)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_hours_look_at_when_a_slot_comes_due_and_not_at_its_name() -> None:
 def test_a_year_of_minutes_is_counted_without_walking_them() -> None:
     minutes = timed("* * * * *")
     after, until = at("2026-01-01 00:00"), at("2027-01-01 00:00")
-    opened, closed = minutes.slots(after, until), minutes.closed(after, until)
+    opened, closed = minutes.slots(after, until), minutes.closed_slots(after, until)
     assert opened is not None
     assert closed is not None
     assert (opened.count, closed.count) == (365 * 14 * 60, 365 * 10 * 60)
@@ -79,8 +79,8 @@ cases = st.builds(
 # Berlin's clocks go ahead on 28 March 2027 and back on 31 October 2027.
 @given(cases, st.integers(0, 4000), st.integers(0, 4000), st.sampled_from(["2027-03-27 00:00", "2027-10-30 00:00"]))
 def test_every_firing_is_either_open_or_closed_and_counted_once(case: Case, first: int, length: int, start: str) -> None:
-    schedule = parse(case.text, BERLIN)
-    seen = Timed(schedule, case.hours, case.offset)
+    schedule = parse_schedule(case.text, BERLIN)
+    seen = ScheduleSlots(schedule, case.hours, case.offset)
     after = at(start) + timedelta(minutes=first)
     until = after + timedelta(minutes=length)
     walked: list[datetime] = []
@@ -89,7 +89,7 @@ def test_every_firing_is_either_open_or_closed_and_counted_once(case: Case, firs
     sides = {True: [], False: []}
     for firing in walked:
         sides[case.hours.open_at(firing + case.offset)].append(firing)
-    for side, found in ((True, seen.slots(after, until)), (False, seen.closed(after, until))):
+    for side, found in ((True, seen.slots(after, until)), (False, seen.closed_slots(after, until))):
         expected = (sides[side][0], sides[side][-1], len(sides[side])) if sides[side] else None
         assert (found and (found.first, found.latest, found.count)) == expected
     following = seen.next(after)

@@ -17,7 +17,7 @@ from test_metrics import Page
 from test_story_slots import agent
 from world import World
 
-from heartbeat.verdict import CUT_SHORT
+from heartbeat.verdict import CUT_NOTE
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import Cancel, Report
 
@@ -68,7 +68,7 @@ def test_an_answer_of_a_model_that_was_cut_says_so_in_its_last_line(play: Play, 
         world = play(modelled(server.url, kind), environ={"KEY": KEY})
         page = Page(world)
         world.run(minutes=1)
-    assert words(world) == [f"Two things: the disk\n\n{CUT_SHORT}"]
+    assert words(world) == [f"Two things: the disk\n\n{CUT_NOTE}"]
     row = world.rows()[0]
     assert (row["outcome"], row["truncated"], row["text"]) == ("alert", True, "Two things: the disk")
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 1}
@@ -88,7 +88,7 @@ def test_an_agent_behind_a_url_may_say_that_its_text_was_cut(play: Play) -> None
     with Server([gateway.says("The disk is", truncated=True)]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
-    assert words(world) == [f"The disk is\n\n{CUT_SHORT}"]
+    assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
 
 
 @pytest.mark.parametrize("more", ['"truncated": true', '"stop_reason": "max_tokens"', '"finish_reason": "length"'])
@@ -96,14 +96,14 @@ def test_a_program_may_report_that_its_text_was_cut(play: Play, more: str) -> No
     world = play(agent())
     world.scripts["ops"] = lambda asked: f'{{"result": "The disk is", {more}}}'
     world.run(minutes=1)
-    assert words(world) == [f"The disk is\n\n{CUT_SHORT}"]
+    assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
 
 
 def test_a_few_characters_beside_the_token_are_no_good_sign_where_more_was_cut(play: Play) -> None:
     with Server([gateway.says("HEARTBEAT_OK but", truncated=True)]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
-    assert words(world) == [f"but\n\n{CUT_SHORT}"]
+    assert words(world) == [f"but\n\n{CUT_NOTE}"]
 
 
 def test_a_later_result_may_have_been_cut_too(play: Play) -> None:
@@ -112,7 +112,7 @@ def test_a_later_result_may_have_been_cut_too(play: Play) -> None:
         world.run(minutes=1)
         world.ask(Report(world.rows()[0]["id"], "The disk is", None, truncated=True))
         world.run(minutes=1)
-    assert words(world) == [f"The disk is\n\n{CUT_SHORT}"]
+    assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
     assert [row["truncated"] for row in world.rows()] == [False, True]
 
 
@@ -122,7 +122,7 @@ def test_whom_a_job_wakes_is_told_that_its_answer_was_cut(play: Play) -> None:
         world = play(http(server.url, more=job))
         world.run(hours=2)
         asked = server.requests[2].json["prompt"]
-    assert CUT_SHORT in asked
+    assert CUT_NOTE in asked
     assert "Half of" in asked
     assert "hm" not in asked.partition("Half of")[0].rpartition("\n")[2]
 
@@ -133,7 +133,7 @@ def test_an_agent_with_a_session_is_reminded_of_what_it_told(play: Play) -> None
         world = play(http(server.url, beat=", isolated_session: false"))
         world.run(hours=4)
         messages = server.requests[1].json["messages"]
-    assert messages[1] == {"role": "assistant", "content": f"Half of\n\n{CUT_SHORT}"}
+    assert messages[1] == {"role": "assistant", "content": f"Half of\n\n{CUT_NOTE}"}
 
 
 # --- reasoning -------------------------------------------------------------------------------------------------------------

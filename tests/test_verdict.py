@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from heartbeat.spec import Match
-from heartbeat.verdict import Suppression, Verdict, digest, judge, normalise
+from heartbeat.spec import OkMatch
+from heartbeat.verdict import Suppression, Verdict, judge_answer, message_digest, normalise_text
 
 
 def alert(text: str) -> Verdict:
@@ -49,7 +49,7 @@ def quiet(suppression: Suppression, text: str = "") -> Verdict:
     ],
 )
 def test_the_token_alone_is_quiet_however_it_is_wrapped(answer: str) -> None:
-    assert judge(answer, "edges", 0) == quiet(Suppression.HEARTBEAT_OK)
+    assert judge_answer(answer, "edges", 0) == quiet(Suppression.HEARTBEAT_OK)
 
 
 QUOTED_TOKENS = [
@@ -80,13 +80,13 @@ QUOTED_TOKENS = [
 
 @pytest.mark.parametrize("answer", QUOTED_TOKENS)
 @pytest.mark.parametrize("match", ["edges", "anywhere"])
-def test_the_token_alone_is_quiet_in_code_marks_a_fence_or_quotes_too(answer: str, match: Match) -> None:
-    assert judge(answer, match, 5) == quiet(Suppression.HEARTBEAT_OK)
+def test_the_token_alone_is_quiet_in_code_marks_a_fence_or_quotes_too(answer: str, match: OkMatch) -> None:
+    assert judge_answer(answer, match, 5) == quiet(Suppression.HEARTBEAT_OK)
 
 
 @pytest.mark.parametrize("answer", QUOTED_TOKENS)
 def test_exactly_the_token_is_without_quotes(answer: str) -> None:
-    assert judge(answer, "exact", 5).outcome == "alert"
+    assert judge_answer(answer, "exact", 5).outcome == "alert"
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_exactly_the_token_is_without_quotes(answer: str) -> None:
     ],
 )
 def test_a_quoted_token_beside_anything_else_is_prose(answer: str) -> None:
-    assert judge(answer, "edges", 5) == alert(answer)
+    assert judge_answer(answer, "edges", 5) == alert(answer)
 
 
 @pytest.mark.parametrize("answer", ["", " \n\t ", "\x00\x00", "\x1b[0m", "\u200b\ufeff", "&nbsp;"])
 @pytest.mark.parametrize("match", ["edges", "anywhere", "exact"])
 def test_an_answer_without_anything_to_see_is_empty(answer: str, match: str) -> None:
-    assert judge(answer, match, 5) == quiet(Suppression.EMPTY)  # type: ignore[arg-type]
+    assert judge_answer(answer, match, 5) == quiet(Suppression.EMPTY)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_answer_without_anything_to_see_is_empty(answer: str, match: str) -> 
     ],
 )
 def test_more_than_a_few_characters_beside_the_token_are_told_without_it(answer: str, told: str) -> None:
-    assert judge(answer, "edges", 5) == alert(told)
+    assert judge_answer(answer, "edges", 5) == alert(told)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_more_than_a_few_characters_beside_the_token_are_told_without_it(answer:
     ],
 )
 def test_a_token_in_quotes_in_code_in_mid_sentence_or_in_a_longer_word_is_prose(answer: str) -> None:
-    verdict = judge(answer, "edges", 5)
+    verdict = judge_answer(answer, "edges", 5)
     assert (verdict.outcome, verdict.suppression) == ("alert", None)
     assert "HEARTBEAT" in verdict.text.upper()
 
@@ -181,23 +181,23 @@ def test_a_token_in_quotes_in_code_in_mid_sentence_or_in_a_longer_word_is_prose(
     ],
 )
 def test_a_rest_of_at_most_five_characters_stays_quiet(answer: str, rest: str) -> None:
-    assert judge(answer, "edges", 5) == quiet(Suppression.SHORT_REMAINDER, rest)
+    assert judge_answer(answer, "edges", 5) == quiet(Suppression.SHORT_REMAINDER, rest)
 
 
 def test_the_bound_of_the_rest_counts_code_points() -> None:
-    assert judge("HEARTBEAT_OK 123456", "edges", 5) == alert("123456")
-    assert judge("HEARTBEAT_OK 123456", "edges", 6).suppression is Suppression.SHORT_REMAINDER
-    assert judge("HEARTBEAT_OK ééééé", "edges", 5).suppression is Suppression.SHORT_REMAINDER
-    assert judge("HEARTBEAT_OK x", "edges", 0) == alert("x")
+    assert judge_answer("HEARTBEAT_OK 123456", "edges", 5) == alert("123456")
+    assert judge_answer("HEARTBEAT_OK 123456", "edges", 6).suppression is Suppression.SHORT_REMAINDER
+    assert judge_answer("HEARTBEAT_OK ééééé", "edges", 5).suppression is Suppression.SHORT_REMAINDER
+    assert judge_answer("HEARTBEAT_OK x", "edges", 0) == alert("x")
 
 
 @pytest.mark.parametrize("answer", ["ok", "no", "👍", "...", "x"])
 def test_a_short_answer_without_the_token_is_told(answer: str) -> None:
-    assert judge(answer, "edges", 5) == alert(answer)
+    assert judge_answer(answer, "edges", 5) == alert(answer)
 
 
 def test_a_token_in_mid_sentence_does_not_make_a_long_allowance_swallow_the_answer() -> None:
-    assert judge(" a HEARTBEAT_OK b", "edges", 100) == alert("a HEARTBEAT_OK b")
+    assert judge_answer(" a HEARTBEAT_OK b", "edges", 100) == alert("a HEARTBEAT_OK b")
 
 
 @pytest.mark.parametrize("word", ["ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"])
@@ -206,7 +206,7 @@ def test_a_token_in_mid_sentence_does_not_make_a_long_allowance_swallow_the_answ
 )
 @pytest.mark.parametrize("match", ["edges", "anywhere"])
 def test_an_alarm_as_first_word_is_told_whatever_the_token_says(word: str, form: str, match: str) -> None:
-    verdict = judge(form.format(word), match, 20)  # type: ignore[arg-type]
+    verdict = judge_answer(form.format(word), match, 20)  # type: ignore[arg-type]
     assert verdict.outcome == "alert"
     assert word in verdict.text
     assert "HEARTBEAT_OK" not in verdict.text
@@ -224,7 +224,7 @@ def test_an_alarm_as_first_word_is_told_whatever_the_token_says(word: str, form:
     ],
 )
 def test_only_the_exact_first_word_in_capitals_is_an_alarm(answer: str) -> None:
-    assert judge(answer, "edges", 10).suppression is Suppression.SHORT_REMAINDER
+    assert judge_answer(answer, "edges", 10).suppression is Suppression.SHORT_REMAINDER
 
 
 @pytest.mark.parametrize(
@@ -238,18 +238,18 @@ def test_only_the_exact_first_word_in_capitals_is_an_alarm(answer: str) -> None:
     ],
 )
 def test_anywhere_silences_an_answer_with_the_token_in_any_place(answer: str) -> None:
-    assert judge(answer, "anywhere", 5) == quiet(Suppression.HEARTBEAT_OK)
+    assert judge_answer(answer, "anywhere", 5) == quiet(Suppression.HEARTBEAT_OK)
 
 
 def test_anywhere_tells_an_answer_without_the_token() -> None:
-    assert judge("All servers down.", "anywhere", 5) == alert("All servers down.")
-    assert judge("HEARTBEAT_OKAY", "anywhere", 5) == alert("HEARTBEAT_OKAY")
+    assert judge_answer("All servers down.", "anywhere", 5) == alert("All servers down.")
+    assert judge_answer("HEARTBEAT_OKAY", "anywhere", 5) == alert("HEARTBEAT_OKAY")
 
 
 @pytest.mark.parametrize("answer", ["**HEARTBEAT_OK**", "HEARTBEAT_OK.", "HEARTBEAT_OK HEARTBEAT_OK", "Fine. HEARTBEAT_OK"])
 def test_exact_takes_only_the_token_alone(answer: str) -> None:
-    assert judge(answer, "exact", 5) == alert(answer)
-    assert judge(" HEARTBEAT_OK\n", "exact", 5) == quiet(Suppression.HEARTBEAT_OK)
+    assert judge_answer(answer, "exact", 5) == alert(answer)
+    assert judge_answer(" HEARTBEAT_OK\n", "exact", 5) == quiet(Suppression.HEARTBEAT_OK)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_exact_takes_only_the_token_alone(answer: str) -> None:
 )
 def test_hostile_answers_take_linear_time(answer: str) -> None:
     begun = time.process_time()
-    judge(answer, "edges", 5)
+    judge_answer(answer, "edges", 5)
     assert time.process_time() - begun < 1
 
 
@@ -287,10 +287,10 @@ def test_hostile_answers_take_linear_time(answer: str) -> None:
     ],
 )
 def test_what_counts_as_the_same_message(one: str, other: str, how: str, same: bool) -> None:
-    assert (digest(one, how) == digest(other, how)) is same  # type: ignore[arg-type]
+    assert (message_digest(one, how) == message_digest(other, how)) is same  # type: ignore[arg-type]
 
 
 def test_a_digest_is_sha_256_and_takes_any_text() -> None:
-    assert normalise("  A\n B 12 ", "numbers") == "a b 0"
-    assert digest("a", "text") == "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
-    assert len(digest("\ud800", "text")) == 64
+    assert normalise_text("  A\n B 12 ", "numbers") == "a b 0"
+    assert message_digest("a", "text") == "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
+    assert len(message_digest("\ud800", "text")) == 64

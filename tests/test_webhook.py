@@ -12,7 +12,7 @@ import pytest
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
 from waited import delivered
 
-from heartbeat.runners.errors import retry_after
+from heartbeat.runners.errors import parse_retry_after
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message, split
 from scheduler.channels.webhook import send
 from scheduler.model.settings import Network
@@ -162,7 +162,7 @@ DATE = "Fri, 20 Nov 2026 16:30:00 GMT"
     ],
 )
 def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: timedelta | None) -> None:
-    assert retry_after(headers) == wait
+    assert parse_retry_after(headers) == wait
 
 
 def test_a_busy_receiver_says_when(start: Start) -> None:

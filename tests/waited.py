@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from heartbeat.runners import Reply, Resources, Run, Start
+from heartbeat.runners import AgentRequest, HttpReply, Resources, StartProcess
 from heartbeat.runners import dispatch as runners
 from scheduler.channels.post import HttpOptions
 from scheduler.model.settings import Network
@@ -41,20 +41,20 @@ async def with_http(work: Callable[[HttpClient], Coroutine[Any, Any, T]], networ
         return await work(http)
 
 
-def post(url: str, headers: dict[str, str], body: bytes, seconds: float, **more: Any) -> Reply:
+def post(url: str, headers: dict[str, str], body: bytes, seconds: float, **more: Any) -> HttpReply:
     """One request of a runner, by a client of its own."""
     return asyncio.run(with_http(lambda http: http.post(url, headers, body, seconds), **more))
 
 
-def asked(run: Run, runner: Any, start: Start | None = None, **more: Any) -> Any:
+def asked(run: AgentRequest, runner: Any, start: StartProcess | None = None, **more: Any) -> Any:
     """What an agent answers by its runner."""
     start = start or Children("test").start
-    return asyncio.run(with_http(lambda http: runners.ask(run, runner, Resources(start, http)), **more))
+    return asyncio.run(with_http(lambda http: runners.call_agent(run, runner, Resources(start, http)), **more))
 
 
-def decided(run: Run, runner: Any, **more: Any) -> Any:
+def decided(run: AgentRequest, runner: Any, **more: Any) -> Any:
     """What a model decides."""
-    return asyncio.run(with_http(lambda http: runners.decide(run, runner, http), **more))
+    return asyncio.run(with_http(lambda http: runners.request_decision(run, runner, http), **more))
 
 
 def delivered(

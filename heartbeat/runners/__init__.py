@@ -33,7 +33,7 @@ class Failure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AgentRequest:
     """One question to one agent.
 
     `model` None leaves the choice to the agent; `meta` gives plain data about the run, fit for JSON, to those ways that hand
@@ -92,7 +92,7 @@ class Answer:
     which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
     `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered. `tool_calls` are those that
     an agent has used, and `log` is what it says for the log alone. `truncated`: the text was cut at a limit of tokens.
-    `unheard`: the question did not leave, so that nothing can have been taken. `status` is the HTTP status of a refusal, and
+    `not_sent`: the request did not leave, so that nothing can have been taken. `status` is the HTTP status of a refusal, and
     `request_id` the provider's own name for the call.
     """
 
@@ -109,12 +109,12 @@ class Answer:
     tool_calls: tuple[ToolCall, ...] = ()
     log: str | None = None
     truncated: bool = False
-    unheard: bool = False
+    not_sent: bool = False
     status: int | None = None
     request_id: str | None = None
 
 
-class Ended(Protocol):
+class ProcessResult(Protocol):
     """How a program ended.
 
     `exit_code` None: a signal ended it, or it did not start and `problem` says why. `ended_by` names what ended it from
@@ -139,7 +139,7 @@ class Ended(Protocol):
     def size(self) -> int: ...
 
 
-class Start(Protocol):
+class StartProcess(Protocol):
     """Runs a program to its end, within time and size limits of its own; values of `env` may be secrets, shown to it alone."""
 
     async def __call__(
@@ -152,11 +152,11 @@ class Start(Protocol):
         keep: int = ...,
         keep_tail: bool = ...,
         timeout: timedelta | None = ...,
-    ) -> Ended: ...
+    ) -> ProcessResult: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """One HTTP answer; the names of its `headers` are in lower case."""
 
     status: int
@@ -169,8 +169,8 @@ class HttpClient(Protocol):
 
     def __hash__(self) -> int: ...
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
-        """The answer, whatever its status. Raises `trouble.Trouble` if there is none."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+        """The answer, whatever its status. Raises `errors.CallError` if there is none."""
         ...
 
 
@@ -178,5 +178,5 @@ class HttpClient(Protocol):
 class Resources:
     """What an attempt may use of the world outside: `start` for programs, `http` for requests."""
 
-    start: Start
+    start: StartProcess
     http: HttpClient

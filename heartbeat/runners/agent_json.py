@@ -5,138 +5,146 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from heartbeat.runners import MAX_ANSWER, Answer, Failure, Run, Tokens, ToolCall
-from heartbeat.runners.errors import Trouble, message_in, one_line
-from heartbeat.runners.redaction import Veil
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens, ToolCall
+from heartbeat.runners.errors import CallError, find_message, redacted_line
+from heartbeat.runners.redaction import Redactor
 
-MOST_USD = 1_000_000  # what a run cannot cost
-MOST_TOKENS = 1_000_000_000  # of one kind, which no run can take
-MOST_TOOL_CALLS = 100  # that a run tells of; the first ones
+MAX_USD = 1_000_000  # what a run cannot cost
+MAX_TOKENS = 1_000_000_000  # of one kind, which no run can take
+MAX_TOOL_CALLS = 100  # that a run tells of; the first ones
 MAX_NAME = 200  # characters of a model's or a tool's name
-CUT = ("max_tokens", "length", "model_context_window_exceeded")  # how APIs say that an answer ran into a limit of tokens
+LIMIT_STOP_REASONS = (
+    "max_tokens",
+    "length",
+    "model_context_window_exceeded",
+)  # how APIs say that an answer ran into a limit of tokens
 MAX_LOG = 16 * 1024  # characters for the log, of which the first are kept
 
 
-def of(run: Run) -> dict[str, object]:
+def request_data(run: AgentRequest) -> dict[str, object]:
     """The run as JSON knows it: `timeout` in seconds, `run` the number of the run, `messages` if there were any."""
     meta = dict(run.meta())
     data: dict[str, object] = {
         "agent": run.agent,
-        "prompt": clean(run.prompt),
+        "prompt": clean_text(run.prompt),
         "model": run.model,
         "timeout": run.timeout.total_seconds(),
         "meta": meta,
         "run": meta.get("run"),
     }
     if run.messages:
-        data["messages"] = turns(run)[:-1]
+        data["messages"] = conversation(run)[:-1]
     return data
 
 
-def turns(run: Run) -> list[dict[str, str]]:
+def conversation(run: AgentRequest) -> list[dict[str, str]]:
     """The conversation as models know it: what was said before, then the prompt."""
     said = (*run.messages, ("user", run.prompt))
-    return [{"role": role, "content": clean(text)} for role, text in said]
+    return [{"role": role, "content": clean_text(text)} for role, text in said]
 
 
-def read(value: object, *, failed: Failure, veil: Veil) -> Answer:
+def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answer:
     """The answer that a text, None (nothing to say) or a mapping stands for.
 
     A mapping holds `text`, or `error`, which is a failure of the class `failed`, or `later: true`; beside them `model`,
     `tokens` (`input output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`.
-    Trouble if it holds none of the three, or no text.
+    CallError if it holds none of the three, or no text.
     """
     if value is None or isinstance(value, str):
-        return Answer(text=checked(value or ""))
+        return Answer(text=check_answer_text(value or ""))
     if not isinstance(value, Mapping):
-        raise Trouble(Failure.BAD_ANSWER, f"answered with {type(value).__name__} where a text, null or an object was expected")
-    return _read(value, failed, veil)
+        raise CallError(Failure.BAD_ANSWER, f"answered with {type(value).__name__} where a text, null or an object was expected")
+    return _parse_mapping(value, failed, redactor)
 
 
-def checked(text: str) -> str:
-    """The text as it is kept; Trouble if it is larger than an answer may be."""
-    kept = clean(text)
+def check_answer_text(text: str) -> str:
+    """The text as it is kept; CallError if it is larger than an answer may be."""
+    kept = clean_text(text)
     if len(kept.encode()) > MAX_ANSWER:
-        raise Trouble(Failure.BAD_ANSWER, f"the answer is larger than {MAX_ANSWER} bytes")
+        raise CallError(Failure.BAD_ANSWER, f"the answer is larger than {MAX_ANSWER} bytes")
     return kept
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """The text without what no UTF-8 and no database can hold: half surrogates and zero bytes."""
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-def count(value: object) -> int | None:
+def token_count(value: object) -> int | None:
     """A number of tokens as it came; None for whatever is none, as a negative one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_TOKENS else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKENS else None
 
 
-def counted(**counts: int | None) -> Tokens | None:
+def tokens_from_counts(**counts: int | None) -> Tokens | None:
     """Tokens by kind; None where one of them is no number, for then nobody knows what was taken."""
     known = {kind: number for kind, number in counts.items() if number is not None}
     return Tokens(**known) if len(known) == len(counts) else None
 
 
-def tokens(value: object) -> Tokens | None:
+def parse_tokens(value: object) -> Tokens | None:
     """Tokens by kind as an agent tells them, those that it leaves out being 0; None if it does not."""
     if not isinstance(value, Mapping):
         return None
-    return counted(**{field.name: count(value.get(field.name) or 0) for field in fields(Tokens)})
+    return tokens_from_counts(**{field.name: token_count(value.get(field.name) or 0) for field in fields(Tokens)})
 
 
-def model(value: object) -> str | None:
+def model_name(value: object) -> str | None:
     """The name of a model as it came, within the bounds of a name."""
-    return clean(value)[:MAX_NAME] if isinstance(value, str) and value else None
+    return clean_text(value)[:MAX_NAME] if isinstance(value, str) and value else None
 
 
-def tool_calls(value: object) -> tuple[ToolCall, ...]:
+def parse_tool_calls(value: object) -> tuple[ToolCall, ...]:
     """The tools that an agent says it used, the first hundred; what names none is passed over."""
-    found = (_tool_call(each) for each in value[:MOST_TOOL_CALLS]) if isinstance(value, list) else ()
+    found = (_parse_tool_call(each) for each in value[:MAX_TOOL_CALLS]) if isinstance(value, list) else ()
     return tuple(call for call in found if call is not None)
 
 
-def tool_call(name: object, times: object = 1, duration_ms: object = None) -> ToolCall | None:
+def make_tool_call(name: object, times: object = 1, duration_ms: object = None) -> ToolCall | None:
     """One tool by its name as it came, None if it has none; a count or duration that is none counts as not told."""
-    named = model(name)
+    named = model_name(name)
     took = duration_ms if isinstance(duration_ms, int | float) and 0 <= duration_ms < 2**53 else None
-    return ToolCall(named, count(times) or 1, None if took is None else int(took)) if named else None
+    return ToolCall(named, token_count(times) or 1, None if took is None else int(took)) if named else None
 
 
-def log(value: object, veil: Veil) -> str | None:
+def parse_log(value: object, redactor: Redactor) -> str | None:
     """A text for the log, cut to what is kept of one, without secrets; None where there is none."""
-    return veil.over(clean(value))[:MAX_LOG] or None if isinstance(value, str) else None
+    return redactor.redact(clean_text(value))[:MAX_LOG] or None if isinstance(value, str) else None
 
 
-def truncated(value: Mapping[str, object]) -> bool:
+def is_truncated(value: Mapping[str, object]) -> bool:
     """Whether an answer says that its text was cut: `truncated: true`, or the reason for its end in the words of an API."""
-    return value.get("truncated") is True or value.get("stop_reason") in CUT or value.get("finish_reason") in CUT
+    return (
+        value.get("truncated") is True
+        or value.get("stop_reason") in LIMIT_STOP_REASONS
+        or value.get("finish_reason") in LIMIT_STOP_REASONS
+    )
 
 
-def cost(value: object) -> float | None:
+def parse_cost(value: object) -> float | None:
     """USD as they came; None for whatever is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 <= value < MOST_USD else None
+    return float(value) if 0 <= value < MAX_USD else None
 
 
-def _tool_call(value: object) -> ToolCall | None:
-    return tool_call(value.get("name"), value.get("count"), value.get("duration_ms")) if isinstance(value, Mapping) else None
+def _parse_tool_call(value: object) -> ToolCall | None:
+    return make_tool_call(value.get("name"), value.get("count"), value.get("duration_ms")) if isinstance(value, Mapping) else None
 
 
-def _read(value: Mapping[str, object], failed: Failure, veil: Veil) -> Answer:
+def _parse_mapping(value: Mapping[str, object], failed: Failure, redactor: Redactor) -> Answer:
     spent = Answer(
-        model_used=model(value.get("model")),
-        tokens=tokens(value.get("tokens")),
-        cost_usd=cost(value.get("cost_usd")),
-        tool_calls=tool_calls(value.get("tool_calls")),
-        log=log(value.get("log"), veil),
+        model_used=model_name(value.get("model")),
+        tokens=parse_tokens(value.get("tokens")),
+        cost_usd=parse_cost(value.get("cost_usd")),
+        tool_calls=parse_tool_calls(value.get("tool_calls")),
+        log=parse_log(value.get("log"), redactor),
     )
     if value.get("error"):
-        said = message_in(value["error"]) or "it does not say why"
-        return replace(spent, failure=failed, error=one_line(f"the agent failed: {said}", veil), transient=True)
+        said = find_message(value["error"]) or "it does not say why"
+        return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {said}", redactor), transient=True)
     if value.get("later") is True:
         return replace(spent, later=True)
     text = value.get("text")
     if "text" not in value or not (text is None or isinstance(text, str)):
         return replace(spent, failure=Failure.BAD_ANSWER, error="answered without a text; give back text, error or later")
-    return replace(spent, text=checked(text or ""), truncated=truncated(value))
+    return replace(spent, text=check_answer_text(text or ""), truncated=is_truncated(value))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Run, Start, program_output
-from heartbeat.runners.agent_json import clean
-from heartbeat.runners.redaction import Veil, veil_of
+from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, StartProcess, program_output
+from heartbeat.runners.agent_json import clean_text
+from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import CommandRunner
 
 MAX_ERROR = 2000  # characters of standard error that are told
 MAX_OUTPUT = 1024 * 1024  # bytes of output that are looked at, its end; a report may be larger than the answer in it
 
 
-async def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
+async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProcess) -> Answer:
     """Run the agent's program in its workspace and read its answer.
 
     Beside the runner's own `env` it gets HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, where a model is asked for,
@@ -22,68 +22,72 @@ async def ask(run: Run, runner: CommandRunner, start: Start) -> Answer:
     never text. What the run took counts in any case, if the output says so. The secrets in the runner's `env` are covered in
     whatever the program prints.
     """
-    env = {**runner.env, **_facts(run)}
+    env = {**runner.env, **_agent_variables(run)}
     stdin = run.prompt.encode(errors="replace")
     ended = await start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True)
-    veil = veil_of(runner.env)
-    failed = _failed(ended, run, veil)
+    redactor = redactor_for_env(runner.env)
+    failed = _failure_of(ended, run, redactor)
     if failed is None:
-        return _read(ended, veil)
-    return _with_report(failed, ended, veil) if failed.failure is Failure.EXIT else failed
+        return _parse_output(ended, redactor)
+    return _add_report(failed, ended, redactor) if failed.failure is Failure.EXIT else failed
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _agent_variables(run: AgentRequest) -> dict[str, str]:
     meta = json.dumps(run.meta(), ensure_ascii=False).encode(errors="replace").decode()
     facts = {"HEARTBEATD_AGENT": run.agent, "HEARTBEATD_META": meta}
     return {**facts, "HEARTBEATD_MODEL": run.model} if run.model else facts
 
 
-def _failed(ended: Ended, run: Run, veil: Veil) -> Answer | None:
+def _failure_of(ended: ProcessResult, run: AgentRequest, redactor: Redactor) -> Answer | None:
     if ended.problem is not None and not ended.truncated:
-        return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}", unheard=True)
+        return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}", not_sent=True)
     if ended.timed_out:
-        return Answer(failure=Failure.TIMEOUT, error=_told(f"no answer within {run.timeout}", ended, veil), transient=True)
+        return Answer(
+            failure=Failure.TIMEOUT, error=_with_stderr(f"no answer within {run.timeout}", ended, redactor), transient=True
+        )
     if ended.problem is not None or (ended.truncated and ended.exit_code is None):
-        return _too_large(ended, veil)
+        return _too_large_answer(ended, redactor)
     if ended.exit_code is None:
-        return Answer(failure=Failure.EXIT, error=_told("ended by a signal", ended, veil), transient=True)
+        return Answer(failure=Failure.EXIT, error=_with_stderr("ended by a signal", ended, redactor), transient=True)
     if ended.exit_code != 0:
-        return Answer(failure=Failure.EXIT, error=_told(f"exit code {ended.exit_code}", ended, veil), transient=True)
+        return Answer(failure=Failure.EXIT, error=_with_stderr(f"exit code {ended.exit_code}", ended, redactor), transient=True)
     return None
 
 
-def _told(what: str, ended: Ended, veil: Veil) -> str:
+def _with_stderr(what: str, ended: ProcessResult, redactor: Redactor) -> str:
     """What happened, with the end of what the program said about it, covered before it is cut."""
-    said = veil.over(ended.errors.decode(errors="replace").replace("\0", "")).strip()
+    said = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()
     return f"{what}: {said[-MAX_ERROR:]}" if said else what
 
 
-def _too_large(ended: Ended, veil: Veil) -> Answer:
-    return Answer(failure=Failure.BAD_ANSWER, error=_told(f"the answer is larger than {MAX_ANSWER} bytes", ended, veil))
+def _too_large_answer(ended: ProcessResult, redactor: Redactor) -> Answer:
+    return Answer(
+        failure=Failure.BAD_ANSWER, error=_with_stderr(f"the answer is larger than {MAX_ANSWER} bytes", ended, redactor)
+    )
 
 
-def _read(ended: Ended, veil: Veil) -> Answer:
-    report = program_output.reported(_text(ended), veil)
+def _parse_output(ended: ProcessResult, redactor: Redactor) -> Answer:
+    report = program_output.parse_report(_output_text(ended), redactor)
     if report is not None:
         return report
     if ended.truncated or len(ended.output) > MAX_ANSWER:
-        return _too_large(ended, veil)
-    text = _text(ended)
+        return _too_large_answer(ended, redactor)
+    text = _output_text(ended)
     unreadable = text.count("\ufffd") + text.count("\0")
     if unreadable * 10 > len(text):
         return Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(ended.output)} bytes of binary output")
-    return Answer(text=clean(veil.over(text)))
+    return Answer(text=clean_text(redactor.redact(text)))
 
 
-def _text(ended: Ended) -> str:
+def _output_text(ended: ProcessResult) -> str:
     """The output; of one that is cut, the whole lines at its end, where a stream of events has its report."""
     text = ended.output.decode(errors="replace")
     return text.partition("\n")[2] if ended.truncated else text
 
 
-def _with_report(failed: Answer, ended: Ended, veil: Veil) -> Answer:
+def _add_report(failed: Answer, ended: ProcessResult, redactor: Redactor) -> Answer:
     """The failure with what the program's own report says of it: programs that report an error exit with one, too."""
-    report = program_output.reported(_text(ended), veil)
+    report = program_output.parse_report(_output_text(ended), redactor)
     if report is None:
         return failed
     error = f"{failed.error}: {report.error}" if report.failure else failed.error

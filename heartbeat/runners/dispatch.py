@@ -8,54 +8,54 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from heartbeat.decision import Decision
-from heartbeat.runners import Answer, HttpClient, Resources, Run
+from heartbeat.runners import AgentRequest, Answer, HttpClient, Resources
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner
 
 
-async def ask(run: Run, runner: Runner, resources: Resources) -> Answer:
+async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
     """Ask and wait for the answer."""
     match runner:
         case CommandRunner():
             from heartbeat.runners import command
 
-            return await command.ask(run, runner, resources.start)
+            return await command.call_agent(run, runner, resources.start)
         case PythonRunner():
             from heartbeat.runners import python
 
-            return await python.ask(run, runner, resources.start)
+            return await python.call_agent(run, runner, resources.start)
         case HttpRunner():
             from heartbeat.runners import http
 
-            return await http.ask(run, runner, resources.http)
+            return await http.call_agent(run, runner, resources.http)
         case ModelRunner():
-            return await _ask_model(run, runner, resources.http)
+            return await _call_model(run, runner, resources.http)
 
 
-async def decide(run: Run, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
+async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """Have a model decide about `run.prompt`, which is the text of `decision.question`; an Answer is always a failure."""
     if runner.provider.kind == "openai":
         from heartbeat.runners import openai
 
-        return await openai.decide(run, runner, http)
+        return await openai.request_decision(run, runner, http)
     from heartbeat.runners import anthropic
 
-    return await anthropic.decide(run, runner, http)
+    return await anthropic.request_decision(run, runner, http)
 
 
-def warm(runners: Iterable[Runner]) -> None:
+def import_libraries(runners: Iterable[Runner]) -> None:
     """Import ahead what these runners will need; up to a second of CPU."""
     for kind in {runner.provider.kind for runner in runners if isinstance(runner, ModelRunner)}:
         if kind == "anthropic":
             from heartbeat.runners import anthropic
 
-            anthropic.warm()
+            anthropic.import_sdk()
 
 
-async def _ask_model(run: Run, runner: ModelRunner, http: HttpClient) -> Answer:
+async def _call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer:
     if runner.provider.kind == "openai":
         from heartbeat.runners import openai
 
-        return await openai.ask(run, runner, http)
+        return await openai.call_model(run, runner, http)
     from heartbeat.runners import anthropic
 
-    return await anthropic.ask(run, runner, http)
+    return await anthropic.call_model(run, runner, http)

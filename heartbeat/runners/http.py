@@ -4,46 +4,46 @@ from __future__ import annotations
 
 import json
 
-from heartbeat.runners import Answer, Failure, HttpClient, Reply, Run, agent_json
-from heartbeat.runners.errors import Trouble, json_object, one_line, refusal
-from heartbeat.runners.redaction import Veil, is_secret, parts_of, reveal
+from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, agent_json
+from heartbeat.runners.errors import CallError, error_from_reply, parse_json_object, redacted_line
+from heartbeat.runners.redaction import Redactor, is_secret, reveal_secret, secret_parts
 from heartbeat.spec import HttpRunner
 
 
-async def ask(run: Run, runner: HttpRunner, http: HttpClient) -> Answer:
+async def call_agent(run: AgentRequest, runner: HttpRunner, http: HttpClient) -> Answer:
     """Post the run and read what comes back within `run.timeout`.
 
     200 with JSON (`text`, or `error`; beside them `model`, `tokens`, `cost_usd`) or with plain text is the answer. 202 means
     that it comes later: the run's number, `run` in the request, says where it belongs. Anything else is a failure.
     """
     try:
-        return await _asked(run, runner, http)
-    except Trouble as trouble:
-        return trouble.answer
+        return await _post_request(run, runner, http)
+    except CallError as error:
+        return error.answer
 
 
-async def _asked(run: Run, runner: HttpRunner, http: HttpClient) -> Answer:
-    url = reveal(runner.url)
-    headers = {"accept": "application/json, text/plain"} | {name: reveal(value) for name, value in runner.headers.items()}
-    body = json.dumps(agent_json.of(run)).encode()
-    return _read(await http.post(url, headers, body, run.timeout.total_seconds()), _veil(runner, url))
+async def _post_request(run: AgentRequest, runner: HttpRunner, http: HttpClient) -> Answer:
+    url = reveal_secret(runner.url)
+    headers = {"accept": "application/json, text/plain"} | {name: reveal_secret(value) for name, value in runner.headers.items()}
+    body = json.dumps(agent_json.request_data(run)).encode()
+    return _parse_reply(await http.post(url, headers, body, run.timeout.total_seconds()), _redactor_for(runner, url))
 
 
-def _veil(runner: HttpRunner, url: str) -> Veil:
-    values = [reveal(value) for value in runner.headers.values() if is_secret(value)]
+def _redactor_for(runner: HttpRunner, url: str) -> Redactor:
+    values = [reveal_secret(value) for value in runner.headers.values() if is_secret(value)]
     tokens = [value.partition(" ")[2] for value in values]  # of `Bearer TOKEN` it is the token that must not be told
-    return Veil([*values, *tokens, *parts_of(url, all_of_it=is_secret(runner.url))])
+    return Redactor([*values, *tokens, *secret_parts(url, whole_url=is_secret(runner.url))])
 
 
-def _read(reply: Reply, veil: Veil) -> Answer:
+def _parse_reply(reply: HttpReply, redactor: Redactor) -> Answer:
     if reply.status == 202:
         return Answer(later=True)
     if reply.status != 200:
-        raise refusal(reply, veil)
+        raise error_from_reply(reply, redactor)
     kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "text/plain":
-        return Answer(text=agent_json.checked(reply.body.decode(errors="replace")))
+        return Answer(text=agent_json.check_answer_text(reply.body.decode(errors="replace")))
     if kind != "application/json" and not kind.endswith("+json"):
-        named = one_line(kind, veil) or "no content type"
-        raise Trouble(Failure.BAD_ANSWER, f"answered with {named}; an answer is application/json or text/plain")
-    return agent_json.read(json_object(reply), failed=Failure.SERVER, veil=veil)
+        named = redacted_line(kind, redactor) or "no content type"
+        raise CallError(Failure.BAD_ANSWER, f"answered with {named}; an answer is application/json or text/plain")
+    return agent_json.parse_answer(parse_json_object(reply), failed=Failure.SERVER, redactor=redactor)

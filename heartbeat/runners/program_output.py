@@ -14,65 +14,65 @@ from itertools import islice
 
 from heartbeat.runners import Answer, Failure, Tokens
 from heartbeat.runners.agent_json import (
-    MOST_TOOL_CALLS,
-    checked,
-    clean,
-    cost,
-    count,
-    counted,
-    log,
-    model,
-    tokens,
-    tool_calls,
-    truncated,
+    MAX_TOOL_CALLS,
+    check_answer_text,
+    clean_text,
+    is_truncated,
+    model_name,
+    parse_cost,
+    parse_log,
+    parse_tokens,
+    parse_tool_calls,
+    token_count,
+    tokens_from_counts,
 )
-from heartbeat.runners.errors import Trouble, message_in, one_line
-from heartbeat.runners.redaction import Veil
-from heartbeat.runners.tools import used_in
+from heartbeat.runners.errors import CallError, find_message, redacted_line
+from heartbeat.runners.redaction import Redactor
+from heartbeat.runners.tools import find_tool_calls
 
-TEXTS = ("result", "text", "response", "output")
+TEXT_KEYS = ("result", "text", "response", "output")
 
 # Each kind of token by the names that programs have for it; the first that is there counts.
-_INPUT = ("input_tokens", "prompt_tokens", "input")
-_OUTPUT = ("output_tokens", "completion_tokens", "output")
-_CACHE_READ = ("cache_read_input_tokens", "cache_read")
-_CACHE_WRITE = ("cache_creation_input_tokens", "cache_write")
-_INCLUDED = "cached_input_tokens"  # read from the cache, but counted among the input
+_INPUT_KEYS = ("input_tokens", "prompt_tokens", "input")
+_OUTPUT_KEYS = ("output_tokens", "completion_tokens", "output")
+_CACHE_READ_KEYS = ("cache_read_input_tokens", "cache_read")
+_CACHE_WRITE_KEYS = ("cache_creation_input_tokens", "cache_write")
+_CACHED_INPUT_KEY = "cached_input_tokens"  # read from the cache, but counted among the input
 
 Event = Mapping[str, object]
 
 
-def read(output: str, veil: Veil) -> Answer:
+def read_output(output: str, redactor: Redactor) -> Answer:
     """The answer that a program's whole standard output is: a report, else the text that it is."""
-    return reported(output, veil) or Answer(text=clean(veil.over(output)))
+    return parse_report(output, redactor) or Answer(text=clean_text(redactor.redact(output)))
 
 
-def reported(output: str, veil: Veil) -> Answer | None:
-    """The answer that a report gives, with what `veil` covers; None if the output is none.
+def parse_report(output: str, redactor: Redactor) -> Answer | None:
+    """The answer that a report gives, with what `redactor` covers; None if the output is none.
 
     An object with a text under `result`, `text`, `response` or `output` is that text; with `is_error: true` or an `error` it is
     a failure, in the words of the error or else of the text. Beside them count `total_cost_usd` or `cost_usd`, `usage` or
     `tokens`, `model`, or the only name in `modelUsage`, `tool_calls` or what else tells of them, `log`, and `truncated` or a
     `stop_reason` that says so.
     """
-    events = _events(output)
+    events = _report_events(output)
     if not events:
         return None
-    report, spent = events[-1], _spent(events, veil)
-    text = _text(report)
+    report, spent = events[-1], _report_usage(events, redactor)
+    text = _report_text(report)
     if report.get("is_error") is True or report.get("error"):
-        said = message_in(report.get("error")) or text or str(report.get("subtype") or "it does not say why")
-        error = one_line(f"the agent failed: {said}", veil)
+        said = find_message(report.get("error")) or text or str(report.get("subtype") or "it does not say why")
+        error = redacted_line(f"the agent failed: {said}", redactor)
         return replace(spent, failure=Failure.EXIT, error=error, transient=True)
     try:
-        return replace(spent, text=checked(veil.over(text or "")), truncated=truncated(report))
-    except Trouble as trouble:
-        return replace(spent, failure=trouble.answer.failure, error=trouble.answer.error)
+        return replace(spent, text=check_answer_text(redactor.redact(text or "")), truncated=is_truncated(report))
+    except CallError as error:
+        return replace(spent, failure=error.answer.failure, error=error.answer.error)
 
 
-def _events(output: str) -> list[Event]:
+def _report_events(output: str) -> list[Event]:
     """The report, after the events before it if it came with any; nothing if the output is no report."""
-    value = _json(output)
+    value = _parse_json(output)
     if isinstance(value, dict):
         return [value] if _is_report(value) else []
     events = value if isinstance(value, list) else []
@@ -80,16 +80,16 @@ def _events(output: str) -> list[Event]:
     return events if events and is_stream and events[-1]["type"] == "result" and _is_report(events[-1]) else []
 
 
-def _json(output: str) -> object:
+def _parse_json(output: str) -> object:
     """The JSON that an output is, None if it is none; one value on each line is a list of them."""
     start = output.lstrip()[:1]
     try:
         return json.loads(output) if start in ("{", "[") else None
     except (ValueError, RecursionError):
-        return _lines(output) if start == "{" else None
+        return _parse_json_lines(output) if start == "{" else None
 
 
-def _lines(output: str) -> list[object]:
+def _parse_json_lines(output: str) -> list[object]:
     try:
         return [json.loads(line) for line in output.split("\n") if line.strip()]
     except (ValueError, RecursionError):
@@ -98,42 +98,42 @@ def _lines(output: str) -> list[object]:
 
 def _is_report(event: Event) -> bool:
     """It holds a text, or says outright that it is an error."""
-    return _text(event) is not None or event.get("is_error") is True
+    return _report_text(event) is not None or event.get("is_error") is True
 
 
-def _text(report: Event) -> str | None:
-    return next((text for name in TEXTS if isinstance(text := report.get(name), str)), None)
+def _report_text(report: Event) -> str | None:
+    return next((text for name in TEXT_KEYS if isinstance(text := report.get(name), str)), None)
 
 
-def _spent(events: list[Event], veil: Veil) -> Answer:
+def _report_usage(events: list[Event], redactor: Redactor) -> Answer:
     """What the run took, as an answer without words."""
     report = events[-1]
     used = report.get("modelUsage")
     models = list(used) if isinstance(used, Mapping) else []
-    calls = tool_calls(report.get("tool_calls")) or tuple(islice(used_in(events), MOST_TOOL_CALLS))
+    calls = parse_tool_calls(report.get("tool_calls")) or tuple(islice(find_tool_calls(events), MAX_TOOL_CALLS))
     return Answer(
-        model_used=model(report.get("model")) or (model(models[0]) if len(models) == 1 else None),
-        tokens=_tokens(report.get("usage")) or tokens(report.get("tokens")),
-        cost_usd=cost(report.get("total_cost_usd", report.get("cost_usd"))),
-        tool_calls=tuple(replace(call, name=veil.over(call.name)) for call in calls),
-        log=log(report.get("log"), veil),
+        model_used=model_name(report.get("model")) or (model_name(models[0]) if len(models) == 1 else None),
+        tokens=_parse_usage(report.get("usage")) or parse_tokens(report.get("tokens")),
+        cost_usd=parse_cost(report.get("total_cost_usd", report.get("cost_usd"))),
+        tool_calls=tuple(replace(call, name=redactor.redact(call.name)) for call in calls),
+        log=parse_log(report.get("log"), redactor),
     )
 
 
-def _tokens(usage: object) -> Tokens | None:
+def _parse_usage(usage: object) -> Tokens | None:
     if not isinstance(usage, Mapping):
         return None
-    told = counted(
-        input=_first(usage, _INPUT),
-        output=_first(usage, _OUTPUT),
-        cache_read=_first(usage, _CACHE_READ),
-        cache_write=_first(usage, _CACHE_WRITE),
+    told = tokens_from_counts(
+        input=_first_count(usage, _INPUT_KEYS),
+        output=_first_count(usage, _OUTPUT_KEYS),
+        cache_read=_first_count(usage, _CACHE_READ_KEYS),
+        cache_write=_first_count(usage, _CACHE_WRITE_KEYS),
     )
-    included = count(usage.get(_INCLUDED) or 0)
+    included = token_count(usage.get(_CACHED_INPUT_KEY) or 0)
     if told is None or included is None:
         return None
     return replace(told, input=max(0, told.input - included), cache_read=told.cache_read + included)
 
 
-def _first(usage: Mapping[str, object], names: tuple[str, ...]) -> int | None:
-    return next((count(usage[name] or 0) for name in names if name in usage), 0)
+def _first_count(usage: Mapping[str, object], names: tuple[str, ...]) -> int | None:
+    return next((token_count(usage[name] or 0) for name in names if name in usage), 0)

@@ -13,17 +13,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from heartbeat.runners import MAX_ANSWER, Answer, Ended, Failure, Reply, Run, Start, agent_json, python_child
+from heartbeat.runners import (
+    MAX_ANSWER,
+    AgentRequest,
+    Answer,
+    Failure,
+    HttpReply,
+    ProcessResult,
+    StartProcess,
+    agent_json,
+    python_child,
+)
 from heartbeat.runners.command import MAX_ERROR
-from heartbeat.runners.errors import Trouble, json_object, one_line
-from heartbeat.runners.redaction import Veil
+from heartbeat.runners.errors import CallError, parse_json_object, redacted_line
+from heartbeat.runners.redaction import Redactor
 from heartbeat.spec import PythonRunner
-from heartbeat.threads import in_daemon_thread, wait_to_the_end
+from heartbeat.threads import finish_despite_cancellation, in_daemon_thread
 
-_NO_SECRETS = Veil(())
+_NO_SECRETS = Redactor(())
 
 
-async def ask(run: Run, runner: PythonRunner, start: Start) -> Answer:
+async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> Answer:
     """Call it and read what it returns.
 
     In a child process it can be ended, and imports from the agent's workspace first. With `in_process` it runs in a daemon
@@ -32,76 +42,76 @@ async def ask(run: Run, runner: PythonRunner, start: Start) -> Answer:
     """
     try:
         if not runner.in_process:
-            return _read(run, await _started(run, runner, start))
-        return await wait_to_the_end(asyncio.ensure_future(in_daemon_thread(_called, run, runner)))
-    except Trouble as trouble:
-        return trouble.answer
+            return _parse_child_output(run, await _run_child(run, runner, start))
+        return await finish_despite_cancellation(asyncio.ensure_future(in_daemon_thread(_call_in_process, run, runner)))
+    except CallError as error:
+        return error.answer
 
 
-async def _started(run: Run, runner: PythonRunner, start: Start) -> Ended:
+async def _run_child(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> ProcessResult:
     # -P keeps the script's own folder, in which http.py lies beside it, off the path.
     argv = (sys.executable, "-P", str(Path(python_child.__file__).resolve()), runner.call)
-    return await start(argv, stdin=json.dumps(_plain(run)).encode(), env={"PYTHONUTF8": "1"}, cwd=run.workspace)
+    return await start(argv, stdin=json.dumps(_request_data(run)).encode(), env={"PYTHONUTF8": "1"}, cwd=run.workspace)
 
 
-def _plain(run: Run) -> dict[str, object]:
-    return agent_json.of(run) | {"workspace": str(run.workspace)}
+def _request_data(run: AgentRequest) -> dict[str, object]:
+    return agent_json.request_data(run) | {"workspace": str(run.workspace)}
 
 
-def _read(run: Run, ended: Ended) -> Answer:
-    _check(run, ended)
+def _parse_child_output(run: AgentRequest, ended: ProcessResult) -> Answer:
+    _raise_on_failure(run, ended)
     if not ended.output:
-        raise Trouble(Failure.EXIT, _told("it ended the process instead of returning", ended), transient=True)
-    given = json_object(Reply(200, {}, ended.output))
+        raise CallError(Failure.EXIT, _with_stderr("it ended the process instead of returning", ended), transient=True)
+    given = parse_json_object(HttpReply(200, {}, ended.output))
     if "missing" in given:
-        raise Trouble(Failure.NOT_FOUND, one_line(f"cannot be called: {given['missing']}", _NO_SECRETS))
+        raise CallError(Failure.NOT_FOUND, redacted_line(f"cannot be called: {given['missing']}", _NO_SECRETS))
     if "answer" not in given:
-        raise _no_text(str(given.get("returned")))
-    return agent_json.read(given["answer"], failed=Failure.EXIT, veil=_NO_SECRETS)
+        raise _wrong_type_error(str(given.get("returned")))
+    return agent_json.parse_answer(given["answer"], failed=Failure.EXIT, redactor=_NO_SECRETS)
 
 
-def _check(run: Run, ended: Ended) -> None:
-    """Trouble unless the child ended well."""
+def _raise_on_failure(run: AgentRequest, ended: ProcessResult) -> None:
+    """CallError unless the child ended well."""
     if ended.problem is not None:
-        raise Trouble(Failure.EXIT, f"could not start: {ended.problem}", unheard=True)
+        raise CallError(Failure.EXIT, f"could not start: {ended.problem}", not_sent=True)
     if ended.timed_out:
-        raise Trouble(Failure.TIMEOUT, _told(f"no answer within {run.timeout}", ended), transient=True)
+        raise CallError(Failure.TIMEOUT, _with_stderr(f"no answer within {run.timeout}", ended), transient=True)
     if ended.truncated:
-        raise Trouble(Failure.BAD_ANSWER, f"the answer is larger than {MAX_ANSWER} bytes")
+        raise CallError(Failure.BAD_ANSWER, f"the answer is larger than {MAX_ANSWER} bytes")
     if ended.exit_code is None or ended.exit_code < 0:
-        raise Trouble(Failure.EXIT, _told("ended by a signal", ended), transient=True)
+        raise CallError(Failure.EXIT, _with_stderr("ended by a signal", ended), transient=True)
     if ended.exit_code != 0:
-        raise Trouble(Failure.EXIT, _told(f"exit code {ended.exit_code}", ended), transient=True)
+        raise CallError(Failure.EXIT, _with_stderr(f"exit code {ended.exit_code}", ended), transient=True)
 
 
-def _told(what: str, ended: Ended) -> str:
+def _with_stderr(what: str, ended: ProcessResult) -> str:
     """What happened, with the end of what was printed, where the traceback is."""
     said = ended.errors.decode(errors="replace").replace("\0", "").strip()
     return f"{what}: {said[-MAX_ERROR:]}" if said else what
 
 
-def _called(run: Run, runner: PythonRunner) -> Answer:
+def _call_in_process(run: AgentRequest, runner: PythonRunner) -> Answer:
     try:
-        function = python_child.load(runner.call)
+        function = python_child.load_callable(runner.call)
     except (ImportError, AttributeError, TypeError) as error:
-        raise Trouble(Failure.NOT_FOUND, f"cannot be called: {_named(error)}") from error
-    value = _returned(function, _plain(run))
+        raise CallError(Failure.NOT_FOUND, f"cannot be called: {_describe_exception(error)}") from error
+    value = _call_function(function, _request_data(run))
     if not (value is None or isinstance(value, str | dict)):
-        raise _no_text(type(value).__name__)
-    return agent_json.read(value, failed=Failure.EXIT, veil=_NO_SECRETS)
+        raise _wrong_type_error(type(value).__name__)
+    return agent_json.parse_answer(value, failed=Failure.EXIT, redactor=_NO_SECRETS)
 
 
-def _returned(function: Any, run: dict[str, object]) -> object:
+def _call_function(function: Any, run: dict[str, object]) -> object:
     # Whatever a foreign callable raises, SystemExit too, is the failure of its run, as it would be in a child process.
     try:
         return function(run)
     except BaseException as error:
-        raise Trouble(Failure.EXIT, f"it raised {_named(error)}", transient=True) from error
+        raise CallError(Failure.EXIT, f"it raised {_describe_exception(error)}", transient=True) from error
 
 
-def _named(error: BaseException) -> str:
-    return one_line(f"{type(error).__name__}: {error}", _NO_SECRETS)
+def _describe_exception(error: BaseException) -> str:
+    return redacted_line(f"{type(error).__name__}: {error}", _NO_SECRETS)
 
 
-def _no_text(kind: str) -> Trouble:
-    return Trouble(Failure.BAD_ANSWER, f"it returned {kind}; return a text, None or a dict")
+def _wrong_type_error(kind: str) -> CallError:
+    return CallError(Failure.BAD_ANSWER, f"it returned {kind}; return a text, None or a dict")

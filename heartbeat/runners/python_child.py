@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 
-def load(call: str) -> Callable[[dict[str, object]], object]:
+def load_callable(call: str) -> Callable[[dict[str, object]], object]:
     """The callable named `package.module:function`; ImportError or AttributeError if it is not there, TypeError if none."""
     module, _, name = call.partition(":")
     if not module or not name:
@@ -28,19 +28,19 @@ def load(call: str) -> Callable[[dict[str, object]], object]:
 
 
 def main(call: str) -> None:
-    run, answers = _streams()
+    run, answers = _take_streams()
     sys.path.insert(0, str(Path.cwd()))
     try:
-        function = load(call)
+        function = load_callable(call)
     except (ImportError, AttributeError, TypeError) as error:
-        _write(answers, {"missing": f"{type(error).__name__}: {error}"})
+        _write_answer(answers, {"missing": f"{type(error).__name__}: {error}"})
         return
     value = function(run)
     known = value is None or isinstance(value, str | dict)
-    _write(answers, {"answer": value} if known else {"returned": type(value).__name__})
+    _write_answer(answers, {"answer": value} if known else {"returned": type(value).__name__})
 
 
-def _streams() -> tuple[dict[str, object], int]:
+def _take_streams() -> tuple[dict[str, object], int]:
     """The run from standard input, and the answer's own way out: what was standard output now leads to standard error."""
     run = json.load(BytesIO(sys.stdin.buffer.read()))
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -51,7 +51,7 @@ def _streams() -> tuple[dict[str, object], int]:
     return run, answers
 
 
-def _write(answers: int, value: dict[str, object]) -> None:
+def _write_answer(answers: int, value: dict[str, object]) -> None:
     with os.fdopen(answers, "wb") as out:
         out.write(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 

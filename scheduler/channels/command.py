@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from heartbeat.runners import Start
+from heartbeat.runners import StartProcess
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import shown
 
@@ -13,7 +13,7 @@ TOTAL = timedelta(seconds=30)
 
 
 async def send(
-    argv: tuple[str, ...], folder: Path, message: Message, start: Start, *, total: timedelta = TOTAL
+    argv: tuple[str, ...], folder: Path, message: Message, start: StartProcess, *, total: timedelta = TOTAL
 ) -> DeliveryResult:
     """Hand `message` once to a program that is started in `folder`; waits for at most `total`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heartbeat.runners.redaction import parts_of
+from heartbeat.runners.redaction import secret_parts
 from scheduler.channels import address
 from scheduler.channels.address import Hook
 from scheduler.channels.limits import DISCORD as LIMIT
@@ -26,7 +26,7 @@ async def send(url: str, message: Message, options: HttpOptions, *, base: str | 
         return DeliveryResult("dead", str(error))
     server = base or hook.base or BASE
     answer = await post(_execute(hook, server), _content(message), options)
-    return answer if isinstance(answer, DeliveryResult) else _judge(answer, [hook.token, *parts_of(server, all_of_it=True)])
+    return answer if isinstance(answer, DeliveryResult) else _judge(answer, [hook.token, *secret_parts(server, whole_url=True)])
 
 
 def _execute(hook: Hook, server: str) -> str:

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from heartbeat.runners.errors import LONGEST_WAIT, Trouble, phrase, retry_after
-from heartbeat.runners.redaction import Veil
+from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
+from heartbeat.runners.redaction import Redactor
 from scheduler.channels.message import DeliveryResult
 from scheduler.net.address_guard import AddressRefused
 from scheduler.net.http_client import HttpClient, take_apart
@@ -56,16 +56,16 @@ async def post(
     """
     try:
         host = take_apart(url).host
-    except Trouble as trouble:
-        return DeliveryResult("dead", str(trouble))
+    except CallError as error:
+        return DeliveryResult("dead", str(error))
     sent = {"user-agent": f"heartbeatd/{_version()}"} | dict(headers or {})
     body = json.dumps(content).encode()
     try:
         reply = await options.http.deliver(url, sent, body, options.seconds, allow_private=options.allow_private)
     except AddressRefused as refused:
         return DeliveryResult("dead", str(refused))
-    except Trouble as trouble:  # before its head has left it is surely not there, after that nobody knows
-        return DeliveryResult("retry" if trouble.answer.unheard else "uncertain", f"{host}: {trouble}")
+    except CallError as error:  # before its head has left it is surely not there, after that nobody knows
+        return DeliveryResult("retry" if error.answer.not_sent else "uncertain", f"{host}: {error}")
     return Answer(host, reply.status, reply.headers, reply.body)
 
 
@@ -78,9 +78,9 @@ def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> D
     status = answer.status
     if 200 <= status < 300:
         return DeliveryResult("delivered")
-    error = f"{answer.host} answered {status} {phrase(status)}".rstrip() + (f": {said}" if said else "")
+    error = f"{answer.host} answered {status} {status_phrase(status)}".rstrip() + (f": {said}" if said else "")
     if status in (408, 429) or 500 <= status < 600:
-        return DeliveryResult("retry", error, wait if wait is not None else retry_after(answer.headers))
+        return DeliveryResult("retry", error, wait if wait is not None else parse_retry_after(answer.headers))
     if 300 <= status < 400:
         return DeliveryResult("dead", f"{error}: redirects are not followed; write the URL it leads to")
     return DeliveryResult("dead", error)
@@ -90,14 +90,14 @@ def shown(text: object, secrets: Iterable[str]) -> str:
     """A receiver's own words on one short line, without the secrets that it was asked with."""
     if not isinstance(text, str):
         return ""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in Veil(secrets).over(text)).split())[:SAID_MAX]
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in Redactor(secrets).redact(text)).split())[:SAID_MAX]
 
 
 def seconds(value: object) -> timedelta | None:
     """A wait that a receiver gives as a number of seconds, uncapped but finite; None if it makes no sense."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return None
-    return timedelta(seconds=min(value, LONGEST_WAIT))
+    return timedelta(seconds=min(value, MAX_RETRY_AFTER))
 
 
 @cache

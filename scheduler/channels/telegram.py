@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from heartbeat.runners.redaction import parts_of
+from heartbeat.runners.redaction import secret_parts
 from scheduler.channels import address
 from scheduler.channels.address import Bot
 from scheduler.channels.message import DeliveryResult, Message
@@ -24,7 +24,9 @@ async def send(url: str, message: Message, options: HttpOptions, *, base: str | 
     except ValueError as error:
         return DeliveryResult("dead", str(error))
     answer = await post(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), options)
-    return answer if isinstance(answer, DeliveryResult) else _judge(answer, [bot.token, *parts_of(base or "", all_of_it=True)])
+    return (
+        answer if isinstance(answer, DeliveryResult) else _judge(answer, [bot.token, *secret_parts(base or "", whole_url=True)])
+    )
 
 
 def _content(bot: Bot, message: Message) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 import click
 
 from cron import crontab_reader, crontab_writer
-from cron.crontab_reader import Crontab, Line, Note
+from cron.crontab_reader import Crontab, CrontabLine, LineNote
 from cron.job import Job
-from cron.job_schedules import Schedule, Slots
+from cron.job_schedules import CronSchedule, SlotRange
 from scheduler.cli import options, output
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import plain
@@ -52,7 +52,7 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
     others are taken; exit code 1 if there were any.
     """
     account = _account(user)
-    found = crontab_reader.read(_text(file), _zone(timezone), time_zones.zone, user_column=user_column)
+    found = crontab_reader.read_crontab(_text(file), _zone(timezone), time_zones.zone, user_column=user_column)
     mine, foreign = _of(account, found)
     _tell(file, found, foreign, _remarks(found, account))
     if not mine:
@@ -61,7 +61,7 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
         _print(mine, account)
     else:
         _put(mine, account, into, _next_step(file, user_column=user_column))
-    return 1 if found.faults or foreign else 0
+    return 1 if found.errors or foreign else 0
 
 
 @click.command(name="export")
@@ -75,11 +75,11 @@ def export_(user: str | None, timezone: str | None, path: Path) -> None:
     """
     jobs = load.load(path, os.environ, resolve=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
-    host = crontab_writer.Host(_zone(timezone), _account(user).home, wake)
+    host = crontab_writer.TargetHost(_zone(timezone), _account(user).home, wake)
     click.echo(
         f"# The jobs of {path.name}, for crontab(1). cron makes up for nothing that it missed and ends nothing that hangs."
     )
-    click.echo(crontab_writer.written(_said(path, jobs.values()), host), nl=False)
+    click.echo(crontab_writer.format_crontab(_said(path, jobs.values()), host), nl=False)
 
 
 def _account(name: str | None) -> Account:
@@ -112,37 +112,39 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _of(account: Account, found: Crontab) -> tuple[list[Line], list[Note]]:
+def _of(account: Account, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
     """The lines of this user, and a note for each of another: those commands must not run as somebody else."""
     mine = [line for line in found.lines if line.user in (None, account.name)]
     advice = "import it with --user into the config of a daemon of theirs"
     return mine, [
-        Note(line.number, f"is {line.user}'s, not {account.name}'s; {advice}")
+        LineNote(line.number, f"is {line.user}'s, not {account.name}'s; {advice}")
         for line in found.lines
         if line.user not in (None, account.name)
     ]
 
 
-def _remarks(found: Crontab, account: Account) -> list[Note]:
+def _remarks(found: Crontab, account: Account) -> list[LineNote]:
     """What there is to say about the file as a whole."""
     remarks = []
     users = {entry.pw_name for entry in pwd.getpwall()}
     if found.lines and all(line.user is None and line.command.split()[0] in users for line in found.lines):
-        remarks.append(Note(0, "every command begins with the name of a user; is --user-column forgotten?"))
+        remarks.append(LineNote(0, "every command begins with the name of a user; is --user-column forgotten?"))
     remarks += [
-        Note(line.number, "@reboot runs at each start of the daemon, not only of the host; what stays is better a service")
+        LineNote(line.number, "@reboot runs at each start of the daemon, not only of the host; what stays is better a service")
         for line in found.lines
-        if line.when is None
+        if line.schedule is None
     ]
     if pwd.getpwnam(account.name).pw_uid != os.geteuid():
-        remarks.append(Note(0, f"the commands are {account.name}'s; a daemon runs them as its own user"))
-    if any("MAILTO" not in line.settings for line in found.lines):
-        remarks.append(Note(0, "cron mails what a command prints; here `heartbeatd show` has it, and deliver: CHANNEL tells it"))
+        remarks.append(LineNote(0, f"the commands are {account.name}'s; a daemon runs them as its own user"))
+    if any("MAILTO" not in line.variables for line in found.lines):
+        remarks.append(
+            LineNote(0, "cron mails what a command prints; here `heartbeatd show` has it, and deliver: CHANNEL tells it")
+        )
     return remarks
 
 
-def _tell(file: str, found: Crontab, foreign: Sequence[Note], remarks: Sequence[Note]) -> None:
-    for note in sorted((*found.faults, *foreign), key=lambda note: note.number):
+def _tell(file: str, found: Crontab, foreign: Sequence[LineNote], remarks: Sequence[LineNote]) -> None:
+    for note in sorted((*found.errors, *foreign), key=lambda note: note.number):
         click.echo(f"{file}:{note.number}: {plain(note.text)}", err=True)
     numbers: dict[str, list[int]] = {}
     for note in (*found.hints, *remarks):
@@ -159,7 +161,7 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"line{'' if len(numbers) == 1 else 's'} {shown}{more}: "
 
 
-def _print(lines: Sequence[Line], account: Account) -> None:
+def _print(lines: Sequence[CrontabLine], account: Account) -> None:
     made = crontab_jobs.entries(lines, account, ())
     text = job_insertion.section(made)
     jobs = load.load(Path("config.yaml"), {}, resolve=False, content=text.encode()).settings.jobs
@@ -167,9 +169,9 @@ def _print(lines: Sequence[Line], account: Account) -> None:
     click.echo(_proof(lines, made, jobs), err=True)
 
 
-def _put(lines: Sequence[Line], account: Account, path: Path, next_step: str) -> None:
+def _put(lines: Sequence[CrontabLine], account: Account, path: Path, next_step: str) -> None:
     before = _before(path)
-    new = crontab_jobs.missing(lines, map(crontab_reader.identity, _jobs(path, before).values()))
+    new = crontab_jobs.missing(lines, map(crontab_reader.job_identity, _jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
         click.echo(f"nothing to add: {path} has {counted(there, 'job')} of this file already")
@@ -239,7 +241,7 @@ def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> Made:
         raise Mistake(f"{path} {error}") from error
 
 
-def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, Job]) -> str:
+def _proof(lines: Sequence[CrontabLine], entries: Sequence[Entry], jobs: Mapping[str, Job]) -> str:
     """That the jobs, as the daemon reads them, are the lines, and how a week of them is beside the crontab's. Raises Mistake."""
     now = output.utc_now()
     theirs, ours = _Week(now), _Week(now)
@@ -248,13 +250,13 @@ def _proof(lines: Sequence[Line], entries: Sequence[Entry], jobs: Mapping[str, J
     for line, entry in zip(lines, entries, strict=True):
         job = jobs[entry.name]
         found = ours.slots(job.schedule)
-        if line.identity != crontab_reader.identity(job) or theirs.slots(line.when) != found:
+        if line.identity != crontab_reader.job_identity(job) or theirs.slots(line.schedule) != found:
             raise Mistake(
                 f"line {line.number} would not be the same as cron/{entry.name}, for what defaults.cron says; nothing was written"
             )
         due += found.count if found else 0
         runs += ours.runs(job)
-        later = max(later, timedelta() if line.delay else job.stagger)
+        later = max(later, timedelta() if line.max_delay else job.stagger)
     return f"{counted(len(lines), 'job')}; the next 7 days: {_beside(due, runs, later)}"
 
 
@@ -271,9 +273,9 @@ class _Week:
 
     def __init__(self, now: datetime) -> None:
         self._now = now
-        self._known: dict[str, Slots | None] = {}
+        self._known: dict[str, SlotRange | None] = {}
 
-    def slots(self, schedule: Schedule | None) -> Slots | None:
+    def slots(self, schedule: CronSchedule | None) -> SlotRange | None:
         if schedule is None:
             return None
         key = schedule.key()
@@ -292,11 +294,11 @@ class _Week:
         return kept.count if kept else 0
 
 
-def _said(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.Said]:
+def _said(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.ExportedJob]:
     written = config_data.read(path, os.environ, Complaints(str(path)))
     found = []
     for job in jobs:
         env = inheritance.merge_job(written.job, written.root["cron"][job.name] or Map()).get("env") or {}
         open_ = {name: value for name, value in env.items() if not refers(value)}
-        found.append(crontab_writer.Said(job, open_, tuple(name for name in env if name not in open_)))
+        found.append(crontab_writer.ExportedJob(job, open_, tuple(name for name in env if name not in open_)))
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cron.job_schedules import Schedule, ScheduleError, is_reboot, parse
+from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
 from scheduler.cli import arguments, convert_crontab, options, output
 from scheduler.cli.arguments import moment
 from scheduler.cli.daemon_client import open_door
@@ -68,16 +68,16 @@ def next(expression: str, timezone: str, after: str | None, count: int, form: st
         click.echo(table((f"LOCAL ({schedule.zone})", "UTC"), [(_local(instant, schedule), _utc(instant)) for instant in found]))
 
 
-def _schedule(expression: str, timezone: str) -> Schedule:
+def _schedule(expression: str, timezone: str) -> CronSchedule:
     if is_reboot(expression):
         raise Mistake("@reboot has no times: it fires once when the daemon starts")
     try:
-        return parse(expression, time_zones.zone(timezone))
+        return parse_schedule(expression, time_zones.zone(timezone))
     except (ScheduleError, ValueError) as error:
         raise Mistake(str(error)) from error
 
 
-def _start(after: str | None, schedule: Schedule) -> datetime:
+def _start(after: str | None, schedule: CronSchedule) -> datetime:
     if after is None:
         return output.utc_now()
     try:
@@ -92,14 +92,14 @@ def _start(after: str | None, schedule: Schedule) -> datetime:
 YEARS = range(2, 9900)  # beyond them the calendar of this machine ends
 
 
-def _firings(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+def _firings(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
     instant = schedule.next(after)
     while instant is not None and instant.year in YEARS:
         yield instant
         instant = schedule.next(instant)
 
 
-def _local(instant: datetime, schedule: Schedule) -> str:
+def _local(instant: datetime, schedule: CronSchedule) -> str:
     return f"{instant.astimezone(schedule.zone):%a %Y-%m-%d %H:%M %Z}"
 
 

@@ -21,7 +21,7 @@ import click
 from cron import crontab_reader
 from cron.job import Job
 from heartbeat import due_items
-from heartbeat.checks import Skip, checklist_of
+from heartbeat.checks import Skip, load_checklist
 from heartbeat.spec import Heartbeat
 from scheduler.cli import daemon_state, options
 from scheduler.cli.daemon_state import Place
@@ -134,16 +134,18 @@ async def _run(argv: list[str]) -> Ended:
 
 def twice(table: str, jobs: Iterable[Job]) -> list[str]:
     """The names of the enabled jobs whose command a crontab runs too, whenever it does."""
-    there = {(line.command, line.stdin) for line in crontab_reader.read(table, time_zones.UTC_ZONE, time_zones.zone).lines}
+    there = {
+        (line.command, line.stdin) for line in crontab_reader.read_crontab(table, time_zones.UTC_ZONE, time_zones.zone).lines
+    }
     return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]
 
 
 def _remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
     """What in the checklists of these agents looks like a mark and is none, with the agent's name."""
     for heartbeat in heartbeats:
-        text = checklist_of(heartbeat) if heartbeat.enabled else ""
+        text = load_checklist(heartbeat) if heartbeat.enabled else ""
         if isinstance(text, str) and not isinstance(text, Skip):
-            yield from ((heartbeat.name, remark) for remark in due_items.remarks(text))
+            yield from ((heartbeat.name, remark) for remark in due_items.find_remarks(text))
 
 
 def _folder(folder: Path) -> Iterator[Finding]:

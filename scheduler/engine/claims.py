@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from heartbeat.prompt import Activity
+from heartbeat.prompt import AgentActivity
 from scheduler.engine import budget_reservations
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
@@ -85,8 +85,8 @@ def _claim(tick: Tick, entry: Entry, standing: Standing, run: Open, taken: tuple
     )
 
 
-def _activity(tx: Transaction, entry: Entry, standing: Standing) -> Activity | None:
+def _activity(tx: Transaction, entry: Entry, standing: Standing) -> AgentActivity | None:
     """What a gateway last told of the agent that is to be asked; for a job that is another entry's row."""
     is_own = standing.kind is Kind.HEARTBEAT or entry.lane is None
     asked = standing if is_own else entries.find(tx.db, Kind.HEARTBEAT, entry.lane or "")
-    return Activity(asked.active_at, asked.queue, asked.approvals) if asked and asked.active_at else None
+    return AgentActivity(asked.active_at, asked.queue, asked.approvals) if asked and asked.active_at else None

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from heartbeat.runners import Start
+from heartbeat.runners import StartProcess
 from scheduler.channels import command, discord, telegram, webhook
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import HttpOptions
@@ -102,12 +102,12 @@ def when_uncertain(channel: Channel, kind: str) -> Uncertain:
     return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
 
 
-async def send(delivery: Delivery, start: Start, http: HttpClient) -> DeliveryResult:
+async def send(delivery: Delivery, start: StartProcess, http: HttpClient) -> DeliveryResult:
     """Hand one message to its channel; waits for the channel."""
     return await hand_over(delivery.channel, _message(delivery.message), start, http)
 
 
-async def hand_over(channel: Channel, message: Message, start: Start, http: HttpClient) -> DeliveryResult:
+async def hand_over(channel: Channel, message: Message, start: StartProcess, http: HttpClient) -> DeliveryResult:
     """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network.
 
     `start` starts a channel's program.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from heartbeat.verdict import digest
+from heartbeat.verdict import message_digest
 from scheduler.engine import notice_texts, outage_notices, recipients
 from scheduler.engine.notice_texts import Notice, Story
 from scheduler.engine.tick import Tick
@@ -96,7 +96,7 @@ def _suffers(tick: Tick, claim: Claim, ending: Ending, standing: Standing, blame
 def _worse(tick: Tick, claim: Claim, ending: Ending, standing: Standing) -> Standing:
     entry, count = claim.entry, standing.troubles + 1
     was = _found(tick.tx, claim, standing)
-    fault = digest(ending.error or ending.reason or "", "numbers")
+    fault = message_digest(ending.error or ending.reason or "", "numbers")
     faults = was.faults if fault in was.faults or len(was.faults) >= MOST_FAULTS else (*was.faults, fault)
     now = replace(was, faults=faults, reason=_lasting(was.reason, ending), circuit=None)
     notice = _news(tick.tx, claim, was, now, count)

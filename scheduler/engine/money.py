@@ -29,7 +29,7 @@ def cost(prices: Mapping[str, Price], call: Call) -> float | None:
         tokens.cache_read * price.cache_read,
         tokens.cache_write * price.cache_write,
     )
-    return agent_json.cost(sum(parts) / MILLION)
+    return agent_json.parse_cost(sum(parts) / MILLION)
 
 
 def book(tick: Tick, claim: Claim, ending: Ending) -> bool:

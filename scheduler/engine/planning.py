@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import islice
 
-from heartbeat.schedule_slots import Several
+from heartbeat.schedule_slots import AnySlotRange
 from scheduler.engine.tick import Tick
 from scheduler.model import schedule, trigger_times
 from scheduler.model.entry import Entry
@@ -96,7 +96,7 @@ def _account_backoff(tick: Tick, standing: Standing) -> Standing:
     return account(tick, standing, min(tick.now, held - MILLISECOND), Skip.SUPERSEDED)
 
 
-def _runnable(tick: Tick, entry: Entry, standing: Standing, passed: Several) -> datetime | None:
+def _runnable(tick: Tick, entry: Entry, standing: Standing, passed: AnySlotRange) -> datetime | None:
     """The latest of these slots if it may run; the others, and it too if it may not, get their rows."""
     pace = standing.pace
     if not _may_start_late(tick, entry, passed.latest + pace.offset):
@@ -131,7 +131,7 @@ def _write_closed(tick: Tick, standing: Standing, after: datetime, until: dateti
         _write(tick, standing, reason, slots)
 
 
-def _write(tick: Tick, standing: Standing, reason: Skip, slots: Several | None) -> None:
+def _write(tick: Tick, standing: Standing, reason: Skip, slots: AnySlotRange | None) -> None:
     if slots is None:
         return
     if reason is Skip.MISSED:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from cron.job_schedules import Schedule, parse
+from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
 from scheduler.engine.recovery import CRASHES
@@ -149,7 +149,7 @@ def _usd_per_run(settings: Settings, kind: Kind, name: str) -> float | None:
 def slots_a_day(beat: Heartbeat, day: timedelta) -> int:
     """The most slots that a heartbeat can have on a day as long as this."""
     if beat.schedule is not None:
-        return firings_a_day(parse(beat.schedule, beat.zone), day)
+        return firings_a_day(parse_schedule(beat.schedule, beat.zone), day)
     if not beat.interval:
         return 0
     whole = -(-day // beat.interval)
@@ -166,12 +166,12 @@ def _slots_of_window(window: Window, beat: Heartbeat, day: timedelta) -> int:
     assert beat.interval is not None
     hour_again = day - A_DAY  # a clock that goes back may lengthen any window, or open it twice
     lies_on_two_days = window.start > window.end or window.zone.key != beat.zone.key
-    return -(-(timedelta(minutes=window.minutes) + hour_again) // beat.interval) + lies_on_two_days + bool(hour_again)
+    return -(-(timedelta(minutes=window.length_minutes) + hour_again) // beat.interval) + lies_on_two_days + bool(hour_again)
 
 
-def firings_a_day(schedule: Schedule, day: timedelta) -> int:
+def firings_a_day(schedule: CronSchedule, day: timedelta) -> int:
     """The most firings that a schedule can have on such a day; those of a wildcard come again where the clock goes back."""
-    readings = schedule.expression.readings
+    readings = schedule.expression.times
     hours_again = -(-(day - A_DAY) // AN_HOUR) if schedule.expression.wildcard else 0
     return len(readings) + hours_again * len(readings.minutes)
 

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from cron.dst_changes import changes
+from cron.dst_changes import offset_changes
 from scheduler.engine import plan_sync
 from scheduler.insight import preconditions, slot_history, wake_waits
 from scheduler.insight.reason_texts import Cause
@@ -285,6 +285,6 @@ def _stalls(db: sqlite3.Connection, day: Day) -> Iterator[Event]:
 
 
 def _changes(zone: ZoneInfo, day: Day) -> Iterator[Event]:
-    for change in changes(zone, day.begins - TICK, day.ends - TICK):
-        before, after = (change.at - TICK).astimezone(zone), change.at.astimezone(zone)
-        yield change.at, "clock_change", f"{zone}: {before + TICK:%H:%M} {before:%Z} was {after:%H:%M %Z}"
+    for change in offset_changes(zone, day.begins - TICK, day.ends - TICK):
+        before, after = (change.instant - TICK).astimezone(zone), change.instant.astimezone(zone)
+        yield change.instant, "clock_change", f"{zone}: {before + TICK:%H:%M} {before:%Z} was {after:%H:%M %Z}"

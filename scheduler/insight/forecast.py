@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from cron.dst_changes import changes
+from cron.dst_changes import offset_changes
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import wakes_a_day
 from scheduler.model import schedule
@@ -169,11 +169,11 @@ def _sums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[dict[str, Any]]:
     """Each change with the reading that the clock would have had, and the one that it has."""
     for zone in zones:
-        for change in changes(zone, begin, end):
-            before, after = (change.at - TICK).astimezone(zone), change.at.astimezone(zone)
+        for change in offset_changes(zone, begin, end):
+            before, after = (change.instant - TICK).astimezone(zone), change.instant.astimezone(zone)
             yield {
                 "zone": zone.key,
-                "at": iso(change.at),
+                "at": iso(change.instant),
                 "before": f"{before + TICK:%H:%M} {before:%Z}",
                 "after": f"{after:%H:%M %Z}",
             }

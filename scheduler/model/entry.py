@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
-from heartbeat.prompt import Activity
+from heartbeat.prompt import AgentActivity
 from heartbeat.runners import Resources
 from heartbeat.spec import Heartbeat
-from heartbeat.verdict import said, with_note
+from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reserved
 from scheduler.model.circuit import Circuit, around
 from scheduler.model.outcome import Ending, Kind, Skip, Trigger
@@ -64,7 +64,7 @@ class Claim:
     last_success: datetime | None = None
     last_error: str | None = None
     up_since: datetime | None = None
-    activity: Activity | None = None
+    activity: AgentActivity | None = None
 
     @property
     def mark(self) -> str:
@@ -198,8 +198,8 @@ class Entry(ABC):
 
     def said(self, ending: Ending) -> str:
         """What a run that was answered says, as it is delivered: without reasoning, and with a note where it was cut."""
-        text = said(ending.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=ending.truncated)
-        return with_note(text, truncated=ending.truncated)
+        text = without_reasoning(ending.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=ending.truncated)
+        return with_cut_note(text, truncated=ending.truncated)
 
     @abstractmethod
     def judge(self, text: str, *, truncated: bool) -> Ending:

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from cron.dst_changes import changes
+from cron.dst_changes import offset_changes
 
 A_DAY = timedelta(days=1)
 
@@ -44,4 +44,4 @@ def _midnight(day: date, zone: ZoneInfo) -> datetime:
     instant = reading.replace(tzinfo=zone).astimezone(UTC)
     if instant.astimezone(zone).replace(tzinfo=None) == reading:
         return instant
-    return max(change.at for change in changes(zone, instant - A_DAY, instant))
+    return max(change.instant for change in offset_changes(zone, instant - A_DAY, instant))

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from heartbeat.checks import Skip
 from heartbeat.due_items import Selection
-from heartbeat.precheck import Checked, Found
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.runners import Failure, Tokens, ToolCall
 from heartbeat.verdict import Suppression
 
@@ -157,7 +157,7 @@ class Ending:
     transient: bool = False
     retry_after: timedelta | None = None
     calls: tuple[Call, ...] = ()
-    precheck: Checked | None = None
+    precheck: PrecheckResult | None = None
     selection: Selection | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     log: str | None = None
@@ -168,7 +168,7 @@ class Ending:
     @property
     def precheck_problem(self) -> str | None:
         """Why the precheck of this attempt failed, whatever became of the attempt; None if it did not."""
-        return self.precheck.error if self.precheck and self.precheck.found is Found.FAILED else None
+        return self.precheck.error if self.precheck and self.precheck.status is PrecheckStatus.FAILED else None
 
 
 def storable(ending: Ending) -> Ending:

@@ -11,13 +11,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron import job_schedules as cron_schedule
-from cron.every import Every
+from cron.every import IntervalSchedule
 from cron.job import Job
-from cron.once import Once
+from cron.once import OneTimeSchedule
 from heartbeat import calendars
 from heartbeat.hours import Hours, Window
-from heartbeat.interval_slots import Cadence
-from heartbeat.schedule_slots import Several, Timed, together
+from heartbeat.interval_slots import IntervalSlots
+from heartbeat.schedule_slots import AnySlotRange, ScheduleSlots, combine_slots
 from heartbeat.spec import Heartbeat
 from scheduler.model.outcome import Skip, Trigger
 
@@ -39,12 +39,12 @@ class Pace:
 
     trigger: Trigger
     next: Callable[[datetime], datetime | None]
-    slots: Callable[[datetime, datetime], Several | None]
-    by_hours: Callable[[datetime, datetime], Several | None] = nothing
-    by_days: Callable[[datetime, datetime], Several | None] = nothing
+    slots: Callable[[datetime, datetime], AnySlotRange | None]
+    by_hours: Callable[[datetime, datetime], AnySlotRange | None] = nothing
+    by_days: Callable[[datetime, datetime], AnySlotRange | None] = nothing
     offset: timedelta = timedelta()
 
-    def closed(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, Several]]:
+    def closed(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, AnySlotRange]]:
         """The slots in (after, until] that may not run, by their reasons."""
         for reason, find in ((Skip.CALENDAR, self.by_days), (Skip.ACTIVE_HOURS, self.by_hours)):
             if found := find(after, until):
@@ -78,7 +78,7 @@ def of_job(job: Job) -> str:
     if job.every is not None:
         return _text(every=_seconds(job.every), offset=_seconds(job.stagger), **days)
     if job.at is not None:
-        return _text(at=job.at.reading.isoformat(), zone=job.at.zone.key, offset=_seconds(job.stagger), **days)
+        return _text(at=job.at.wall_time.isoformat(), zone=job.at.zone.key, offset=_seconds(job.stagger), **days)
     return "{}"
 
 
@@ -118,10 +118,10 @@ def hours(text: str) -> Hours:
     return _hours(text)
 
 
-def good_days(text: str) -> calendars.Days | None:
+def good_days(text: str) -> calendars.AllowedDays | None:
     """The days that calendars leave to a pace; None for one that every day is good for."""
     said = _parts(text).get("days")
-    return calendars.read(said) if said else None
+    return calendars.read_days(said) if said else None
 
 
 def wider(text: str) -> Iterator[str]:
@@ -161,19 +161,19 @@ def pace(text: str, anchor: datetime) -> Pace:
     return _on_days(found, days) if days else found
 
 
-def _of_grid(text: str, anchor: datetime, days: calendars.Days | None) -> Pace:
+def _of_grid(text: str, anchor: datetime, days: calendars.AllowedDays | None) -> Pace:
     """The pace of an interval, whose points move to where hours and calendars are both open."""
     said, hours = _parts(text), _hours(text)
-    open_times = calendars.OpenTimes(hours, days) if days else hours
-    cadence = Cadence(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), open_times)
-    found = Pace(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed)
+    open_times = calendars.HoursAndDays(hours, days) if days else hours
+    cadence = IntervalSlots(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), open_times)
+    found = Pace(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed_slots)
     if days is None:
         return found
-    seen = Timed(found, days)
+    seen = ScheduleSlots(found, days)
     return replace(
         found,
-        by_hours=lambda after, until: together(seen.inside(after, until), cadence.closed),
-        by_days=lambda after, until: together(seen.outside(after, until), cadence.closed),
+        by_hours=lambda after, until: combine_slots(seen.open_spans(after, until), cadence.closed_slots),
+        by_days=lambda after, until: combine_slots(seen.closed_spans(after, until), cadence.closed_slots),
     )
 
 
@@ -181,7 +181,7 @@ def _pace(text: str, anchor: datetime) -> Pace:
     said = _parts(text)
     offset = timedelta(seconds=said.get("offset", 0))
     if "every" in said:
-        every = Every(timedelta(seconds=said["every"]), anchor)
+        every = IntervalSchedule(timedelta(seconds=said["every"]), anchor)
         return Pace(Trigger.EVERY, every.next, every.slots, offset=offset)
     if "at" in said:
         moment = _once(text)
@@ -190,20 +190,20 @@ def _pace(text: str, anchor: datetime) -> Pace:
         schedule = _schedule(said["schedule"], said["zone"])
         if not said.get("hours"):
             return Pace(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=offset)
-        timed = Timed(schedule, _hours(text), offset)
-        return Pace(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed, offset=offset)
+        timed = ScheduleSlots(schedule, _hours(text), offset)
+        return Pace(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed_slots, offset=offset)
     return NEVER
 
 
-def _on_days(pace: Pace, days: calendars.Days) -> Pace:
+def _on_days(pace: Pace, days: calendars.AllowedDays) -> Pace:
     """The pace through calendars, which are asked before the hours."""
-    seen = Timed(pace, days, pace.offset)
+    seen = ScheduleSlots(pace, days, pace.offset)
     return replace(
         pace,
         next=seen.next,
         slots=seen.slots,
-        by_hours=lambda after, until: together(seen.inside(after, until), pace.by_hours),
-        by_days=lambda after, until: together(seen.outside(after, until), pace.slots, pace.by_hours),
+        by_hours=lambda after, until: combine_slots(seen.open_spans(after, until), pace.by_hours),
+        by_days=lambda after, until: combine_slots(seen.closed_spans(after, until), pace.slots, pace.by_hours),
     )
 
 
@@ -219,11 +219,11 @@ def _hours(text: str) -> Hours:
     return Hours(tuple(Window(start, end, frozenset(days), ZoneInfo(zone)) for start, end, days, zone in windows))
 
 
-def _once(text: str) -> Once:
+def _once(text: str) -> OneTimeSchedule:
     said = _parts(text)
-    return Once(datetime.fromisoformat(said["at"]), ZoneInfo(said["zone"]))
+    return OneTimeSchedule(datetime.fromisoformat(said["at"]), ZoneInfo(said["zone"]))
 
 
 @lru_cache(maxsize=4096)
-def _schedule(text: str, zone: str) -> cron_schedule.Schedule:
-    return cron_schedule.parse(text, ZoneInfo(zone))
+def _schedule(text: str, zone: str) -> cron_schedule.CronSchedule:
+    return cron_schedule.parse_schedule(text, ZoneInfo(zone))

@@ -23,8 +23,8 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from heartbeat.runners import Failure, Reply
-from heartbeat.runners.errors import Trouble
+from heartbeat.runners import Failure, HttpReply
+from heartbeat.runners.errors import CallError
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.settings import Network
 from scheduler.net import address_guard, proxies
@@ -76,13 +76,13 @@ class _Exchange:
     head: tuple[int, Mapping[str, str]] | None = None
     beginning: bytearray = field(default_factory=bytearray)
 
-    def trouble(self, failure: Failure, error: str, *, transient: bool = True) -> Trouble:
-        return Trouble(failure, error, transient=transient, unheard=not self.sent)
+    def trouble(self, failure: Failure, error: str, *, transient: bool = True) -> CallError:
+        return CallError(failure, error, transient=transient, not_sent=not self.sent)
 
-    def no_tls(self, reason: str) -> Trouble:
+    def no_tls(self, reason: str) -> CallError:
         return self.trouble(Failure.TLS, f"no TLS with it{self.through()} ({reason})", transient=False)
 
-    def late(self) -> Trouble:
+    def late(self) -> CallError:
         """Why there is nothing yet when the time is over."""
         if self.resolving:
             return self.trouble(Failure.DNS, "its name was not resolved in time")
@@ -124,20 +124,22 @@ class HttpClient:
         if pool is not None:
             await pool.close()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
         """Post `body` to an agent or a provider; the reply, whatever its status, within `seconds`.
 
         The body of a success is read to its end, at most 1 MiB; of anything else the first 64 KiB. A server that has closed a
-        kept connection without a byte of an answer is asked once more, over a new one. Raises Trouble, which says whether the
+        kept connection without a byte of an answer is asked once more, over a new one. Raises CallError, which says whether the
         request can have arrived, in words that name neither the address nor a header's value.
         """
         return await self._exchange(url, headers, body, seconds, whole=True, kept=True, guarded=False)
 
-    async def deliver(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool) -> Reply:
+    async def deliver(
+        self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool
+    ) -> HttpReply:
         """Post a message to its channel, over a connection of its own; of any answer the first 64 KiB are read.
 
         Unless `allow_private`, only public addresses are connected to: AddressRefused for others. A name that a proxy resolves
-        cannot be checked. Raises Trouble as `post` does.
+        cannot be checked. Raises CallError as `post` does.
         """
         return await self._exchange(url, headers, body, seconds, whole=False, kept=False, guarded=not allow_private)
 
@@ -151,7 +153,7 @@ class HttpClient:
         whole: bool,
         kept: bool,
         guarded: bool,
-    ) -> Reply:
+    ) -> HttpReply:
         target = take_apart(url)
         sent_headers = request_headers(target, headers)
         pool = self._current_pool()
@@ -166,7 +168,7 @@ class HttpClient:
             except TimeoutError:
                 if exchange.head is None:
                     raise exchange.late() from None
-                return Reply(*exchange.head, bytes(exchange.beginning[:MAX_BEGINNING]))
+                return HttpReply(*exchange.head, bytes(exchange.beginning[:MAX_BEGINNING]))
             except asyncio.CancelledError:
                 # The task ends all the same, and says in its result whether the request had left: that decides what is charged.
                 raise exchange.trouble(Failure.EXIT, "the call was cut short", transient=False) from None
@@ -180,7 +182,7 @@ class HttpClient:
         whole: bool,
         kept: bool,
         guarded: bool,
-    ) -> Reply:
+    ) -> HttpReply:
         try:
             return await self._send(pool, exchange, headers, body, whole, kept, guarded)
         except aiohttp.ServerDisconnectedError as error:
@@ -206,7 +208,7 @@ class HttpClient:
         whole: bool,
         kept: bool,
         guarded: bool,
-    ) -> Reply:
+    ) -> HttpReply:
         token = _current.set(exchange)
         try:
             async with pool.session(kept, guarded).post(
@@ -220,12 +222,12 @@ class HttpClient:
             ) as response:
                 codings = [coding.lower() for coding in response.headers.getall("transfer-encoding", [])]
                 if response.status == 101 or codings not in ([], ["chunked"]):  # nothing else says where a body ends
-                    raise Trouble(Failure.BAD_ANSWER, NO_ANSWER)
+                    raise CallError(Failure.BAD_ANSWER, NO_ANSWER)
                 answered = {name.lower(): value for name, value in response.headers.items()}
                 if whole and 200 <= response.status < 300:
-                    return Reply(response.status, answered, await _whole(response))
+                    return HttpReply(response.status, answered, await _whole(response))
                 exchange.head = response.status, answered
-                return Reply(response.status, answered, await _beginning(response, exchange.beginning))
+                return HttpReply(response.status, answered, await _beginning(response, exchange.beginning))
         finally:
             _current.reset(token)
 
@@ -398,50 +400,50 @@ def _tracing() -> aiohttp.TraceConfig:
 
 @lru_cache(maxsize=64)
 def take_apart(url: str) -> Target:
-    """The parts of an http(s) URL. Trouble, which shows none of them, if nothing can be posted to it."""
+    """The parts of an http(s) URL. CallError, which shows none of them, if nothing can be posted to it."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
         host = str(IPv6Address(host)) if ":" in host else host.encode("idna").decode("ascii")
     except ValueError:
-        raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
+        raise CallError(Failure.BAD_REQUEST, MALFORMED) from None
     if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host):
-        raise Trouble(Failure.BAD_REQUEST, MALFORMED)
+        raise CallError(Failure.BAD_REQUEST, MALFORMED)
     path = quote(parts.path or "/", safe=PATH_SAFE) + (f"?{quote(parts.query, safe=PATH_SAFE)}" if parts.query else "")
     place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else None
     try:
         return Target(URL(f"{parts.scheme}://{place}{path}", encoded=True), parts.scheme, host, login)
     except ValueError:
-        raise Trouble(Failure.BAD_REQUEST, MALFORMED) from None
+        raise CallError(Failure.BAD_REQUEST, MALFORMED) from None
 
 
 def request_headers(target: Target, given: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a request, names in lower case. Trouble for one that no request can hold.
+    """The headers of a request, names in lower case. CallError for one that no request can hold.
 
     The body is JSON unless a header says otherwise. A login in the URL becomes a header.
     """
     headers = {"user-agent": "heartbeatd", "content-type": "application/json", "accept-encoding": "identity"}
     headers |= {name.lower(): value for name, value in given.items() if name.lower() not in OURS}
     if target.login is not None and "authorization" in headers:
-        raise Trouble(Failure.BAD_REQUEST, "its address holds a login, but there is a key as well; write only one of them")
+        raise CallError(Failure.BAD_REQUEST, "its address holds a login, but there is a key as well; write only one of them")
     if target.login is not None:
         headers["authorization"] = "Basic " + b64encode(target.login.encode()).decode()
     for name, value in headers.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise Trouble(Failure.BAD_REQUEST, f"the header {name!r} holds a character that no header may hold (a line break?)")
+            raise CallError(Failure.BAD_REQUEST, f"the header {name!r} holds a character that no header may hold (a line break?)")
     return headers
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:
     if response.headers.get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
-        raise Trouble(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
+        raise CallError(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > MAX_BODY:
             response.close()
-            raise Trouble(Failure.BAD_ANSWER, f"its answer is larger than {MAX_BODY // 1024} KiB")
+            raise CallError(Failure.BAD_ANSWER, f"its answer is larger than {MAX_BODY // 1024} KiB")
     return bytes(body)
 
 
@@ -500,7 +502,7 @@ def _trouble(exchange: _Exchange, error: Exception) -> Exception:
             return exchange.trouble(Failure.BAD_ANSWER, NO_ANSWER, transient=False)
 
 
-def _refused_by_proxy(exchange: _Exchange, status: int) -> Trouble:
+def _refused_by_proxy(exchange: _Exchange, status: int) -> CallError:
     proxy = proxies.host_and_port(str(exchange.proxy))
     if status == 407:
         where = "in its URL, in network.proxy or HTTPS_PROXY, as http://USER:PASSWORD@HOST:PORT"
@@ -508,14 +510,14 @@ def _refused_by_proxy(exchange: _Exchange, status: int) -> Trouble:
     return exchange.trouble(Failure.CONNECT, f"the proxy {proxy} answered {status}", transient=status >= 500 or status == 429)
 
 
-def _broken_body(error: aiohttp.ClientPayloadError) -> Trouble:
+def _broken_body(error: aiohttp.ClientPayloadError) -> CallError:
     """A body that breaks off is a broken connection; one that cannot be read is a bad answer."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.http_exceptions.TransferEncodingError) and "Not enough data" not in str(cause):
-        return Trouble(Failure.BAD_ANSWER, NO_ANSWER)
+        return CallError(Failure.BAD_ANSWER, NO_ANSWER)
     if isinstance(cause, aiohttp.http_exceptions.BadHttpMessage) and "Not enough data" not in str(cause):
-        return Trouble(Failure.BAD_ANSWER, NO_ANSWER)
-    return Trouble(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True)
+        return CallError(Failure.BAD_ANSWER, NO_ANSWER)
+    return CallError(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True)
 
 
 def _reason(error: aiohttp.ClientConnectorError) -> str:

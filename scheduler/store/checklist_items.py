@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from heartbeat.due_items import Selection
-from heartbeat.precheck import Checked, Found
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import Ending, Kind, Outcome
 from scheduler.model.timestamps import millis, moment
@@ -25,23 +25,23 @@ def asked(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
 def note(tx: Transaction, claim: Claim, ending: Ending) -> None:
     """Remember what a beat asked about; items that no longer stand on the list are forgotten."""
     selection = ending.selection
-    if selection is None or not (selection.known or claim.asked):
+    if selection is None or not (selection.recurring_items or claim.asked):
         return
     name = claim.entry.name
-    gone = claim.asked.keys() - selection.known
+    gone = claim.asked.keys() - selection.recurring_items
     tx.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(gone)])
     tx.db.executemany(
         "insert into item (name, hash, asked) values (?, ?, ?) on conflict (name, hash) do update set asked = excluded.asked",
-        [(name, each, millis(claim.slot)) for each in sorted(selection.asked)],
+        [(name, each, millis(claim.slot)) for each in sorted(selection.prompted_items)],
     )
 
 
 def put_off(tx: Transaction, claim: Claim, ending: Ending) -> None:
     """Keep with a run whose answer comes later what it asked about: only the answer will have dealt with it."""
-    selection = ending.selection or Selection("", work=False)
+    selection = ending.selection or Selection("", has_work=False)
     asked = {
-        "asked": sorted(selection.asked),
-        "known": sorted(selection.known),
+        "asked": sorted(selection.prompted_items),
+        "known": sorted(selection.recurring_items),
         "digest": ending.precheck.digest if ending.precheck else None,
     }
     if any(asked.values()):
@@ -59,11 +59,13 @@ def resumed(tx: Transaction, kind: Kind, name: str, slot: datetime, ending: Endi
         return ending
     asked = json.loads(row["asked"] or "{}")
     if asked:
-        selection = Selection("", work=True, asked=frozenset(asked["asked"]), known=frozenset(asked["known"]))
+        selection = Selection(
+            "", has_work=True, prompted_items=frozenset(asked["asked"]), recurring_items=frozenset(asked["known"])
+        )
         ending = replace(ending, selection=selection)
     if row["precheck_output"] is None:
         return ending
     error = row["precheck_error"] or ""
-    found = Found.FAILED if error else Found.WORK
-    checked = Checked(found, row["precheck_exit"], row["precheck_output"], error, asked.get("digest"))
+    found = PrecheckStatus.FAILED if error else PrecheckStatus.WORK
+    checked = PrecheckResult(found, row["precheck_exit"], row["precheck_output"], error, asked.get("digest"))
     return replace(ending, precheck=checked)

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
-from heartbeat.threads import wait_to_the_end
+from heartbeat.threads import finish_despite_cancellation
 from scheduler.model.secret import Secret
 from scheduler.system.file_limits import is_scarcity
 
@@ -87,7 +87,7 @@ class Children:
             return _never_started(problem=None, why=self._why)
         try:
             spawned = _spawn(lambda: _popen(argv, environment(env, self.mark), cwd, inherited))
-            process = await wait_to_the_end(asyncio.wrap_future(spawned))
+            process = await finish_despite_cancellation(asyncio.wrap_future(spawned))
         except (OSError, ValueError, RuntimeError) as error:
             if is_scarcity(error):
                 raise
@@ -98,7 +98,7 @@ class Children:
             child.stop(self._why)
         alarm = asyncio.get_running_loop().call_later(timeout.total_seconds(), child.stop, "timeout") if timeout else None
         try:
-            return await wait_to_the_end(child.ended)
+            return await finish_despite_cancellation(child.ended)
         finally:
             self._living.discard(child)
             if alarm:

@@ -158,7 +158,7 @@ def _skips(beat: Heartbeat) -> Iterator[Skip]:
 
 def _slot_skips(beat: Heartbeat) -> Iterator[Skip]:
     """Why a slot may have nothing to ask about; a wake has."""
-    if "\n" not in beat.checklist or due_items.may_rest(beat.checklist):
+    if "\n" not in beat.checklist or due_items.may_have_nothing_due(beat.checklist):
         yield Skip.NOTHING_DUE
     if beat.precheck:
         yield Skip.PRECHECK

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat import checklist_file
-from heartbeat.checklist import MAX_BYTES, Refusal, has_work
-from heartbeat.checklist_file import Changed, Garbled, Unwritable, Version
+from heartbeat.checklist import MAX_BYTES, FileProblem, has_work
+from heartbeat.checklist_file import CannotWrite, ChecklistVersion, NotUtf8, VersionChanged
 from heartbeat.spec import Heartbeat
 from scheduler.config.build.effective_values import effective
 from scheduler.config.file.diagnostics import ConfigError
@@ -30,10 +30,10 @@ def read(call: Call) -> dict[str, Any]:
     beat = _beat(call)
     if _is_text(beat):
         return {"file": None, "text": beat.checklist, "hash": None, "has_work": has_work(beat.checklist)}
-    found = checklist_file.read(beat.workspace, beat.checklist)
-    if isinstance(found, Garbled):
+    found = checklist_file.read_checklist(beat.workspace, beat.checklist)
+    if isinstance(found, NotUtf8):
         raise Problem(409, "checklist_not_utf8", f"{beat.checklist} of {beat.name} cannot be shown: {found}")
-    if isinstance(found, Refusal):
+    if isinstance(found, FileProblem):
         raise _refused(beat, found)
     return _told(beat, found)
 
@@ -47,15 +47,15 @@ async def write(call: Call, body: ChecklistBody) -> dict[str, Any]:
     return _told(beat, await run_in_threadpool(_write, beat, text, expected))
 
 
-def _write(beat: Heartbeat, text: str, expected: str | None) -> Version:
+def _write(beat: Heartbeat, text: str, expected: str | None) -> ChecklistVersion:
     try:
         beat.workspace.mkdir(parents=True, exist_ok=True)
-        return checklist_file.write(beat.workspace, beat.checklist, text, expected)
-    except Changed:
+        return checklist_file.write_checklist(beat.workspace, beat.checklist, text, expected)
+    except VersionChanged:
         raise Problem(
             412, "changed", f"{beat.checklist} of {beat.name} is not the one that you name any more; GET it again"
         ) from None
-    except (Unwritable, OSError) as error:
+    except (CannotWrite, OSError) as error:
         raise Problem(409, "unwritable", f"{beat.checklist} of {beat.name} cannot be written: {error}") from None
 
 
@@ -72,14 +72,14 @@ def _is_text(beat: Heartbeat) -> bool:
     return "\n" in beat.checklist
 
 
-def _told(beat: Heartbeat, found: Version) -> dict[str, Any]:
+def _told(beat: Heartbeat, found: ChecklistVersion) -> dict[str, Any]:
     return {"file": beat.checklist, "text": found.text, "hash": found.hash, "has_work": found.has_work}
 
 
-def _refused(beat: Heartbeat, refusal: Refusal) -> Problem:
-    if refusal is Refusal.MISSING:
+def _refused(beat: Heartbeat, refusal: FileProblem) -> Problem:
+    if refusal is FileProblem.MISSING:
         return not_found(f"{beat.checklist} in the workspace of {beat.name}")
-    why = f"larger than {MAX_BYTES // 1024} KiB" if refusal is Refusal.TOO_LARGE else "not a file that may be read"
+    why = f"larger than {MAX_BYTES // 1024} KiB" if refusal is FileProblem.TOO_LARGE else "not a file that may be read"
     return Problem(409, f"checklist_{refusal.value}", f"{beat.checklist} of {beat.name} is {why}")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from heartbeat import checklist
-from heartbeat.checklist import Refusal
-from heartbeat.prompt import Measure, Prompt, estimate, most_tokens
-from heartbeat.runners import Answer, Resources, Run
+from heartbeat.checklist import FileProblem
+from heartbeat.prompt import CountTokens, Prompt, estimate_tokens, max_tokens
+from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.threads import in_daemon_thread
@@ -28,16 +28,16 @@ class Judge(Protocol):
     def __call__(self, text: str, *, truncated: bool) -> Ending: ...
 
 
-async def ask(run: Run, prompt: Prompt, runner: Runner, resources: Resources, judge: Judge) -> Ending:
+async def ask(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, judge: Judge) -> Ending:
     """Ask and wait; `prompt` is what `run` asks, in parts. What it took is in the end's calls, however it went."""
-    answer = await runners.ask(run, runner, resources)
+    answer = await runners.call_agent(run, runner, resources)
     call = call_of(runner, run.model, answer)
     if answer.failure is not None:
         return failed(answer, prompt, call)
     ending = Ending(Outcome.ASYNC) if answer.later else judge(answer.text, truncated=answer.truncated)
     return replace(
         ending,
-        prompt_parts=dict(prompt.sizes),
+        prompt_parts=dict(prompt.part_sizes),
         left_out=prompt.left_out,
         model_used=answer.model_used,
         calls=(call,),
@@ -60,7 +60,7 @@ def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
         error=answer.error,
         transient=answer.transient,
         model_used=answer.model_used,
-        prompt_parts=dict(prompt.sizes),
+        prompt_parts=dict(prompt.part_sizes),
         left_out=prompt.left_out,
         retry_after=answer.retry_after,
         calls=(call,),
@@ -82,7 +82,7 @@ def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
         failure=answer.failure,
         retry_after=answer.retry_after,
         tools_ignored=answer.tools_ignored,
-        unheard=answer.unheard,
+        unheard=answer.not_sent,
         status=answer.status,
     )
 
@@ -92,9 +92,9 @@ def length(claim: Claim, prompt: Prompt) -> int:
     return measure(claim)(prompt.text, *(text for _, text in claim.messages))
 
 
-def measure(claim: Claim) -> Measure:
+def measure(claim: Claim) -> CountTokens:
     """How the tokens of what is asked are counted."""
-    return estimate if room(claim) is None else most_tokens
+    return estimate_tokens if room(claim) is None else max_tokens
 
 
 def room(claim: Claim) -> int | None:
@@ -137,6 +137,6 @@ async def make_room(workspace: Path, program: object) -> None:
             await in_daemon_thread(partial(workspace.mkdir, parents=True, exist_ok=True))
 
 
-def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | Refusal], ...]:
+def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
     """Files of the workspace by name, each with its text, or why it cannot be read."""
-    return tuple((name, checklist.read(workspace, name)) for name in names)
+    return tuple((name, checklist.read_file(workspace, name)) for name in names)

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from cron import wake_text
 from cron.job import Job
 from heartbeat import verdict
-from heartbeat.runners import Ended, Resources
-from heartbeat.runners.redaction import Veil, veil_of
+from heartbeat.runners import ProcessResult, Resources
+from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent
 from scheduler.model import schedule
 from scheduler.model.circuit import Circuit
@@ -84,7 +84,7 @@ class JobEntry(Entry):
 
     def judge(self, text: str, *, truncated: bool) -> Ending:
         ending = Ending(Outcome.OK, text=text, truncated=truncated)
-        said = verdict.said(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
+        said = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
         if truncated and not said:
             return asking.nothing_said(text)
         return replace(ending, message=self.said(ending).strip() or None)
@@ -102,10 +102,10 @@ class JobEntry(Entry):
         """Whom this end of the job wakes, with what it has to tell them; nobody where a person has ended it."""
         if ending.outcome in NO_END or ending.reason is Reason.CANCELLED:
             return ()
-        if not wake_text.wakes(self.spec, ending.outcome is Outcome.OK):
+        if not wake_text.wakes_after(self.spec, ending.outcome is Outcome.OK):
             return ()
         said = self.said(ending) if self.agent else ending.text
-        text = wake_text.wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
+        text = wake_text.format_wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
         urgent = self.spec.wake_mode == "now"
         return tuple(
             Wake(name, source="cron", sender=self.spec.name, text=text, outcome=ending.outcome, urgent=urgent)
@@ -120,14 +120,14 @@ async def run(job: Job, resources: Resources) -> Ending:
     """
     if job.command is None:
         return Ending(Outcome.OK)
-    child = wake_text.child(job, {})
+    child = wake_text.job_process(job, {})
     ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
-    return _ending(job, ended, veil_of(job.env))
+    return _ending(job, ended, redactor_for_env(job.env))
 
 
-def _ending(job: Job, ended: Ended, veil: Veil) -> Ending:
-    output = _output(ended, veil)
-    error = _error(job, ended, veil)
+def _ending(job: Job, ended: ProcessResult, redactor: Redactor) -> Ending:
+    output = _output(ended, redactor)
+    error = _error(job, ended, redactor)
     if error is None:
         return Ending(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
     outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
@@ -135,12 +135,12 @@ def _ending(job: Job, ended: Ended, veil: Veil) -> Ending:
     return _with_message(job, ending)
 
 
-def _output(ended: Ended, veil: Veil) -> str:
+def _output(ended: ProcessResult, redactor: Redactor) -> str:
     """What it printed; of more than is kept, the end, and how much there was."""
     output = ended.output.decode(errors="replace").replace("\0", "")
     if ended.truncated:
-        return f"(the last {len(ended.output):,} of {ended.size:,} bytes)\n{veil.over_tail(output)}"
-    return veil.over(output)
+        return f"(the last {len(ended.output):,} of {ended.size:,} bytes)\n{redactor.redact_tail(output)}"
+    return redactor.redact(output)
 
 
 def _with_message(job: Job, ending: Ending) -> Ending:
@@ -151,12 +151,12 @@ def _with_message(job: Job, ending: Ending) -> Ending:
     return replace(ending, message="\n".join(part for part in told if part))
 
 
-def _error(job: Job, ended: Ended, veil: Veil) -> str | None:
+def _error(job: Job, ended: ProcessResult, redactor: Redactor) -> str | None:
     """What went wrong, in one line and the end of its standard error; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
-    if isinstance(job.command, str) and what and ended.exit_code in wake_text.NOT_RUN:
-        what = f"{what} ({wake_text.NOT_RUN[ended.exit_code]}, in {job.workdir})"
+    if isinstance(job.command, str) and what and ended.exit_code in wake_text.SHELL_ERRORS:
+        what = f"{what} ({wake_text.SHELL_ERRORS[ended.exit_code]}, in {job.workdir})"
     if ended.timed_out:
         what = "did not end within its timeout"
-    said = veil.over(ended.errors.decode(errors="replace").replace("\0", "")).strip()
+    said = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()
     return f"{what}: {said[-2000:]}" if what and said else what

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from heartbeat import checklist, due_items, precheck, verdict
-from heartbeat.checks import Situation, answers, checklist_of, create_if_wished, first_obstacle, late_obstacle
-from heartbeat.decision import Action, Decision, question
+from heartbeat.checks import Situation, check_results, create_missing_checklist, first_obstacle, late_obstacle, load_checklist
+from heartbeat.decision import Action, Decision, decision_prompt
 from heartbeat.due_items import Selection
 from heartbeat.hours import TWO_YEARS
-from heartbeat.precheck import Found
-from heartbeat.prompt import Facts, Prompt, compose, meta
-from heartbeat.prompt import Wake as PromptWake
-from heartbeat.runners import Answer, Resources, Run, Tokens
+from heartbeat.precheck import PrecheckStatus
+from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, prompt_meta
+from heartbeat.prompt import PromptWake as PromptWake
+from heartbeat.runners import AgentRequest, Answer, Resources, Tokens
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat
 from heartbeat.threads import in_daemon_thread
@@ -68,11 +68,11 @@ class HeartbeatEntry(Entry):
         return self.spec.dedup_window
 
     def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
-        return answers(look(self.spec, claim))
+        return check_results(look(self.spec, claim))
 
     def remarks(self) -> tuple[str, ...]:
-        text = checklist_of(self.spec)
-        return () if isinstance(text, Skip) else due_items.remarks(text)
+        text = load_checklist(self.spec)
+        return () if isinstance(text, Skip) else due_items.find_remarks(text)
 
     def open_at(self, now: datetime) -> bool:
         return not self.day_off(now) and self.spec.hours.open_at(now)
@@ -81,17 +81,17 @@ class HeartbeatEntry(Entry):
         hours = self.spec.hours
         for begins, ends in self.spec.calendars.openings(now, now + TWO_YEARS):
             first = max(now, begins)
-            opens = first if hours.open_at(first) else hours.next_open(first)
+            opens = first if hours.open_at(first) else hours.next_opening(first)
             if opens is not None and opens < ends:
                 return opens
         return None
 
     def closes(self, now: datetime) -> datetime | None:
-        ends = (self.spec.calendars.closes(now), self.spec.hours.closes(now))
+        ends = (self.spec.calendars.next_closing(now), self.spec.hours.next_closing(now))
         return min((end for end in ends if end is not None), default=None)
 
     def digest(self, message: str) -> str:
-        return verdict.digest(message, self.spec.dedup_normalize)
+        return verdict.message_digest(message, self.spec.dedup_normalize)
 
     def judge(self, text: str, *, truncated: bool) -> Ending:
         return _judged(self.spec, text, truncated=truncated)
@@ -115,21 +115,21 @@ async def beat(spec: Heartbeat, claim: Claim, resources: Resources, elapsed: Ela
     await asking.make_room(spec.workspace, spec.precheck or spec.runner)
     if spec.precheck is None:
         return await _go_on(spec, claim, situation, resources, elapsed)
-    checked = await precheck.look(spec, spec.precheck, claim.last_precheck, resources.start)
-    return replace(await _checked(spec, claim, situation.later(precheck=checked), resources, elapsed), precheck=checked)
+    checked = await precheck.run_precheck(spec, spec.precheck, claim.last_precheck, resources.start)
+    return replace(await _checked(spec, claim, situation.with_results(precheck=checked), resources, elapsed), precheck=checked)
 
 
 async def _create_if_wished(spec: Heartbeat, obstacle: Skip) -> str | None:
     if obstacle is not Skip.CHECKLIST_MISSING:
         return None
-    return await in_daemon_thread(create_if_wished, spec, obstacle)
+    return await in_daemon_thread(create_missing_checklist, spec, obstacle)
 
 
 async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> Ending:
     """A beat whose precheck has been made."""
     checked = situation.precheck
     assert checked is not None
-    if checked.found is Found.CUT or elapsed() >= spec.timeout:
+    if checked.status is PrecheckStatus.INTERRUPTED or elapsed() >= spec.timeout:
         return Ending(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
     obstacle = late_obstacle(situation)
     if obstacle is not None:
@@ -140,20 +140,20 @@ async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, resource
 async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> Ending:
     """What is to be asked is put together, measured and asked."""
     selection = situation.selection
-    reads_files = situation.beats_without_a_list or (spec.context and not spec.light_context)
+    reads_files = situation.runs_without_checklist or (spec.context and not spec.light_context)
     facts = (
         await in_daemon_thread(_facts, spec, claim, situation, selection)
         if reads_files
         else _facts(spec, claim, situation, selection)
     )
-    prompt = compose(facts, spec)
-    if late_obstacle(situation.later(tokens=asking.length(claim, prompt))) is not None:
-        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
+    prompt = compose_prompt(facts, spec)
+    if late_obstacle(situation.with_results(tokens=asking.length(claim, prompt))) is not None:
+        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
     return replace(await _answered(spec, claim, facts, prompt, resources, elapsed), selection=selection)
 
 
 async def _answered(
-    spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, resources: Resources, elapsed: Elapsed
+    spec: Heartbeat, claim: Claim, facts: PromptFacts, prompt: Prompt, resources: Resources, elapsed: Elapsed
 ) -> Ending:
     """The agent's answer, or where a decision comes first and is to skip, that."""
     left = _time_left(spec, elapsed) if spec.precheck else spec.timeout
@@ -163,7 +163,7 @@ async def _answered(
     if isinstance(decided, Ending):
         return decided
     told = replace(facts, tasks=decided.tasks)
-    ending = await _asked(spec, claim, told, compose(told, spec), resources, _time_left(spec, elapsed))
+    ending = await _asked(spec, claim, told, compose_prompt(told, spec), resources, _time_left(spec, elapsed))
     return replace(ending, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *ending.calls))
 
 
@@ -172,14 +172,14 @@ def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
 
 
 async def _decided(
-    spec: Heartbeat, decide: Decide, claim: Claim, facts: Facts, timeout: timedelta, resources: Resources
+    spec: Heartbeat, decide: Decide, claim: Claim, facts: PromptFacts, timeout: timedelta, resources: Resources
 ) -> Ending | Decision:
     """What a model decides; the end of the run if that is to skip, or no decision at all."""
-    prompt = question(facts, spec)
+    prompt = decision_prompt(facts, spec)
     if asking.outgrows(claim, prompt):
-        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.sizes))
+        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
     run = _run(spec, claim, facts, prompt, decide.model, timeout)
-    answer = await runners.decide(run, decide.runner, resources.http)
+    answer = await runners.request_decision(run, decide.runner, resources.http)
     if isinstance(answer, Answer):
         return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
     if answer.action is Action.RUN:
@@ -189,7 +189,7 @@ async def _decided(
         suppression=Suppression.DECIDED_SKIP,
         model_used=answer.model_used,
         request_id=answer.request_id,
-        prompt_parts=dict(prompt.sizes),
+        prompt_parts=dict(prompt.part_sizes),
         left_out=prompt.left_out,
         calls=(_decision_call(decide, answer.model_used, answer.tokens),),
     )
@@ -199,10 +199,12 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
     return Call(decide.runner.provider.name, decide.model, model_used, tokens)
 
 
-async def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, resources: Resources, timeout: timedelta) -> Ending:
+async def _asked(
+    spec: Heartbeat, claim: Claim, facts: PromptFacts, prompt: Prompt, resources: Resources, timeout: timedelta
+) -> Ending:
     if facts.tasks is not None and asking.outgrows(claim, prompt):
         error = "the tasks that were decided on make the prompt larger than its budget allows"
-        return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.sizes))
+        return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
     run = _run(spec, claim, facts, prompt, spec.model, timeout, claim.messages)
     return await asking.ask(run, prompt, spec.runner, resources, partial(_judged, spec))
 
@@ -210,18 +212,18 @@ async def _asked(spec: Heartbeat, claim: Claim, facts: Facts, prompt: Prompt, re
 def _run(
     spec: Heartbeat,
     claim: Claim,
-    facts: Facts,
+    facts: PromptFacts,
     prompt: Prompt,
     model: str | None,
     timeout: timedelta,
     messages: tuple[tuple[str, str], ...] = (),
-) -> Run:
+) -> AgentRequest:
     about = partial(_about, spec, claim, facts)
-    return Run(spec.name, prompt.text, model, spec.workspace, timeout, about, messages)
+    return AgentRequest(spec.name, prompt.text, model, spec.workspace, timeout, about, messages)
 
 
-def _about(spec: Heartbeat, claim: Claim, facts: Facts) -> dict[str, object]:
-    return {**meta(facts, spec), **asking.about(claim)}
+def _about(spec: Heartbeat, claim: Claim, facts: PromptFacts) -> dict[str, object]:
+    return {**prompt_meta(facts, spec), **asking.about(claim)}
 
 
 def look(spec: Heartbeat, claim: Claim) -> Situation:
@@ -232,12 +234,12 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         woken=_is_woken(claim),
         paused=claim.paused,
         busy=claim.busy,
-        checklist=checklist_of(spec),
+        checklist=load_checklist(spec),
         breaker_open=claim.breaker_open is not None,
         over_budget=claim.over_budget is not None,
-        room=asking.room(claim),
+        token_limit=asking.room(claim),
         slot=claim.slot,
-        asked=claim.asked,
+        last_prompted=claim.asked,
     )
 
 
@@ -246,10 +248,10 @@ def _is_woken(claim: Claim) -> bool:
     return claim.trigger in WOKEN or bool(claim.wakes)
 
 
-def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selection) -> Facts:
+def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selection) -> PromptFacts:
     whole = "" if isinstance(situation.checklist, Skip) else situation.checklist
-    memory = asking.files(spec.workspace, spec.memory) if situation.beats_without_a_list else ()
-    return Facts(
+    memory = asking.files(spec.workspace, spec.memory) if situation.runs_without_checklist else ()
+    return PromptFacts(
         now=claim.started_at,
         last_beat=claim.last_beat,
         failures=claim.failures,
@@ -258,30 +260,30 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
         context=() if spec.light_context else asking.files(spec.workspace, spec.context),
         precheck=situation.precheck,
         memory=memory,
-        progress=checklist.progress(whole, *(text for _, text in memory if isinstance(text, str))),
+        progress=checklist.count_boxes(whole, *(text for _, text in memory if isinstance(text, str))),
         last_success=claim.last_success,
         last_error=claim.last_error,
         up_since=claim.up_since,
         activity=claim.activity,
-        room=asking.room(claim),
-        measure=asking.measure(claim),
-        said=tuple(text for _, text in claim.messages),
+        token_limit=asking.room(claim),
+        count_tokens=asking.measure(claim),
+        messages=tuple(text for _, text in claim.messages),
         run=claim.run_id,
     )
 
 
 def _judged(spec: Heartbeat, text: str, *, truncated: bool) -> Ending:
-    said = verdict.said(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
+    said = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
     if truncated and not said.strip():
         return asking.nothing_said(text)
     # Of what was cut nobody knows how much more there was: a short rest is no sign that all is well.
-    judged = verdict.judge(said, spec.ok_match, 0 if truncated else spec.ack_max_chars)
+    judged = verdict.judge_answer(said, spec.ok_match, 0 if truncated else spec.ack_max_chars)
     outcome = Outcome(judged.outcome)
     message: str | None = judged.text if outcome is Outcome.ALERT else None
     suppression = judged.suppression
     if outcome is Outcome.ALERT and not spec.show_alerts:
         suppression, message = Suppression.NOT_SHOWN, None
     if outcome is Outcome.OK and spec.show_ok:
-        suppression, message = None, judged.text or verdict.TOKEN
-    noted = None if message is None else verdict.with_note(message, truncated=truncated)
+        suppression, message = None, judged.text or verdict.OK_TOKEN
+    noted = None if message is None else verdict.with_cut_note(message, truncated=truncated)
     return Ending(outcome, suppression=suppression, text=text, message=noted, truncated=truncated)

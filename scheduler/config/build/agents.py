@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from cron.job_schedules import Schedule, ScheduleError, parse
+from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.hours import Hours, window
-from heartbeat.interval_slots import stagger_of
-from heartbeat.schedule_slots import Timed
+from heartbeat.interval_slots import stagger_for
+from heartbeat.schedule_slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, Precheck
 from scheduler.config.build import calendar_days, entry_timing
 from scheduler.config.build.config_node import Frame, Spot
@@ -51,7 +51,7 @@ def build(name: str, agent: models.Agent, spot: Spot, runners: Runners) -> Heart
     """The heartbeat of a checked agent. Faults are noted at `spot`; what is given back then is of no use."""
     beat = agent.heartbeat
     interval, schedule = _interval(agent, spot), _schedule(agent, spot)
-    period = schedule.period() if schedule else interval
+    period = schedule.shortest_period() if schedule else interval
     runner = runners.runner(agent, spot)
     if spot.knows("runner"):
         _check_heeded(agent, spot)
@@ -129,12 +129,12 @@ def _interval(agent: models.Agent, spot: Spot) -> timedelta | None:
     return interval
 
 
-def _schedule(agent: models.Agent, spot: Spot) -> Schedule | None:
+def _schedule(agent: models.Agent, spot: Spot) -> CronSchedule | None:
     beat = agent.heartbeat
     if beat.schedule is None:
         return None
     try:
-        schedule = parse(beat.schedule, _zone(beat, spot.frame))
+        schedule = parse_schedule(beat.schedule, _zone(beat, spot.frame))
     except ScheduleError as error:
         least = spot.frame.min_interval if calls_model(agent) else NO_TIME
         wrong = of_schedule(beat.schedule, str(error), "interval", least)
@@ -147,20 +147,20 @@ def _schedule(agent: models.Agent, spot: Spot) -> Schedule | None:
     return schedule
 
 
-def _meant(wrong: Wrong, zone: ZoneInfo) -> Schedule | None:
+def _meant(wrong: Wrong, zone: ZoneInfo) -> CronSchedule | None:
     """The schedule that must have been meant by one with a fault."""
     value = next((remedy.value for remedy in wrong.remedies if remedy.means and not remedy.key), None)
-    return parse(value, zone) if isinstance(value, str) else None
+    return parse_schedule(value, zone) if isinstance(value, str) else None
 
 
-def _check_meets_hours(beat: Heartbeat, schedule: Schedule | None, spot: Spot) -> None:
+def _check_meets_hours(beat: Heartbeat, schedule: CronSchedule | None, spot: Spot) -> None:
     if schedule is not None and not _ever_opens(schedule, beat.hours, beat.stagger):
         spot.fault("none of its firings lies inside the active hours; change one of them", "heartbeat", "schedule")
 
 
 @lru_cache(maxsize=1024)
-def _ever_opens(schedule: Schedule, hours: Hours, offset: timedelta) -> bool:
-    return hours.always or Timed(schedule, hours, offset).next(SOME_DAY) is not None
+def _ever_opens(schedule: CronSchedule, hours: Hours, offset: timedelta) -> bool:
+    return hours.always or ScheduleSlots(schedule, hours, offset).next(SOME_DAY) is not None
 
 
 def _check_heeded(agent: models.Agent, spot: Spot) -> None:
@@ -221,13 +221,13 @@ def _stagger(name: str, beat: models.Heartbeat, period: timedelta | None, spot: 
     if isinstance(share, float):
         if period:
             spot.narrow(lambda value: fits_period(value, period), "10%", "heartbeat", "stagger")
-        return stagger_of(name, period * share) if period else NO_TIME
+        return stagger_for(name, period * share) if period else NO_TIME
     if period:
         spot.narrow(lambda value: fits_period(value, period), "10%", "heartbeat", "stagger")
     if period and share > period:
         noun = "interval" if beat.schedule is None else "schedule's shortest interval"
         spot.fault(f"{written(share)} is more than the {noun} of {written(period)}", "heartbeat", "stagger")
-    return stagger_of(name, share)
+    return stagger_for(name, share)
 
 
 def _grace(grace: timedelta | None, period: timedelta | None) -> timedelta:

@@ -7,18 +7,18 @@ from functools import lru_cache, reduce
 from operator import or_
 from zoneinfo import ZoneInfo
 
-from heartbeat.calendars import ALL_DAYS, NO_DAY, Calendar, Days, calendar
+from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar
 from scheduler.config.build.config_node import Spot
 from scheduler.config.keys import models
 
 
 def named(parts: Mapping[str, models.Calendar], names: Iterable[str]) -> dict[str, Calendar | None]:
     """Every calendar that is declared, by name; None for one with faults."""
-    found = {name: calendar(part.dates, part.days) for name, part in parts.items()}
+    found = {name: make_calendar(part.dates, part.days) for name, part in parts.items()}
     return {name: found.get(name) for name in names}
 
 
-def days(part: models.Job | models.Heartbeat, zone: ZoneInfo, spot: Spot, *inside: str) -> Days:
+def days(part: models.Job | models.Heartbeat, zone: ZoneInfo, spot: Spot, *inside: str) -> AllowedDays:
     """The days of a zone on which an entry may run; names that no calendar bears are noted at `spot`."""
     if not (part.skip_on or part.only_on):
         return ALL_DAYS
@@ -30,9 +30,9 @@ def days(part: models.Job | models.Heartbeat, zone: ZoneInfo, spot: Spot, *insid
 
 
 @lru_cache(maxsize=1024)
-def _shared(zone: ZoneInfo, skip: tuple[Calendar, ...], only: tuple[Calendar, ...] | None) -> Days:
-    return Days(zone, _all(skip), None if only is None else _all(only))
+def _shared(zone: ZoneInfo, skip: tuple[Calendar, ...], only: tuple[Calendar, ...] | None) -> AllowedDays:
+    return AllowedDays(zone, _all(skip), None if only is None else _all(only))
 
 
 def _all(some: tuple[Calendar, ...]) -> Calendar:
-    return reduce(or_, some, NO_DAY)
+    return reduce(or_, some, EMPTY_CALENDAR)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cron.crontab_reader import PATH, SHELL, Identity, Line
-from cron.job_names import Names
+from cron.crontab_reader import PATH, SHELL, CrontabLine, Identity
+from cron.job_names import JobNamer
 from scheduler.config.file.job_insertion import Entry
 from scheduler.config.file.message_parts import written
 
@@ -23,21 +23,21 @@ class Account:
     home: str
 
 
-def entries(lines: Iterable[Line], account: Account, taken: Collection[str]) -> list[Entry]:
+def entries(lines: Iterable[CrontabLine], account: Account, taken: Collection[str]) -> list[Entry]:
     """The jobs, with names that are none of those taken; the same lines in the same order get the same names."""
-    names = Names(taken)
-    return [Entry(names.give(line.command, line.name), keys(line, account), line.comment) for line in lines]
+    names = JobNamer(taken)
+    return [Entry(names.free_name(line.command, line.name), keys(line, account), line.comment) for line in lines]
 
 
-def keys(line: Line, account: Account) -> Mapping[str, object]:
+def keys(line: CrontabLine, account: Account) -> Mapping[str, object]:
     """The keys of a job. cron gives a command HOME, SHELL, PATH and LOGNAME, and starts it at home."""
-    given = {name: value for name, value in line.settings.items() if name not in NOT_FOR_COMMANDS}
+    given = {name: value for name, value in line.variables.items() if name not in NOT_FOR_COMMANDS}
     env = {"HOME": account.home, "LOGNAME": account.name, "PATH": PATH, "SHELL": SHELL, **given}
     shell = {} if env["SHELL"] == SHELL else {"shell": env["SHELL"]}
     stdin = {"stdin": line.stdin} if line.stdin else {}
-    stagger = {"stagger": written(line.delay)} if line.delay else {}
+    stagger = {"stagger": written(line.max_delay)} if line.max_delay else {}
     return {
-        "schedule": line.schedule,
+        "schedule": line.schedule_text,
         "timezone": line.zone.key,
         "command": line.command,
         **stdin,
@@ -50,7 +50,7 @@ def keys(line: Line, account: Account) -> Mapping[str, object]:
     }
 
 
-def missing(lines: Sequence[Line], there: Iterable[Identity]) -> list[Line]:
+def missing(lines: Sequence[CrontabLine], there: Iterable[Identity]) -> list[CrontabLine]:
     """The lines that are not there yet; one that stands twice must be there twice."""
     left = Counter(there)
     found = []

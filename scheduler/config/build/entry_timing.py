@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from cron.job_schedules import Schedule
+from cron.job_schedules import CronSchedule
 from heartbeat.hours import Hours
-from heartbeat.interval_slots import Cadence
+from heartbeat.interval_slots import IntervalSlots
 from scheduler.config.build.config_node import Spot
 from scheduler.config.file.message_parts import counted, written
 from scheduler.config.file.remedies import Remedy, Wrong
@@ -37,10 +37,10 @@ def narrow(spot: Spot, *inside: str) -> None:
     spot.narrow(lambda value: value == "none" or duration(value) >= least, written(least), *inside)
 
 
-def check_schedule(schedule: Schedule, spot: Spot, *inside: str) -> None:
+def check_schedule(schedule: CronSchedule, spot: Spot, *inside: str) -> None:
     """Note a schedule whose firings are too close to each other."""
-    if schedule.period() < spot.frame.min_interval:
-        period, least = written(schedule.period()), written(spot.frame.min_interval)
+    if schedule.shortest_period() < spot.frame.min_interval:
+        period, least = written(schedule.shortest_period()), written(spot.frame.min_interval)
         spot.fault(
             f"it fires as often as every {period}, below limits.min_interval, which is {least}; space it out, or lower the limit",
             *inside,
@@ -83,6 +83,6 @@ def _left_a_week(interval: timedelta, hours: Hours) -> tuple[int, int] | None:
 def _least_and_most(interval: timedelta, hours: Hours) -> tuple[int, int]:
     """How many slots the weeks have, with grids that began before them and lie differently."""
     begun = SOME_MONDAY - max(1, timedelta(days=14) // interval) * interval
-    grids = (Cadence(begun + number * interval / BEGINNINGS, interval, timedelta(), hours) for number in range(BEGINNINGS))
+    grids = (IntervalSlots(begun + number * interval / BEGINNINGS, interval, timedelta(), hours) for number in range(BEGINNINGS))
     counts = [found.count if (found := grid.slots(*SOME_WEEKS)) else 0 for grid in grids]
     return min(counts), max(counts)

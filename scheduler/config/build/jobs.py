@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from cron import once
 from cron.job import Job
-from cron.job_schedules import Schedule, ScheduleError, is_reboot, parse
-from cron.once import Once
-from heartbeat.interval_slots import stagger_of
+from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
+from cron.once import OneTimeSchedule
+from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config.build import calendar_days, entry_timing
 from scheduler.config.build.config_node import UNKNOWN, Spot
@@ -44,7 +44,7 @@ def build(name: str, job: models.Job, spot: Spot, beats: Mapping[str, Heartbeat 
     _check_says_when(job, spot)
     schedule = None if reboot else _schedule(job, spot)
     moment = _moment(job, spot)
-    period = job.every or (schedule.period() if schedule else None)
+    period = job.every or (schedule.shortest_period() if schedule else None)
     _check_purpose(job, spot, beats)
     _check_heeded(job, spot)
     if asked and isinstance(asked.runner, ModelRunner):
@@ -95,21 +95,21 @@ def _check_says_when(job: models.Job, spot: Spot) -> None:
         spot.fault(NO_TIME_SAID)
 
 
-def _moment(job: models.Job, spot: Spot) -> Once | None:
+def _moment(job: models.Job, spot: Spot) -> OneTimeSchedule | None:
     if job.at is None:
         return None
     try:
-        return once.parse(job.at, job.timezone or spot.frame.zone)
+        return once.parse_one_time(job.at, job.timezone or spot.frame.zone)
     except ScheduleError as error:
         spot.fault(of_moment(job.at, str(error)), "at")
         return None
 
 
-def _schedule(job: models.Job, spot: Spot) -> Schedule | None:
+def _schedule(job: models.Job, spot: Spot) -> CronSchedule | None:
     if job.schedule is None:
         return None
     try:
-        schedule = parse(job.schedule, job.timezone or spot.frame.zone)
+        schedule = parse_schedule(job.schedule, job.timezone or spot.frame.zone)
     except ScheduleError as error:
         least = spot.frame.min_interval if job.prompt is not None else NO_TIME
         spot.fault(of_schedule(job.schedule, str(error), "every", least), "schedule")
@@ -177,7 +177,7 @@ def _check_stagger(job: models.Job, spot: Spot) -> None:
         spot.narrow(lambda value: not isinstance(share(value), float), "10m", "stagger")
 
 
-def _check_often(job: models.Job, schedule: Schedule | None, spot: Spot) -> None:
+def _check_often(job: models.Job, schedule: CronSchedule | None, spot: Spot) -> None:
     entry_timing.narrow(spot, "every")
     if job.every:
         entry_timing.check_interval(job.every, spot, "every")
@@ -190,10 +190,10 @@ def _stagger(name: str, job: models.Job, period: timedelta | None, spot: Spot) -
     if period:
         spot.narrow(lambda value: fits_period(value, period), "10%", "stagger")
     if isinstance(part, float):
-        return stagger_of(name, period * part) if period else NO_TIME
+        return stagger_for(name, period * part) if period else NO_TIME
     if period and part > period:
         spot.fault(f"{written(part)} is more than the period of {written(period)}", "stagger")
-    return stagger_of(name, part)
+    return stagger_for(name, part)
 
 
 def _grace(grace: timedelta | None, period: timedelta | None) -> timedelta:

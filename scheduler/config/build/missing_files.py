@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cron.job import Job
 from heartbeat import checklist
-from heartbeat.checklist import MAX_BYTES, Refusal
-from heartbeat.runners.redaction import reveal
+from heartbeat.checklist import MAX_BYTES, FileProblem
+from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import CommandRunner, Heartbeat
 from scheduler.model.settings import Settings
 
@@ -53,11 +53,11 @@ def _of_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[Lack]:
             yield ("workspace",), _no_folder(beat.workspace)
     else:
         folder = beat.workspace
-        refusal = checklist.read(folder, beat.checklist) if has_list else ""
-        if isinstance(refusal, Refusal) and (refusal is not Refusal.MISSING or beat.on_missing == "skip"):
+        refusal = checklist.read_file(folder, beat.checklist) if has_list else ""
+        if isinstance(refusal, FileProblem) and (refusal is not FileProblem.MISSING or beat.on_missing == "skip"):
             yield ("heartbeat", "checklist"), f"{_why(folder, beat.checklist, refusal)}, so that its runs are skipped"
         for index, name in enumerate(context):
-            if isinstance(refusal := checklist.read(folder, name), Refusal):
+            if isinstance(refusal := checklist.read_file(folder, name), FileProblem):
                 yield ("context", index), f"{_why(folder, name, refusal)}, so that it is left out of the prompt"
     if isinstance(beat.runner, CommandRunner) and (problem := _program(beat.runner.argv[0], beat.workspace, beat.runner.env)):
         yield ("runner", "argv"), problem
@@ -82,12 +82,12 @@ def _no_folder(folder: Path) -> str:
     return f"the folder {folder} does not exist; do: mkdir -p {shlex.quote(str(folder))}"
 
 
-def _why(workspace: Path, name: str, refusal: Refusal) -> str:
+def _why(workspace: Path, name: str, refusal: FileProblem) -> str:
     """Why a file of the workspace is not read."""
     path = workspace / name
-    if refusal is Refusal.MISSING:
+    if refusal is FileProblem.MISSING:
         return f"{path} does not exist"
-    if refusal is Refusal.TOO_LARGE:
+    if refusal is FileProblem.TOO_LARGE:
         return f"{path} is larger than {MAX_BYTES // 1024} KiB"
     parts = [workspace.joinpath(*Path(name).parts[: end + 1]) for end in range(len(Path(name).parts))]
     link = next((part for part in parts if part.is_symlink()), None)
@@ -105,7 +105,7 @@ def _program(program: str, folder: Path, env: Mapping[str, object]) -> str | Non
             return f"there is no program {path}"
         return None if os.access(path, os.X_OK) else f"{path} is not executable; do: chmod +x {shlex.quote(str(path))}"
     places = env.get("PATH", os.environ.get("PATH", os.defpath))
-    return None if shutil.which(program, path=reveal(places)) else f"there is no program {program!r}; PATH is {places}"
+    return None if shutil.which(program, path=reveal_secret(places)) else f"there is no program {program!r}; PATH is {places}"
 
 
 def _of_a_line(line: str, folder: Path, env: Mapping[str, object]) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import get_args
 from urllib.parse import urlsplit
 
-from heartbeat.spec import Provider, Speech
+from heartbeat.spec import Provider, ProviderKind
 from scheduler.config.build.config_node import Spot
 from scheduler.config.build.secrets import Unset, refers
 from scheduler.config.file.remedies import Remedy, Wrong
@@ -16,7 +16,7 @@ from scheduler.model.secret import Secret
 
 ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # there without being declared, but without a key
 
-_OF_NAME: Mapping[str, Speech] = {kind: kind for kind in get_args(Speech)}
+_OF_NAME: Mapping[str, ProviderKind] = {kind: kind for kind in get_args(ProviderKind)}
 _WHO_IS_NOT_SAID = Wrong(
     "is missing",
     Remedy("openai"),
@@ -92,7 +92,7 @@ class Providers:
             self._spot.fault(wrong, name, key)
         return None
 
-    def _check(self, name: str, kind: Speech, key: Secret | None, url: Secret | None) -> None:
+    def _check(self, name: str, kind: ProviderKind, key: Secret | None, url: Secret | None) -> None:
         if key and not all("!" <= character <= "~" for character in key.reveal()):
             self._spot.fault("a key is sent in a header: ASCII letters, digits and signs only, no blanks", name, "api_key")
         if url and not is_web_address(url.reveal()):
@@ -110,9 +110,9 @@ def _has_login(url: str) -> bool:
     return bool(parts.username or parts.password)
 
 
-def _key(kind: Speech) -> str:
+def _key(kind: ProviderKind) -> str:
     return f'api_key: "${{{kind.upper()}_API_KEY}}"'
 
 
-def _declared(name: str, kind: Speech) -> str:
+def _declared(name: str, kind: ProviderKind) -> str:
     return f"providers: {{{name}: {{{_key(kind)}}}}}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from cron.job import Days, Job
+from cron.job import CalendarDays, Job
 from heartbeat.calendars import ALL_DAYS
 from heartbeat.hours import TWO_YEARS
 from heartbeat.spec import Heartbeat
@@ -77,5 +77,5 @@ def _job_paces(job: Job) -> tuple[str, str]:
     return schedule.of_job(daily), schedule.of_job(replace(daily, calendars=ALL_DAYS))
 
 
-def _key(days: Days) -> str:
+def _key(days: CalendarDays) -> str:
     return "skip_on" if days.only is None else "only_on"

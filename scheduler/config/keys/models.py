@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic_core import CoreSchema
 
 from cron.job import Misfire, WakeMode, WakeOn
-from heartbeat.calendars import Dates
-from heartbeat.spec import Match, Missing, Normalize, Speech
+from heartbeat.calendars import DateRange
+from heartbeat.spec import DedupNormalize, OkMatch, OnMissing, ProviderKind
 from scheduler.config.keys import value_parsers
 from scheduler.config.keys.value_types import (
     PRICE,
@@ -179,7 +179,7 @@ class HeartbeatMisfire(Part):
 
 class Dedup(Part):
     window: Duration = key(timedelta(hours=24), "For how long the same alert is not told again.", written="24h")
-    normalize: Annotated[Normalize, choice(Normalize)] = key(
+    normalize: Annotated[DedupNormalize, choice(DedupNormalize)] = key(
         "text", "`numbers`: alerts that differ only in figures are the same."
     )
 
@@ -231,7 +231,7 @@ class Heartbeat(Part):
     checklist: Annotated[str, text(value_parsers.checklist, "file in the workspace, or text with a line break")] = key(
         "HEARTBEAT.md", "The list that is asked about."
     )
-    on_missing: Annotated[Missing, choice(Missing)] = key("skip", "When there is no checklist.")
+    on_missing: Annotated[OnMissing, choice(OnMissing)] = key("skip", "When there is no checklist.")
     on_empty: Annotated[Literal["skip", "run"], choice(Literal["skip", "run"])] = key("skip", "When nothing stands on it.")
     memory: Annotated[tuple[str, ...], several(value_parsers.files, "file in the workspace, or list")] = key(
         (), "Files that are read where it beats without a checklist: `on_missing: run`, `on_empty: run`.", written=[]
@@ -263,7 +263,7 @@ class Heartbeat(Part):
         "How long the result of an agent that answers later (`202`) may take; then the run failed.",
         written="1h",
     )
-    ok_match: Annotated[Match, choice(Match)] = key("edges", "Where HEARTBEAT_OK counts.")
+    ok_match: Annotated[OkMatch, choice(OkMatch)] = key("edges", "Where HEARTBEAT_OK counts.")
     ack_max_chars: Annotated[int, whole(0, 10_000)] = key(5, "Characters beside HEARTBEAT_OK that are still no message.")
     strip_reasoning: Truth = key(True, "Leaves a leading `<think>...</think>` out of what is judged and delivered.")
     show_ok: Truth = key(False, "Delivers answers that say that all is well.")
@@ -396,7 +396,9 @@ class Limits(Part):
 class Provider(Part):
     """Whom models are asked at."""
 
-    kind: Annotated[Speech | None, choice(Speech)] = key(None, "What it speaks.", else_="the entry's name, if it is one of these")
+    kind: Annotated[ProviderKind | None, choice(ProviderKind)] = key(
+        None, "What it speaks.", else_="the entry's name, if it is one of these"
+    )
     api_key: Annotated[str | None, SECRET] = key(None, "The key; from `${NAME}` or `${file:PATH}`.", else_="none")
     base_url: Annotated[str | None, SECRET] = key(None, "Its server; http or https.", else_="that of Anthropic or OpenAI")
 
@@ -470,7 +472,7 @@ class Network(Part):
 class Calendar(Part):
     """Days that `skip_on` and `only_on` name."""
 
-    dates: Annotated[tuple[Dates, ...], several(value_parsers.dates, "date, `FIRST..LAST`, list")] = key(
+    dates: Annotated[tuple[DateRange, ...], several(value_parsers.dates, "date, `FIRST..LAST`, list")] = key(
         (), "Dates like `2026-12-25`, and ranges with both ends: `2026-12-24..2026-12-31`.", written=[]
     )
     days: Days = key(frozenset(), "Days of the week.", else_="none")

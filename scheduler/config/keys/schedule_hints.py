@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 
 from cron import once
-from cron.expression import MACROS, understand
+from cron.expression import MACROS, parse_expression
 from scheduler.config.file.message_parts import SHOWN, closest, shown
 from scheduler.config.file.remedies import Remedy, Wrong, as_yaml, takes
 from scheduler.config.keys import other_notations, time_zones
@@ -49,7 +49,7 @@ def _of_cron(text: str, said: str) -> Wrong:
     fields = text.split()
     if "never comes in month" in said and len(fields) == 5:
         last = " ".join([*fields[:2], "L", *fields[3:]])
-        if takes(understand, last):
+        if takes(parse_expression, last):
             return Wrong(problem, Remedy(last), words=f"{words}: {as_yaml(last)}")
     return Wrong(problem, words=words)
 
@@ -59,7 +59,7 @@ def of_moment(text: str, said: str) -> Wrong:
     if len(text) > SHOWN:
         return Wrong(said)
     problem = f"{shown(text)} is not a date with a time"
-    if takes(understand, text):
+    if takes(parse_expression, text):
         words = f"this comes again and again: write schedule: {as_yaml(text)}"
         return Wrong(problem, Remedy(key="schedule", means=True), words=words)
     minute = other_notations.minute(text) if not text.strip().isdigit() else None
@@ -74,12 +74,16 @@ def of_moment(text: str, said: str) -> Wrong:
         if right != text:
             return Wrong(problem, Remedy(right, means=True))
     moment, _, zone = text.strip().rpartition(" ")
-    if takes(time_zones.zone, zone) and takes(lambda it: once.parse(it, time_zones.UTC_ZONE), moment):
+    if takes(time_zones.zone, zone) and takes(lambda it: once.parse_one_time(it, time_zones.UTC_ZONE), moment):
         words = f"write {as_yaml(moment)}, and timezone: {zone} beside it"
         return Wrong(problem, Remedy(moment, beside=(("timezone", zone),), means=True), words=words)
     day = other_notations.dates(text) if ".." not in text and len(text) > 7 else None
     example = f"{day}T18:00"
-    if day and not said.startswith(f"{text!r} never comes") and takes(lambda it: once.parse(it, time_zones.UTC_ZONE), example):
+    if (
+        day
+        and not said.startswith(f"{text!r} never comes")
+        and takes(lambda it: once.parse_one_time(it, time_zones.UTC_ZONE), example)
+    ):
         return Wrong(problem, Remedy(example), words=f"write its time too: {as_yaml(example)}")
     problem, _, _ = said.partition("; ")
-    return Wrong(problem, Remedy("2030-12-24T18:00"), words=once.WRITE)
+    return Wrong(problem, Remedy("2030-12-24T18:00"), words=once.ADVICE)

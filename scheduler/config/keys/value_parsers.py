@@ -17,8 +17,8 @@ from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from cron.expression import is_reboot, understand
-from heartbeat.calendars import Dates, parse_dates
+from cron.expression import is_reboot, parse_expression
+from heartbeat.calendars import DateRange, parse_dates
 from heartbeat.hours import parse_days, parse_time
 from scheduler.config.file.marked_yaml import Odd
 from scheduler.config.file.message_parts import SHOWN, closest, kind, shown
@@ -211,7 +211,7 @@ def every(value: object) -> timedelta:
 def _refuse_cron(value: object) -> None:
     """An expression of cron in place of an interval, with the key that it belongs to."""
     if type(value) is str and len(value) <= SHOWN and _looks_like_cron(value.strip()):
-        remedies = [Remedy(key="schedule", means=True)] if is_reboot(value) or takes(understand, value) else []
+        remedies = [Remedy(key="schedule", means=True)] if is_reboot(value) or takes(parse_expression, value) else []
         raise Wrong(f"{shown(value)} is a cron expression", *remedies, words=f"write schedule: {as_yaml(value)}")
 
 
@@ -388,12 +388,12 @@ def _day_of_list(value: object) -> frozenset[int]:
     return _day(value, in_list=True)
 
 
-def dates(value: object) -> tuple[Dates, ...]:
+def dates(value: object) -> tuple[DateRange, ...]:
     """Days of the calendar, each alone or as a range; one may stand without brackets."""
     return tuple(each(_dates, value if isinstance(value, list) else [value]))
 
 
-def _dates(value: object) -> Dates:
+def _dates(value: object) -> DateRange:
     if isinstance(value, str) and len(value) <= SHOWN:
         with suppress(ValueError):
             return parse_dates(str(value))
