@@ -15,7 +15,13 @@ ALONE = "install heartbeatd in an environment of its own, and run it from anothe
 ENOUGH = 512  # MiB of address space: enough for a daemon with a model runner
 
 # What the interpreter and the loader of libraries write when they get no memory, in errors that are not MemoryError.
-WORDS = ("can't start new thread", "failed to map segment", "cannot allocate memory", "unable to allocate")
+WORDS = (
+    "can't start new thread",
+    "failed to map segment",
+    "cannot allocate memory",
+    "unable to allocate",
+    "without exception set",
+)
 
 
 def main() -> int:
@@ -72,7 +78,7 @@ def _is_shortage(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     said = str(error).lower()
-    return isinstance(error, ImportError | RuntimeError | OSError) and any(words in said for words in WORDS)
+    return isinstance(error, ImportError | RuntimeError | OSError | SystemError) and any(words in said for words in WORDS)
 
 
 if __name__ == "__main__":

@@ -145,6 +145,7 @@ def test_too_little_address_space_is_one_sentence(tmp_path: Path, mib: int) -> N
         (RuntimeError("can't start new thread"), True),
         (ImportError("libsqlite3.so.0: failed to map segment from shared object"), True),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), True),
+        (SystemError("error return without exception set"), True),
         (RuntimeError("dictionary changed size"), False),
         (ImportError("No module named x"), False),
     ],
