@@ -9,7 +9,7 @@ from pathlib import Path
 
 from _ruamel_yaml import CParser
 
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.work import plan
 
 AGENT = """\
@@ -31,7 +31,7 @@ def main(agents: int) -> None:
         text = "agents:\n" + "".join(AGENT.format(number=number) for number in range(agents))
         path.write_text(text)
         begun = time.perf_counter()
-        plan.make(load(path, {}).settings)
+        plan.make(load_config(path, {}).settings)
         ours = time.perf_counter() - begun
     begun = time.perf_counter()
     parser = CParser(text)

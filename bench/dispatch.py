@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from heartbeat.runners import Tokens
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import Engine, Reading
 from scheduler.model.outcome import Call, Ending, Outcome, Suppression
@@ -81,7 +81,7 @@ def engine(folder: Path, agents: int, beat: Beat) -> Engine:
     names = "".join(f"  a{number}: {each}\n" for number in range(agents))
     limits = f"limits: {{concurrency: 1000{beat.limits}}}\n"
     (folder / "config.yaml").write_text(f"{limits}{MODELS}agents:\n{names}")
-    settings = load(folder / "config.yaml", {}).settings
+    settings = load_config(folder / "config.yaml", {}).settings
     settings.state.parent.mkdir()
     store = Store.open(settings.state)
     runs, deliveries = NoWork(beat.ending), NoWork(beat.ending)

@@ -23,8 +23,8 @@ from heartbeat.runners import dispatch as runners
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build import load
-from scheduler.config.build.load import Loaded
-from scheduler.config.build.time_checks import Today
+from scheduler.config.build.load import LoadedConfig
+from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine import deadman_switch, delivery, startup
 from scheduler.engine.config_reload import Reloader
@@ -82,7 +82,7 @@ class Daemon:
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
         self._watch = Watch(path, self._file_changed)  # made first: what changes from here on is a change
         self._systemd = ServiceManager(environ)
-        loaded = load.load(path, environ, today=Today(utc_now(), one_time_jobs.knows, strict=False))
+        loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows, strict=False))
         self.settings = loaded.settings
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
@@ -278,8 +278,8 @@ def warm_runners(settings: Settings) -> None:
     runners.import_libraries([*beats, *deciding, *(agent.runner for agent in settings.asked.values())])
 
 
-def _load(path: Path, environ: Mapping[str, str]) -> Loaded:
-    loaded = load.load(path, environ, today=Today(utc_now(), one_time_jobs.knows))
+def _load(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+    loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows))
     warm_runners(loaded.settings)
     return loaded
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from scheduler.config.build.load import Loaded, load
+from scheduler.config.build.load import LoadedConfig, load_config
 from scheduler.config.file.diagnostics import ConfigError
 
 TOKEN = "0123456789abcdef-canary"
@@ -47,9 +47,9 @@ def write(folder: Path, text: str | bytes) -> Path:
     return file
 
 
-def read(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> Loaded:
+def read(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> LoadedConfig:
     """What the loader makes of a file with this text, read as `config.yaml` from its own folder."""
-    return load(write(folder, text), environ)
+    return load_config(write(folder, text), environ)
 
 
 def complaints(folder: Path, text: str | bytes, environ: Mapping[str, str] = ENVIRON) -> list[str]:

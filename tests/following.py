@@ -14,30 +14,30 @@ from typing import Any
 
 from config_file import write
 
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.config.file import marked_yaml, yaml_errors
-from scheduler.config.file.diagnostics import Complaint, Complaints, ConfigError
-from scheduler.config.file.marked_yaml import Items, Map, Odd
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnostics
+from scheduler.config.file.marked_yaml import AmbiguousText, MarkedList, MarkedMap
 from scheduler.config.file.remedies import Remedy
 
 TOKEN = re.compile(r"(?:\$\{[^}]*\}|[^,{}\[\]#\n]|(?<=\S)#)+")
 
 
-def refused(folder: Path, text: str, environ: dict[str, str]) -> tuple[Complaint, ...]:
+def refused(folder: Path, text: str, environ: dict[str, str]) -> tuple[Diagnostic, ...]:
     """The complaints of the loader about a config; none where it is taken."""
     try:
-        load(write(folder, text), environ)
+        load_config(write(folder, text), environ)
     except ConfigError as error:
-        return error.complaints
+        return error.errors
     return ()
 
 
 def is_yaml(text: str) -> bool:
-    said = Complaints("")
+    said = Diagnostics("")
     try:
-        marked_yaml.read(text, said)
-        said.raise_if_any()
-    except (marked_yaml.Unreadable, ConfigError):
+        marked_yaml.parse_yaml(text, said)
+        said.raise_errors()
+    except (marked_yaml.UnreadableYaml, ConfigError):
         return False
     return True
 
@@ -69,12 +69,12 @@ def untrue(folder: Path, text: str, environ: dict[str, str]) -> Iterator[str]:
             text = _with_right_names(folder, text, environ)
 
 
-def _is_of_a_name(complaint: Complaint) -> bool:
+def _is_of_a_name(complaint: Diagnostic) -> bool:
     return complaint.message.startswith("unknown key")
 
 
 def _untrue_of(
-    folder: Path, text: str, environ: dict[str, str], before: tuple[Complaint, ...], complaint: Complaint
+    folder: Path, text: str, environ: dict[str, str], before: tuple[Diagnostic, ...], complaint: Diagnostic
 ) -> Iterator[str]:
     if complaint.remedies and complaint.remedies[0].under:
         text, before, complaint = _with_its_home(folder, text, environ, before, complaint)
@@ -84,16 +84,18 @@ def _untrue_of(
         new = [other for other in after if (other.path, other.message) not in known]
         if any((other.path, other.message) == (complaint.path, complaint.message) for other in after):
             yield f"{complaint}: is still said after {remedy}"
-        yield from (f"{complaint}: {remedy} leads to {other}" for other in new if remedy.means or other.path == complaint.path)
+        yield from (
+            f"{complaint}: {remedy} leads to {other}" for other in new if remedy.is_certain or other.path == complaint.path
+        )
 
 
 def _with_its_home(
-    folder: Path, text: str, environ: dict[str, str], before: tuple[Complaint, ...], complaint: Complaint
-) -> tuple[str, tuple[Complaint, ...], Complaint]:
+    folder: Path, text: str, environ: dict[str, str], before: tuple[Diagnostic, ...], complaint: Diagnostic
+) -> tuple[str, tuple[Diagnostic, ...], Diagnostic]:
     """The config in which the map that a key belongs in has its own name and place."""
     home = complaint.remedies[0].under or ()
     for _ in range(20):
-        names = [other for other in before if _is_of_a_name(other) and other.remedies and other.remedies[0].means]
+        names = [other for other in before if _is_of_a_name(other) and other.remedies and other.remedies[0].is_certain]
         above = [
             other
             for other in names
@@ -112,7 +114,7 @@ def _with_right_names(folder: Path, text: str, environ: dict[str, str]) -> str:
         names = [
             found
             for found in refused(folder, text, environ)
-            if _is_of_a_name(found) and found.remedies and found.remedies[0].means
+            if _is_of_a_name(found) and found.remedies and found.remedies[0].is_certain
         ]
         if not names:
             break
@@ -120,18 +122,18 @@ def _with_right_names(folder: Path, text: str, environ: dict[str, str]) -> str:
     return text
 
 
-def follow(text: str, complaint: Complaint, remedy: Remedy) -> str:
+def follow(text: str, complaint: Diagnostic, remedy: Remedy) -> str:
     """The config after one remedy of a complaint. LookupError where the complaint does not point at what the remedy changes."""
     if remedy.quote:
         return _quoted(text, complaint)
-    root = marked_yaml.read(text, Complaints(""))
+    root = marked_yaml.parse_yaml(text, Diagnostics(""))
     parent, step = _found(root, complaint)
     _apply(root, parent, step, remedy)
     return "".join(f"{line}\n" for line in _lines(root, 0))
 
 
-def _quoted(text: str, complaint: Complaint) -> str:
-    lines = yaml_errors.lines_of(text)
+def _quoted(text: str, complaint: Diagnostic) -> str:
+    lines = yaml_errors.split_lines(text)
     line = lines[complaint.line - 1]
     before, rest = line[: complaint.column - 1], line[complaint.column - 1 :]
     in_brackets = before.count("{") + before.count("[") > before.count("}") + before.count("]")
@@ -141,22 +143,22 @@ def _quoted(text: str, complaint: Complaint) -> str:
     return "".join(lines)
 
 
-def _found(root: Any, complaint: Complaint) -> tuple[Any, str | int]:
+def _found(root: Any, complaint: Diagnostic) -> tuple[Any, str | int]:
     """What holds the value that a complaint is of, and under which key or number."""
     node, marks = root, []
     steps = [int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", complaint.path)]
     for index, step in enumerate(steps):
-        if not (step in node if isinstance(node, Map) else isinstance(node, Items)):
-            if isinstance(node, Map | None) and _is_at(marks, complaint):
+        if not (step in node if isinstance(node, MarkedMap) else isinstance(node, MarkedList)):
+            if isinstance(node, MarkedMap | None) and _is_at(marks, complaint):
                 return _made(root, steps[:-1]), steps[-1]
             break
-        marks = list(node.marks[step]) if isinstance(node, Map) else [node.marks[step]]
+        marks = list(node.marks[step]) if isinstance(node, MarkedMap) else [node.marks[step]]
         if index == len(steps) - 1 and _is_at(marks, complaint):
             return node, step
         node = node[step]
     here = [(node, step) for node, step, marks in _places(root) if _is_at(marks, complaint)]
     if (
-        found := next((node[step] for node, step in here if isinstance(node[step], Map) and step not in steps), None)
+        found := next((node[step] for node, step in here if isinstance(node[step], MarkedMap) and step not in steps), None)
         if "is missing" in complaint.message
         else None
     ):
@@ -164,28 +166,28 @@ def _found(root: Any, complaint: Complaint) -> tuple[Any, str | int]:
     return next(((node, step) for node, step in here if step == steps[-1]), here[-1] if here else _nothing(complaint))
 
 
-def _is_at(marks: list[Any], complaint: Complaint) -> bool:
+def _is_at(marks: list[Any], complaint: Diagnostic) -> bool:
     return any((mark.line + 1, mark.column + 1) == (complaint.line, complaint.column) for mark in marks)
 
 
-def _nothing(complaint: Complaint) -> Any:
+def _nothing(complaint: Diagnostic) -> Any:
     raise LookupError(f"nothing is at {complaint}")
 
 
 def _made(root: Any, steps: list[Any]) -> Any:
     for step in steps:
-        if isinstance(root, Map) and root.get(step) is None:
-            root[step] = Map()
+        if isinstance(root, MarkedMap) and root.get(step) is None:
+            root[step] = MarkedMap()
         root = root[step]
     return root
 
 
 def _places(node: Any) -> Iterator[tuple[Any, str | int, list[Any]]]:
-    if isinstance(node, Map):
+    if isinstance(node, MarkedMap):
         for key, value in node.items():
             yield node, key, list(node.marks[key])
             yield from _places(value)
-    if isinstance(node, Items):
+    if isinstance(node, MarkedList):
         for index, value in enumerate(node):
             yield node, index, [node.marks[index]]
             yield from _places(value)
@@ -199,14 +201,14 @@ def _apply(root: Any, parent: Any, step: str | int, remedy: Remedy) -> None:
         parent[step] = remedy.value
     for key, value in remedy.inside:
         if parent[step] is None:
-            parent[step] = Map()
+            parent[step] = MarkedMap()
         parent[step][key] = value
     for key, value in remedy.beside:
         parent[key] = value
     if remedy.under is not None:
         home, value = _made(root, list(remedy.under)), parent.pop(step)
         there = home.get(remedy.key or step)
-        home[remedy.key or step] = {**there, **value} if isinstance(there, Map) and isinstance(value, Map) else value
+        home[remedy.key or step] = {**there, **value} if isinstance(there, MarkedMap) and isinstance(value, MarkedMap) else value
     elif remedy.key is not None:
         parent[remedy.key] = parent.pop(step)
 
@@ -227,7 +229,7 @@ def _lines(node: Any, depth: int) -> Iterator[str]:
 
 
 def _scalar(value: Any, *, key: bool = False) -> str:
-    if isinstance(value, Odd):
+    if isinstance(value, AmbiguousText):
         return str(value)
     if isinstance(value, str):
         return value if key and re.fullmatch(r"[A-Za-z_][\w.-]*", value) else json.dumps(value, ensure_ascii=False)

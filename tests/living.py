@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from world import World
 
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Request
 from scheduler.telemetry.metrics import Metrics
@@ -82,7 +82,7 @@ class Living:
         self.do(self.world.settle)
         self.metrics = Metrics(self.settings, version="1.2.3", tzdata="2026a")
         self.reloader = Reloader(
-            lambda: load(self.config, {}), lambda: self.world.engine.plan, _Inbox(self.ask), lambda: self.now
+            lambda: load_config(self.config, {}), lambda: self.world.engine.plan, _Inbox(self.ask), lambda: self.now
         )  # type: ignore[arg-type]
         self.reach = Reach(
             settings=lambda: self.settings,

@@ -14,7 +14,7 @@ import pytest
 from test_story_slots import agent
 from world import World, at
 
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.engine import opening
 from scheduler.engine.tick import Tick
 from scheduler.store import entries
@@ -95,7 +95,7 @@ def test_two_daemons_that_wrote_the_same_file_would_still_claim_each_slot_once(t
 def _claim_all(folder: Path, owner: str) -> list[str]:
     store = Store.open(folder / "state" / "heartbeatd.db")
     store.connection.execute("pragma busy_timeout = 20000")
-    settings = load(folder / "config.yaml", {}).settings
+    settings = load_config(folder / "config.yaml", {}).settings
     claimed: list[str] = []
     while True:
         with store.transaction() as db:

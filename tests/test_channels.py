@@ -18,8 +18,8 @@ from world import World, by_hand
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.config.build.effective_values import effective
-from scheduler.config.build.load import load, schema
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.build.load import config_schema, load_config
 from scheduler.engine.delivery import Delivery, when_uncertain
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel
@@ -296,14 +296,14 @@ agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, 
         ("topic", "apprise", None, 7800),
         ("hook", "webhook", "hold", None),
     ]
-    sealed = load(tmp_path / "config.yaml", {}, resolve=False).settings.channels
+    sealed = load_config(tmp_path / "config.yaml", {}, resolve_secrets=False).settings.channels
     assert [channel.kind for channel in sealed.values()] == ["log", "telegram", "discord", "discord", "apprise", "webhook"]
 
 
 def test_an_editor_takes_a_channel_for_a_text_or_a_map() -> None:
-    one = schema()["properties"]["channels"]["additionalProperties"]
+    one = config_schema()["properties"]["channels"]["additionalProperties"]
     assert one == {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Channel"}]}
-    assert schema()["$defs"]["Channel"].get("required", []) == []
+    assert config_schema()["$defs"]["Channel"].get("required", []) == []
 
 
 @pytest.mark.parametrize(
@@ -338,8 +338,8 @@ def test_no_token_shows_in_settings_effective_values_or_the_state(play: Play, ph
     phone.script = [refusal(400, f"bad {telegram.TOKEN}")]
     world = begin(play, config(phone))
     world.run(hours=1)
-    settings = load(world.config, ENVIRON).settings
-    rows = effective(world.config, ENVIRON, "ops")
+    settings = load_config(world.config, ENVIRON).settings
+    rows = list_effective_values(world.config, ENVIRON, "ops")
     told = f"{settings!r} {rows} {world.events} {world.rows()}"
     state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
     assert len(phone.requests) == 2

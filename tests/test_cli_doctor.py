@@ -8,7 +8,7 @@ from config_file import write
 
 from scheduler.cli import doctor
 from scheduler.cli.main import main
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.store.database import Store
 
 CONFIG = """\
@@ -146,7 +146,7 @@ def test_a_job_that_the_crontab_still_has_is_named(tmp_path: Path) -> None:
         'cron: {day: {schedule: "@daily", command: date +%F}, off: {enabled: false, schedule: "@daily", command: other}}\n'
     )
     config.chmod(0o644)
-    jobs = load(config, {}).settings.jobs.values()
+    jobs = load_config(config, {}).settings.jobs.values()
     assert doctor.twice(doctor.listed(str(program)), jobs) == ["day"]
 
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 
 from scheduler.cli.main import main
 from scheduler.cli.output import between, harmless, host_zone_name, rough, short, table, wrapped, zone_name
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import millis
 from scheduler.store import boots, entries
@@ -86,7 +86,7 @@ def printed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) ->
 
 @pytest.mark.parametrize(("number", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1234, "1,234 runs")])
 def test_one_of_a_kind_has_no_plural(number: int, told: str) -> None:
-    assert counted(number, "run") == told
+    assert format_count(number, "run") == told
 
 
 def test_runs_come_newest_first(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:

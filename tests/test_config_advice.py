@@ -15,7 +15,7 @@ from test_config_faults import FAULTS
 
 from scheduler.cli.main import main
 from scheduler.config.file.remedies import as_yaml
-from scheduler.config.keys.time_zones import zone
+from scheduler.config.keys.time_zones import find_zone
 
 SLIPS = 400  # `python -m bench.advice` follows the suggestions for ten thousand
 
@@ -137,7 +137,7 @@ def test_days_in_another_notation_are_answered_with_ours(tmp_path: Path, days: s
 @pytest.mark.parametrize(("name", "right"), ZONES, ids=[row[0] for row in ZONES])
 def test_a_place_without_a_zone_of_its_own_is_answered_with_the_zone_of_its_clock(tmp_path: Path, name: str, right: str) -> None:
     assert suggested(tmp_path, f'timezone: "{name}"\n{SMALL}') == right
-    assert zone(right).key == right
+    assert find_zone(right).key == right
 
 
 @pytest.mark.parametrize("name", ["Mars/Base", "Tatooine", "Xyz", "Asi", "GMT+25", "UTC+13:45", "local"])

@@ -8,8 +8,8 @@ import pytest
 from config_file import ENVIRON, RIGHT, complaints
 from following import untrue
 
-from scheduler.config.build.load import load
-from scheduler.config.file.diagnostics import Complaint, ConfigError
+from scheduler.config.build.load import load_config
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 
 # fmt: off
 FAULTS = [
@@ -286,7 +286,7 @@ def test_a_name_that_is_wrong_is_missed_where_it_is_used(tmp_path: Path) -> None
 
 
 def test_a_fault_in_json_has_its_line_column_path_and_message(tmp_path: Path) -> None:
-    complaint = Complaint(3, 24, "limits.concurrency", "0 is out of bounds")
+    complaint = Diagnostic(3, 24, "limits.concurrency", "0 is out of bounds")
     assert complaint.as_json() == {"line": 3, "column": 24, "path": "limits.concurrency", "message": "0 is out of bounds"}
     assert str(ConfigError([complaint])) == "config.yaml:3:24: limits.concurrency: 0 is out of bounds"
 
@@ -316,7 +316,7 @@ def test_what_is_no_map_is_told_where_it_stands_and_nothing_more(tmp_path: Path,
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file or directory"):
-        load(tmp_path / "none.yaml", {})
+        load_config(tmp_path / "none.yaml", {})
 
 
 def test_every_prefix_of_a_file_loads_or_is_refused(tmp_path: Path) -> None:

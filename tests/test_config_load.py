@@ -16,9 +16,9 @@ from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Heartbeat
 from scheduler.config.build import skeleton
 from scheduler.config.build.config_data import check_owner
-from scheduler.config.build.load import load
-from scheduler.config.file.diagnostics import Complaints
-from scheduler.config.file.lenient_reading import peek_state
+from scheduler.config.build.load import load_config
+from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.lenient_reading import read_state_path
 from scheduler.system.files import WRITE, others_may
 
 BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"
@@ -344,13 +344,13 @@ def test_a_config_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.chmod(0o666)
     with pytest.raises(Exception, match=r"everybody may write this file"):
-        load(file, {})
+        load_config(file, {})
 
 
 def test_a_config_that_members_of_its_group_may_write_is_a_warning() -> None:
     no_such_group = 2**31 - 2
     found = os.stat_result((0o100664, 0, 0, 1, os.geteuid(), no_such_group, 0, 0, 0, 0))
-    complaints = Complaints("config.yaml")
+    complaints = Diagnostics("config.yaml")
     check_owner(found, Path("/srv/a place/config.yaml"), complaints)
     (warning,) = complaints.warnings
     assert "its group may write this file" in str(warning)
@@ -362,17 +362,17 @@ def test_a_config_made_with_umask_002_is_no_warning_where_the_group_is_the_users
     read(tmp_path, SMALL)
     file = tmp_path / "config.yaml"
     file.chmod(0o664)
-    assert bool(load(file, {}).warnings) == others_may(file.stat(), WRITE)
+    assert bool(load_config(file, {}).warnings) == others_may(file.stat(), WRITE)
 
 
 def test_a_folder_in_which_everybody_can_replace_the_config_is_refused(tmp_path: Path) -> None:
     read(tmp_path, SMALL)
     tmp_path.chmod(0o777)
     with pytest.raises(Exception, match=r"everybody may write .*, the folder of this file") as refused:
-        load(tmp_path / "config.yaml", {})
+        load_config(tmp_path / "config.yaml", {})
     assert str(refused.value).endswith(f"do: chmod o-w {shlex.quote(str(tmp_path))}")
     tmp_path.chmod(0o1777)  # as /tmp is: there nobody can replace another's file
-    load(tmp_path / "config.yaml", {})
+    load_config(tmp_path / "config.yaml", {})
 
 
 def test_so_is_the_folder_that_a_link_to_the_config_leads_to(tmp_path: Path) -> None:
@@ -381,20 +381,20 @@ def test_so_is_the_folder_that_a_link_to_the_config_leads_to(tmp_path: Path) -> 
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "config.yaml").symlink_to("open/config.yaml")
     with pytest.raises(Exception, match=r"everybody may write .*/open, the folder of this file"):
-        load(tmp_path / "config.yaml", {})
+        load_config(tmp_path / "config.yaml", {})
 
 
 def test_a_folder_that_members_of_its_group_may_write_is_a_warning_unless_the_group_is_the_users_own(tmp_path: Path) -> None:
     read(tmp_path, SMALL)
     tmp_path.chmod(0o770)
-    told = [str(warning) for warning in load(tmp_path / "config.yaml", {}).warnings]
+    told = [str(warning) for warning in load_config(tmp_path / "config.yaml", {}).warnings]
     assert any("its group may write" in warning for warning in told) is others_may(tmp_path.stat(), WRITE)
 
 
 def test_a_pipe_is_no_config_and_nothing_waits_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.yaml", 0o600)
     with pytest.raises(Exception, match="not a regular file"):
-        load(tmp_path / "config.yaml", {})
+        load_config(tmp_path / "config.yaml", {})
 
 
 @pytest.mark.parametrize(
@@ -409,16 +409,16 @@ def test_a_pipe_is_no_config_and_nothing_waits_for_it(tmp_path: Path) -> None:
 )
 def test_the_database_is_found_in_a_broken_config_too(tmp_path: Path, text: str, state: str) -> None:
     (tmp_path / "config.yaml").write_text(text, newline="")
-    assert peek_state(tmp_path / "config.yaml") == tmp_path / state
+    assert read_state_path(tmp_path / "config.yaml") == tmp_path / state
 
 
 def test_the_database_is_found_without_a_config(tmp_path: Path) -> None:
-    assert peek_state(tmp_path / "none.yaml") == tmp_path / "state/heartbeatd.db"
-    assert peek_state(tmp_path / "none.yaml", {"HEARTBEATD_SET__state": "x.db"}) == tmp_path / "x.db"
+    assert read_state_path(tmp_path / "none.yaml") == tmp_path / "state/heartbeatd.db"
+    assert read_state_path(tmp_path / "none.yaml", {"HEARTBEATD_SET__state": "x.db"}) == tmp_path / "x.db"
 
 
 def test_what_init_writes_is_right_and_without_a_warning(tmp_path: Path) -> None:
-    for path, text in skeleton.files("helper").items():
+    for path, text in skeleton.starter_files("helper").items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     loaded = read(tmp_path, (tmp_path / "config.yaml").read_text(), {})

@@ -8,26 +8,26 @@ from pathlib import Path
 import pytest
 from config_file import RIGHT, read
 
-from scheduler.config.build.effective_values import effective
-from scheduler.config.build.load import schema
-from scheduler.config.keys.reference import reference
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.build.load import config_schema
+from scheduler.config.keys.reference import render_reference
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 
 
 def test_the_reference_in_docs_is_the_one_that_is_generated() -> None:
-    assert PAGE.read_text() == reference(), "do: python -m scheduler.config.keys.reference > docs/reference.md"
+    assert PAGE.read_text() == render_reference(), "do: python -m scheduler.config.keys.reference > docs/reference.md"
 
 
 def test_every_key_has_words_of_its_own() -> None:
-    definitions = schema()["$defs"].values()
+    definitions = config_schema()["$defs"].values()
     texts = [form["description"] for model in definitions for form in model["properties"].values()]
     assert len(texts) > 60
     assert all(text.endswith(".") for text in texts)
 
 
 def test_the_schema_shows_defaults_as_they_are_written() -> None:
-    beat = json.loads(json.dumps(schema()))["$defs"]["Heartbeat"]
+    beat = json.loads(json.dumps(config_schema()))["$defs"]["Heartbeat"]
     assert beat["additionalProperties"] is False
     assert (beat["properties"]["timeout"]["default"], beat["properties"]["stagger"]["default"]) == ("5m", "10%")
     assert beat["properties"]["ok_match"]["enum"] == ["edges", "anywhere", "exact"]
@@ -35,13 +35,13 @@ def test_the_schema_shows_defaults_as_they_are_written() -> None:
 
 
 def test_the_schema_lets_keys_of_the_users_own_stand_at_the_top() -> None:
-    assert schema()["patternProperties"] == {"^x-": {}}
+    assert config_schema()["patternProperties"] == {"^x-": {}}
 
 
 def test_effective_values_say_where_they_come_from(tmp_path: Path) -> None:
     read(tmp_path, RIGHT)
     environ = {"HEARTBEATD_SET__agents__ops__model": "m"}
-    rows = {row.key: (row.value, row.origin) for row in effective(tmp_path / "config.yaml", environ, "ops")}
+    rows = {row.key: (row.value, row.origin) for row in list_effective_values(tmp_path / "config.yaml", environ, "ops")}
     assert rows["heartbeat.interval"] == ("30m", "config.yaml:14")
     assert rows["runner.argv"] == ("[cat]", "defaults.agent.runner.argv config.yaml:8")
     assert rows["model"] == ("m", "environment HEARTBEATD_SET__agents__ops__model")
@@ -58,5 +58,5 @@ def test_a_name_that_does_not_lead_to_one_entry_is_told(tmp_path: Path, name: st
     both = "  both: {heartbeat: {interval: 1h}}\ncron:\n  both: {every: 1h, command: x}\n"
     read(tmp_path, RIGHT.replace("cron:\n", both))
     with pytest.raises(LookupError, match=problem):
-        effective(tmp_path / "config.yaml", {}, name)
-    assert effective(tmp_path / "config.yaml", {}, "cron/both")[0].key == "enabled"
+        list_effective_values(tmp_path / "config.yaml", {}, name)
+    assert list_effective_values(tmp_path / "config.yaml", {}, "cron/both")[0].key == "enabled"

@@ -12,8 +12,8 @@ from config_file import complaints, read
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from scheduler.config.build import skeleton
-from scheduler.config.build.effective_values import effective
-from scheduler.config.build.load import load, schema
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.build.load import config_schema, load_config
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Price
@@ -352,7 +352,7 @@ def test_what_will_not_do_is_warned_of(tmp_path: Path, right: str, wrong: str, l
 def test_a_price_with_a_fault_is_not_missed_as_well(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, FLEET.replace("{input: 1, output: 5}", "{input: -1, output: 5}"), ENVIRON)
-    assert [complaint.path for complaint in refused.value.complaints] == ["prices.claude-haiku-5-5.input"]
+    assert [complaint.path for complaint in refused.value.errors] == ["prices.claude-haiku-5-5.input"]
     assert refused.value.warnings == ()
 
 
@@ -376,7 +376,7 @@ def test_the_limit_of_intervals_is_for_those_who_call_a_model_alone(tmp_path: Pa
 def test_no_secret_of_a_provider_or_a_gateway_shows(tmp_path: Path) -> None:
     text = fleet('runner: {kind: http, url: "http://a/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}', "decide: {model: q}")
     loaded = read(tmp_path, text, ENVIRON)
-    rows = effective(tmp_path / "config.yaml", ENVIRON, "ops")
+    rows = list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")
     assert KEY not in f"{loaded!r} {rows}"
     shown = {row.key: row.value for row in rows}
     assert (shown["runner.url"], shown["runner.headers"]) == ("***", "{Authorization: ***}")
@@ -384,7 +384,7 @@ def test_no_secret_of_a_provider_or_a_gateway_shows(tmp_path: Path) -> None:
 
 def test_reading_commands_need_no_key(tmp_path: Path) -> None:
     read(tmp_path, FLEET, ENVIRON)
-    runner = load(tmp_path / "config.yaml", {}, resolve=False).settings.heartbeats["ops"].runner
+    runner = load_config(tmp_path / "config.yaml", {}, resolve_secrets=False).settings.heartbeats["ops"].runner
     assert isinstance(runner, ModelRunner)
     assert reveal(runner.provider.api_key) == ""
 
@@ -425,18 +425,18 @@ def test_effective_values_show_how_and_whom_an_agent_asks(
     tmp_path: Path, runner: str, beat: str, expected: dict[str, str]
 ) -> None:
     ops(tmp_path, runner, beat)
-    rows = {row.key: row.value for row in effective(tmp_path / "config.yaml", ENVIRON, "ops")}
+    rows = {row.key: row.value for row in list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")}
     assert expected.items() <= rows.items()
 
 
 def test_the_schema_tells_runners_apart_by_their_kind() -> None:
-    runner = schema()["$defs"]["Agent"]["properties"]["runner"]
+    runner = config_schema()["$defs"]["Agent"]["properties"]["runner"]
     assert runner["discriminator"]["propertyName"] == "kind"
     assert sorted(runner["discriminator"]["mapping"]) == ["anthropic", "command", "http", "openai", "python"]
 
 
 def test_the_shipped_config_is_good_without_a_key_and_its_assistant_is_two_lines_away(tmp_path: Path) -> None:
-    shipped = load(SHIPPED, {})
+    shipped = load_config(SHIPPED, {})
     assert shipped.warnings == ()
     assert shipped.settings.heartbeats["assistant"].enabled is False
     assert (shipped.settings.heartbeats["assistant"].workspace / "HEARTBEAT.md").is_file()
@@ -447,7 +447,7 @@ def test_the_shipped_config_is_good_without_a_key_and_its_assistant_is_two_lines
 
 
 def test_what_init_writes_asks_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
-    text = skeleton.config().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
+    text = skeleton.config_text().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
     text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
     loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
     assert loaded.warnings == ()

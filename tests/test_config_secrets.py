@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from config_file import RIGHT, SMALL, TOKEN, complaints, read
 
-from scheduler.config.build.effective_values import effective
-from scheduler.config.build.load import load
-from scheduler.config.build.secrets import holds_secret, read_env_file
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.build.load import load_config
+from scheduler.config.build.secrets import is_secret_variable, read_env_file
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.secret import Secret
 
@@ -56,7 +56,10 @@ def test_what_a_reference_brings_in_is_not_read_again(tmp_path: Path) -> None:
 def test_no_secret_shows_in_settings_warnings_or_effective_values(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text(CANARY)
     loaded = read(tmp_path, WITH_SECRETS, {"CANARY": CANARY})
-    rows = [*effective(tmp_path / "config.yaml", {"CANARY": CANARY}, "ops"), *effective(tmp_path / "config.yaml", {}, "job")]
+    rows = [
+        *list_effective_values(tmp_path / "config.yaml", {"CANARY": CANARY}, "ops"),
+        *list_effective_values(tmp_path / "config.yaml", {}, "job"),
+    ]
     assert CANARY not in f"{loaded} {loaded!r} {rows}"
     assert ("env", "{KEY: ***}") in [row[:2] for row in rows]
 
@@ -110,7 +113,7 @@ def test_a_secret_of_a_disabled_job_is_a_warning(tmp_path: Path) -> None:
 def test_reading_commands_need_no_secret(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         read(tmp_path, RIGHT, {})
-    settings = load(tmp_path / "config.yaml", {}, resolve=False).settings
+    settings = load_config(tmp_path / "config.yaml", {}, resolve_secrets=False).settings
     assert reveal(settings.server.tokens[0].value) == ""
 
 
@@ -205,4 +208,4 @@ def test_a_secret_shows_itself_to_nobody(tmp_path: Path) -> None:
     ],
 )
 def test_which_values_of_env_are_secrets(name: str, text: str, secret: bool) -> None:
-    assert holds_secret(name, text) is secret
+    assert is_secret_variable(name, text) is secret

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Complaints
+from scheduler.config.file.diagnostics import Diagnostics
 
 
 def value(text: str) -> object:
-    said = Complaints("config.yaml")
-    found = marked_yaml.read(f"a: {text}\n", said)
-    said.raise_if_any()
+    said = Diagnostics("config.yaml")
+    found = marked_yaml.parse_yaml(f"a: {text}\n", said)
+    said.raise_errors()
     return found["a"]
 
 
@@ -37,11 +37,11 @@ def test_words_without_quotes_mean_what_yaml_1_2_says(text: str, expected: objec
 
 @pytest.mark.parametrize("text", ["22:00", "022", "1_000", "0x1F", "0o17", "12345678901234567890"])
 def test_numbers_that_readers_disagree_on_are_marked(text: str) -> None:
-    assert type(value(text)) is marked_yaml.Odd
+    assert type(value(text)) is marked_yaml.AmbiguousText
 
 
 def test_every_key_and_item_remembers_where_it_stands() -> None:
-    root = marked_yaml.read("a:\n  b: [x, y]\nc: z\n", Complaints("config.yaml"))
+    root = marked_yaml.parse_yaml("a:\n  b: [x, y]\nc: z\n", Diagnostics("config.yaml"))
     key, held = root["a"].marks["b"]
     assert ((key.line, key.column), (held.line, held.column)) == ((1, 2), (1, 5))
     assert [(mark.line, mark.column) for mark in root["a"]["b"].marks] == [(1, 6), (1, 9)]
@@ -107,7 +107,7 @@ def test_lines_end_as_editors_have_them_end(tmp_path: Path, end: str, wrong: byt
 def test_signs_that_end_a_line_in_old_yaml_alone_are_text(tmp_path: Path, sign: str) -> None:
     text = f"# a{sign}b\nx-a: one{sign}two\n{SMALL}"
     assert complaints(tmp_path, text.replace("30m", "soon"))[0].startswith("config.yaml:3:76: ")
-    assert marked_yaml.read(text, Complaints("config.yaml"))["x-a"] == f"one{sign}two"
+    assert marked_yaml.parse_yaml(text, Diagnostics("config.yaml"))["x-a"] == f"one{sign}two"
 
 
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def taken(text: str, *, user_column: bool = False) -> Crontab:
-    return read_crontab(text, BERLIN, time_zones.zone, user_column=user_column)
+    return read_crontab(text, BERLIN, time_zones.find_zone, user_column=user_column)
 
 
 def faults(text: str, *, user_column: bool = False) -> list[tuple[int, str]]:
@@ -267,9 +267,9 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 @given(st.text())
 def test_every_name_is_one_that_the_config_takes(command: str) -> None:
-    from scheduler.config.keys.value_parsers import name
+    from scheduler.config.keys.value_parsers import parse_name
 
-    assert name(name_from_command(command))
+    assert parse_name(name_from_command(command))
 
 
 def test_the_comment_over_a_job_that_is_put_out_of_action_does_not_go_with_the_one_below() -> None:

@@ -88,7 +88,9 @@ def any_jobs(draw: st.DrawFn) -> list[Job]:
 
 @given(any_jobs())
 def test_what_is_exported_and_taken_back_is_the_same(jobs: list[Job]) -> None:
-    found = crontab_reader.read_crontab(format_crontab([ExportedJob(job, {}) for job in jobs], HOST), BERLIN, time_zones.zone)
+    found = crontab_reader.read_crontab(
+        format_crontab([ExportedJob(job, {}) for job in jobs], HOST), BERLIN, time_zones.find_zone
+    )
     assert found.errors == ()
     assert [(line.schedule and line.schedule.key(), line.command, line.stdin) for line in found.lines] == [
         (job.schedule and job.schedule.key(), job.command, job.stdin) for job in jobs
@@ -97,7 +99,7 @@ def test_what_is_exported_and_taken_back_is_the_same(jobs: list[Job]) -> None:
 
 @given(st.lists(st.text(min_size=1), min_size=1))
 def test_a_list_is_quoted_for_the_shell_or_not_exported(argv: list[str]) -> None:
-    found = crontab_reader.read_crontab(text(replace(JOB, command=("run", *argv))), BERLIN, time_zones.zone)
+    found = crontab_reader.read_crontab(text(replace(JOB, command=("run", *argv))), BERLIN, time_zones.find_zone)
     assert found.errors == ()
     assert [shlex.split(line.command) for line in found.lines] in ([["run", *argv]], [])
 
@@ -225,13 +227,13 @@ def test_names_survive_the_way_out_and_back() -> None:
         ],
         HOST,
     )
-    found = crontab_reader.read_crontab(out + "\n0 3 * * * mine\n", BERLIN, time_zones.zone).lines
+    found = crontab_reader.read_crontab(out + "\n0 3 * * * mine\n", BERLIN, time_zones.find_zone).lines
     assert [line.name for line in found] == ["x", "date", "a" * 63, ""]
-    entries = crontab_jobs.entries(found, crontab_jobs.Account("me", "/home/me"), {"x", "a" * 63})
+    entries = crontab_jobs.build_new_jobs(found, crontab_jobs.CrontabAccount("me", "/home/me"), {"x", "a" * 63})
     assert [entry.name for entry in entries] == ["x-2", "date", "a" * 50 + "-2", "mine"]
     assert not any("heartbeatd" in said for entry in entries for said in entry.comment)
 
 
 def test_zones_that_are_one_and_the_same_need_no_cron_tz() -> None:
-    job = replace(JOB, schedule=parse_schedule("0 3 * * *", time_zones.zone("UTC")))
-    assert "CRON_TZ" not in format_crontab([ExportedJob(job, {})], TargetHost(time_zones.zone("Etc/Zulu"), "/home/me"))
+    job = replace(JOB, schedule=parse_schedule("0 3 * * *", time_zones.find_zone("UTC")))
+    assert "CRON_TZ" not in format_crontab([ExportedJob(job, {})], TargetHost(time_zones.find_zone("Etc/Zulu"), "/home/me"))

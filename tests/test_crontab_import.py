@@ -15,9 +15,9 @@ from config_file import RIGHT, SMALL, read, write
 from cron import crontab_reader
 from cron.job import Job
 from scheduler.cli.main import main
-from scheduler.config.file.diagnostics import Complaints
-from scheduler.config.file.job_insertion import Entry, NoRoom, insert
-from scheduler.config.file.marked_yaml import read as read_tree
+from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.job_insertion import NewJob, NoInsertionPoint, insert_jobs
+from scheduler.config.file.marked_yaml import parse_yaml as read_tree
 from scheduler.config.keys import time_zones
 from scheduler.system import files
 
@@ -119,9 +119,9 @@ def test_a_system_s_table_goes_in_and_comes_out_the_same(tmp_path: Path, capsys:
     assert main(["check", "-c", str(into)]) == 0
     assert "1 agent, 10 jobs" in capsys.readouterr().out
     assert main(["cron", "export", "-c", str(into), *IN_BERLIN]) == 0
-    berlin = time_zones.zone("Europe/Berlin")
-    theirs = crontab_reader.read_crontab(SYSTEM, berlin, time_zones.zone, user_column=True)
-    ours = crontab_reader.read_crontab(capsys.readouterr().out, berlin, time_zones.zone)
+    berlin = time_zones.find_zone("Europe/Berlin")
+    theirs = crontab_reader.read_crontab(SYSTEM, berlin, time_zones.find_zone, user_column=True)
+    ours = crontab_reader.read_crontab(capsys.readouterr().out, berlin, time_zones.find_zone)
     assert [line.identity for line in ours.lines] == [line.identity for line in theirs.lines]
 
 
@@ -295,7 +295,7 @@ def test_a_file_that_was_changed_meanwhile_is_not_written(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-ONE = [Entry("new", {"schedule": "0 3 * * *", "command": "x"})]
+ONE = [NewJob("new", {"schedule": "0 3 * * *", "command": "x"})]
 NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
 
 
@@ -323,7 +323,7 @@ NEW = '  new:\n    schedule: "0 3 * * *"\n    command: x\n'
     ],
 )  # fmt: skip
 def test_new_jobs_stand_behind_the_others(before: str, after: str) -> None:
-    assert insert(before, ONE).text == after
+    assert insert_jobs(before, ONE).text == after
 
 
 @pytest.mark.parametrize(
@@ -339,8 +339,8 @@ def test_new_jobs_stand_behind_the_others(before: str, after: str) -> None:
     ],
 )
 def test_where_lines_would_not_read_as_jobs_none_are_put_in(text: str) -> None:
-    with pytest.raises(NoRoom, match="write `cron:` on a line of its own"):
-        insert(text, ONE)
+    with pytest.raises(NoInsertionPoint, match="write `cron:` on a line of its own"):
+        insert_jobs(text, ONE)
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def test_where_lines_would_not_read_as_jobs_none_are_put_in(text: str) -> None:
     ["x", "yes", "null", "~", "1e3", "0x1f", "a: b", "a #b", "'", '"', "\\", "é", "\u2028", "\x7f", "a\nb\n", "{", "a:", " a", "-x", "@x", "1:30"],
 )  # fmt: skip
 def test_every_text_is_written_so_that_it_reads_the_same(value: str) -> None:
-    made = insert("", [Entry(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})]).text
-    found = read_tree(made, Complaints(""))["cron"]
+    made = insert_jobs("", [NewJob(f"n{value}", {"command": value, "stdin": value, "env": {"A": value}})]).text
+    found = read_tree(made, Diagnostics(""))["cron"]
     assert found == {f"n{value}": {"command": value, "stdin": value, "env": {"A": value}}}
 
 

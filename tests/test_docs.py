@@ -9,7 +9,7 @@ import pytest
 from config_file import read
 
 import heartbeat
-from scheduler.config.build.load import schema
+from scheduler.config.build.load import config_schema
 from scheduler.config.file.diagnostics import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -46,8 +46,8 @@ def test_a_system_s_config_is_accepted_as_it_is_shown(tmp_path: Path, system: st
 
 
 def keys() -> set[str]:
-    models = schema()["$defs"].values()
-    return {key for model in models for key in model["properties"]} | set(schema()["properties"])
+    models = config_schema()["$defs"].values()
+    return {key for model in models for key in model["properties"]} | set(config_schema()["properties"])
 
 
 @pytest.mark.parametrize("system", SECTIONS)

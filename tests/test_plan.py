@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.work.plan import diff
 
 BASE = """
@@ -29,7 +29,7 @@ def told(tmp_path: Path, old: str, new: str) -> list[str]:
     settings = []
     for text in (old, new):
         path.write_text(text)
-        settings.append(load(path, {}).settings)
+        settings.append(load_config(path, {}).settings)
     return diff(*settings).lines()
 
 
@@ -67,5 +67,5 @@ def test_a_dead_mans_switch_may_be_changed_and_taken_away(tmp_path: Path, now: s
 def test_what_does_not_change_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(BASE)
-    settings = load(path, {}).settings
+    settings = load_config(path, {}).settings
     assert diff(settings, settings).unchanged == 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from world import World
 
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Refused, Request
@@ -39,7 +39,7 @@ class Saving:
     def __init__(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         self.world, self._caplog = world, caplog
         self._reloader = Reloader(
-            lambda: load(world.config, world.environ), lambda: world.engine.plan, Inbox(world), lambda: world.clock.now
+            lambda: load_config(world.config, world.environ), lambda: world.engine.plan, Inbox(world), lambda: world.clock.now
         )  # type: ignore[arg-type]
 
     def __call__(self, yaml: str, *, watched: bool = False) -> int:

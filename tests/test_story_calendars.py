@@ -240,7 +240,7 @@ def test_an_entry_that_never_runs_again_is_refused_by_a_reload_and_warned_of_at_
     world = play(job(every="1h"), start="2026-03-07 12:00")  # the launch is over
     with pytest.raises(ConfigError, match="leave it no time") as caught:
         world.reload(text)
-    assert [(fault.path, fault.message) for fault in caught.value.complaints] == [(key, NEVER)]
+    assert [(fault.path, fault.message) for fault in caught.value.errors] == [(key, NEVER)]
     world.off(minutes=1)
 
 

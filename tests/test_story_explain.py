@@ -19,7 +19,7 @@ from test_story_slots import agent, job
 from world import QUIET, Takes, World, at
 
 from scheduler.cli.main import main
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.engine.requests import Hold
 from scheduler.insight import explanation
 from scheduler.model import local_days
@@ -34,7 +34,7 @@ DAY = "2026-03-02"
 
 def asked(world: World, name: str = "ops", *, running: bool = True) -> explanation.Asked:
     """What a world's daemon can be asked about one of its entries."""
-    made = plan.make(load(world.config, world.environ).settings)
+    made = plan.make(load_config(world.config, world.environ).settings)
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
     key = next((key for key in keys if key in made.entries), keys[0])
     found = explanation.about(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)

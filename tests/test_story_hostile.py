@@ -15,7 +15,7 @@ from servers.completions import completion, tool
 from servers.scripted import Act, Request, Server, hang_up, reply
 from world import Asked, Takes, World
 
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.insight.daily_maximum import worst
 
 DAYS = 100
@@ -127,7 +127,7 @@ class Days:
 def test_no_day_costs_more_than_the_worst_day_was_said_to(tmp_path: Path) -> None:
     with Provider([]) as server:
         days = Days(tmp_path, server)
-        told = worst(load(days.world.config, {}).settings, days.world.clock.now)
+        told = worst(load_config(days.world.config, {}).settings, days.world.clock.now)
         days.play()
         days.world.store.close()
     ceilings = {"": told.usd} | {ceiling.name: ceiling.usd for ceiling in told.entries}

@@ -15,7 +15,7 @@ from servers.telegram import Telegram, refusal
 from world import World, by_hand
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.build.load import load
+from scheduler.config.build.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
@@ -272,7 +272,7 @@ def test_no_secret_of_an_open_channel_shows(play: Play, phone: Telegram, tmp_pat
     world = play(chat(phone), environ={"TOKEN": TOKEN}, sends=by_hand, scripts={"ops": lambda asked: "Disk full"})
     spoke(world, "7")
     world.run(hours=1)
-    shown = f"{load(world.config, world.environ).settings!r} {world.events} {world.rows()}"
+    shown = f"{load_config(world.config, world.environ).settings!r} {world.events} {world.rows()}"
     state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
     assert len(phone.requests) > 1
     assert "canary" not in shown

@@ -18,7 +18,7 @@ from test_story_slots import agent, job
 from world import World, at, by_hand
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.build.effective_values import effective
+from scheduler.config.build.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.outbox_requests import SendAgain
 from scheduler.engine.pending_runs import Report
@@ -492,7 +492,9 @@ def read_both(folder: Path, text: str) -> tuple[Any, Any]:
 
 def test_check_says_what_holds(tmp_path: Path) -> None:
     read(tmp_path, BASE + OPS % "deliver: hook" + JOB % "on_failure: {after: 2}")
-    rows = {row.key: row.value for name in ("ops", "nightly") for row in effective(tmp_path / "config.yaml", {}, name)}
+    rows = {
+        row.key: row.value for name in ("ops", "nightly") for row in list_effective_values(tmp_path / "config.yaml", {}, name)
+    }
     assert {key: value for key, value in rows.items() if "on_failure." in key} == {
         "heartbeat.on_failure.after": "2",
         "heartbeat.on_failure.remind": "6h",

@@ -11,8 +11,8 @@ from test_story_explain import asked
 from world import Takes, World, at
 
 from scheduler.cli.main import main
-from scheduler.config.build.load import load
-from scheduler.config.build.time_checks import Today
+from scheduler.config.build.load import load_config
+from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import explanation, forecast, status_data
 from scheduler.model.outcome import Kind
@@ -183,18 +183,18 @@ def test_a_stagger_delays_the_start_and_keeps_the_name_of_the_slot(play: Play) -
 def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_may_have(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
-    today = Today(at("2026-03-03 00:00"), one_time_jobs.knows)
+    today = TimeCheck(at("2026-03-03 00:00"), one_time_jobs.knows)
     with pytest.raises(ConfigError):
-        load(config, {}, today=today)
+        load_config(config, {}, time_check=today)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "heartbeatd.db").write_bytes(b"no database" * 1000)
-    assert load(config, {}, today=today).warnings == ()
+    assert load_config(config, {}, time_check=today).warnings == ()
 
 
 def test_a_start_warns_of_a_moment_that_has_passed_unseen(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
-    (warning,) = load(config, {}, today=Today(at("2026-03-03 00:00"), one_time_jobs.knows, strict=False)).warnings
+    (warning,) = load_config(config, {}, time_check=TimeCheck(at("2026-03-03 00:00"), one_time_jobs.knows, strict=False)).warnings
     assert (warning.path, warning.message) == ("cron.party.at", PASSED)
 
 

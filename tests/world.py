@@ -14,8 +14,8 @@ from waited import with_http
 
 from heartbeat.runners import Resources
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.build.load import load
-from scheduler.config.build.time_checks import Today
+from scheduler.config.build.load import load_config
+from scheduler.config.build.time_checks import TimeCheck
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Request
@@ -242,8 +242,8 @@ class World:
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """What the config says by now; ConfigError for one that is wrong, with `strict` also for one that is past."""
-        today = Today(self.clock.now, one_time_jobs.knows, strict)
-        return plan.make(load(self.config, self.environ, today=today).settings)
+        today = TimeCheck(self.clock.now, one_time_jobs.knows, strict)
+        return plan.make(load_config(self.config, self.environ, time_check=today).settings)
 
     def rows(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The history, the oldest first."""

@@ -11,8 +11,8 @@ import click
 from scheduler.cli import output
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import KINDS, WORDS
-from scheduler.config.file.message_parts import shown, suggest
-from scheduler.config.keys.value_parsers import some_duration
+from scheduler.config.file.message_parts import did_you_mean, quote_value
+from scheduler.config.keys.value_parsers import parse_positive_duration
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Failure, Kind, Reason, Skip
 from scheduler.store.database import row_number
@@ -31,7 +31,7 @@ class Span(click.ParamType[timedelta]):
         if isinstance(value, timedelta):
             return value
         try:
-            return some_duration(value)
+            return parse_positive_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -67,7 +67,7 @@ class Why(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value not in REASONS:
-            self.fail(f"no such reason as {shown(value)}{suggest(value, REASONS)}", param, ctx)
+            self.fail(f"no such reason as {quote_value(value)}{did_you_mean(value, REASONS)}", param, ctx)
         return str(value)
 
 
@@ -81,7 +81,7 @@ def moment(text: str, zone: tzinfo | None = None) -> datetime:
     printed in) or with an offset or Z; `2h` is two hours ago, `today` and
     `yesterday` are when that day began. Raises ValueError with one line."""
     try:
-        return output.utc_now() - some_duration(text)
+        return output.utc_now() - parse_positive_duration(text)
     except ValueError:
         pass
     zone = zone or output.zone()
@@ -112,7 +112,7 @@ def choose(text: str, known: Callable[[Key], bool], every: Callable[[], Iterable
 
 def instead(name: str, known: Collection[str]) -> str:
     """What to write in place of a name that nothing bears."""
-    return suggest(name, known) or "; `heartbeatd status` lists them"
+    return did_you_mean(name, known) or "; `heartbeatd status` lists them"
 
 
 def only(kind: Kind, text: str, instead: str) -> str:

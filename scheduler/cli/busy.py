@@ -44,9 +44,9 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
     found = entries.find(db, Kind.HEARTBEAT, name) if db else None
     if found is not None and found.state != "removed":
         return
-    from scheduler.config.build.load import load
+    from scheduler.config.build.load import load_config
 
-    declared = load(path, os.environ).settings.heartbeats
+    declared = load_config(path, os.environ).settings.heartbeats
     if name not in declared:
         raise Mistake(f"no agent {name!r}{arguments.instead(name, declared)}")
 

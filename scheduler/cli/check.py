@@ -12,11 +12,11 @@ from scheduler.cli import options
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import table, utc_now
 from scheduler.config.build import load
-from scheduler.config.build.effective_values import effective
-from scheduler.config.build.load import Loaded
-from scheduler.config.build.time_checks import Today
+from scheduler.config.build.effective_values import list_effective_values
+from scheduler.config.build.load import LoadedConfig
+from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.model.settings import Settings
 from scheduler.store import one_time_jobs
 
@@ -33,9 +33,9 @@ def check(name: str | None, strict: bool, path: Path, form: str) -> int:
     and that are not there are warnings.
     """
     try:
-        loaded = load.load(path, os.environ, today=Today(utc_now(), one_time_jobs.knows), look=True)
+        loaded = load.load_config(path, os.environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows), check_files=True)
     except ConfigError as error:
-        return _refuse(ConfigError((*error.complaints, *error.warnings), ()) if strict else error, form)
+        return _refuse(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:
         return _refuse(ConfigError(loaded.warnings, ()), form)
     return _praise(path, loaded, form) if name is None else _show_effective(path, name, form)
@@ -43,7 +43,7 @@ def check(name: str | None, strict: bool, path: Path, form: str) -> int:
 
 def _show_effective(path: Path, name: str, form: str) -> int:
     try:
-        rows = effective(path, os.environ, name)
+        rows = list_effective_values(path, os.environ, name)
     except LookupError as error:
         raise Mistake(str(error)) from error
     if form == "json":
@@ -53,7 +53,7 @@ def _show_effective(path: Path, name: str, form: str) -> int:
     return 0
 
 
-def _praise(path: Path, loaded: Loaded, form: str) -> int:
+def _praise(path: Path, loaded: LoadedConfig, form: str) -> int:
     if form == "json":
         found = {"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
@@ -68,18 +68,18 @@ def _praise(path: Path, loaded: Loaded, form: str) -> int:
 
 def _refuse(error: ConfigError, form: str) -> int:
     if form == "json":
-        errors, warnings = ([each.as_json() for each in notes] for notes in (error.complaints, error.warnings))
+        errors, warnings = ([each.as_json() for each in notes] for notes in (error.errors, error.warnings))
         click.echo(json.dumps({"ok": False, "errors": errors, "warnings": warnings}))
         return 2
     for warning in error.warnings:
         click.echo(f"warning: {warning}", err=True)
-    for complaint in error.complaints:
+    for complaint in error.errors:
         click.echo(str(complaint), err=True)
     return 2
 
 
 def _counted(settings: Settings) -> str:
-    return f"{counted(len(settings.heartbeats), 'agent')}, {counted(len(settings.jobs), 'job')}"
+    return f"{format_count(len(settings.heartbeats), 'agent')}, {format_count(len(settings.jobs), 'job')}"
 
 
 @click.command()
@@ -88,4 +88,4 @@ def schema() -> None:
 
     An editor's YAML language server completes and checks the file with it.
     """
-    click.echo(json.dumps(load.schema(), indent=2))
+    click.echo(json.dumps(load.config_schema(), indent=2))

@@ -21,13 +21,13 @@ from scheduler.cli import options, output
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import plain
 from scheduler.config.build import config_data, crontab_jobs, load
-from scheduler.config.build.crontab_jobs import Account
-from scheduler.config.build.secrets import refers
+from scheduler.config.build.crontab_jobs import CrontabAccount
+from scheduler.config.build.secrets import has_reference
 from scheduler.config.file import inheritance, job_insertion
-from scheduler.config.file.diagnostics import Complaints, ConfigError
-from scheduler.config.file.job_insertion import Entry, Made
-from scheduler.config.file.marked_yaml import Map
-from scheduler.config.file.message_parts import counted, written
+from scheduler.config.file.diagnostics import ConfigError, Diagnostics
+from scheduler.config.file.job_insertion import EditedText, NewJob
+from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.config.keys import time_zones
 from scheduler.model import schedule
 from scheduler.system import files
@@ -44,7 +44,7 @@ SHOWN = 5  # numbers of lines that are named before the rest is counted
 )
 @click.option("--timezone", metavar="ZONE", help="The IANA zone in which cron reads the file.  [default: this host's]")
 @click.option("--into", type=click.Path(path_type=Path), help="The config to put the jobs into; else they are printed.")
-@load.collecting_later()
+@load.pause_garbage_collection()
 def import_(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
     """Take over the crontab FILE, or - for standard input.
 
@@ -52,7 +52,7 @@ def import_(file: str, user_column: bool, user: str | None, timezone: str | None
     others are taken; exit code 1 if there were any.
     """
     account = _account(user)
-    found = crontab_reader.read_crontab(_text(file), _zone(timezone), time_zones.zone, user_column=user_column)
+    found = crontab_reader.read_crontab(_text(file), _zone(timezone), time_zones.find_zone, user_column=user_column)
     mine, foreign = _of(account, found)
     _tell(file, found, foreign, _remarks(found, account))
     if not mine:
@@ -73,7 +73,7 @@ def export_(user: str | None, timezone: str | None, path: Path) -> None:
 
     What a crontab cannot say is a comment in it.
     """
-    jobs = load.load(path, os.environ, resolve=False).settings.jobs
+    jobs = load.load_config(path, os.environ, resolve_secrets=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
     host = crontab_writer.TargetHost(_zone(timezone), _account(user).home, wake)
     click.echo(
@@ -82,17 +82,17 @@ def export_(user: str | None, timezone: str | None, path: Path) -> None:
     click.echo(crontab_writer.format_crontab(_said(path, jobs.values()), host), nl=False)
 
 
-def _account(name: str | None) -> Account:
+def _account(name: str | None) -> CrontabAccount:
     try:
         found = pwd.getpwnam(name) if name is not None else pwd.getpwuid(os.geteuid())
     except KeyError:
         raise Mistake(f"{name or os.geteuid()} is no user of this host; say whose commands they are with --user") from None
-    return Account(found.pw_name, found.pw_dir)
+    return CrontabAccount(found.pw_name, found.pw_dir)
 
 
 def _zone(name: str | None) -> ZoneInfo:
     try:
-        return time_zones.zone(name or output.host_zone_name())
+        return time_zones.find_zone(name or output.host_zone_name())
     except ValueError as error:
         advice = "" if name else "; say with --timezone in which zone cron reads the file"
         raise Mistake(f"{error}{advice}") from error
@@ -112,7 +112,7 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _of(account: Account, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
+def _of(account: CrontabAccount, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
     """The lines of this user, and a note for each of another: those commands must not run as somebody else."""
     mine = [line for line in found.lines if line.user in (None, account.name)]
     advice = "import it with --user into the config of a daemon of theirs"
@@ -123,7 +123,7 @@ def _of(account: Account, found: Crontab) -> tuple[list[CrontabLine], list[LineN
     ]
 
 
-def _remarks(found: Crontab, account: Account) -> list[LineNote]:
+def _remarks(found: Crontab, account: CrontabAccount) -> list[LineNote]:
     """What there is to say about the file as a whole."""
     remarks = []
     users = {entry.pw_name for entry in pwd.getpwall()}
@@ -161,26 +161,26 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"line{'' if len(numbers) == 1 else 's'} {shown}{more}: "
 
 
-def _print(lines: Sequence[CrontabLine], account: Account) -> None:
-    made = crontab_jobs.entries(lines, account, ())
-    text = job_insertion.section(made)
-    jobs = load.load(Path("config.yaml"), {}, resolve=False, content=text.encode()).settings.jobs
+def _print(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
+    made = crontab_jobs.build_new_jobs(lines, account, ())
+    text = job_insertion.render_cron_section(made)
+    jobs = load.load_config(Path("config.yaml"), {}, resolve_secrets=False, content=text.encode()).settings.jobs
     click.echo(text, nl=False)
     click.echo(_proof(lines, made, jobs), err=True)
 
 
-def _put(lines: Sequence[CrontabLine], account: Account, path: Path, next_step: str) -> None:
+def _put(lines: Sequence[CrontabLine], account: CrontabAccount, path: Path, next_step: str) -> None:
     before = _before(path)
-    new = crontab_jobs.missing(lines, map(crontab_reader.job_identity, _jobs(path, before).values()))
+    new = crontab_jobs.find_missing_lines(lines, map(crontab_reader.job_identity, _jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
-        click.echo(f"nothing to add: {path} has {counted(there, 'job')} of this file already")
+        click.echo(f"nothing to add: {path} has {format_count(there, 'job')} of this file already")
         return
     root = _root(path, before)
-    entries = crontab_jobs.entries(new, account, _part(root, "cron"))
+    entries = crontab_jobs.build_new_jobs(new, account, _part(root, "cron"))
     made = _with(path, before, entries)
     after = made.text.encode()
-    loaded = load.load(path, os.environ, resolve=False, content=after, root=made.root)
+    loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after, root=made.root)
     proof = _proof(new, entries, loaded.settings.jobs)
     try:
         files.swap(path, before, after)
@@ -190,7 +190,7 @@ def _put(lines: Sequence[CrontabLine], account: Account, path: Path, next_step: 
         click.echo(f"warning: {warning}", err=True)
     if inherits := _part(root, "defaults", "cron"):
         click.echo(f"hint: what defaults.cron says holds for them too: {', '.join(inherits)}", err=True)
-    click.echo(f"{path}: {counted(len(new), 'job')} added" + (f", {there:,} there already" if there else ""))
+    click.echo(f"{path}: {format_count(len(new), 'job')} added" + (f", {there:,} there already" if there else ""))
     click.echo(proof)
     click.echo(f"next: {next_step}")
 
@@ -214,34 +214,36 @@ def _before(path: Path) -> bytes:
 def _jobs(path: Path, content: bytes) -> Mapping[str, Job]:
     """The jobs of the config as it is; none where it has faults, which the check of the new one tells."""
     try:
-        return load.load(path, os.environ, resolve=False, content=content).settings.jobs
+        return load.load_config(path, os.environ, resolve_secrets=False, content=content).settings.jobs
     except ConfigError:
         return {}
 
 
 def _root(path: Path, content: bytes) -> object:
     """The config as data. Raises ConfigError for one that cannot be read, or that everybody may write."""
-    complaints = Complaints(str(path))
-    config_data.check_owner(path.stat(), path, complaints)
-    complaints.raise_if_any()
-    return config_data.parse(content, complaints)
+    diagnostics = Diagnostics(str(path))
+    config_data.check_owner(path.stat(), path, diagnostics)
+    diagnostics.raise_errors()
+    return config_data.parse_content(content, diagnostics)
 
 
-def _part(root: object, *steps: str) -> Map:
+def _part(root: object, *steps: str) -> MarkedMap:
     for step in steps:
-        root = root.get(step) if isinstance(root, Map) else None
-    return root if isinstance(root, Map) else Map()
+        root = root.get(step) if isinstance(root, MarkedMap) else None
+    return root if isinstance(root, MarkedMap) else MarkedMap()
 
 
-def _with(path: Path, before: bytes, entries: Sequence[Entry]) -> Made:
+def _with(path: Path, before: bytes, entries: Sequence[NewJob]) -> EditedText:
     try:
-        return job_insertion.insert(before.decode(), entries)
-    except job_insertion.NoRoom as error:
-        load.load(path, os.environ, resolve=False, content=before)  # what is wrong with it already is to be told first
+        return job_insertion.insert_jobs(before.decode(), entries)
+    except job_insertion.NoInsertionPoint as error:
+        load.load_config(
+            path, os.environ, resolve_secrets=False, content=before
+        )  # what is wrong with it already is to be told first
         raise Mistake(f"{path} {error}") from error
 
 
-def _proof(lines: Sequence[CrontabLine], entries: Sequence[Entry], jobs: Mapping[str, Job]) -> str:
+def _proof(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: Mapping[str, Job]) -> str:
     """That the jobs, as the daemon reads them, are the lines, and how a week of them is beside the crontab's. Raises Mistake."""
     now = output.utc_now()
     theirs, ours = _Week(now), _Week(now)
@@ -257,15 +259,15 @@ def _proof(lines: Sequence[CrontabLine], entries: Sequence[Entry], jobs: Mapping
         due += found.count if found else 0
         runs += ours.runs(job)
         later = max(later, timedelta() if line.max_delay else job.stagger)
-    return f"{counted(len(lines), 'job')}; the next 7 days: {_beside(due, runs, later)}"
+    return f"{format_count(len(lines), 'job')}; the next 7 days: {_beside(due, runs, later)}"
 
 
 def _beside(due: int, runs: int, later: timedelta) -> str:
     """How many of the crontab's runs there will be, and how much later; fewer and later only for what the jobs inherit."""
     if runs == due and not later:
-        return f"{counted(runs, 'run')}, at the same instants as the crontab's"
-    put_off = f", up to {written(later)} later" if later else ""
-    return f"{runs:,} of the crontab's {counted(due, 'run')}{put_off}, for what defaults.cron says"
+        return f"{format_count(runs, 'run')}, at the same instants as the crontab's"
+    put_off = f", up to {format_duration(later)} later" if later else ""
+    return f"{runs:,} of the crontab's {format_count(due, 'run')}{put_off}, for what defaults.cron says"
 
 
 class _Week:
@@ -295,10 +297,10 @@ class _Week:
 
 
 def _said(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.ExportedJob]:
-    written = config_data.read(path, os.environ, Complaints(str(path)))
+    written = config_data.read_config_data(path, os.environ, Diagnostics(str(path)))
     found = []
     for job in jobs:
-        env = inheritance.merge_job(written.job, written.root["cron"][job.name] or Map()).get("env") or {}
-        open_ = {name: value for name, value in env.items() if not refers(value)}
+        env = inheritance.merge_job(written.job, written.root["cron"][job.name] or MarkedMap()).get("env") or {}
+        open_ = {name: value for name, value in env.items() if not has_reference(value)}
         found.append(crontab_writer.ExportedJob(job, open_, tuple(name for name in env if name not in open_)))
     return found

@@ -72,7 +72,7 @@ def _schedule(expression: str, timezone: str) -> CronSchedule:
     if is_reboot(expression):
         raise Mistake("@reboot has no times: it fires once when the daemon starts")
     try:
-        return parse_schedule(expression, time_zones.zone(timezone))
+        return parse_schedule(expression, time_zones.find_zone(timezone))
     except (ScheduleError, ValueError) as error:
         raise Mistake(str(error)) from error
 

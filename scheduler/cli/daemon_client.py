@@ -21,7 +21,7 @@ from scheduler.cli import daemon_state
 from scheduler.cli.daemon_state import Place, Up, reading
 from scheduler.cli.output import utc_now
 from scheduler.config.build import load
-from scheduler.config.file.message_parts import written
+from scheduler.config.file.message_parts import format_duration
 from scheduler.engine import plan_sync
 from scheduler.engine.inbox import Asked, Refused, Request
 from scheduler.engine.outbox_requests import Drop, SendAgain
@@ -142,7 +142,7 @@ class Online:
         return int(self._post(f"/api/v1/cron/{name}/run", {})["wake"])
 
     def pause(self, key: Key | None, span: timedelta | None) -> None:
-        self._post(_path(key, "pause"), {"for": written(span)} if span else {})
+        self._post(_path(key, "pause"), {"for": format_duration(span)} if span else {})
 
     def resume(self, key: Key | None) -> list[str]:
         return list(self._post(_path(key, "resume"), {})["resumed"])
@@ -223,7 +223,7 @@ class Offline:
     """Applies requests to the database of a config that is valid. Raises ConfigError, Taken, Unusable, StoreError, Refused."""
 
     def __init__(self, path: Path) -> None:
-        self._plan = plan.make(load.load(path, os.environ, resolve=False).settings)  # nothing is sent from here
+        self._plan = plan.make(load.load_config(path, os.environ, resolve_secrets=False).settings)  # nothing is sent from here
 
     def knows(self, key: Key) -> bool:
         return key in self._plan.entries

@@ -51,9 +51,9 @@ class Up:
 
 def place(path: Path, state: Path | None = None) -> Place:
     """The place that `--state` or the config at `path` names, however broken that config is."""
-    from scheduler.config.file.lenient_reading import peek_state, real_path
+    from scheduler.config.file.lenient_reading import read_state_path, real_path
 
-    return Place(peek_state(path, os.environ) if state is None else real_path(state))
+    return Place(read_state_path(path, os.environ) if state is None else real_path(state))
 
 
 def looked_at(path: Path, state: Path | None = None) -> Place:
@@ -119,7 +119,7 @@ def declared(path: Path, state: Path | None, where: Place) -> Plan | None:
     from scheduler.work import plan
 
     try:
-        return plan.make(load.load(path, os.environ, resolve=False).settings)
+        return plan.make(load.load_config(path, os.environ, resolve_secrets=False).settings)
     except ConfigError:
         if not where.database.exists():
             raise

@@ -27,9 +27,9 @@ from scheduler.cli import daemon_state, options
 from scheduler.cli.daemon_state import Place
 from scheduler.cli.output import local, utc_now, wrapped, zone_name
 from scheduler.config.build import load
-from scheduler.config.build.time_checks import Today
+from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import time_zones
 from scheduler.net import proxies
 from scheduler.store import boots, database, disk_reserve, one_time_jobs, outbox
@@ -105,9 +105,9 @@ def sqlite(found: tuple[int, ...]) -> Finding:
 def _config(path: Path) -> Iterator[Finding]:
     """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
     try:
-        loaded = load.load(path, os.environ, today=Today(utc_now(), one_time_jobs.knows), look=True)
+        loaded = load.load_config(path, os.environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows), check_files=True)
     except ConfigError as error:
-        first, more = str(error.complaints[0]), len(error.complaints) - 1
+        first, more = str(error.errors[0]), len(error.errors) - 1
         yield Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))
         return
     for warning in loaded.warnings:
@@ -135,7 +135,7 @@ async def _run(argv: list[str]) -> Ended:
 def twice(table: str, jobs: Iterable[Job]) -> list[str]:
     """The names of the enabled jobs whose command a crontab runs too, whenever it does."""
     there = {
-        (line.command, line.stdin) for line in crontab_reader.read_crontab(table, time_zones.UTC_ZONE, time_zones.zone).lines
+        (line.command, line.stdin) for line in crontab_reader.read_crontab(table, time_zones.UTC_ZONE, time_zones.find_zone).lines
     }
     return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]
 
@@ -198,7 +198,9 @@ def _disk(where: Place) -> Finding:
 def _letters(db: sqlite3.Connection) -> Iterator[Finding]:
     for channel in outbox.unfinished(db):
         if channel["dead"]:
-            text = f"given up for {channel['channel']}: {counted(channel['dead'], 'message')}; `heartbeatd outbox` lists them"
+            text = (
+                f"given up for {channel['channel']}: {format_count(channel['dead'], 'message')}; `heartbeatd outbox` lists them"
+            )
             yield Finding("warn", "outbox", text)
 
 

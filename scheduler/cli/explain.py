@@ -16,7 +16,7 @@ from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.daemon_state import declared
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import between, called, fact, rough, table, utc_now, wrapped
-from scheduler.config.file.message_parts import counted, written
+from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.insight import explanation as answers
 from scheduler.insight.explanation import Asked
 from scheduler.insight.reason_texts import Cause
@@ -91,7 +91,7 @@ def _of_present(told: Told) -> Iterator[str]:
     yield from fact("wakes", _wakes(told))
     for remark in told["checklist_remarks"]:
         yield from fact("checklist", remark)
-    yield from fact("told", f"{counted(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
+    yield from fact("told", f"{format_count(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
     yield from fact("daemon", _life(told))
     yield from fact("next", _next(told))
     yield from fact("now", _now(told))
@@ -115,7 +115,7 @@ def _of_day(told: Told) -> Iterator[str]:
     hours = datetime.fromisoformat(told["until"]) - datetime.fromisoformat(told["from"])
     length = f"{hours / timedelta(hours=1):g} hours, " if hours != timedelta(days=1) else ""
     yield from wrapped(_title(told), 2)
-    yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{counted(told['slots'], 'slot')}"
+    yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{format_count(told['slots'], 'slot')}"
     if told["stretches"]:
         clock = _clock_of(told)
         yield table(("FROM", "TO", "SLOTS", "WHY"), [_stretch(stretch, clock) for stretch in told["stretches"]])
@@ -158,7 +158,7 @@ def _pace(pace: Told) -> str:
     if "at" in pace:
         return f"once, at {pace['at']}"
     period = pace.get("interval") or pace.get("every")
-    return f"every {written(timedelta(seconds=period))}" if period else "without slots of its own"
+    return f"every {format_duration(timedelta(seconds=period))}" if period else "without slots of its own"
 
 
 def _slot(told: Told, slot: Told | None) -> str:
@@ -182,7 +182,7 @@ def _run(told: Told, run: Told | None) -> str:
 def _counts(counts: list[Told], what: str, sort: str = "") -> str:
     if not counts:
         return ""
-    total = counted(sum(each["count"] for each in counts), what)
+    total = format_count(sum(each["count"] for each in counts), what)
     return f"{total}{sort}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
 
 

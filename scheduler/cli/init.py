@@ -19,7 +19,7 @@ def init(folder: Path) -> None:
 
     DIR is made if it is not there; files that are there already are never touched.
     """
-    files = {folder / path: text for path, text in skeleton.files().items()}
+    files = {folder / path: text for path, text in skeleton.starter_files().items()}
     for path in files:
         if os.path.lexists(path):
             raise Mistake(f"{path} is there already; nothing was written")

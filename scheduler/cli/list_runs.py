@@ -14,7 +14,7 @@ from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.arguments import REASONS, ZONE_RULE, Moment, Number, Why
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import between, called, fact, harmless, local, short, table, usd, utc_now, why, zone_name
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
 from scheduler.store import entries, runs_view
@@ -171,7 +171,7 @@ def _tokens(tokens: dict[str, int]) -> str:
 
 def _charged(charged: dict[str, float]) -> str:
     """What the run counts for in its budgets."""
-    return f"{charged['usd']:.6f} USD, {counted(int(charged['tokens']), 'token')}"
+    return f"{charged['usd']:.6f} USD, {format_count(int(charged['tokens']), 'token')}"
 
 
 def _delivery(delivery: dict[str, Any]) -> str:

@@ -34,11 +34,11 @@ class Contents(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.contents and not args[0].startswith("-"):
-            from scheduler.config.file.message_parts import suggest
-            from scheduler.config.file.remedies import either  # for those who need it
+            from scheduler.config.file.message_parts import did_you_mean
+            from scheduler.config.file.remedies import join_with_or  # for those who need it
 
             begun = tuple(name for name in self.contents if name.startswith(args[0]))
-            meant = f"; did you mean {either(begun)}?" if 0 < len(begun) <= LIKELY else suggest(args[0], self.contents)
+            meant = f"; did you mean {join_with_or(begun)}?" if 0 < len(begun) <= LIKELY else did_you_mean(args[0], self.contents)
             ctx.fail(f"no such command as {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 

@@ -148,9 +148,9 @@ def _declared(path: Path) -> ZoneInfo | None:
     from scheduler.config.file import lenient_reading
     from scheduler.config.keys import time_zones  # for commands that tell times alone
 
-    name = lenient_reading.peek_timezone(path, os.environ)
+    name = lenient_reading.read_timezone_name(path, os.environ)
     try:
-        return time_zones.zone(name) if name else None
+        return time_zones.find_zone(name) if name else None
     except ValueError:
         return None
 

@@ -13,8 +13,8 @@ from scheduler.cli import options
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import plain, utc_now
 from scheduler.config.build import load
-from scheduler.config.file.message_parts import suggest
-from scheduler.config.file.remedies import either
+from scheduler.config.file.message_parts import did_you_mean
+from scheduler.config.file.remedies import join_with_or
 from scheduler.engine import channel_test
 from scheduler.model.settings import Channel, Network, Settings
 from scheduler.system import log
@@ -30,7 +30,7 @@ def ping(name: str | None, path: Path) -> int:
 
     It goes straight from here, not through the daemon's outbox, and is tried once. Exit code 1 if one was not delivered.
     """
-    settings = load.load(path, os.environ).settings
+    settings = load.load_config(path, os.environ).settings
     chosen = _chosen(settings, name)
     channels = [channel for channel in chosen if not channel.open]
     for channel in chosen:
@@ -51,7 +51,7 @@ def _chosen(settings: Settings, name: str | None) -> list[Channel]:
         raise Mistake("this is a URL; declare it under channels: and give its name here")
     name, _, whom = name.partition(":")
     if name not in declared:
-        instead = suggest(name, declared) or f"; write {either(tuple(declared))}"
+        instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
         raise Mistake(f"{name!r} is no channel of {settings.path}{instead}")
     try:
         return [channel_test.aimed(declared[name], whom)]

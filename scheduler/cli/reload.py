@@ -9,7 +9,7 @@ import click
 
 from scheduler.cli import daemon_state, options
 from scheduler.cli.daemon_client import daemon
-from scheduler.config.file.diagnostics import Complaint
+from scheduler.config.file.diagnostics import Diagnostic
 
 
 @click.command()
@@ -37,4 +37,4 @@ def _line(note: str | dict[str, Any], path: Path) -> str:
     """A note of the daemon's, which may be one about a place in the file, as `check` would print it."""
     if isinstance(note, str):
         return note
-    return str(Complaint(note["line"], note["column"], note["path"], note["message"], str(path)))
+    return str(Diagnostic(note["line"], note["column"], note["path"], note["message"], str(path)))

@@ -13,7 +13,7 @@ import click
 from scheduler.cli import daemon_state, options
 from scheduler.cli.arguments import Span
 from scheduler.cli.output import amount, called, local, passed, rough, table, usd, utc_now, wrapped, zone_name
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.insight.report_data import report as summed
 
 MOST = 12  # entries in the table; what is left over is its last line
@@ -86,19 +86,19 @@ def _sentences(told: Data) -> Iterator[str]:
 def _happened(totals: Data) -> Iterator[str]:
     runs, said, failed = totals["runs"], totals["said"], totals["failed"]
     if runs:
-        yield f"{counted(runs, 'run')}: {said:,} said something, {max(0, runs - said - failed):,} quiet, {failed:,} failed."
+        yield f"{format_count(runs, 'run')}: {said:,} said something, {max(0, runs - said - failed):,} quiet, {failed:,} failed."
     elif totals["skipped"]:
         yield "Nothing ran."
     if totals["skipped"]:
         missed = f", {totals['missed']:,} of them missed" if totals["missed"] else ""
-        yield f"{counted(totals['skipped'], 'slot')} skipped{missed}."
+        yield f"{format_count(totals['skipped'], 'slot')} skipped{missed}."
 
 
 def _spent(totals: Data) -> Iterator[str]:
     tokens, unpriced, untold = totals["tokens"], totals["runs_without_price"], totals["untold_usd"]
     if totals["cost_usd"] is None and not unpriced and not untold:
         return
-    missing = f"; {counted(unpriced, 'run')} had no price" if unpriced else ""
+    missing = f"; {format_count(unpriced, 'run')} had no price" if unpriced else ""
     missing += f"; up to {usd(untold)} more that nobody told" if untold else ""
     cost = "not known" if totals["cost_usd"] is None else usd(totals["cost_usd"])
     yield f"Cost {cost} for {amount(tokens['input'])} tokens in and {amount(tokens['output'])} out{missing}."
@@ -131,7 +131,7 @@ def _entries(entries: list[Data]) -> str:
     shown, others = _chosen(entries)
     rows = [[_called(each), *_numbers(each), _cost(each)] for each in shown]
     if others:
-        rows.append([counted(len(others), "other"), *_numbers(_together(others)), _cost(_together(others))])
+        rows.append([format_count(len(others), "other"), *_numbers(_together(others)), _cost(_together(others))])
     return table(("NAME", *(word.upper() for word in NUMBERS), "COST"), rows, numbers=range(1, len(NUMBERS) + 2))
 
 

@@ -20,7 +20,7 @@ from scheduler.cli.daemon_state import declared
 from scheduler.cli.options import Mistake
 from scheduler.cli.output import LINE, called, table, utc_now, wrapped
 from scheduler.config.build import load
-from scheduler.config.file.message_parts import written
+from scheduler.config.file.message_parts import format_duration
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import Ceiling, Worst, as_data, worst
 from scheduler.model.outcome import Kind
@@ -52,7 +52,7 @@ def plan(
     database, else those that a first start now would give. Days and local times are those of each entry's own zone.
     """
     if not timedelta() < span <= forecast.LONGEST:
-        raise Mistake(f"--for: write a time of at most {written(forecast.LONGEST)}")
+        raise Mistake(f"--for: write a time of at most {format_duration(forecast.LONGEST)}")
     if begin is not None and begin.year not in forecast.YEARS:
         raise Mistake(f"--from: write a time in the years {forecast.YEARS[0]} to {forecast.YEARS[-1]}")
     if worst:
@@ -187,7 +187,7 @@ def _weekday(day: str) -> str:
 
 def _print_worst_day(path: Path, form: str) -> None:
     """Print the ceilings of the config at `path`. Raises ConfigError."""
-    found = worst(load.load(path, os.environ, resolve=False).settings, utc_now())
+    found = worst(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
     click.echo(json.dumps(as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
 
 

@@ -15,7 +15,7 @@ from scheduler.cli import daemon_state, options
 from scheduler.cli.daemon_state import Place, Up
 from scheduler.cli.output import called, local, passed, rough, short, table, utc_now, why, wrapped, zone_name
 from scheduler.cli.wake_progress import waiting
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.insight.status_data import snapshot
 from scheduler.insight.wake_waits import Wait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
@@ -168,7 +168,7 @@ def _budgets(seen: dict[str, Any]) -> Iterator[str]:
 
 
 def _bound(amount: float, unit: str) -> str:
-    return counted(int(amount), unit) if unit else f"{_some(amount)} USD"
+    return format_count(int(amount), unit) if unit else f"{_some(amount)} USD"
 
 
 def _some(amount: float) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduler.config.build.load import Loaded
+from scheduler.config.build.load import LoadedConfig
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import Adopt, Refuse
@@ -44,7 +44,7 @@ class Reloader:
     """Loads the file, makes a plan of it, and has the engine adopt it. Safe to call from any thread but the engine's."""
 
     def __init__(
-        self, load: Callable[[], Loaded], in_force: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]
+        self, load: Callable[[], LoadedConfig], in_force: Callable[[], Plan], inbox: Inbox, clock: Callable[[], datetime]
     ) -> None:
         self._load = load
         self._in_force = in_force

@@ -9,7 +9,7 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat
-from scheduler.config.file.message_parts import counted, written
+from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERS, FAILURES, Ending, Failure, Kind, Outcome, Skip
 from scheduler.model.wake import Wake
@@ -199,7 +199,7 @@ def _named(entries: Sequence[tuple[str, str]]) -> str:
     """Entries by their names, the agents first; of many only the first ten."""
     shown = ", ".join(_who(kind, name) for kind, name in entries[:AFFECTED_SHOWN])
     more = len(entries) - AFFECTED_SHOWN
-    return f"{shown} and {counted(more, 'other')}" if more > 0 else shown
+    return f"{shown} and {format_count(more, 'other')}" if more > 0 else shown
 
 
 def _first_line(text: str) -> str:
@@ -220,8 +220,8 @@ def expired(wakes: tuple[Wake, ...], keep: timedelta) -> str:
     """Wakes that ended before their agent was told them: from whom they came, why they waited, how their texts begin."""
     shown = [_expired(wake) for wake in wakes[:WAKES_SHOWN]]
     more = [f"... and {len(wakes) - WAKES_SHOWN} more"] if len(wakes) > WAKES_SHOWN else []
-    how_many = f"{counted(len(wakes), 'wake')} of agent {wakes[0].name} expired"
-    first = f"{how_many}: the agent was not told within {written(keep)} (limits.wake_keep)."
+    how_many = f"{format_count(len(wakes), 'wake')} of agent {wakes[0].name} expired"
+    first = f"{how_many}: the agent was not told within {format_duration(keep)} (limits.wake_keep)."
     return "\n".join([first, *shown, *more, f"Why it did not run: heartbeatd explain {wakes[0].name}"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.config.file.message_parts import suggest
+from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import budget_reservations, plan_sync, planning, wake_retries, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
@@ -220,7 +220,7 @@ def _declared(tick: Tick, kind: Kind, name: str) -> Standing:
     if standing is None or (kind, name) not in tick.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
         others = [other for each, other in tick.plan.entries if each is kind]
-        instead = suggest(name, others) or "; `heartbeatd status` lists them"
+        instead = did_you_mean(name, others) or "; `heartbeatd status` lists them"
         raise Refused("not_found", f"no {what} {name!r} in {tick.plan.settings.path.name}{instead}")
     return standing
 

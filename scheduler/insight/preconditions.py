@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.engine import claims, planning
 from scheduler.engine.tick import Tick
 from scheduler.model import schedule
@@ -80,7 +80,7 @@ def _held(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: 
         return {}
     last, zone = holders[-1], zone or ZoneInfo("UTC")
     until = datetime.fromisoformat(last["until"]).astimezone(zone)
-    more = f", and {counted(len(holders) - 1, 'other')} for a shorter time" if len(holders) > 1 else ""
+    more = f", and {format_count(len(holders) - 1, 'other')} for a shorter time" if len(holders) > 1 else ""
     return {Skip.BUSY: f"{last['id']} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from scheduler.config.file.message_parts import counted
+from scheduler.config.file.message_parts import format_count
 from scheduler.model.outcome import Trigger
 from scheduler.model.wake import TEXT_LIMIT, Wake
 from scheduler.web.request_bodies import AlertmanagerBody
@@ -50,7 +50,7 @@ def _told(body: AlertmanagerBody, alerts: Sequence[Mapping[str, Any]]) -> str:
             left_out += len(alerts) - number
             break
         told = part.encode(errors="replace")[:room].decode(errors="ignore")
-    return f"{told}\n\nLeft out here: {counted(left_out, 'more alert')}." if left_out else told
+    return f"{told}\n\nLeft out here: {format_count(left_out, 'more alert')}." if left_out else told
 
 
 def _alert(alert: Mapping[str, Any]) -> str:

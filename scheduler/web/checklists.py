@@ -12,7 +12,7 @@ from heartbeat import checklist_file
 from heartbeat.checklist import MAX_BYTES, FileProblem, has_work
 from heartbeat.checklist_file import CannotWrite, ChecklistVersion, NotUtf8, VersionChanged
 from heartbeat.spec import Heartbeat
-from scheduler.config.build.effective_values import effective
+from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.outcome import Kind
 from scheduler.web.api_request import Call
@@ -113,7 +113,7 @@ def _where(call: Call, beat: Heartbeat) -> str:
     path = call.reach.settings().path
     key, place = f"agents.{beat.name}.heartbeat.checklist", path.name
     try:
-        rows = effective(path, os.environ, f"agent/{beat.name}")
+        rows = list_effective_values(path, os.environ, f"agent/{beat.name}")
         place = next((row.origin for row in rows if row.key == "heartbeat.checklist"), place)
     except (ConfigError, LookupError):
         pass

@@ -67,7 +67,7 @@ def _config_refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ConfigError)
     body: dict[str, Any] = {
         "ok": False,
-        "errors": [complaint.as_json() for complaint in error.complaints],
+        "errors": [complaint.as_json() for complaint in error.errors],
         "warnings": [complaint.as_json() for complaint in error.warnings],
     }
     return JSONResponse(body, 422)

@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from scheduler.config.file.message_parts import written
+from scheduler.config.file.message_parts import format_duration
 from scheduler.config.keys import value_parsers
 from scheduler.insight import explanation as explaining
 from scheduler.insight import forecast, status_data, wake_waits
@@ -267,11 +267,11 @@ def _day(text: str) -> date:
 
 def _span(call: Call) -> timedelta:
     try:
-        span = value_parsers.some_duration(call.query.get("for", "24h"))
+        span = value_parsers.parse_positive_duration(call.query.get("for", "24h"))
     except ValueError as error:
         raise bad(f"for: {error}") from error
     if span > forecast.LONGEST:
-        raise bad(f"for: at most {written(forecast.LONGEST)}")
+        raise bad(f"for: at most {format_duration(forecast.LONGEST)}")
     return span
 
 

@@ -21,8 +21,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from scheduler.config.file.message_parts import written
-from scheduler.config.file.remedies import either
+from scheduler.config.file.message_parts import format_duration
+from scheduler.config.file.remedies import join_with_or
 from scheduler.config.keys import value_parsers, value_types
 from scheduler.store import lane_holds
 from scheduler.web.http_errors import bad
@@ -50,13 +50,13 @@ def _on_one_line(text: str | None) -> str | None:
 
 
 def _hold_span(value: object) -> timedelta:
-    span = value_parsers.some_duration(value)
+    span = value_parsers.parse_positive_duration(value)
     if span > lane_holds.LONGEST:
-        raise ValueError(f"at most {written(lane_holds.LONGEST)}, and it can be prolonged")
+        raise ValueError(f"at most {format_duration(lane_holds.LONGEST)}, and it can be prolonged")
     return span
 
 
-_SPAN = {"type": "string", "pattern": value_types.SPAN}
+_SPAN = {"type": "string", "pattern": value_types.DURATION_PATTERN}
 
 Truth = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(description="a text in quotes")]
@@ -68,8 +68,10 @@ Words = Annotated[
 ]
 Count = Annotated[int | None, Field(ge=0, le=MANY, description=f"a number from 0 to {MANY}")]
 Holder = Annotated[str, Field(pattern=HOLDER, description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711")]
-SpanOrNone = Annotated[timedelta | None, PlainValidator(value_parsers.some_duration), WithJsonSchema(_SPAN)]
-HoldSpan = Annotated[timedelta, PlainValidator(_hold_span), WithJsonSchema(_SPAN), Field(description=either(value_parsers.SPANS))]
+SpanOrNone = Annotated[timedelta | None, PlainValidator(value_parsers.parse_positive_duration), WithJsonSchema(_SPAN)]
+HoldSpan = Annotated[
+    timedelta, PlainValidator(_hold_span), WithJsonSchema(_SPAN), Field(description=join_with_or(value_parsers.DURATION_EXAMPLES))
+]
 InstantOrNone = Annotated[
     datetime | None, PlainValidator(parse_instant), WithJsonSchema({"type": "string", "format": "date-time"})
 ]

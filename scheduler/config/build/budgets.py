@@ -11,19 +11,19 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
-from scheduler.config.build.config_node import Spot
-from scheduler.config.build.prices import Prices, line
-from scheduler.config.build.runners import NOBODY
-from scheduler.config.file.remedies import Remedy, Wrong
+from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.build.prices import Prices, price_line
+from scheduler.config.build.runners import NO_RUNNER
+from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
 from scheduler.model import budget
 from scheduler.model.budget import Allowance, Attempt, Budget
 from scheduler.model.outcome import Kind
 
 LEAST_PROMPT = 2000  # tokens, at one a byte: the contract, the time and a line or two to do
-KEYS = ("usd_per_day", "tokens_per_day", "runs_per_day")
+DAY_KEYS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
-Problems = Iterator[tuple[str | Wrong, str]]
+Problems = Iterator[tuple[str | InvalidValue, str]]
 """What is wrong, and the key of the budget where it is; empty for the budget as a whole."""
 
 
@@ -31,38 +31,38 @@ class Budgets:
     """What all entries may spend; `unbound` counts the enabled ones of each kind that ask a model without any budget."""
 
     def __init__(self, shared: Budget | None, prices: Prices) -> None:
-        self.known: dict[tuple[Kind, str], Allowance] = {}
-        self.unbound: Counter[Kind] = Counter()
+        self.allowances: dict[tuple[Kind, str], Allowance] = {}
+        self.unlimited: Counter[Kind] = Counter()
         self._shared = shared
         self._prices = prices
 
-    def of_heartbeat(self, beat: Heartbeat, part: models.Budget | None, spot: Spot) -> None:
+    def add_heartbeat(self, beat: Heartbeat, part: models.Budget | None, node: ConfigNode) -> None:
         """Note what an agent's beats may spend; `part` None: as much as they like."""
-        attempt = budget.of_heartbeat(beat, self._prices.known, part.usd_per_run if part else None)
-        if beat.enabled and beat.runner is not NOBODY:
-            self.note((Kind.HEARTBEAT, beat.name), part, attempt, beat.zone, spot, "heartbeat", "budget")
+        attempt = budget.of_heartbeat(beat, self._prices.by_model, part.usd_per_run if part else None)
+        if beat.enabled and beat.runner is not NO_RUNNER:
+            self.add_entry((Kind.HEARTBEAT, beat.name), part, attempt, beat.zone, node, "heartbeat", "budget")
 
-    def of_job(self, job: Job, asked: Agent | None, part: models.Budget | None, spot: Spot) -> None:
+    def add_job(self, job: Job, asked: Agent | None, part: models.Budget | None, node: ConfigNode) -> None:
         """Note what a job's prompt may spend; a job that asks nobody spends nothing."""
-        if asked is None or not job.enabled or asked.runner is NOBODY:
+        if asked is None or not job.enabled or asked.runner is NO_RUNNER:
             return
-        attempt = budget.of_agent(asked, self._prices.known, part.usd_per_run if part else None)
-        self.note((Kind.CRON, job.name), part, attempt, job.zone, spot, "budget")
+        attempt = budget.of_agent(asked, self._prices.by_model, part.usd_per_run if part else None)
+        self.add_entry((Kind.CRON, job.name), part, attempt, job.zone, node, "budget")
 
-    def note(
-        self, key: tuple[Kind, str], part: models.Budget | None, attempt: Attempt, zone: ZoneInfo, spot: Spot, *inside: str
+    def add_entry(
+        self, key: tuple[Kind, str], part: models.Budget | None, attempt: Attempt, zone: ZoneInfo, node: ConfigNode, *inside: str
     ) -> None:
-        """Note what an enabled entry may spend in days of `zone`; its budget stands `inside` its spot."""
+        """Note what an enabled entry may spend in days of `zone`; its budget stands `inside` its node."""
         if any(question.model in self._prices.mispriced for question in attempt.questions):
             return
-        bounds = Bounds(day_budget(part, zone) if part else None, self._shared, within(attempt))
-        for message, at in (*too_tight(attempt), *bounds.faults()):
-            spot.fault(message, *inside, *filter(None, [at]))
-        for message, at in bounds.contradictions():
-            spot.warn(message, *inside, at)
-        if bounds.bind:
-            self.known[key] = bounds.allowance()
-        self.unbound[key[0]] += bool(attempt.questions and part and not bounds.by_day)
+        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt))
+        for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
+            node.add_error(message, *inside, *filter(None, [at]))
+        for message, at in bounds.find_unreachable_limits():
+            node.add_warning(message, *inside, at)
+        if bounds.has_limit:
+            self.allowances[key] = bounds.build_allowance()
+        self.unlimited[key[0]] += bool(attempt.questions and part and not bounds.has_day_limit)
 
 
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
@@ -71,23 +71,23 @@ def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
     return None if budget == Budget(zone) else budget
 
 
-def within(attempt: Attempt) -> Attempt:
+def limit_prompt(attempt: Attempt) -> Attempt:
     """The attempt with prompts no longer than what a run may take allows, where it is the daemon that asks."""
-    room = _room(attempt)
+    room = _longest_prompt(attempt)
     return attempt if room is None or room < LEAST_PROMPT else replace(attempt, input_tokens=min(room, attempt.input_tokens))
 
 
-def too_tight(attempt: Attempt) -> Problems:
+def check_run_budget(attempt: Attempt) -> Problems:
     """What a run may take must leave room for a prompt."""
-    room = _room(attempt)
+    room = _longest_prompt(attempt)
     if room is None or room >= LEAST_PROMPT:
         return
-    least = up(replace(attempt, input_tokens=LEAST_PROMPT).most.usd)
+    least = round_usd_up(replace(attempt, input_tokens=LEAST_PROMPT).most.usd)
     words = f"write {least} or more, or a smaller max_output_tokens"
-    yield Wrong("this leaves no room for a prompt beside the answers", Remedy(float(least)), words=words), "usd_per_run"
+    yield InvalidValue("this leaves no room for a prompt beside the answers", Remedy(float(least)), advice=words), "usd_per_run"
 
 
-def _room(attempt: Attempt) -> int | None:
+def _longest_prompt(attempt: Attempt) -> int | None:
     """How long prompts may be by `usd_per_run`; None where that bounds none."""
     if attempt.usd_per_run is None or attempt.blind or not attempt.priced:
         return None
@@ -95,7 +95,7 @@ def _room(attempt: Attempt) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class EntryLimits:
     """The budgets that one entry is under, and what one attempt of it asks."""
 
     own: Budget | None
@@ -103,73 +103,79 @@ class Bounds:
     attempt: Attempt
 
     @property
-    def by_day(self) -> bool:
+    def has_day_limit(self) -> bool:
         """Whether anything bounds its days."""
         return self.own is not None or self.shared is not None
 
     @property
-    def bind(self) -> bool:
+    def has_limit(self) -> bool:
         """Whether anything bounds what it may spend, be it one run alone."""
-        return self.by_day or self.attempt.usd_per_run is not None
+        return self.has_day_limit or self.attempt.usd_per_run is not None
 
-    def allowance(self) -> Allowance:
-        counted = any(True for _ in self._named("usd_per_day", "tokens_per_day")) or self.attempt.usd_per_run is not None
+    def build_allowance(self) -> Allowance:
+        counted = any(True for _ in self._day_limits("usd_per_day", "tokens_per_day")) or self.attempt.usd_per_run is not None
         room = self.attempt.input_tokens if counted and self.attempt.questions else None
         return Allowance(self.own, self.shared, self.attempt.most, room, self.attempt.usd_per_run)
 
-    def faults(self) -> Problems:
+    def find_errors(self) -> Problems:
         """What cannot hold: a bound in money without a price, a runner without a bound, a day too short for one run."""
-        usd_by = [prefix for prefix, _ in self._named("usd_per_day")]
-        yield from self._unpriced(usd_by)
-        yield from self._blind(usd_by)
-        yield from self._too_small()
+        usd_by = [prefix for prefix, _ in self._day_limits("usd_per_day")]
+        yield from self._check_prices(usd_by)
+        yield from self._check_known_usage(usd_by)
+        yield from self._check_day_size()
 
-    def contradictions(self) -> Problems:
+    def find_unreachable_limits(self) -> Problems:
         """Bounds of its own that it can never come to."""
-        for key in KEYS if self.own and self.shared else ():
+        for key in DAY_KEYS if self.own and self.shared else ():
             own, shared = getattr(self.own, key), getattr(self.shared, key)
             if own is not None and shared is not None and own > shared:
-                yield f"limits.budget.{key} is {number(shared)} and is reached first; write that or less", key
+                yield f"limits.budget.{key} is {format_limit(shared)} and is reached first; write that or less", key
 
-    def _named(self, *keys: str) -> Iterator[tuple[str, float]]:
+    def _day_limits(self, *keys: str) -> Iterator[tuple[str, float]]:
         """Each of these bounds that there is, with what its key is called before the dot."""
         for shares, prefix in ((self.own, ""), (self.shared, "limits.budget.")):
             values = (getattr(shares, key, None) for key in keys)
             yield from ((prefix, value) for value in values if value is not None)
 
-    def _unpriced(self, usd_by: list[str]) -> Problems:
+    def _check_prices(self, usd_by: list[str]) -> Problems:
         name = f"{usd_by[0]}usd_per_day" if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
         for question in self.attempt.questions if name else ():
             if not question.priced:
-                yield f"{name} cannot hold, for {json.dumps(question.model)} has no price; write {line(question.model)}", ""
+                yield f"{name} cannot hold, for {json.dumps(question.model)} has no price; write {price_line(question.model)}", ""
 
-    def _blind(self, usd_by: list[str]) -> Problems:
+    def _check_known_usage(self, usd_by: list[str]) -> Problems:
         attempt = self.attempt
         if not attempt.blind or attempt.usd_per_run == 0:
             return
         if usd_by and attempt.usd_per_run is None:
             write = "write budget: {usd_per_run: 0.10}, the most that one run takes, or 0 where that is nothing"
             yield f"{usd_by[0]}usd_per_day cannot hold, for nobody knows what its runner takes; {write}", ""
-        for prefix, _ in self._named("tokens_per_day"):
+        for prefix, _ in self._day_limits("tokens_per_day"):
             write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 where it takes nothing"
             yield f"{prefix}tokens_per_day cannot hold, for nobody knows what its runner takes; {write}", ""
 
-    def _too_small(self) -> Problems:
+    def _check_day_size(self) -> Problems:
         most = self.attempt.most
-        for prefix, bound in self._named("usd_per_day") if self.attempt.priced else ():
+        for prefix, bound in self._day_limits("usd_per_day") if self.attempt.priced else ():
             if most.usd > bound:
-                yield from _less(prefix, "usd_per_day", f"{up(most.usd)} USD{self._why()}", up(most.usd), "usd_per_run")
-        for prefix, bound in self._named("tokens_per_day"):
+                yield from _day_too_small(
+                    prefix,
+                    "usd_per_day",
+                    f"{round_usd_up(most.usd)} USD{self._explain_tokens()}",
+                    round_usd_up(most.usd),
+                    "usd_per_run",
+                )
+        for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
-                told = f"{most.tokens:,} tokens{self._why()}"
-                yield from _less(prefix, "tokens_per_day", told, str(most.tokens), "max_input_tokens")
+                told = f"{most.tokens:,} tokens{self._explain_tokens()}"
+                yield from _day_too_small(prefix, "tokens_per_day", told, str(most.tokens), "max_input_tokens")
 
-    def _why(self) -> str:
+    def _explain_tokens(self) -> str:
         answers = " and ".join(f"{question.output_tokens:,}" for question in self.attempt.questions)
         return f" ({self.attempt.input_tokens:,} tokens in, {answers} out)" if answers else ""
 
 
-def _less(prefix: str, key: str, takes: str, enough: str, lower: str) -> Problems:
+def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str) -> Problems:
     if prefix:
         yield (
             f"one run may take {takes}, more than {prefix}{key} allows; write a smaller {lower}, or raise the limit to {enough}",
@@ -177,15 +183,18 @@ def _less(prefix: str, key: str, takes: str, enough: str, lower: str) -> Problem
         )
     else:
         value = int(enough) if enough.isdigit() else float(enough)
-        yield Wrong(f"one run may take {takes}", Remedy(value), words=f"write {enough} or more, or a smaller {lower}"), key
+        yield (
+            InvalidValue(f"one run may take {takes}", Remedy(value), advice=f"write {enough} or more, or a smaller {lower}"),
+            key,
+        )
 
 
-def number(value: float) -> str:
+def format_limit(value: float) -> str:
     """A bound as people write it."""
-    return str(value) if isinstance(value, int) else up(value)
+    return str(value) if isinstance(value, int) else round_usd_up(value)
 
 
-def up(usd: float) -> str:
+def round_usd_up(usd: float) -> str:
     """USD as people write them, rounded up, so that what is written by it is enough."""
     places = 4 if usd >= 0.001 or not usd else 9
     return f"{ceil(round(usd * 10**places, 3)) / 10**places:.{places}f}".rstrip("0").rstrip(".")

@@ -5,72 +5,72 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from scheduler.channels import address, limits
-from scheduler.config.build.config_node import Spot
-from scheduler.config.file.remedies import Remedy, Wrong, removing
+from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST, Channel, Transport
 
-LOG = Channel("log", "log", None, allow_private=False, uncertain="resend")
+LOG_CHANNEL = Channel("log", "log", None, allow_private=False, uncertain="resend")
 
 _OF_SCHEME: Mapping[str, Transport] = {"tgram": "telegram", "discord": "discord", "http": "webhook", "https": "webhook"}
-SOMEBODY = ("123456789", "someone@example.org", "+15551234567", "#general")  # as services know people; one must fit
-_ELSEWHERE = ("telegram", "discord")  # kinds whose server may be another
+SAMPLE_TARGETS = ("123456789", "someone@example.org", "+15551234567", "#general")  # as services know people; one must fit
+_WITH_BASE_URL = ("telegram", "discord")  # kinds whose server may be another
 
 
-def channels(parts: Mapping[str, models.Channel], used: Collection[str], spot: Spot) -> dict[str, Channel]:
+def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], node: ConfigNode) -> dict[str, Channel]:
     """The channels by name, `log` among them; an unset secret is a fault only for those `used`."""
-    made = {name: _channel(name, part, spot, used=name in used) for name, part in parts.items()}
+    made = {name: _build_channel(name, part, node, used=name in used) for name, part in parts.items()}
     for name, channel in made.items():
         if channel.open and LAST not in used:
-            spot.warn(
+            node.add_warning(
                 f"its URL holds {address.SLOT}, which only `deliver: last` leads to, and nothing is delivered there", name, "url"
             )
-    return {"log": LOG, **made}
+    return {"log": LOG_CHANNEL, **made}
 
 
-def _channel(name: str, part: models.Channel, spot: Spot, *, used: bool) -> Channel:
+def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: bool) -> Channel:
     if part.kind == "command":
-        return _command(name, part, spot)
+        return _build_command_channel(name, part, node)
     if part.argv:
         words = "write kind: command, or remove it"
         other = () if part.url or part.kind else (Remedy(beside=(("kind", "command"),)),)
         first = other or (Remedy(remove=True),)
-        spot.fault(Wrong("only a command has an argv", *first, words=words), name, "argv")
+        node.add_error(InvalidValue("only a command has an argv", *first, advice=words), name, "argv")
     elif part.url is None:
-        spot.fault('is missing; write url: "https://..."', name, "url")
+        node.add_error('is missing; write url: "https://..."', name, "url")
     if part.url is None:
-        return LOG  # of no use, for there is a fault
-    url = spot.secret(part.url, name, "url", used=used)
-    if not spot.knows(name, "kind"):
-        return LOG
-    base = spot.secret(part.base_url, name, "base_url", used=used) if part.base_url else None
-    known = url.reveal() if url and not spot.frame.vault.sealed else ""
+        return LOG_CHANNEL  # of no use, for there is a fault
+    url = node.resolve_secret(part.url, name, "url", used=used)
+    if not node.is_readable(name, "kind"):
+        return LOG_CHANNEL
+    base = node.resolve_secret(part.base_url, name, "base_url", used=used) if part.base_url else None
+    known = url.reveal() if url and not node.context.secrets.is_disabled else ""
     scheme = address.scheme(known or part.url)
     kind = part.kind or _OF_SCHEME.get(scheme, "apprise")
     limit = None
     if known:
         try:
-            _check_open(part.url, known)
-            limit = _limit_of_any(kind, known, said=part.kind is not None)
+            _check_placeholder(part.url, known)
+            limit = _length_limit_of_template(kind, known, said=part.kind is not None)
         except ValueError as error:
-            spot.fault(error if isinstance(error, Wrong) else str(error), name, "url")
+            node.add_error(error if isinstance(error, InvalidValue) else str(error), name, "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
-        _check_server(name, part, kind, base, spot)
+        _check_server(name, part, kind, base, node)
     return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit, open=address.SLOT in part.url)
 
 
-def _check_open(written: str, known: str) -> None:
+def _check_placeholder(written: str, known: str) -> None:
     """The slot stands in the file: what a reference brings in is not read again."""
     if address.SLOT in known and written.count(address.SLOT) != known.count(address.SLOT):
         raise ValueError(f"{address.SLOT} stands in this file, and not in what a reference brings in; write it here")
 
 
-def _limit_of_any(kind: Transport, url: str, *, said: bool) -> int | None:
+def _length_limit_of_template(kind: Transport, url: str, *, said: bool) -> int | None:
     """As `_limit`, for a URL that may leave open whom to tell: somebody must be able to stand there."""
     if address.SLOT not in url:
-        return _limit(kind, url, said=said)
+        return _length_limit(kind, url, said=said)
     address.check_slot(url)
     before = url.partition(address.SLOT)[0]
     if kind == "webhook" and "#" in before:
@@ -80,24 +80,26 @@ def _limit_of_any(kind: Transport, url: str, *, said: bool) -> int | None:
             f"a webhook of Discord leaves nothing open but its thread; write discord://ID/TOKEN?thread={address.SLOT}"
         )
     fault = ValueError()
-    for somebody in SOMEBODY:
+    for somebody in SAMPLE_TARGETS:
         try:
-            return _limit(kind, address.fill(url, somebody), said=said)
+            return _length_limit(kind, address.fill(url, somebody), said=said)
         except ValueError as error:
             fault = error
     raise fault
 
 
-def _command(name: str, part: models.Channel, spot: Spot) -> Channel:
+def _build_command_channel(name: str, part: models.Channel, node: ConfigNode) -> Channel:
     for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
         if is_written:
-            spot.fault(removing("a command is started and not called at an address", f"remove {key}"), name, key)
+            node.add_error(suggest_removal("a command is started and not called at an address", f"remove {key}"), name, key)
     if not part.argv:
-        spot.fault("is missing; write argv: [program, argument]", name, "argv")
-    return Channel(name, "command", None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=spot.frame.folder)
+        node.add_error("is missing; write argv: [program, argument]", name, "argv")
+    return Channel(
+        name, "command", None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=node.context.folder
+    )
 
 
-def _limit(kind: Transport, url: str, *, said: bool) -> int | None:
+def _length_limit(kind: Transport, url: str, *, said: bool) -> int | None:
     """How long a message may be. ValueError, which shows at most the scheme, for a URL that is not of this kind."""
     if kind == "telegram":
         address.bot(url)
@@ -126,12 +128,12 @@ def _apprise_limit(url: str) -> int:
         raise ValueError(f"{scheme}:// leads nowhere: {error}") from None
 
 
-def _check_server(name: str, part: models.Channel, kind: Transport, base: Secret | None, spot: Spot) -> None:
-    if part.base_url and kind not in _ELSEWHERE:
+def _check_server(name: str, part: models.Channel, kind: Transport, base: Secret | None, node: ConfigNode) -> None:
+    if part.base_url and kind not in _WITH_BASE_URL:
         words = f"remove it, as {kind} has all in url"
-        spot.fault(removing("only telegram and discord have a base_url", words), name, "base_url")
-    elif base and not spot.frame.vault.sealed and not is_web_address(base.reveal()):
-        spot.fault("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
+        node.add_error(suggest_removal("only telegram and discord have a base_url", words), name, "base_url")
+    elif base and not node.context.secrets.is_disabled and not is_web_address(base.reveal()):
+        node.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
     if part.allow_private and kind == "apprise":
         problem = "Apprise opens its own connections, to private addresses too"
-        spot.fault(removing(problem, "remove allow_private"), name, "allow_private")
+        node.add_error(suggest_removal(problem, "remove allow_private"), name, "allow_private")

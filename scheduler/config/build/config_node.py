@@ -12,24 +12,24 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar
 from scheduler.channels.address import SLOT
-from scheduler.config.build.secrets import Unset, Vault, holds_secret
+from scheduler.config.build.secrets import SecretResolver, UnsetSecret, is_secret_variable
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Complaints, Place
-from scheduler.config.file.lenient_reading import from_folder
-from scheduler.config.file.marked_yaml import Map
-from scheduler.config.file.message_parts import shown, undeclared
-from scheduler.config.file.remedies import Remedy, Wrong, surely
+from scheduler.config.file.diagnostics import Diagnostics, Position
+from scheduler.config.file.lenient_reading import resolve_path
+from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.message_parts import quote_value, undeclared_name
+from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_correction
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST
 
 Steps = tuple[str | int, ...]
 
-UNKNOWN = ""  # stands in `lost` for a key that could not be understood, and may be any that is missing
-EMPTY: Mapping[str, object] = MappingProxyType({})
+UNKNOWN_KEY = ""  # stands in `lost` for a key that could not be understood, and may be any that is missing
+NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ConfigContext:
     """The config around an entry. `folder` is that of the file, absolute; `agents` and `channels` are the names declared.
 
     `calendars` are those declared, without a value where they have faults. `open` are the channels whose URL holds {target},
@@ -42,71 +42,73 @@ class Frame:
     agents: Collection[str]
     channels: Collection[str]
     calendars: Mapping[str, Calendar | None]
-    vault: Vault
-    complaints: Complaints
-    open: Collection[str] = ()
-    targets: Collection[str] = ()
+    secrets: SecretResolver
+    diagnostics: Diagnostics
+    open_channels: Collection[str] = ()
+    deliver_names: Collection[str] = ()
 
-    def path(self, text: str) -> Path:
+    def resolve_path(self, text: str) -> Path:
         """A path of the config: from its folder, or from home with ~/."""
-        return from_folder(self.folder, text)
+        return resolve_path(self.folder, text)
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class ConfigNode:
     """One entry as it stands in the file: `written` with the defaults, `own` without.
 
     `lost` are the steps to what could not be understood and is not in `written` any more, with its place.
     """
 
     steps: tuple[str, ...]
-    written: Map
-    place: Place
-    frame: Frame
-    own: Map | None = None
-    lost: Mapping[Steps, Place] = field(default_factory=dict)
+    merged: MarkedMap
+    position: Position
+    context: ConfigContext
+    own: MarkedMap | None = None
+    unreadable: Mapping[Steps, Position] = field(default_factory=dict)
 
-    def wrote(self, *inside: str) -> bool:
+    def has_own_key(self, *inside: str) -> bool:
         """Whether the entry holds this key itself, and did not inherit it."""
         node: object = self.own
         for step in inside:
-            if not isinstance(node, Map) or step not in node:
+            if not isinstance(node, MarkedMap) or step not in node:
                 return False
             node = node[step]
         return True
 
-    def knows(self, *inside: str | int) -> bool:
+    def is_readable(self, *inside: str | int) -> bool:
         """Whether all that the file says of this key was understood; else nothing can be concluded from its value."""
-        return not self.lost or not any(inside[: len(steps)] == steps for steps in self.lost)
+        return not self.unreadable or not any(inside[: len(steps)] == steps for steps in self.unreadable)
 
-    def fault(self, what: str | Wrong, *inside: str | int) -> None:
+    def add_error(self, what: str | InvalidValue, *inside: str | int) -> None:
         """Note a fault, unless what holds it was not understood at all."""
-        if self.frame.complaints.partial or not self.knows(*inside[:-1]):
+        if self.context.diagnostics.is_partial or not self.is_readable(*inside[:-1]):
             return
-        place, known = marked_yaml.locate(self.written, inside, self.place, tagged=False)
-        self.frame.complaints.fault(self.lost.get(inside, place), marked_yaml.dotted([*self.steps, *known]), what)
+        place, known = marked_yaml.locate_value(self.merged, inside, self.position, tagged=False)
+        self.context.diagnostics.add_error(
+            self.unreadable.get(inside, place), marked_yaml.dotted_path([*self.steps, *known]), what
+        )
 
-    def missing(self, key: str, advice: Wrong, *inside: str | int) -> None:
+    def add_missing_error(self, key: str, advice: InvalidValue, *inside: str | int) -> None:
         """Note that a key is missing, unless it is there and was not understood."""
-        if self.frame.complaints.partial or not self.knows(*inside, key) or (*inside, UNKNOWN) in self.lost:
+        if self.context.diagnostics.is_partial or not self.is_readable(*inside, key) or (*inside, UNKNOWN_KEY) in self.unreadable:
             return
-        own = self.written if self.own is None else self.own
-        place, known = marked_yaml.locate(own, (*inside, key), self.place, tagged=False)
-        self.frame.complaints.fault(place, marked_yaml.dotted([*self.steps, *known]), advice, missing=key)
+        own = self.merged if self.own is None else self.own
+        place, known = marked_yaml.locate_value(own, (*inside, key), self.position, tagged=False)
+        self.context.diagnostics.add_error(place, marked_yaml.dotted_path([*self.steps, *known]), advice, missing=key)
 
-    def narrow(self, fits: Callable[[object], bool], otherwise: object, *inside: str) -> None:
+    def narrow_suggestions(self, fits: Callable[[object], bool], otherwise: object, *inside: str) -> None:
         """Of the values suggested for a key, keep those that fit what else the file says."""
-        if self.frame.complaints.refused:
-            place, _ = marked_yaml.locate(self.written, inside, self.place)
-            self.frame.complaints.narrow(self.lost.get(inside, place), fits, otherwise)
+        if self.context.diagnostics.has_errors:
+            place, _ = marked_yaml.locate_value(self.merged, inside, self.position)
+            self.context.diagnostics.narrow_suggestions(self.unreadable.get(inside, place), fits, otherwise)
 
-    def warn(self, message: str | Wrong, *inside: str | int) -> None:
-        if self.frame.complaints.partial:
+    def add_warning(self, message: str | InvalidValue, *inside: str | int) -> None:
+        if self.context.diagnostics.is_partial:
             return
-        place, known = marked_yaml.locate(self.written, inside, self.place)
-        self.frame.complaints.warn(place, marked_yaml.dotted([*self.steps, *known]), message)
+        place, known = marked_yaml.locate_value(self.merged, inside, self.position)
+        self.context.diagnostics.add_warning(place, marked_yaml.dotted_path([*self.steps, *known]), message)
 
-    def known(
+    def check_declared(
         self,
         names: tuple[str, ...],
         among: Collection[str],
@@ -121,49 +123,53 @@ class Spot:
             if name in among:
                 continue
             if "://" in name:
-                self.fault(f"this is a URL, and no {noun} of this file; declare it and write its name here", *inside, index)
+                self.add_error(f"this is a URL, and no {noun} of this file; declare it and write its name here", *inside, index)
             elif several and len(names) == 1 and len(listed) > 1 and all(part in among for part in listed):
-                self.fault(surely(f"{shown(name)} is no {noun} of this file", listed), *inside)
+                self.add_error(suggest_correction(f"{quote_value(name)} is no {noun} of this file", listed), *inside)
             else:
                 others = [other for other in (among if offered is None else offered) if other not in names]
-                self.fault(undeclared(marked_yaml.shown_key(name), noun, others), *inside, index)
+                self.add_error(undeclared_name(marked_yaml.printable_key(name), noun, others), *inside, index)
 
-    def reached(self, names: tuple[str, ...], *inside: str | int, speaks: bool) -> None:
+    def check_deliver(self, names: tuple[str, ...], *inside: str | int, speaks: bool) -> None:
         """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""
-        offered = self.frame.targets if speaks and self.frame.open else self.frame.channels
-        offered = [name for name in offered if name not in self.frame.open]
-        self.known(names, self.frame.targets, "channel", *inside, offered=offered)
+        offered = self.context.deliver_names if speaks and self.context.open_channels else self.context.channels
+        offered = [name for name in offered if name not in self.context.open_channels]
+        self.check_declared(names, self.context.deliver_names, "channel", *inside, offered=offered)
         for index, name in enumerate(names):
-            if name in self.frame.open:
+            if name in self.context.open_channels:
                 remedies = [Remedy(LAST)] if speaks and names == (name,) else []
                 words = "write last, or somebody into the URL" if speaks else "write somebody into the URL"
-                self.fault(Wrong(f"the URL of {name} holds {SLOT}, and names nobody", *remedies, words=words), *inside, index)
+                self.add_error(
+                    InvalidValue(f"the URL of {name} holds {SLOT}, and names nobody", *remedies, advice=words), *inside, index
+                )
             elif name == LAST and not speaks:
-                self.fault("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
-            elif name == LAST and not self.frame.open:
+                self.add_error("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
+            elif name == LAST and not self.context.open_channels:
                 example = f'channels: {{chat: "tgram://${{TOKEN}}/{SLOT}"}}'
-                self.fault(f"last needs a channel whose URL holds {SLOT}, the place for whom; write {example}", *inside, index)
+                self.add_error(
+                    f"last needs a channel whose URL holds {SLOT}, the place for whom; write {example}", *inside, index
+                )
 
-    def secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:
-        """The text with its references filled in; None after a complaint, which is a warning where nothing enabled uses it."""
+    def resolve_secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:
+        """The text with its references filled in; None after a diagnostic, which is a warning where nothing enabled uses it."""
         try:
-            return self.frame.vault.fill(text)
-        except Unset as unset:
-            say = self.fault if used else self.warn
+            return self.context.secrets.resolve_references(text)
+        except UnsetSecret as unset:
+            say = self.add_error if used else self.add_warning
             say(str(unset), *inside)
-        except Wrong as wrong:
-            self.fault(wrong, *inside)
+        except InvalidValue as wrong:
+            self.add_error(wrong, *inside)
         return None
 
-    def variables(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
+    def build_variables(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
         """The variables for a program. Values that are no secrets stay plain text, and are not covered in what it prints."""
-        filled = self.environment(pairs, *inside, used=used)
+        filled = self.build_environment(pairs, *inside, used=used)
         return MappingProxyType(
-            {name: filled[name] if holds_secret(name, text) else text for name, text in pairs if name in filled}
+            {name: filled[name] if is_secret_variable(name, text) else text for name, text in pairs if name in filled}
         )
 
-    def environment(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
+    def build_environment(self, pairs: tuple[tuple[str, str], ...], *inside: str | int, used: bool) -> Mapping[str, object]:
         if not pairs:
-            return EMPTY
-        filled = {name: self.secret(text, *inside, name, used=used) for name, text in pairs}
+            return NO_VARIABLES
+        filled = {name: self.resolve_secret(text, *inside, name, used=used) for name, text in pairs}
         return MappingProxyType({name: value for name, value in filled.items() if value is not None})

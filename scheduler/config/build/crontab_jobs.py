@@ -8,34 +8,34 @@ from dataclasses import dataclass
 
 from cron.crontab_reader import PATH, SHELL, CrontabLine, Identity
 from cron.job_names import JobNamer
-from scheduler.config.file.job_insertion import Entry
-from scheduler.config.file.message_parts import written
+from scheduler.config.file.job_insertion import NewJob
+from scheduler.config.file.message_parts import format_duration
 
 TIMEOUT = "24h"  # cron has no bound; ours of ten minutes would end what cron let run
 NOT_FOR_COMMANDS = ("MAILTO", "RANDOM_DELAY", "LOGNAME")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class CrontabAccount:
     """The user whose commands they are."""
 
     name: str
     home: str
 
 
-def entries(lines: Iterable[CrontabLine], account: Account, taken: Collection[str]) -> list[Entry]:
+def build_new_jobs(lines: Iterable[CrontabLine], account: CrontabAccount, taken: Collection[str]) -> list[NewJob]:
     """The jobs, with names that are none of those taken; the same lines in the same order get the same names."""
     names = JobNamer(taken)
-    return [Entry(names.free_name(line.command, line.name), keys(line, account), line.comment) for line in lines]
+    return [NewJob(names.free_name(line.command, line.name), build_job_keys(line, account), line.comment) for line in lines]
 
 
-def keys(line: CrontabLine, account: Account) -> Mapping[str, object]:
+def build_job_keys(line: CrontabLine, account: CrontabAccount) -> Mapping[str, object]:
     """The keys of a job. cron gives a command HOME, SHELL, PATH and LOGNAME, and starts it at home."""
     given = {name: value for name, value in line.variables.items() if name not in NOT_FOR_COMMANDS}
     env = {"HOME": account.home, "LOGNAME": account.name, "PATH": PATH, "SHELL": SHELL, **given}
     shell = {} if env["SHELL"] == SHELL else {"shell": env["SHELL"]}
     stdin = {"stdin": line.stdin} if line.stdin else {}
-    stagger = {"stagger": written(line.max_delay)} if line.max_delay else {}
+    stagger = {"stagger": format_duration(line.max_delay)} if line.max_delay else {}
     return {
         "schedule": line.schedule_text,
         "timezone": line.zone.key,
@@ -50,7 +50,7 @@ def keys(line: CrontabLine, account: Account) -> Mapping[str, object]:
     }
 
 
-def missing(lines: Sequence[CrontabLine], there: Iterable[Identity]) -> list[CrontabLine]:
+def find_missing_lines(lines: Sequence[CrontabLine], there: Iterable[Identity]) -> list[CrontabLine]:
     """The lines that are not there yet; one that stands twice must be there twice."""
     left = Counter(there)
     found = []

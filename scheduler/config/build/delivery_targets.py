@@ -5,35 +5,37 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import lru_cache
 
-from scheduler.config.build.config_node import Spot
+from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.keys import models
 from scheduler.model.settings import LAST, OnFailure
 
-NOBODY = OnFailure(0, timedelta(0), ())
+NO_NOTICES = OnFailure(0, timedelta(0), ())
 
 
-def only_channel(spot: Spot, *, speaks: bool) -> tuple[str, ...]:
+def default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
     """The only channel that is declared, else the log; one that leaves open whom to tell is for agents, who are spoken with."""
-    return _only(tuple(spot.frame.channels), tuple(spot.frame.open), speaks)
+    return _single_channel(tuple(node.context.channels), tuple(node.context.open_channels), speaks)
 
 
-def on_failure(part: models.OnFailure | None, deliver: tuple[str, ...], spot: Spot, *inside: str, speaks: bool) -> OnFailure:
+def build_on_failure(
+    part: models.OnFailure | None, deliver: tuple[str, ...], node: ConfigNode, *inside: str, speaks: bool
+) -> OnFailure:
     """Whom an entry that tells `deliver` has told of its failures; no channel: the same. Faults are noted at `inside`."""
     if part is None:
-        return NOBODY
+        return NO_NOTICES
     if part.deliver == ():
-        spot.fault("this would tell nobody; write on_failure: none if that is meant", *inside, "deliver")
-    spot.reached(part.deliver or (), *inside, "deliver", speaks=speaks)
-    return _shared(part, part.deliver or (() if deliver else only_channel(spot, speaks=speaks)))
+        node.add_error("this would tell nobody; write on_failure: none if that is meant", *inside, "deliver")
+    node.check_deliver(part.deliver or (), *inside, "deliver", speaks=speaks)
+    return _shared_on_failure(part, part.deliver or (() if deliver else default_channel(node, speaks=speaks)))
 
 
 @lru_cache(maxsize=1024)
-def _shared(part: models.OnFailure, deliver: tuple[str, ...]) -> OnFailure:
+def _shared_on_failure(part: models.OnFailure, deliver: tuple[str, ...]) -> OnFailure:
     return OnFailure(part.after, part.remind, deliver)
 
 
 @lru_cache(maxsize=8)
-def _only(channels: tuple[str, ...], to_last: tuple[str, ...], speaks: bool) -> tuple[str, ...]:
+def _single_channel(channels: tuple[str, ...], to_last: tuple[str, ...], speaks: bool) -> tuple[str, ...]:
     declared = [name for name in channels if name != "log"]
     if len(declared) != 1 or (declared[0] in to_last and not speaks):
         return ("log",)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heartbeat.spec import ModelRunner
-from scheduler.config.build.config_data import read
-from scheduler.config.build.load import load
-from scheduler.config.build.runners import CHEAP
+from scheduler.config.build.config_data import read_config_data
+from scheduler.config.build.load import load_config
+from scheduler.config.build.runners import DEFAULT_MODEL
 from scheduler.config.file import inheritance, marked_yaml
-from scheduler.config.file.diagnostics import Complaints, Elsewhere
-from scheduler.config.file.marked_yaml import Map
-from scheduler.config.file.message_parts import suggest, written
-from scheduler.config.keys.models import schema
+from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
+from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.message_parts import did_you_mean, format_duration
+from scheduler.config.keys.models import config_schema
 from scheduler.model.secret import MASK
 from scheduler.model.settings import Settings
 
@@ -23,7 +23,7 @@ SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
 ALWAYS_SECRET = ("env", "url", "headers", "value")
 
 
-class Row(NamedTuple):
+class EffectiveValue(NamedTuple):
     """One value: its key inside the entry, how it is written (secrets masked), and where it comes from."""
 
     key: str
@@ -31,23 +31,23 @@ class Row(NamedTuple):
     origin: str
 
 
-def effective(path: Path, environ: Mapping[str, str], name: str) -> list[Row]:
+def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> list[EffectiveValue]:
     """Every value of `name` (or agent/NAME, cron/NAME). Raises ConfigError for a config with faults, LookupError, whose text says
     what to write, for a name that is not there or stands for two."""
-    settings = load(path, environ, resolve=False).settings
-    kind, name = _find(name, settings)
-    complaints = Complaints(str(path))
-    source = read(path, environ, complaints)
+    settings = load_config(path, environ, resolve_secrets=False).settings
+    kind, name = _find_entry(name, settings)
+    diagnostics = Diagnostics(str(path))
+    source = read_config_data(path, environ, diagnostics)
     section, model = SECTIONS[kind]
     merge, defaults = (inheritance.merge_agent, source.agent) if kind == "agent" else (inheritance.merge_job, source.job)
-    entry = merge(defaults, source.root[section][name] or Map())
-    worked_out = _agent(settings, name, entry) if kind == "agent" else _job(settings, name)
-    definitions = schema()["$defs"]
-    origin = _Origins(path.name, complaints.homes)
-    return list(_rows(definitions[model], definitions, entry, "", worked_out, origin))
+    entry = merge(defaults, source.root[section][name] or MarkedMap())
+    worked_out = _agent_defaults(settings, name, entry) if kind == "agent" else _job_defaults(settings, name)
+    definitions = config_schema()["$defs"]
+    origin = _Origins(path.name, diagnostics.default_paths)
+    return list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
 
 
-def _find(name: str, settings: Settings) -> tuple[str, str]:
+def _find_entry(name: str, settings: Settings) -> tuple[str, str]:
     kind, slash, bare = name.partition("/")
     known = {"agent": settings.heartbeats, "cron": settings.jobs}
     if slash and kind in known and bare in known[kind]:
@@ -57,7 +57,7 @@ def _find(name: str, settings: Settings) -> tuple[str, str]:
         return found[0], name
     if found:
         raise LookupError(f"{name} is both an agent and a job; write agent/{name} or cron/{name}")
-    raise LookupError(f"{name} is neither an agent nor a job{suggest(name, [*settings.heartbeats, *settings.jobs])}")
+    raise LookupError(f"{name} is neither an agent nor a job{did_you_mean(name, [*settings.heartbeats, *settings.jobs])}")
 
 
 class _Origins:
@@ -65,38 +65,38 @@ class _Origins:
         self._file = file
         self._homes = homes
 
-    def of(self, node: Map, key: str) -> str:
+    def describe_origin(self, node: MarkedMap, key: str) -> str:
         place = node.marks[key][0]
-        if isinstance(place, Elsewhere):
+        if isinstance(place, ExternalPosition):
             return f"environment {place.variable}"
         home = self._homes.get((place.line, place.column))
         return f"{home} {self._file}:{place.line + 1}" if home else f"{self._file}:{place.line + 1}"
 
 
-def _rows(
+def _iterate_values(
     model: Mapping[str, Any],
     models: Mapping[str, Any],
     written: Any,
     prefix: str,
     worked_out: Mapping[str, str],
     origins: _Origins,
-) -> Iterator[Row]:
-    written = written if isinstance(written, Map) else Map()
+) -> Iterator[EffectiveValue]:
+    written = written if isinstance(written, MarkedMap) else MarkedMap()
     for key, form in model["properties"].items():
         path = f"{prefix}{key}"
-        if inner := _inner(form, models, written.get(key)):
-            yield from _rows(inner, models, written.get(key), f"{path}.", worked_out, origins)
+        if inner := _nested_model(form, models, written.get(key)):
+            yield from _iterate_values(inner, models, written.get(key), f"{path}.", worked_out, origins)
         elif key in written and key in ALWAYS_SECRET:
-            yield Row(path, _masked(written[key]), origins.of(written, key))
+            yield EffectiveValue(path, _mask_secrets(written[key]), origins.describe_origin(written, key))
         elif key in written:
-            yield Row(path, _as_written(written[key]), origins.of(written, key))
+            yield EffectiveValue(path, _format_value(written[key]), origins.describe_origin(written, key))
         else:
-            yield Row(path, worked_out.get(path) or _as_written(form.get("default")), "built in")
+            yield EffectiveValue(path, worked_out.get(path) or _format_value(form.get("default")), "built in")
 
 
-def _inner(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
+def _nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
     """The model of a key that holds a map of keys of its own, always or as it is written here."""
-    is_there = isinstance(value, Map) or (value is None and form.get("default") == {})
+    is_there = isinstance(value, MarkedMap) or (value is None and form.get("default") == {})
     if "x-form" in form and not is_there:
         return None
     if "discriminator" in form:
@@ -106,7 +106,7 @@ def _inner(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> An
     return models[reference.rpartition("/")[2]] if reference else None
 
 
-def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
+def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
     """The values that are worked out where nothing is written."""
     beat = settings.heartbeats[name]
     asked = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
@@ -122,16 +122,16 @@ def _agent(settings: Settings, name: str, entry: Map) -> dict[str, str]:
         "heartbeat.misfire.grace": _span(beat.grace),
         "heartbeat.model": beat.model or "none",
         "heartbeat.active_hours.timezone": beat.zone.key,
-        "heartbeat.deliver": _as_written(list(beat.deliver)),
-        "heartbeat.on_failure.deliver": _as_written(list(beat.on_failure_deliver or beat.deliver)),
+        "heartbeat.deliver": _format_value(list(beat.deliver)),
+        "heartbeat.on_failure.deliver": _format_value(list(beat.on_failure_deliver or beat.deliver)),
         "heartbeat.prompt": "built in",
         "heartbeat.interval": "none",
         "heartbeat.stagger": "0" if beat.schedule else "10%",
-        "model": CHEAP if asked and asked.kind == "anthropic" else "none",
+        "model": DEFAULT_MODEL if asked and asked.kind == "anthropic" else "none",
     }
 
 
-def _job(settings: Settings, name: str) -> dict[str, str]:
+def _job_defaults(settings: Settings, name: str) -> dict[str, str]:
     job = settings.jobs[name]
     zone = job.schedule.zone if job.schedule else settings.zone
     asked = settings.asked.get(name)
@@ -140,26 +140,28 @@ def _job(settings: Settings, name: str) -> dict[str, str]:
         "workdir": str(job.workdir),
         "misfire.grace": _span(job.grace),
         "model": (asked and asked.model) or "none",
-        "on_failure.deliver": _as_written(list(job.on_failure_deliver or job.deliver)),
+        "on_failure.deliver": _format_value(list(job.on_failure_deliver or job.deliver)),
     }
 
 
 def _span(span: timedelta) -> str:
-    return written(span)
+    return format_duration(span)
 
 
-def _masked(value: Any) -> str:
-    return f"{{{', '.join(f'{marked_yaml.shown_key(key)}: {MASK}' for key in value)}}}" if isinstance(value, Map) else MASK
+def _mask_secrets(value: Any) -> str:
+    return (
+        f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {MASK}' for key in value)}}}" if isinstance(value, MarkedMap) else MASK
+    )
 
 
-def _as_written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{marked_yaml.shown_key(key)}: {_as_written(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {_format_value(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_as_written, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     text = str(value)
     return text if text.isprintable() and text else ascii(text)

@@ -6,9 +6,9 @@ import re
 from ipaddress import ip_address
 from itertools import pairwise
 
-from scheduler.config.build.config_node import Spot
-from scheduler.config.build.secrets import refers
-from scheduler.config.file.remedies import Remedy, Wrong, instead
+from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.build.secrets import has_reference
+from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_examples
 from scheduler.config.keys import models
 from scheduler.model.settings import Server, Token
 
@@ -18,13 +18,13 @@ LEAST_DIFFERENT = 5  # characters
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):([0-9]{1,5})")
 
 
-def server(part: models.Server, spot: Spot) -> Server:
-    host, port = _listen(part, spot)
-    tokens = tuple(token for name, written in part.tokens.items() if (token := _token(name, written, spot)))
-    if not part.tokens and not is_loopback(host) and spot.knows("tokens"):
+def build_server(part: models.Server, node: ConfigNode) -> Server:
+    host, port = _parse_listen(part, node)
+    tokens = tuple(token for name, written in part.tokens.items() if (token := _build_token(name, written, node)))
+    if not part.tokens and not is_loopback(host) and node.is_readable("tokens"):
         near = f"127.0.0.1:{port}"
         words = f"declare server.tokens, or listen on {near}"
-        spot.fault(Wrong(f"{host} can be reached from other machines", Remedy(near), words=words), "listen")
+        node.add_error(InvalidValue(f"{host} can be reached from other machines", Remedy(near), advice=words), "listen")
     return Server(host, port, part.hosts, tokens, part.metrics_entries)
 
 
@@ -36,29 +36,29 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(part: models.Server, spot: Spot) -> tuple[str, int]:
+def _parse_listen(part: models.Server, node: ConfigNode) -> tuple[str, int]:
     found = _LISTEN.fullmatch(part.listen)
     if not found or int(found[2]) > 65535:
-        spot.fault(instead("this is not an address with a port", _near(part.listen)), "listen")
+        node.add_error(suggest_examples("this is not an address with a port", _suggest_loopback(part.listen)), "listen")
         return "127.0.0.1", 0
     return found[1].strip("[]"), int(found[2])
 
 
-def _near(text: str) -> str:
+def _suggest_loopback(text: str) -> str:
     """An address of this machine, with the port that a text names."""
     port = re.search(r"(?:^|:)([0-9]{1,5})/?$", text)
     return f"127.0.0.1:{port[1] if port and int(port[1]) <= 65535 else 7857}"
 
 
-def _token(name: str, part: models.Token, spot: Spot) -> Token | None:
-    spot.known(part.agents or (), spot.frame.agents, "agent", "tokens", name, "agents")
-    value = spot.secret(part.value, "tokens", name, "value", used=True)
+def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | None:
+    node.check_declared(part.agents or (), node.context.agents, "agent", "tokens", name, "agents")
+    value = node.resolve_secret(part.value, "tokens", name, "value", used=True)
     if value is None:
         return None
-    if not spot.frame.vault.sealed:
-        _check_token(name, value.reveal(), spot)
-    if not refers(part.value):
-        spot.warn(
+    if not node.context.secrets.is_disabled:
+        _check_token(name, value.reveal(), node)
+    if not has_reference(part.value):
+        node.add_warning(
             "this secret stands in the file itself; better refer to it with ${NAME} or ${file:PATH}", "tokens", name, "value"
         )
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
@@ -75,10 +75,10 @@ def _is_guessable(value: str) -> bool:
     return again or len(set(value)) < LEAST_DIFFERENT or in_a_row * 4 > len(steps) * 3
 
 
-def _check_token(name: str, value: str, spot: Spot) -> None:
+def _check_token(name: str, value: str, node: ConfigNode) -> None:
     if len(value.encode(errors="surrogateescape")) < LEAST_BYTES:
-        spot.fault("this token is shorter than 16 bytes; make one with: openssl rand -hex 16", "tokens", name, "value")
+        node.add_error("this token is shorter than 16 bytes; make one with: openssl rand -hex 16", "tokens", name, "value")
     elif not all("!" <= character <= "~" for character in value):
-        spot.fault("a token is sent in a header: ASCII letters, digits and signs only, no blanks", "tokens", name, "value")
+        node.add_error("a token is sent in a header: ASCII letters, digits and signs only, no blanks", "tokens", name, "value")
     elif _is_guessable(value):
-        spot.fault("this token is easy to guess; make one with: openssl rand -hex 16", "tokens", name, "value")
+        node.add_error("this token is easy to guess; make one with: openssl rand -hex 16", "tokens", name, "value")

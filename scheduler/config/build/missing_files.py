@@ -16,7 +16,7 @@ from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import CommandRunner, Heartbeat
 from scheduler.model.settings import Settings
 
-Lack = tuple[tuple[str | int, ...], str]
+KeyProblem = tuple[tuple[str | int, ...], str]
 """The key, and what is missing."""
 
 SHELLS = ("sh", "dash", "bash", "ash", "ksh", "zsh")
@@ -26,63 +26,65 @@ _WORDS = (
     "fc fg fi for function getopts hash if in jobs kill let local printf pwd read readonly return select set shift shopt "
     "source test then time times trap true type typeset ulimit umask unalias unset until wait while "
 )
-_OF_THE_SHELL = frozenset(_WORDS.split())
+_SHELL_WORDS = frozenset(_WORDS.split())
 
 
-def lacking(settings: Settings) -> Iterator[tuple[str, str, tuple[str | int, ...], str]]:
+def find_missing_files(settings: Settings) -> Iterator[tuple[str, str, tuple[str | int, ...], str]]:
     """What is missing for entries that are enabled: the section, the entry's name, the key, and a line about it."""
     asked = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
     for name, beat in settings.heartbeats.items():
         if beat.enabled:
-            for inside, message in _of_agent(beat, reads_context=not beat.light_context or name in asked):
+            for inside, message in _check_agent(beat, reads_context=not beat.light_context or name in asked):
                 yield "agents", name, inside, message
     for name, job in settings.jobs.items():
         if job.enabled and job.command is not None:
-            for inside, message in _of_job(job):
+            for inside, message in _check_job(job):
                 yield "cron", name, inside, message
     for name, channel in settings.channels.items():
-        if channel.argv and (problem := _program(channel.argv[0], channel.folder, {})):
+        if channel.argv and (problem := _check_program(channel.argv[0], channel.folder, {})):
             yield "channels", name, ("argv",), problem
 
 
-def _of_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[Lack]:
+def _check_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[KeyProblem]:
     has_list = "\n" not in beat.checklist
     context = beat.context if reads_context else ()
     if not beat.workspace.is_dir():
         if (has_list and beat.on_missing == "skip") or context:
-            yield ("workspace",), _no_folder(beat.workspace)
+            yield ("workspace",), _missing_folder(beat.workspace)
     else:
         folder = beat.workspace
         refusal = checklist.read_file(folder, beat.checklist) if has_list else ""
         if isinstance(refusal, FileProblem) and (refusal is not FileProblem.MISSING or beat.on_missing == "skip"):
-            yield ("heartbeat", "checklist"), f"{_why(folder, beat.checklist, refusal)}, so that its runs are skipped"
+            yield ("heartbeat", "checklist"), f"{_explain_refusal(folder, beat.checklist, refusal)}, so that its runs are skipped"
         for index, name in enumerate(context):
             if isinstance(refusal := checklist.read_file(folder, name), FileProblem):
-                yield ("context", index), f"{_why(folder, name, refusal)}, so that it is left out of the prompt"
-    if isinstance(beat.runner, CommandRunner) and (problem := _program(beat.runner.argv[0], beat.workspace, beat.runner.env)):
+                yield ("context", index), f"{_explain_refusal(folder, name, refusal)}, so that it is left out of the prompt"
+    if isinstance(beat.runner, CommandRunner) and (
+        problem := _check_program(beat.runner.argv[0], beat.workspace, beat.runner.env)
+    ):
         yield ("runner", "argv"), problem
-    if beat.precheck and (problem := _of_a_line(beat.precheck.command, beat.workspace, {})):
+    if beat.precheck and (problem := _check_first_word(beat.precheck.command, beat.workspace, {})):
         yield ("heartbeat", "precheck", "command"), problem
 
 
-def _of_job(job: Job) -> Iterator[Lack]:
+def _check_job(job: Job) -> Iterator[KeyProblem]:
     if not job.workdir.is_dir():
-        yield ("workdir",), _no_folder(job.workdir)
+        yield ("workdir",), _missing_folder(job.workdir)
         return
     if isinstance(job.command, tuple):
-        if problem := _program(job.command[0], job.workdir, job.env):
+        if problem := _check_program(job.command[0], job.workdir, job.env):
             yield ("command",), problem
-    elif problem := _program(job.shell, job.workdir, job.env):
+    elif problem := _check_program(job.shell, job.workdir, job.env):
         yield ("shell",), problem
-    elif Path(job.shell).name in SHELLS and (problem := _of_a_line(job.command or "", job.workdir, job.env)):
+    elif Path(job.shell).name in SHELLS and (problem := _check_first_word(job.command or "", job.workdir, job.env)):
         yield ("command",), problem
 
 
-def _no_folder(folder: Path) -> str:
+def _missing_folder(folder: Path) -> str:
     return f"the folder {folder} does not exist; do: mkdir -p {shlex.quote(str(folder))}"
 
 
-def _why(workspace: Path, name: str, refusal: FileProblem) -> str:
+def _explain_refusal(workspace: Path, name: str, refusal: FileProblem) -> str:
     """Why a file of the workspace is not read."""
     path = workspace / name
     if refusal is FileProblem.MISSING:
@@ -97,7 +99,7 @@ def _why(workspace: Path, name: str, refusal: FileProblem) -> str:
     return f"{path} cannot be read" if path.is_file() else f"{path} is no regular file"
 
 
-def _program(program: str, folder: Path, env: Mapping[str, object]) -> str | None:
+def _check_program(program: str, folder: Path, env: Mapping[str, object]) -> str | None:
     """Why a program that is started in this folder would not be found; None if it would."""
     if "/" in program:
         path = folder / program
@@ -108,7 +110,7 @@ def _program(program: str, folder: Path, env: Mapping[str, object]) -> str | Non
     return None if shutil.which(program, path=reveal_secret(places)) else f"there is no program {program!r}; PATH is {places}"
 
 
-def _of_a_line(line: str, folder: Path, env: Mapping[str, object]) -> str | None:
+def _check_first_word(line: str, folder: Path, env: Mapping[str, object]) -> str | None:
     """The same for the first word of a line for the shell, if that is surely a program."""
     word = _FIRST_WORD.match(line)
-    return _program(word[1], folder, env) if word and word[1] not in _OF_THE_SHELL else None
+    return _check_program(word[1], folder, env) if word and word[1] not in _SHELL_WORDS else None

@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
-from scheduler.config.build.config_node import Spot
-from scheduler.config.file.marked_yaml import shown_key
+from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.model.settings import Price
 
@@ -23,30 +23,30 @@ class Prices:
     """
 
     def __init__(self, parts: Mapping[str, models.Price], written: Collection[str]) -> None:
-        self.known = {model: _price(part) for model, part in parts.items()}
-        self.mispriced = set(written) - self.known.keys()
-        self._told: set[str] = set()
+        self.by_model = {model: _build_price(part) for model, part in parts.items()}
+        self.mispriced = set(written) - self.by_model.keys()
+        self._reported: set[str] = set()
 
-    def look_up(self, model: str, spot: Spot, *inside: str) -> None:
+    def check_price(self, model: str, node: ConfigNode, *inside: str) -> None:
         """Warn at `inside` if nobody knows what this model costs, unless prices have faults: one of them may be meant for it."""
-        if self.mispriced or model in self.known or model in self._told:
+        if self.mispriced or model in self.by_model or model in self._reported:
             return
-        self._told.add(model)
-        told = f"no price is known for it, so that its cost is not counted; write {line(model)}, in USD per million tokens"
-        spot.warn(told, *inside)
+        self._reported.add(model)
+        told = f"no price is known for it, so that its cost is not counted; write {price_line(model)}, in USD per million tokens"
+        node.add_warning(told, *inside)
 
 
-def line(model: str) -> str:
+def price_line(model: str) -> str:
     """The line of the file that gives a model its price; figures to be replaced."""
-    return f"prices: {{{_as_key(model)}: {{input: 1.0, output: 5.0}}}}"
+    return f"prices: {{{_format_key(model)}: {{input: 1.0, output: 5.0}}}}"
 
 
-def _as_key(model: str) -> str:
+def _format_key(model: str) -> str:
     """The name as it is written before a colon."""
-    return model if _PLAIN.fullmatch(model) else json.dumps(shown_key(model), ensure_ascii=False)
+    return model if _PLAIN.fullmatch(model) else json.dumps(printable_key(model), ensure_ascii=False)
 
 
-def _price(part: models.Price) -> Price:
+def _build_price(part: models.Price) -> Price:
     return Price(
         input=part.input,
         output=part.output,

@@ -7,16 +7,16 @@ from datetime import timedelta
 from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
-from scheduler.config.build.config_node import Spot
+from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.build.prices import Prices
 from scheduler.config.build.providers import Providers
-from scheduler.config.file.remedies import Remedy, Wrong, as_yaml
+from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
 
-CHEAP = "claude-haiku-5-5"  # the model of an agent that names none, at Anthropic
-NOBODY = CommandRunner((), {})  # stands where a fault is noted
+DEFAULT_MODEL = "claude-haiku-5-5"  # the model of an agent that names none, at Anthropic
+NO_RUNNER = CommandRunner((), {})  # stands where a fault is noted
 NO_TIME = timedelta(0)
 
 Shared = TypeVar("Shared")
@@ -30,92 +30,92 @@ class Runners:
         self._prices = prices
         self._made: dict[Hashable, object] = {}
 
-    def runner(self, agent: models.Agent, spot: Spot) -> Runner:
+    def build_runner(self, agent: models.Agent, node: ConfigNode) -> Runner:
         """How an agent is asked; NOBODY after a fault."""
         used = is_enabled(agent)
-        if not spot.knows("runner"):
-            return NOBODY
+        if not node.is_readable("runner"):
+            return NO_RUNNER
         match agent.runner:
             case models.ModelRunner():
-                return self._model(agent, agent.runner, spot)
+                return self._build_model_runner(agent, agent.runner, node)
             case models.CommandRunner(argv=argv):
-                env = spot.variables(agent.runner.env, "runner", "env", used=used)
-                return self._shared((argv, tuple(env.items())), CommandRunner(argv, env))
+                env = node.build_variables(agent.runner.env, "runner", "env", used=used)
+                return self._reuse_equal((argv, tuple(env.items())), CommandRunner(argv, env))
             case models.HttpRunner():
-                return self._http(agent.runner, spot, used=used)
+                return self._build_http_runner(agent.runner, node, used=used)
             case models.PythonRunner(call=call, in_process=inside):
-                return self._shared((call, inside), PythonRunner(call, inside))
+                return self._reuse_equal((call, inside), PythonRunner(call, inside))
 
-    def outside_heartbeat(self, agent: models.Agent, runner: Runner, spot: Spot) -> Runner:
+    def build_job_runner(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> Runner:
         """How an agent whose heartbeat asks by `runner` is asked otherwise: not at the heartbeat's own provider."""
         part = agent.runner
         if agent.heartbeat.provider is None or not isinstance(part, models.ModelRunner):
             return runner
         inside = ("runner", "provider") if part.provider else ("runner",)
-        provider = self._providers.find(part.provider or part.kind, spot, *inside, used=is_enabled(agent))
-        return self._bounded(provider, agent) if provider else runner
+        provider = self._providers.find_provider(part.provider or part.kind, node, *inside, used=is_enabled(agent))
+        return self._limited_runner(provider, agent) if provider else runner
 
-    def decide(self, agent: models.Agent, spot: Spot) -> Decide | None:
+    def build_decide(self, agent: models.Agent, node: ConfigNode) -> Decide | None:
         """Who decides first, if somebody does."""
         part = agent.heartbeat.decide
         if part is None:
             return None
-        name, inside = (part.provider, ("heartbeat", "decide", "provider")) if part.provider else _whom(agent)
-        provider = self._providers.find(name, spot, *inside, used=is_enabled(agent))
+        name, inside = (part.provider, ("heartbeat", "decide", "provider")) if part.provider else _provider_of(agent)
+        provider = self._providers.find_provider(name, node, *inside, used=is_enabled(agent))
         if provider is None:
             return None
-        self._look_up(part.model, agent, spot, "heartbeat", "decide", "model")
-        runner = self._bounded(provider, agent)
-        return self._shared((provider.name, runner.max_output_tokens, part.model), Decide(runner, part.model))
+        self._check_price(part.model, agent, node, "heartbeat", "decide", "model")
+        runner = self._limited_runner(provider, agent)
+        return self._reuse_equal((provider.name, runner.max_output_tokens, part.model), Decide(runner, part.model))
 
-    def model(self, agent: models.Agent, runner: Runner, spot: Spot) -> str | None:
+    def choose_model(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> str | None:
         """What its beats ask for; None leaves the choice to the agent."""
         named = agent.heartbeat.model or agent.model
         if not isinstance(runner, ModelRunner):
             return named
         if named is None and runner.provider.kind == "openai":
-            spot.fault(f"is missing; write model: NAME, one that {runner.provider.name} has", "model")
+            node.add_error(f"is missing; write model: NAME, one that {runner.provider.name} has", "model")
             return None
-        self._look_up(named or CHEAP, agent, spot, *(("heartbeat", "model") if agent.heartbeat.model else ("model",)))
-        return named or CHEAP
+        self._check_price(named or DEFAULT_MODEL, agent, node, *(("heartbeat", "model") if agent.heartbeat.model else ("model",)))
+        return named or DEFAULT_MODEL
 
-    def _model(self, agent: models.Agent, part: models.ModelRunner, spot: Spot) -> Runner:
-        name, inside = _whom(agent)
-        provider = self._providers.find(name, spot, *inside, used=is_enabled(agent))
-        own = self._own(part, spot) if agent.heartbeat.provider else provider
+    def _build_model_runner(self, agent: models.Agent, part: models.ModelRunner, node: ConfigNode) -> Runner:
+        name, inside = _provider_of(agent)
+        provider = self._providers.find_provider(name, node, *inside, used=is_enabled(agent))
+        own = self._own_provider(part, node) if agent.heartbeat.provider else provider
         if own and own.kind != part.kind:
             right = {"kind": own.kind, "provider": own.name}
-            wrong = Wrong(
-                f"the provider {own.name} is of kind {own.kind}", Remedy(right), words=f"write runner: {as_yaml(right)}"
+            wrong = InvalidValue(
+                f"the provider {own.name} is of kind {own.kind}", Remedy(right), advice=f"write runner: {as_yaml(right)}"
             )
-            spot.fault(wrong, "runner")
-            return NOBODY
-        return self._bounded(provider, agent) if provider else NOBODY
+            node.add_error(wrong, "runner")
+            return NO_RUNNER
+        return self._limited_runner(provider, agent) if provider else NO_RUNNER
 
-    def _own(self, part: models.ModelRunner, spot: Spot) -> Provider | None:
+    def _own_provider(self, part: models.ModelRunner, node: ConfigNode) -> Provider | None:
         """The provider that the runner names, though the heartbeat asks another."""
-        return self._providers.find(part.provider, spot, "runner", "provider", used=False) if part.provider else None
+        return self._providers.find_provider(part.provider, node, "runner", "provider", used=False) if part.provider else None
 
-    def _bounded(self, provider: Provider, agent: models.Agent) -> ModelRunner:
+    def _limited_runner(self, provider: Provider, agent: models.Agent) -> ModelRunner:
         bound = agent.heartbeat.max_output_tokens
-        return self._shared((provider.name, bound), ModelRunner(provider, bound))
+        return self._reuse_equal((provider.name, bound), ModelRunner(provider, bound))
 
-    def _http(self, part: models.HttpRunner, spot: Spot, *, used: bool) -> Runner:
-        url = spot.secret(part.url, "runner", "url", used=used)
-        headers = spot.environment(part.headers, "runner", "headers", used=used)
-        if not spot.frame.vault.sealed:
+    def _build_http_runner(self, part: models.HttpRunner, node: ConfigNode, *, used: bool) -> Runner:
+        url = node.resolve_secret(part.url, "runner", "url", used=used)
+        headers = node.build_environment(part.headers, "runner", "headers", used=used)
+        if not node.context.secrets.is_disabled:
             if url and not is_web_address(url.reveal()):
-                spot.fault("this is not the address of an agent; write http:// or https:// with a host", "runner", "url")
+                node.add_error("this is not the address of an agent; write http:// or https:// with a host", "runner", "url")
             for name, value in headers.items():
                 if not _fits_a_header(value):
-                    spot.fault("a header holds ASCII letters, digits and signs, on one line", "runner", "headers", name)
-        return self._shared((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
+                    node.add_error("a header holds ASCII letters, digits and signs, on one line", "runner", "headers", name)
+        return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 
-    def _look_up(self, model: str, agent: models.Agent, spot: Spot, *inside: str) -> None:
+    def _check_price(self, model: str, agent: models.Agent, node: ConfigNode, *inside: str) -> None:
         if is_enabled(agent):
-            self._prices.look_up(model, spot, *inside)
+            self._prices.check_price(model, node, *inside)
 
-    def _shared(self, key: Hashable, value: Shared) -> Shared:
+    def _reuse_equal(self, key: Hashable, value: Shared) -> Shared:
         made: Shared = self._made.setdefault((type(value), key), value)  # type: ignore[assignment]
         return made
 
@@ -129,13 +129,13 @@ def calls_model(agent: models.Agent) -> bool:
     return isinstance(agent.runner, models.ModelRunner) or agent.heartbeat.decide is not None
 
 
-def asks_provider(agent: models.Agent) -> bool:
+def uses_provider(agent: models.Agent) -> bool:
     """Whether `heartbeat.provider` would be asked: by the agent's own runner, or by a decision that names no other."""
     decide = agent.heartbeat.decide
     return isinstance(agent.runner, models.ModelRunner) or (decide is not None and decide.provider is None)
 
 
-def _whom(agent: models.Agent) -> tuple[str, tuple[str, ...]]:
+def _provider_of(agent: models.Agent) -> tuple[str, tuple[str, ...]]:
     """The provider of an agent by name, and where that is written."""
     if agent.heartbeat.provider:
         return agent.heartbeat.provider, ("heartbeat", "provider")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from dotenv.parser import Binding, parse_stream
 
-from scheduler.config.file.lenient_reading import from_folder
-from scheduler.config.file.remedies import Wrong, surely
+from scheduler.config.file.lenient_reading import resolve_path
+from scheduler.config.file.remedies import InvalidValue, suggest_correction
 from scheduler.model.secret import Secret
 from scheduler.system.files import ANY, open_regular, others_may
 
-LARGEST = 64 * 1024
+LARGEST_FILE = 64 * 1024
 
 # What names a variable whose value is a secret, and what variables that are none are called.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD_|CREDENTIAL|AUTH|COOKIE|DSN", re.IGNORECASE)
@@ -29,11 +29,11 @@ _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Unset(ValueError):
+class UnsetSecret(ValueError):
     """A reference that leads nowhere."""
 
 
-class Vault:
+class SecretResolver:
     """What references stand for. Without `environ` nothing is looked up, and every secret is empty."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str] | None) -> None:
@@ -41,49 +41,49 @@ class Vault:
         self._environ = environ
 
     @property
-    def sealed(self) -> bool:
+    def is_disabled(self) -> bool:
         return self._environ is None
 
-    def fill(self, text: str) -> Secret:
+    def resolve_references(self, text: str) -> Secret:
         """The text with its references filled in; what comes in is not read again.
 
-        Raises Unset for one that leads nowhere, Wrong for one that is none.
+        Raises UnsetSecret for a reference without a value, InvalidValue for text that only looks like a reference.
         """
         if "${" in _REFERENCE.sub("", text):
-            raise Wrong("this holds a reference that is none; write ${NAME} or ${file:PATH}")
+            raise InvalidValue("this holds a reference that is none; write ${NAME} or ${file:PATH}")
         if found := _BARE.fullmatch(text):
-            raise surely("this is no reference without its braces", f"${{{found[1]}}}")
+            raise suggest_correction("this is no reference without its braces", f"${{{found[1]}}}")
         if self._environ is None:
             return Secret("")
-        return Secret(_REFERENCE.sub(self._value, text))
+        return Secret(_REFERENCE.sub(self._look_up_reference, text))
 
-    def _value(self, found: re.Match[str]) -> str:
+    def _look_up_reference(self, found: re.Match[str]) -> str:
         if name := found["name"]:
             assert self._environ is not None
             if value := self._environ.get(name):
                 return value
             problem = "is not set" if value is None else "is empty"
-            raise Unset(f"{name} {problem}; set it in the environment or in the env_file")
+            raise UnsetSecret(f"{name} {problem}; set it in the environment or in the env_file")
         try:
-            return _read(from_folder(self._folder, found["file"])).removesuffix("\n").removesuffix("\r")
+            return _read_small_file(resolve_path(self._folder, found["file"])).removesuffix("\n").removesuffix("\r")
         except OSError as error:
-            raise Unset(f"{found['file']} cannot be read: {error.strerror or error}") from None
+            raise UnsetSecret(f"{found['file']} cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
-            raise Unset(f"{found['file']} is not UTF-8 text") from None
+            raise UnsetSecret(f"{found['file']} is not UTF-8 text") from None
 
 
-def refers(text: str) -> bool:
+def has_reference(text: str) -> bool:
     """Whether a text holds a reference."""
     return _REFERENCE.search(text) is not None
 
 
-def holds_secret(name: str, text: str) -> bool:
+def is_secret_variable(name: str, text: str) -> bool:
     """Whether the value of a variable is to be covered wherever it is printed: it refers to a secret, or could be one itself.
 
     Of what stands in the file itself, that is what is called a key, token or password, and what is neither short nor a path,
     a word or a number.
     """
-    if refers(text) or _SECRET_NAME.search(name):
+    if has_reference(text) or _SECRET_NAME.search(name):
         return True
     return not (_OPEN_NAMES.fullmatch(name) or len(text) < SHORTEST_SECRET or _OPEN_VALUE.fullmatch(text))
 
@@ -98,16 +98,16 @@ def read_env_file(path: Path) -> dict[str, str]:
         if others_may(found, ANY):
             mode = f"{stat.S_IMODE(found.st_mode):04o}"
             raise ValueError(f"{path} has mode {mode}, others could read it; do: chmod 600 {shlex.quote(str(path))}")
-        text = _read(path)
+        text = _read_small_file(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
     bindings = parse_stream(io.StringIO(text, newline=None))
-    return dict(pair for binding in bindings if (pair := _pair(path, binding)))
+    return dict(pair for binding in bindings if (pair := _parse_binding(path, binding)))
 
 
-def _pair(path: Path, binding: Binding) -> tuple[str, str] | None:
+def _parse_binding(path: Path, binding: Binding) -> tuple[str, str] | None:
     """What a binding says, None for a comment or blank lines. python-dotenv itself only warns of a line that is broken."""
     if binding.key is None and not binding.error:
         return None
@@ -118,12 +118,12 @@ def _pair(path: Path, binding: Binding) -> tuple[str, str] | None:
     return binding.key, binding.value
 
 
-def _read(path: Path) -> str:
+def _read_small_file(path: Path) -> str:
     """A small regular file; a pipe would be waited for, a device never ends."""
     with open_regular(path) as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise OSError(f"larger than {LARGEST // 1024} KiB")
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise OSError(f"larger than {LARGEST_FILE // 1024} KiB")
     if b"\0" in content:
         raise OSError("it holds the byte 0x00")
     return content.decode()

@@ -43,19 +43,19 @@ _CHECKLIST = """\
 """
 
 
-def config(name: str = "assistant") -> str:
+def config_text(name: str = "assistant") -> str:
     """A small config.yaml with one agent."""
     return _CONFIG.format(name=name)
 
 
-def checklist() -> str:
+def checklist_text() -> str:
     """A HEARTBEAT.md with one line to begin with."""
     return _CHECKLIST
 
 
-def files(name: str = "assistant") -> Mapping[PurePosixPath, str]:
+def starter_files(name: str = "assistant") -> Mapping[PurePosixPath, str]:
     """The files of a new folder by their path in it. `name` is a valid agent name."""
     return {
-        PurePosixPath("config.yaml"): config(name),
-        PurePosixPath(f"agents/{name}/HEARTBEAT.md"): checklist(),
+        PurePosixPath("config.yaml"): config_text(name),
+        PurePosixPath(f"agents/{name}/HEARTBEAT.md"): checklist_text(),
     }

@@ -22,7 +22,7 @@ Fault = tuple[str, str, tuple[str, ...], str]  # section, name, the key inside i
 
 
 @dataclass(frozen=True, slots=True)
-class Today:
+class TimeCheck:
     """When a config is read (aware, UTC).
 
     `knows` says whether the database at a path has seen the moment of a job, by the job's name and the text of its pace.
@@ -30,11 +30,11 @@ class Today:
     """
 
     now: datetime
-    knows: Callable[[Path, str, str], bool]
+    was_seen: Callable[[Path, str, str], bool]
     strict: bool = True
 
 
-def faults(settings: Settings, today: Today) -> Iterator[Fault]:
+def find_time_errors(settings: Settings, today: TimeCheck) -> Iterator[Fault]:
     """What time has made wrong of valid settings."""
     judged: dict[object, bool] = {}  # thousands of agents share a handful of ways
     for name, beat in settings.heartbeats.items():
@@ -42,22 +42,22 @@ def faults(settings: Settings, today: Today) -> Iterator[Fault]:
             continue
         way = (beat.interval, beat.schedule, beat.schedule and beat.stagger, beat.zone, beat.hours, beat.calendars)
         if way not in judged:
-            judged[way] = _never(*_beat_paces(beat), today.now)
+            judged[way] = _never_runs(*_heartbeat_schedules(beat), today.now)
         if judged[way]:
-            yield "agents", name, ("heartbeat", _key(beat.calendars)), NEVER
+            yield "agents", name, ("heartbeat", _calendar_key(beat.calendars)), NEVER
     for name, job in settings.jobs.items():
         if job.enabled and job.at and _has_passed(schedule.of_job(job), name, settings.state, today):
             yield "cron", name, ("at",), PASSED
-        elif job.enabled and not job.calendars.always and _never(*_job_paces(job), today.now):
-            yield "cron", name, (_key(job.calendars),), NEVER
+        elif job.enabled and not job.calendars.always and _never_runs(*_job_schedules(job), today.now):
+            yield "cron", name, (_calendar_key(job.calendars),), NEVER
 
 
-def _has_passed(text: str, name: str, state: Path, today: Today) -> bool:
+def _has_passed(text: str, name: str, state: Path, today: TimeCheck) -> bool:
     moment = schedule.once(text)
-    return moment is not None and moment <= today.now and not today.knows(state, name, text)
+    return moment is not None and moment <= today.now and not today.was_seen(state, name, text)
 
 
-def _never(text: str, free: str, now: datetime) -> bool:
+def _never_runs(text: str, free: str, now: datetime) -> bool:
     """Whether calendars keep an entry, which is `free` without them, from all that it would do within two years."""
     plain = schedule.pace(free, now).next(now)
     if plain is None:
@@ -66,16 +66,16 @@ def _never(text: str, free: str, now: datetime) -> bool:
     return left is None or left - plain > TWO_YEARS
 
 
-def _beat_paces(beat: Heartbeat) -> tuple[str, str]:
+def _heartbeat_schedules(beat: Heartbeat) -> tuple[str, str]:
     """Its pace with and without calendars; on a grid that is not known yet, or where it is only woken, at least once a day."""
     daily = replace(beat, interval=None if beat.schedule else min(beat.interval or A_DAY, A_DAY))
     return schedule.of_heartbeat(daily), schedule.of_heartbeat(replace(daily, calendars=ALL_DAYS))
 
 
-def _job_paces(job: Job) -> tuple[str, str]:
+def _job_schedules(job: Job) -> tuple[str, str]:
     daily = replace(job, every=min(job.every or A_DAY, A_DAY) if job.every or job.reboot else None)
     return schedule.of_job(daily), schedule.of_job(replace(daily, calendars=ALL_DAYS))
 
 
-def _key(days: CalendarDays) -> str:
+def _calendar_key(days: CalendarDays) -> str:
     return "skip_on" if days.only is None else "only_on"

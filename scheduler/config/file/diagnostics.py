@@ -1,4 +1,4 @@
-"""Complaints: what is wrong with a config, where it stands, and what to write instead."""
+"""Collects the errors and warnings of a config, each with its source position and its suggestions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from scheduler.config.file.remedies import Remedy, Wrong, sentence
+from scheduler.config.file.remedies import InvalidValue, Remedy, compose_message
 
-_Key = tuple[int, int, str]
+_DiagnosticKey = tuple[int, int, str]
 
 
-class Place(Protocol):
+class Position(Protocol):
     """A position in the file as the parser counts it: line and column from 0."""
 
     @property
@@ -21,7 +21,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class ExternalPosition:
     """The place of what does not stand in the file; `variable` names the environment variable that holds it, if one does."""
 
     variable: str = ""
@@ -29,11 +29,11 @@ class Elsewhere:
     column: int = -1
 
 
-NOWHERE = Elsewhere()
+NO_POSITION = ExternalPosition()
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class Diagnostic:
     """One thing to mend. `line` and `column` count from 1 and are 0 where no line of the file is to blame."""
 
     line: int
@@ -56,13 +56,13 @@ class Complaint:
 class ConfigError(Exception):
     """A config that is refused, with all its faults; its text is one line for each, in the order of the file."""
 
-    def __init__(self, complaints: Iterable[Complaint], warnings: Iterable[Complaint] = ()) -> None:
-        self.complaints = tuple(complaints)
+    def __init__(self, errors: Iterable[Diagnostic], warnings: Iterable[Diagnostic] = ()) -> None:
+        self.errors = tuple(errors)
         self.warnings = tuple(warnings)
-        super().__init__("\n".join(map(str, self.complaints)))
+        super().__init__("\n".join(map(str, self.errors)))
 
 
-class Complaints:
+class Diagnostics:
     """Gathers faults and warnings while a file is read.
 
     What is said once about a place is not said again: a fault in a default is one fault, however many inherit it. `homes`
@@ -73,16 +73,23 @@ class Complaints:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._faults: dict[_Key, Complaint] = {}
-        self._warnings: dict[_Key, Complaint] = {}
-        self._open: dict[tuple[int, int], tuple[_Key, Wrong]] = {}
+        self._errors: dict[_DiagnosticKey, Diagnostic] = {}
+        self._warnings: dict[_DiagnosticKey, Diagnostic] = {}
+        self._open: dict[tuple[int, int], tuple[_DiagnosticKey, InvalidValue]] = {}
         self._spoilt: set[tuple[int, int]] = set()
-        self.homes: Mapping[tuple[int, int], str] = {}
-        self.unknown: dict[tuple[str, ...], Place] = {}
-        self.partial = False
+        self.default_paths: Mapping[tuple[int, int], str] = {}
+        self.unknown_keys: dict[tuple[str, ...], Position] = {}
+        self.is_partial = False
 
-    def fault(
-        self, place: Place, path: str, what: str | Wrong, *, spoils: bool = False, opens: bool = False, missing: str = ""
+    def add_error(
+        self,
+        place: Position,
+        path: str,
+        what: str | InvalidValue,
+        *,
+        spoils: bool = False,
+        opens: bool = False,
+        missing: str = "",
     ) -> None:
         """Note a fault; it is that of a key that is `missing` at the place, if one is named.
 
@@ -90,7 +97,7 @@ class Complaints:
         the wrong form: what else is wrong with the value that was meant is said in the same line, in place of the advice.
         """
         at = (place.line, place.column)
-        wrong = what if isinstance(what, Wrong) else Wrong(what)
+        wrong = what if isinstance(what, InvalidValue) else InvalidValue(what)
         if at in self._spoilt:
             return
         if spoils and place.line >= 0:
@@ -98,53 +105,55 @@ class Complaints:
         if at in self._open and not opens:
             key, first = self._open.pop(at)
             if gone := tuple(remedy for remedy in wrong.remedies if remedy.remove):
-                wrong = Wrong(wrong.problem, *gone, words="remove it")
+                wrong = InvalidValue(wrong.problem, *gone, advice="remove it")
             said = str(wrong) if any(remedy.quote for remedy in first.remedies) else f"{first.problem}; {wrong}"
-            self._faults[key] = replace(self._faults[key], message=said, remedies=wrong.remedies)
+            self._errors[key] = replace(self._errors[key], message=said, remedies=wrong.remedies)
             return
-        key = self._note(self._faults, place, path, wrong, missing)
+        key = self._add_diagnostic(self._errors, place, path, wrong, missing)
         if opens and place.line >= 0:
             self._open.setdefault(at, (key, wrong))
 
-    def narrow(self, place: Place, fits: Callable[[object], bool], otherwise: object) -> None:
+    def narrow_suggestions(self, place: Position, fits: Callable[[object], bool], otherwise: object) -> None:
         """Of the values suggested at a place, keep those that fit what else the file says; `otherwise`: where none does."""
         if (found := self._open.get((place.line, place.column))) is None:
             return
         key, wrong = found
         good = tuple(remedy for remedy in wrong.remedies if remedy.value is None or fits(remedy.value)) or (Remedy(otherwise),)
         if good != wrong.remedies:
-            self._faults[key] = replace(self._faults[key], message=sentence(wrong.problem, good, None), remedies=good)
+            self._errors[key] = replace(self._errors[key], message=compose_message(wrong.problem, good, None), remedies=good)
 
-    def warn(self, place: Place, path: str, message: str | Wrong) -> None:
-        self._note(self._warnings, place, path, message if isinstance(message, Wrong) else Wrong(message))
+    def add_warning(self, place: Position, path: str, message: str | InvalidValue) -> None:
+        self._add_diagnostic(self._warnings, place, path, message if isinstance(message, InvalidValue) else InvalidValue(message))
 
     @property
-    def refused(self) -> bool:
+    def has_errors(self) -> bool:
         """Whether there was a fault."""
-        return bool(self._faults)
+        return bool(self._errors)
 
     @property
-    def warnings(self) -> tuple[Complaint, ...]:
-        return _sorted(self._warnings)
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        return _sort_by_position(self._warnings)
 
-    def raise_if_any(self) -> None:
+    def raise_errors(self) -> None:
         """Raises ConfigError when there was a fault."""
-        if self._faults:
-            raise ConfigError(_sorted(self._faults), self.warnings)
+        if self._errors:
+            raise ConfigError(_sort_by_position(self._errors), self.warnings)
 
-    def _note(self, notes: dict[_Key, Complaint], place: Place, path: str, wrong: Wrong, missing: str = "") -> _Key:
+    def _add_diagnostic(
+        self, notes: dict[_DiagnosticKey, Diagnostic], place: Position, path: str, wrong: InvalidValue, missing: str = ""
+    ) -> _DiagnosticKey:
         message = str(wrong)
-        if isinstance(place, Elsewhere):
+        if isinstance(place, ExternalPosition):
             message = f"{message} ({place.variable})" if place.variable else message
             key = (0, 0, path + message)
-            notes.setdefault(key, Complaint(0, 0, path, message, self._source, wrong.remedies))
+            notes.setdefault(key, Diagnostic(0, 0, path, message, self._source, wrong.remedies))
             return key
-        home = self.homes.get((place.line, place.column), path)
+        home = self.default_paths.get((place.line, place.column), path)
         path = home if home == path or not missing else f"{home}.{missing}"
         key = (place.line, place.column, message)
-        notes.setdefault(key, Complaint(place.line + 1, place.column + 1, path, message, self._source, wrong.remedies))
+        notes.setdefault(key, Diagnostic(place.line + 1, place.column + 1, path, message, self._source, wrong.remedies))
         return key
 
 
-def _sorted(notes: Mapping[_Key, Complaint]) -> tuple[Complaint, ...]:
+def _sort_by_position(notes: Mapping[_DiagnosticKey, Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(sorted(notes.values(), key=lambda note: (note.line, note.column)))

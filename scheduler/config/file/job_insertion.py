@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Complaints, ConfigError
-from scheduler.config.file.marked_yaml import Map
-from scheduler.config.file.yaml_errors import lines_of
+from scheduler.config.file.diagnostics import ConfigError, Diagnostics
+from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.yaml_errors import split_lines
 
 Keys = Mapping[str, object]
 
@@ -27,12 +27,12 @@ _STEP = "  "
 APOSTROPHE = "'"
 
 
-class NoRoom(ValueError):
+class NoInsertionPoint(ValueError):
     """The text has no place for new lines; says what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NewJob:
     """A job to write: its name, its keys, and lines of comment above it."""
 
     name: str
@@ -41,7 +41,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _InsertionPoint:
     """Before which line, with which indentation and which step inside, and whether `cron:` is still to be written."""
 
     line: int
@@ -51,97 +51,99 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class EditedText:
     """A text with new jobs, and what it reads as."""
 
     text: str
-    root: Map
+    root: MarkedMap
 
 
-def insert(text: str, entries: Sequence[Entry]) -> Made:
+def insert_jobs(text: str, entries: Sequence[NewJob]) -> EditedText:
     """The text with these jobs at the end of its `cron:`. Their names must be new.
 
     Raises tree.Unreadable for text that is no YAML, NoRoom where `cron:` does not stand in lines of its own.
     """
-    before = marked_yaml.read(text, Complaints(""))
-    root = Map() if before is None else before
-    jobs = root.get("cron") if isinstance(root, Map) else None
-    if isinstance(root, Map) and isinstance(jobs, Map | None):
+    before = marked_yaml.parse_yaml(text, Diagnostics(""))
+    root = MarkedMap() if before is None else before
+    jobs = root.get("cron") if isinstance(root, MarkedMap) else None
+    if isinstance(root, MarkedMap) and isinstance(jobs, MarkedMap | None):
         wanted = {**root, "cron": {**(jobs or {}), **{entry.name: entry.keys for entry in entries}}}
-        for place in _places(text, root):
-            made = _at(text, place, entries)
-            if (found := _read(made)) == wanted:
-                return Made(made, found)
-    raise NoRoom("has no lines to put jobs between; write `cron:` on a line of its own, with its jobs indented below it")
+        for place in _find_insertion_points(text, root):
+            made = _insert_at(text, place, entries)
+            if (found := _parse_or_none(made)) == wanted:
+                return EditedText(made, found)
+    raise NoInsertionPoint(
+        "has no lines to put jobs between; write `cron:` on a line of its own, with its jobs indented below it"
+    )
 
 
-def section(entries: Sequence[Entry], newline: str = "\n") -> str:
+def render_cron_section(entries: Sequence[NewJob], newline: str = "\n") -> str:
     """A `cron:` of its own."""
-    return newline.join(["cron:", *_lines(entries, _Place(0, _STEP))]) + newline
+    return newline.join(["cron:", *_render_jobs(entries, _InsertionPoint(0, _STEP))]) + newline
 
 
-def scalar(value: object) -> str:
+def render_scalar(value: object) -> str:
     """A text, number, list or map on one line, in as few quotes as it can do with."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{scalar(key)}: {_quoted(str(inner))}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{render_scalar(key)}: {_quote_text(str(inner))}" for key, inner in value.items()) + "}"
     if not isinstance(value, str):
         return str(value)
     if _PLAIN.fullmatch(value) and not _ENDING.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    return _quoted(value)
+    return _quote_text(value)
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     if text.isprintable():
         return f"'{text.replace(APOSTROPHE, APOSTROPHE * 2)}'" if '"' in text or "\\" in text else f'"{text}"'
-    return '"' + "".join(_ESCAPES.get(sign) or (sign if sign.isprintable() else _escape(sign)) for sign in text) + '"'
+    return '"' + "".join(_ESCAPES.get(sign) or (sign if sign.isprintable() else _escape_character(sign)) for sign in text) + '"'
 
 
-def _escape(sign: str) -> str:
+def _escape_character(sign: str) -> str:
     code = ord(sign)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
-def _lines(entries: Sequence[Entry], place: _Place) -> Iterator[str]:
+def _render_jobs(entries: Sequence[NewJob], place: _InsertionPoint) -> Iterator[str]:
     inner = place.indent + place.step
     for entry in entries:
-        yield from (f"{place.indent}# {_shown(line)}".rstrip() for line in entry.comment)
-        yield f"{place.indent}{scalar(entry.name)}:"
+        yield from (f"{place.indent}# {_printable_comment(line)}".rstrip() for line in entry.comment)
+        yield f"{place.indent}{render_scalar(entry.name)}:"
         for key, value in entry.keys.items():
-            yield f"{inner}{key}: {_quoted(str(value)) if key == 'schedule' else scalar(value)}"
+            yield f"{inner}{key}: {_quote_text(str(value)) if key == 'schedule' else render_scalar(value)}"
 
 
-def _shown(comment: str) -> str:
+def _printable_comment(comment: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in comment)
 
 
-def _places(text: str, root: Map) -> Iterator[_Place]:
+def _find_insertion_points(text: str, root: MarkedMap) -> Iterator[_InsertionPoint]:
     """Where the jobs might go, the best first."""
-    lines = _split(text)
-    bottom = _bottom(lines)
+    lines = _split_text(text)
+    bottom = _end_of_document(lines)
     if "cron" not in root:
         column = min((key.column for key, _ in root.marks.values()), default=0)
-        yield _Place(bottom, " " * column, header=True)
+        yield _InsertionPoint(bottom, " " * column, header=True)
         return
     key = root.marks["cron"][0]
     end = min((other.line for other, _ in root.marks.values() if other.line > key.line), default=bottom)
-    indent, step = _indentation(root["cron"], key.column)
-    yield _Place(_after_the_last(lines, key.line + 1, end, len(indent)), indent, step)
-    yield _Place(end, indent, step)
+    indent, step = _measure_indentation(root["cron"], key.column)
+    yield _InsertionPoint(_line_after_last_job(lines, key.line + 1, end, len(indent)), indent, step)
+    yield _InsertionPoint(end, indent, step)
 
 
-def _bottom(lines: Sequence[str]) -> int:
+def _end_of_document(lines: Sequence[str]) -> int:
     """The line before which the document ends: that of its mark, or the end of the text."""
     return next((number for number, line in enumerate(lines) if _END_MARK.match(line)), len(lines))
 
 
-def _indentation(jobs: Map | None, column: int) -> tuple[str, str]:
+def _measure_indentation(jobs: MarkedMap | None, column: int) -> tuple[str, str]:
     """How far the names of jobs stand in, and how much further their keys."""
     if not jobs:
         return " " * column + _STEP, _STEP
     name, (at, _) = next(iter(jobs.marks.items()))
     keys = jobs[name]
-    if not isinstance(keys, Map) or not keys:
+    if not isinstance(keys, MarkedMap) or not keys:
         return " " * at.column, _STEP
     first = next(iter(keys.marks.values()))[0]
     return " " * at.column, " " * (
@@ -149,7 +151,7 @@ def _indentation(jobs: Map | None, column: int) -> tuple[str, str]:
     ) if 1 < first.column - at.column < 9 and first.line > at.line else _STEP
 
 
-def _after_the_last(lines: Sequence[str], first: int, end: int, indent: int) -> int:
+def _line_after_last_job(lines: Sequence[str], first: int, end: int, indent: int) -> int:
     """Behind the last line that belongs to the jobs: what follows are blank lines, and comments that stand further out."""
     while end > first:
         line = lines[end - 1]
@@ -160,34 +162,34 @@ def _after_the_last(lines: Sequence[str], first: int, end: int, indent: int) -> 
     return end
 
 
-def _at(text: str, place: _Place, entries: Sequence[Entry]) -> str:
-    lines = _split(text)
+def _insert_at(text: str, place: _InsertionPoint, entries: Sequence[NewJob]) -> str:
+    lines = _split_text(text)
     newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
-    new = [f"{line}{newline}" for line in _block(lines, place, entries)]
+    new = [f"{line}{newline}" for line in _render_block(lines, place, entries)]
     head = lines[: place.line]
     if head and not head[-1].endswith(("\n", "\r")):
         head[-1] += newline
     return "".join([*head, *new, *lines[place.line :]])
 
 
-def _block(lines: Sequence[str], place: _Place, entries: Sequence[Entry]) -> list[str]:
+def _render_block(lines: Sequence[str], place: _InsertionPoint, entries: Sequence[NewJob]) -> list[str]:
     if not place.header:
-        return list(_lines(entries, place))
+        return list(_render_jobs(entries, place))
     apart = [""] if lines and lines[-1].strip() else []
-    inside = _Place(place.line, place.indent + _STEP)
-    return [*apart, f"{place.indent}cron:", *_lines(entries, inside)]
+    inside = _InsertionPoint(place.line, place.indent + _STEP)
+    return [*apart, f"{place.indent}cron:", *_render_jobs(entries, inside)]
 
 
-def _split(text: str) -> list[str]:
+def _split_text(text: str) -> list[str]:
     """Lines as YAML counts them, with their ends."""
-    return lines_of(text) if text else []
+    return split_lines(text) if text else []
 
 
-def _read(text: str) -> Any:
-    complaints = Complaints("")
+def _parse_or_none(text: str) -> Any:
+    diagnostics = Diagnostics("")
     try:
-        found = marked_yaml.read(text, complaints)
-        complaints.raise_if_any()
-    except (marked_yaml.Unreadable, ConfigError):
+        found = marked_yaml.parse_yaml(text, diagnostics)
+        diagnostics.raise_errors()
+    except (marked_yaml.UnreadableYaml, ConfigError):
         return None
     return found

@@ -9,32 +9,32 @@ from pathlib import Path
 
 from scheduler.system.files import LARGEST, open_regular, read_up_to
 
-STATE = "state/heartbeatd.db"
+DEFAULT_STATE = "state/heartbeatd.db"
 STATE_OVERRIDE = "HEARTBEATD_SET__state"
-TIMEZONE = "UTC"
+DEFAULT_TIMEZONE = "UTC"
 TIMEZONE_OVERRIDE = "HEARTBEATD_SET__timezone"
 
 _LINE = r"^{key}:[ \t]+(?P<quote>['\"]?)(?P<value>[^'\"#\n\r\0]+?)(?P=quote)[ \t]*(?:[ \t]#.*)?\r?$"
 
 
-def peek_state(path: Path, environ: Mapping[str, str] | None = None) -> Path:
+def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
     """The database's real path, as well as the config at `path` says it; the default place when it does not."""
-    text = (environ or {}).get(STATE_OVERRIDE) or _said(path, "state") or STATE
-    return real_path(from_folder(folder_of(path), text))
+    text = (environ or {}).get(STATE_OVERRIDE) or _read_top_level_value(path, "state") or DEFAULT_STATE
+    return real_path(resolve_path(config_folder(path), text))
 
 
-def peek_timezone(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
+def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
     """The name of the top-level zone, as well as the config at `path` says it; None where there is no config to read."""
-    said = _said(path, "timezone")
-    return said if said is None else (environ or {}).get(TIMEZONE_OVERRIDE) or said or TIMEZONE
+    said = _read_top_level_value(path, "timezone")
+    return said if said is None else (environ or {}).get(TIMEZONE_OVERRIDE) or said or DEFAULT_TIMEZONE
 
 
-def folder_of(path: Path) -> Path:
+def config_folder(path: Path) -> Path:
     """The folder of a config, absolute; that of a link is where the link is."""
     return Path(os.path.abspath(path)).parent  # noqa: PTH100 -- Path.resolve would follow the link
 
 
-def from_folder(folder: Path, text: str) -> Path:
+def resolve_path(folder: Path, text: str) -> Path:
     """A path of the config: from its folder, or from home with ~/."""
     return folder / (os.path.expanduser(text) if text.startswith("~/") else text)  # noqa: PTH111 -- Path's raises without a home
 
@@ -44,7 +44,7 @@ def real_path(database: Path) -> Path:
     return Path(os.path.realpath(database))  # Path.resolve raises where links lead in a circle
 
 
-def _said(path: Path, key: str) -> str | None:
+def _read_top_level_value(path: Path, key: str) -> str | None:
     """The value of a top-level key; empty where it does not stand there, None where nothing can be read."""
     try:
         with open_regular(path) as file:

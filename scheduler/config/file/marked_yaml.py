@@ -24,55 +24,57 @@ from ruamel.yaml.events import (
 )
 
 from scheduler.config.file import yaml_errors
-from scheduler.config.file.diagnostics import NOWHERE, Complaints, Elsewhere, Place
+from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
 from scheduler.model.secret import MASK
 
-DEPTH = 64  # maps and lists inside each other; a config needs eight
-NODES = 5_000_000  # values once every alias is followed: 100,000 agents that share twenty keys are half of that
+MAX_DEPTH = 64  # maps and lists inside each other; a config needs eight
+MAX_NODES = 5_000_000  # values once every alias is followed: 100,000 agents that share twenty keys are half of that
 
 Steps = Sequence[str | int]
 
-_ODD = re.compile(r"[-+]?(0[0-9_]+|0x[0-9a-fA-F_]+|0[ob][0-7_]+|[0-9][0-9_]*_[0-9_]*|[0-9][0-9_]*(:[0-5]?[0-9])+|[0-9]{19,})")
+_AMBIGUOUS_NUMBER = re.compile(
+    r"[-+]?(0[0-9_]+|0x[0-9a-fA-F_]+|0[ob][0-7_]+|[0-9][0-9_]*_[0-9_]*|[0-9][0-9_]*(:[0-5]?[0-9])+|[0-9]{19,})"
+)
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_WORDS = {
+_KEYWORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 
 
-class Map(dict[str, Any]):
+class MarkedMap(dict[str, Any]):
     """A map; `marks` says where each key and its value begin."""
 
     __slots__ = ("marks",)
 
-    def __init__(self, items: dict[str, Any] | None = None, marks: dict[str, tuple[Place, Place]] | None = None) -> None:
+    def __init__(self, items: dict[str, Any] | None = None, marks: dict[str, tuple[Position, Position]] | None = None) -> None:
         super().__init__(items or {})
         self.marks = marks or {}
 
 
-class Items(list[Any]):
+class MarkedList(list[Any]):
     """A list; `marks` says where each item begins."""
 
     __slots__ = ("marks",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.marks: list[Place] = []
+        self.marks: list[Position] = []
 
 
-class Odd(str):
+class AmbiguousText(str):
     """Text without quotes that other readers of YAML take for a number: 22:00, 022, 1_000."""
 
     __slots__ = ()
 
 
-class Unreadable(Exception):
+class UnreadableYaml(Exception):
     """What is wrong is noted already, and nothing can be made of the text."""
 
 
-class Broken(Exception):
+class YamlSyntaxError(Exception):
     """The text is no YAML from here on: the parser's `error`, and the `path` of what it was reading."""
 
     def __init__(self, error: Exception, path: str) -> None:
@@ -82,40 +84,42 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class MarkedDocument:
     """What a text holds, Map, Items, str, int, float, bool or None, and where that begins."""
 
     node: Any
-    place: Place
+    position: Position
 
 
-def read(text: str, complaints: Complaints, at: Elsewhere | None = None) -> Any:
+def parse_yaml(text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None) -> Any:
     """The one document in `text`.
 
-    Faults go to `complaints`; one of grammar, depth or size leaves the rest unread and raises Unreadable. `at` is the place to
+    Faults go to `diagnostics`; one of grammar, depth or size leaves the rest unread and raises Unreadable. `at` is the place to
     give to everything, for text that is not the file.
     """
     try:
-        return document(text, complaints, at).node
-    except Broken as broken:
-        place, wrong = yaml_errors.explain(broken.error, text)
-        complaints.fault(at or place, broken.path, wrong)
-        raise Unreadable from None
+        return parse_document(text, diagnostics, at).node
+    except YamlSyntaxError as broken:
+        place, wrong = yaml_errors.explain_yaml_error(broken.error, text)
+        diagnostics.add_error(at or place, broken.path, wrong)
+        raise UnreadableYaml from None
 
 
-def document(text: str, complaints: Complaints, at: Elsewhere | None = None, masks: Mapping[str, str] | None = None) -> Document:
+def parse_document(
+    text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None, masks: Mapping[str, str] | None = None
+) -> MarkedDocument:
     """As `read`, but raises Broken for what is no YAML. `masks` are texts that stand for others, of the same length."""
-    breaks = yaml_errors.masks_of_breaks(text)
+    breaks = yaml_errors.mask_line_breaks(text)
     for mask, sign in breaks.items():
         text = text.replace(sign, mask)
-    reader = _Reader(text, complaints, at, {**breaks, **(masks or {})})
+    reader = _YamlReader(text, diagnostics, at, {**breaks, **(masks or {})})
     try:
-        return reader.document()
+        return reader.read_document()
     except (YAMLError, UnicodeEncodeError) as error:
-        raise Broken(error, dotted(reader.path)) from None
+        raise YamlSyntaxError(error, dotted_path(reader.path)) from None
 
 
-def locate(node: Any, steps: Steps, place: Place, *, tagged: bool = True) -> tuple[Place, list[str | int]]:
+def locate_value(node: Any, steps: Steps, place: Position, *, tagged: bool = True) -> tuple[Position, list[str | int]]:
     """Where the value at `steps` stands, and the steps that the file has too; `place` is that of `node` itself.
 
     Steps that the file does not have (a union's tag, the index of a single item written without its list) are passed over;
@@ -123,13 +127,13 @@ def locate(node: Any, steps: Steps, place: Place, *, tagged: bool = True) -> tup
     """
     known: list[str | int] = []
     for index, step in enumerate(steps):
-        if isinstance(node, Map) and step in node:
+        if isinstance(node, MarkedMap) and step in node:
             key_at, value_at = node.marks[str(step)]
-            place = key_at if isinstance(node[str(step)], Map) else value_at
+            place = key_at if isinstance(node[str(step)], MarkedMap) else value_at
             node = node[str(step)]
-        elif isinstance(node, Items) and isinstance(step, int):
+        elif isinstance(node, MarkedList) and isinstance(step, int):
             place, node = node.marks[step], node[step]
-        elif isinstance(step, int) or (tagged and index < len(steps) - 1) or not isinstance(node, Map | None):
+        elif isinstance(step, int) or (tagged and index < len(steps) - 1) or not isinstance(node, MarkedMap | None):
             continue
         else:
             node = None
@@ -137,13 +141,13 @@ def locate(node: Any, steps: Steps, place: Place, *, tagged: bool = True) -> tup
     return place, known
 
 
-def dotted(steps: Steps) -> str:
+def dotted_path(steps: Steps) -> str:
     """The path as it is written: agents.ops.context[0]."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{shown_key(step)}" for step in steps)
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{printable_key(step)}" for step in steps)
     return text.removeprefix(".")
 
 
-def shown_key(key: str) -> str:
+def printable_key(key: str) -> str:
     """A key fit for a message: short, on one line, and without the value that NAME=value brought into it."""
     name, _, value = key.partition("=")
     key = f"{name}={MASK}" if value else key
@@ -151,90 +155,90 @@ def shown_key(key: str) -> str:
     return printable if len(printable) <= 63 else f"{printable[:60]}..."
 
 
-class _Reader:
-    def __init__(self, text: str, complaints: Complaints, at: Elsewhere | None, masks: Mapping[str, str]) -> None:
+class _YamlReader:
+    def __init__(self, text: str, diagnostics: Diagnostics, at: ExternalPosition | None, masks: Mapping[str, str]) -> None:
         self._next = CParser(text).get_event
-        self._complaints = complaints
+        self._complaints = diagnostics
         self._at = at
         self._masks = masks
         self._nodes = 0
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._plain: dict[str, Any] = dict(_WORDS)
+        self._plain: dict[str, Any] = dict(_KEYWORDS)
         self.path: list[str | int] = []
 
-    def document(self) -> Document:
+    def read_document(self) -> MarkedDocument:
         self._next()
         event = self._next()
         if isinstance(event, StreamEndEvent):
-            return Document(None, NOWHERE)
+            return MarkedDocument(None, NO_POSITION)
         first = self._next()
-        node = self._node(first, 0)
+        node = self._read_node(first, 0)
         self._next()
         after = self._next()
         if isinstance(after, DocumentStartEvent):
-            self._fault(after.start_mark, "a second document begins here; a config is one document: remove the ---")
-        return Document(node, self._at or first.start_mark)
+            self._add_error(after.start_mark, "a second document begins here; a config is one document: remove the ---")
+        return MarkedDocument(node, self._at or first.start_mark)
 
-    def _node(self, event: Any, depth: int) -> Any:
+    def _read_node(self, event: Any, depth: int) -> Any:
         kind = type(event)
         if kind is AliasEvent:
-            return self._alias(event)
+            return self._resolve_alias(event)
         self._nodes += 1
         before = self._nodes
         if event.tag is not None:
-            self._fault(event.start_mark, "tags are not used here; remove the word that begins with !")
+            self._add_error(event.start_mark, "tags are not used here; remove the word that begins with !")
         if kind is ScalarEvent:
-            node = self._scalar(event)
-        elif depth == DEPTH:
-            self._stop(event.start_mark, f"more than {DEPTH} maps and lists stand inside each other here")
+            node = self._read_scalar(event)
+        elif depth == MAX_DEPTH:
+            self._abort_reading(event.start_mark, f"more than {MAX_DEPTH} maps and lists stand inside each other here")
         elif kind is MappingStartEvent:
-            node = self._map(depth + 1)
+            node = self._read_map(depth + 1)
         else:
             assert kind is SequenceStartEvent
-            node = self._items(depth + 1)
+            node = self._read_list(depth + 1)
         if event.anchor is not None:
             self._anchors[event.anchor] = node, self._nodes - before + 1
         return node
 
-    def _scalar(self, event: Any) -> Any:
+    def _read_scalar(self, event: Any) -> Any:
         text: str = event.value
         if event.style:
-            return self._unmasked(text) if self._masks else text
+            return self._remove_masks(text) if self._masks else text
         try:
             return self._plain[text]
         except KeyError:
-            value = _resolve(text)
-            return self._plain.setdefault(text, self._unmasked(value) if self._masks and type(value) is str else value)
+            value = _parse_plain_scalar(text)
+            return self._plain.setdefault(text, self._remove_masks(value) if self._masks and type(value) is str else value)
 
-    def _unmasked(self, text: str) -> str:
+    def _remove_masks(self, text: str) -> str:
         for mask, meant in self._masks.items():
             text = text.replace(mask, meant)
         return text
 
-    def _items(self, depth: int) -> Items:
-        items = Items()
+    def _read_list(self, depth: int) -> MarkedList:
+        items = MarkedList()
         while type(event := self._next()) is not SequenceEndEvent:
             self.path.append(len(items))
             items.marks.append(self._at or event.start_mark)
-            items.append(self._node(event, depth))
+            items.append(self._read_node(event, depth))
             self.path.pop()
         return items
 
-    def _map(self, depth: int) -> Map:
-        node = Map()
+    def _read_map(self, depth: int) -> MarkedMap:
+        node = MarkedMap()
         marks = node.marks
-        merges: list[tuple[Place, Any]] = []
+        merges: list[tuple[Position, Any]] = []
         path = self.path
         while type(event := self._next()) is not MappingEndEvent:
-            key = self._key(event, depth)
+            key = self._read_key(event, depth)
             path.append(key)
             value_event = self._next()
-            value = self._node(value_event, depth)
+            value = self._read_node(value_event, depth)
             if key == "<<" and not event.style:
                 merges.append((value_event.start_mark, value))
             elif key in marks:
                 first = marks[key][0].line + 1
-                self._fault(
+                self._add_error(
                     event.start_mark, f"is given twice; the first is on line {first}" if not self._at else "is given twice"
                 )
             elif key:
@@ -242,54 +246,54 @@ class _Reader:
                 marks[key] = (self._at, self._at) if self._at else (event.start_mark, value_event.start_mark)
             path.pop()
         for place, source in merges:
-            self._merge(node, place, source)
+            self._merge_into(node, place, source)
         return node
 
-    def _key(self, event: Any, depth: int) -> str:
-        key = self._node(event, depth)
+    def _read_key(self, event: Any, depth: int) -> str:
+        key = self._read_node(event, depth)
         if type(key) is str and key:
             return key
-        if isinstance(key, Map | Items) or key == "":
-            self._fault(event.start_mark, "a key must be a word")
+        if isinstance(key, MarkedMap | MarkedList) or key == "":
+            self._add_error(event.start_mark, "a key must be a word")
         else:
-            self._fault(event.start_mark, "this key does not read as text; put it in quotes")
+            self._add_error(event.start_mark, "this key does not read as text; put it in quotes")
         return ""
 
-    def _merge(self, node: Map, place: Place, source: Any) -> None:
-        for part in source if isinstance(source, Items) else [source]:
-            if not isinstance(part, Map):
-                self._fault(place, "<< takes a map that has an anchor, as in <<: *name, or a list of them")
+    def _merge_into(self, node: MarkedMap, place: Position, source: Any) -> None:
+        for part in source if isinstance(source, MarkedList) else [source]:
+            if not isinstance(part, MarkedMap):
+                self._add_error(place, "<< takes a map that has an anchor, as in <<: *name, or a list of them")
                 return
             for key, value in part.items():
                 if key not in node:
                     node[key] = value
                     node.marks[key] = part.marks[key]
 
-    def _alias(self, event: Any) -> Any:
+    def _resolve_alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
             message = "this alias names no anchor above it; if the star is text, put the text in quotes"
-            self._complaints.fault(self._at or event.start_mark, dotted(self.path), message, spoils=True)
+            self._complaints.add_error(self._at or event.start_mark, dotted_path(self.path), message, spoils=True)
             return None
         node, size = self._anchors[event.anchor]
         self._nodes += size
-        if self._nodes > NODES:
-            self._stop(event.start_mark, f"aliases make this file more than {NODES:,} values long")
+        if self._nodes > MAX_NODES:
+            self._abort_reading(event.start_mark, f"aliases make this file more than {MAX_NODES:,} values long")
         return node
 
-    def _fault(self, place: Place, message: str) -> None:
-        self._complaints.fault(self._at or place, dotted(self.path), message)
+    def _add_error(self, place: Position, message: str) -> None:
+        self._complaints.add_error(self._at or place, dotted_path(self.path), message)
 
-    def _stop(self, place: Place, message: str) -> None:
-        self._fault(place, message)
-        raise Unreadable
+    def _abort_reading(self, place: Position, message: str) -> None:
+        self._add_error(place, message)
+        raise UnreadableYaml
 
 
-def _resolve(text: str) -> Any:
+def _parse_plain_scalar(text: str) -> Any:
     """What text without quotes means: numbers by YAML 1.2, and text that is a number to others marked as such."""
     if text[0] not in "+-.0123456789":
         return text
-    if _ODD.fullmatch(text):
-        return Odd(text)
+    if _AMBIGUOUS_NUMBER.fullmatch(text):
+        return AmbiguousText(text)
     if _INT.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):

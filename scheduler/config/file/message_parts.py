@@ -6,44 +6,44 @@ from collections.abc import Collection
 from datetime import timedelta
 from itertools import islice
 
-from scheduler.config.file.remedies import Remedy, Wrong, either
+from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or
 
-SHOWN = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
-SUGGESTED_FROM = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
+LONGEST_QUOTED = 40  # characters of a wrong value that a message repeats; what is longer may be a secret in the wrong place
+MOST_COMPARED = 1000  # names that a misspelt one is compared with, at most: comparing takes microseconds for each
 MOST_ALIKE = 3  # names that are all as close as each other: more are a family of names, and no slip
-LISTED = 5  # names that a message lists before it says how many there are
+MOST_LISTED = 5  # names that a message lists before it says how many there are
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """A wrong value as a message may repeat it."""
     if isinstance(value, str):
-        return repr(str(value)) if len(value) <= SHOWN else "this text"
+        return repr(str(value)) if len(value) <= LONGEST_QUOTED else "this text"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
         return str(value)
-    return kind(value)
+    return describe_type(value)
 
 
-def closest(word: str, known: Collection[str]) -> tuple[str, ...]:
+def find_closest(word: str, known: Collection[str]) -> tuple[str, ...]:
     """The known words that a misspelt one may be: those one or two letters away, the nearest alone; few, or none at all.
 
     Of short words one letter is enough to make another word: up to four letters one may be wrong, and of one letter none.
     """
     allowed = 0 if len(word) < 2 else 1 if len(word) < 5 else 2
-    if not allowed or len(word) > SHOWN or len(known) > SUGGESTED_FROM:
+    if not allowed or len(word) > LONGEST_QUOTED or len(known) > MOST_COMPARED:
         return ()
-    if folded := tuple(other for other in known if _folded(other) == _folded(word)):
+    if folded := tuple(other for other in known if _fold_spelling(other) == _fold_spelling(word)):
         return folded[:1]
     found: dict[int, list[str]] = {1: [], 2: []}
     for other in known:
-        if len(other) > 1 and 0 < (away := letters_apart(word, other, allowed)) <= allowed:
+        if len(other) > 1 and 0 < (away := edit_distance(word, other, allowed)) <= allowed:
             found[away].append(other)
     nearest = found[1] or found[2]
     return tuple(nearest) if len(nearest) <= MOST_ALIKE else ()
 
 
-def letters_apart(word: str, other: str, most: int) -> int:
+def edit_distance(word: str, other: str, most: int) -> int:
     """How many letters must be put in, left out, changed or swapped with the next; `most` + 1 for more than `most`."""
     if abs(len(word) - len(other)) > most:
         return most + 1
@@ -61,41 +61,41 @@ def letters_apart(word: str, other: str, most: int) -> int:
     return row[-1]
 
 
-def _folded(word: str) -> str:
+def _fold_spelling(word: str) -> str:
     """The word without what spellings differ in: max-retries, maxRetries and Max_Retries are one."""
     return word.replace("-", "").replace("_", "").replace(" ", "").lower()
 
 
-def suggest(word: str, known: Collection[str]) -> str:
+def did_you_mean(word: str, known: Collection[str]) -> str:
     """'; did you mean ...?' when a known word is close, else nothing."""
-    close = closest(word, known)
-    return f"; did you mean {either(close)}?" if close else ""
+    close = find_closest(word, known)
+    return f"; did you mean {join_with_or(close)}?" if close else ""
 
 
-def undeclared(name: str, noun: str, offered: Collection[str]) -> Wrong:
+def undeclared_name(name: str, noun: str, offered: Collection[str]) -> InvalidValue:
     """A name that the file does not declare, with those that it does: the closest, or the first few of those `offered`."""
     problem = f"{name!r} is no {noun} of this file"
-    if close := closest(name, offered):
-        return Wrong(problem, *map(Remedy, close), words=f"did you mean {either(close)}?")
-    names = tuple(islice(offered, LISTED))
-    more = (f"another of its {len(offered)}",) if len(offered) > LISTED else ()
-    listed = f"write {either((*names, *more))}, or " if names else ""
-    return Wrong(problem, *map(Remedy, names), words=f"{listed}declare it under {noun}s:")
+    if close := find_closest(name, offered):
+        return InvalidValue(problem, *map(Remedy, close), advice=f"did you mean {join_with_or(close)}?")
+    names = tuple(islice(offered, MOST_LISTED))
+    more = (f"another of its {len(offered)}",) if len(offered) > MOST_LISTED else ()
+    listed = f"write {join_with_or((*names, *more))}, or " if names else ""
+    return InvalidValue(problem, *map(Remedy, names), advice=f"{listed}declare it under {noun}s:")
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """So many of something: 1 run, 2 runs."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def written(span: timedelta) -> str:
+def format_duration(span: timedelta) -> str:
     """A length of time as the config writes it: 1h30m."""
     seconds = round(span.total_seconds())
     parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
-def kind(value: object) -> str:
+def describe_type(value: object) -> str:
     """What sort of value it is."""
     if value is None:
         return "an empty value"

@@ -6,43 +6,43 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Complaints, Elsewhere
-from scheduler.config.file.marked_yaml import Map
+from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
+from scheduler.config.file.marked_yaml import MarkedMap
 
 PREFIX = "HEARTBEATD_SET__"
 
 
-def named(environ: Mapping[str, str]) -> dict[str, str]:
+def find_overrides(environ: Mapping[str, str]) -> dict[str, str]:
     """The overrides that are set, by variable, in a stable order."""
     return {variable: environ[variable] for variable in sorted(environ) if variable.startswith(PREFIX)}
 
 
-def apply(root: Map, environ: Mapping[str, str], complaints: Complaints) -> Map:
+def apply_overrides(root: MarkedMap, environ: Mapping[str, str], diagnostics: Diagnostics) -> MarkedMap:
     """The config with the overrides on top: HEARTBEATD_SET__agents__ops__model=x sets agents.ops.model.
 
     Values are read as YAML. Maps that a path needs are made; what is shared by an alias is not touched elsewhere.
     """
-    for variable, text in named(environ).items():
+    for variable, text in find_overrides(environ).items():
         steps = variable.removeprefix(PREFIX).split("__")
-        place = Elsewhere(variable)
+        place = ExternalPosition(variable)
         if not all(steps):
-            complaints.fault(place, "", f"this is not a path; write {PREFIX}defaults__heartbeat__interval")
+            diagnostics.add_error(place, "", f"this is not a path; write {PREFIX}defaults__heartbeat__interval")
             continue
         try:
-            value = marked_yaml.read(text, complaints, place)
-        except marked_yaml.Unreadable:
+            value = marked_yaml.parse_yaml(text, diagnostics, place)
+        except marked_yaml.UnreadableYaml:
             continue
-        root = _put(root, steps, value, place, complaints)
+        root = _set_value(root, steps, value, place, diagnostics)
     return root
 
 
-def _put(node: Map, steps: list[str], value: Any, place: Elsewhere, complaints: Complaints) -> Map:
+def _set_value(node: MarkedMap, steps: list[str], value: Any, place: ExternalPosition, diagnostics: Diagnostics) -> MarkedMap:
     first, *rest = steps
     if rest:
         below = node.get(first)
-        if not isinstance(below, Map | None):
-            complaints.fault(place, first, "is not a map, so that nothing inside it can be set")
+        if not isinstance(below, MarkedMap | None):
+            diagnostics.add_error(place, first, "is not a map, so that nothing inside it can be set")
             return node
-        value = _put(below or Map(), rest, value, place, complaints)
+        value = _set_value(below or MarkedMap(), rest, value, place, diagnostics)
     marks = {**node.marks, first: node.marks[first] if rest and first in node.marks else (place, place)}
-    return Map({**node, first: value}, marks)
+    return MarkedMap({**node, first: value}, marks)

@@ -8,26 +8,26 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-_TRYING: ContextVar[bool] = ContextVar("trying", default=False)
+_IS_TRIAL: ContextVar[bool] = ContextVar("trying", default=False)
 
 Keys = tuple[tuple[str, object], ...]
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./%+@-]*(?: [A-Za-z0-9_./%+@-]+)*")
+_PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./%+@-]*(?: [A-Za-z0-9_./%+@-]+)*")
 _NUMBER = re.compile(r"[0-9][0-9_.eExXa-fA-F+-]*")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:\.\.[0-9]{4}-[0-9]{2}-[0-9]{2})?")
-_WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
+_YAML_KEYWORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One way to correct the file at the place of a complaint. What is None or empty stays as it is.
+    """One way to correct the file at the place of a diagnostic. What is None or empty stays as it is.
 
     `value` replaces the value there, or is that of a missing key. `key` is the right name of the key, `under` the path of the
     map that the key belongs in. `beside` are keys to set in the same map, `inside` keys to set in the value, which is a map.
     `quote`: the text as it is written there, in quotes. `remove`: without this key or item.
 
-    `means`: this says what the writer meant; without it, it is an example of what may be written.
+    `is_certain`: the writer must have meant this. Otherwise it is an example of what may be written.
     """
 
     value: object = None
@@ -37,7 +37,7 @@ class Remedy:
     inside: Keys = ()
     quote: bool = False
     remove: bool = False
-    means: bool = field(default=False, compare=False)
+    is_certain: bool = field(default=False, compare=False)
 
     def as_json(self) -> dict[str, object]:
         """The parts that say something, for `check --format json`."""
@@ -54,78 +54,78 @@ class Remedy:
         return found | {name: True for name in ("quote", "remove") if getattr(self, name)}
 
 
-class Wrong(ValueError):
+class InvalidValue(ValueError):
     """A value that is refused. The text is the `problem`, then the words of the advice; `steps` lead to the part that is wrong.
 
     Without `words`, the advice is to write one of the remedies' values.
     """
 
-    def __init__(self, problem: str, *remedies: Remedy, words: str | None = None, steps: tuple[str | int, ...] = ()) -> None:
+    def __init__(self, problem: str, *remedies: Remedy, advice: str | None = None, steps: tuple[str | int, ...] = ()) -> None:
         self.problem = problem
         self.remedies = remedies
-        self.words = words
+        self.advice = advice
         self.steps = steps
-        super().__init__(sentence(problem, remedies, words))
+        super().__init__(compose_message(problem, remedies, advice))
 
-    def at(self, step: str | int) -> Wrong:
+    def inside_step(self, step: str | int) -> InvalidValue:
         """The same fault, seen from the value that holds this one."""
-        return Wrong(self.problem, *self.remedies, words=self.words, steps=(step, *self.steps))
+        return InvalidValue(self.problem, *self.remedies, advice=self.advice, steps=(step, *self.steps))
 
 
-def sentence(problem: str, remedies: tuple[Remedy, ...], words: str | None) -> str:
+def compose_message(problem: str, remedies: tuple[Remedy, ...], advice: str | None) -> str:
     """What is wrong, and the advice."""
-    words = _listed(remedies) if words is None else words
-    return f"{problem}; {words}" if words else problem
+    advice = _write_one_of(remedies) if advice is None else advice
+    return f"{problem}; {advice}" if advice else problem
 
 
-def _listed(remedies: tuple[Remedy, ...]) -> str:
+def _write_one_of(remedies: tuple[Remedy, ...]) -> str:
     values = [as_yaml(remedy.value) for remedy in remedies if remedy.value is not None]
-    return f"write {either(tuple(values))}" if values else ""
+    return f"write {join_with_or(tuple(values))}" if values else ""
 
 
-def instead(problem: str, *values: object, words: str | None = None) -> Wrong:
+def suggest_examples(problem: str, *values: object, advice: str | None = None) -> InvalidValue:
     """Refused, with values that could be written instead, as examples."""
-    return Wrong(problem, *(Remedy(value) for value in values), words=words)
+    return InvalidValue(problem, *(Remedy(value) for value in values), advice=advice)
 
 
-def surely(problem: str, value: object, words: str | None = None) -> Wrong:
+def suggest_correction(problem: str, value: object, advice: str | None = None) -> InvalidValue:
     """Refused, with the value that must have been meant."""
-    return Wrong(problem, Remedy(value, means=True), words=words)
+    return InvalidValue(problem, Remedy(value, is_certain=True), advice=advice)
 
 
-def offered(
-    problem: str, parse: Callable[[Any], object], candidates: list[object], *examples: object, words: str | None = None
-) -> Wrong:
+def suggest_candidates(
+    problem: str, parse: Callable[[Any], object], candidates: list[object], *examples: object, advice: str | None = None
+) -> InvalidValue:
     """Refused, with those candidates that `parse` takes; where it takes none, with examples in the given words.
 
     One candidate alone is what was meant; of several, each may be.
     """
-    if _TRYING.get():
-        return Wrong(problem)
-    good = [value for value in candidates if value is not None and takes(parse, value)]
+    if _IS_TRIAL.get():
+        return InvalidValue(problem)
+    good = [value for value in candidates if value is not None and is_accepted(parse, value)]
     if good:
-        return Wrong(problem, *(Remedy(value, means=len(good) == 1) for value in good))
-    return instead(problem, *examples, words=words)
+        return InvalidValue(problem, *(Remedy(value, is_certain=len(good) == 1) for value in good))
+    return suggest_examples(problem, *examples, advice=advice)
 
 
-def takes(parse: Callable[[Any], object], value: object) -> bool:
+def is_accepted(parse: Callable[[Any], object], value: object) -> bool:
     """Whether a value would be right; a wrong one is not asked what might be meant by it."""
-    token = _TRYING.set(True)
+    token = _IS_TRIAL.set(True)
     try:
         parse(value)
     except ValueError:
         return False
     finally:
-        _TRYING.reset(token)
+        _IS_TRIAL.reset(token)
     return True
 
 
-def removing(problem: str, words: str, *examples: Remedy) -> Wrong:
+def suggest_removal(problem: str, advice: str, *examples: Remedy) -> InvalidValue:
     """Refused, for it would have no effect; the key can go."""
-    return Wrong(problem, Remedy(remove=True), *examples, words=words)
+    return InvalidValue(problem, Remedy(remove=True), *examples, advice=advice)
 
 
-def either(words: tuple[str, ...]) -> str:
+def join_with_or(words: tuple[str, ...]) -> str:
     """The words as a choice: a, b or c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
@@ -142,6 +142,8 @@ def as_yaml(value: object) -> str:
         return f"[{', '.join(map(as_yaml, value))}]"
     if not isinstance(value, str):
         return str(value)
-    if _DATE.fullmatch(value) or (_PLAIN.fullmatch(value) and not _NUMBER.fullmatch(value) and value.lower() not in _WORDS):
+    if _DATE.fullmatch(value) or (
+        _PLAIN_TEXT.fullmatch(value) and not _NUMBER.fullmatch(value) and value.lower() not in _YAML_KEYWORDS
+    ):
         return value
     return '"' + "".join(_ESCAPES.get(sign) or (sign if sign.isprintable() else f"\\U{ord(sign):08x}") for sign in value) + '"'

@@ -9,13 +9,13 @@ from typing import Any
 
 from ruamel.yaml.error import MarkedYAMLError
 
-from scheduler.config.file.diagnostics import NOWHERE, Place
-from scheduler.config.file.remedies import Remedy, Wrong
+from scheduler.config.file.diagnostics import NO_POSITION, Position
+from scheduler.config.file.remedies import InvalidValue, Remedy
 
-LARGEST = 2_000_000  # characters; a longer text is not read again and again to find where it goes on
-NO_PAIR = ("this is no `key: value`", "mind the blank after the colon")
-REFERS = 'inside brackets, ${NAME} must stand in quotes: "${NAME}"; put it in quotes'
-QUOTE = Remedy(quote=True, means=True)
+LARGEST_TEXT = 2_000_000  # characters; a longer text is not read again and again to find where it goes on
+MISSING_COLON = ("this is no `key: value`", "mind the blank after the colon")
+UNQUOTED_REFERENCE = 'inside brackets, ${NAME} must stand in quotes: "${NAME}"; put it in quotes'
+ADD_QUOTES = Remedy(quote=True, is_certain=True)
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
@@ -26,7 +26,7 @@ _NO_PAIR = re.compile(r"\s*(?![-#'\"{\[])(?:(?!: )[^#])*[^:\s](?:\s*|\s+#.*)")
 _REFERRING = re.compile(r"[^\s,{}\[\]\"']*(?:\$\{[^{}\"']*\}[^\s,{}\[\]\"']*)+")
 _IN_BRACKETS = re.compile(r"(?<=[\[{,:])\s*(?P<value>[^\s,{}\[\]\"'][^,{}\[\]\"']*?)\s*(?=[,}\]])")
 _BREAKS = ("\x85", "\u2028", "\u2029")  # ended a line in YAML 1.1; in 1.2, and in editors, they do not
-_OWN = range(0xE000, 0xF8FF)  # letters that mean nothing by themselves
+_PRIVATE_CODES = range(0xE000, 0xF8FF)  # letters that mean nothing by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +37,27 @@ class Recovery:
     left out.
     """
 
-    place: Place
-    wrong: Wrong
+    place: Position
+    wrong: InvalidValue
     text: str
     masks: dict[str, str]
 
 
-def explain(error: Exception, text: str) -> tuple[Place, Wrong]:
+def explain_yaml_error(error: Exception, text: str) -> tuple[Position, InvalidValue]:
     """The place and the words for what the parser found in `text`; the remedy is in the words."""
-    place, message = _explained(error, text)
+    place, message = _describe_error(error, text)
     problem, _, words = message.partition("; ")
-    return place, Wrong(problem, words=words)
+    return place, InvalidValue(problem, advice=words)
 
 
-def _explained(error: Exception, text: str) -> tuple[Place, str]:
+def _describe_error(error: Exception, text: str) -> tuple[Position, str]:
     if not isinstance(error, MarkedYAMLError):
-        return _unprintable(text)
+        return _describe_unprintable(text)
     problem, context = str(error.problem or ""), str(error.context or "")
-    here: Any = error.problem_mark or error.context_mark or NOWHERE
+    here: Any = error.problem_mark or error.context_mark or NO_POSITION
     began: Any = error.context_mark or here
     if problem.startswith("found character that cannot start"):
-        return here, _bad_start(text, here)
+        return here, _describe_bad_start(text, here)
     if "scanning an alias" in context:
         return began, 'text that begins with * must stand in quotes: "*/5 * * * *"'
     if problem.startswith("found unexpected ':'"):
@@ -81,33 +81,37 @@ def _explained(error: Exception, text: str) -> tuple[Place, str]:
     return here, f"this is not YAML: {problem}"
 
 
-def recover(error: Exception, text: str, reads_to: Callable[[str], int]) -> Recovery | None:
+def recover_from_error(error: Exception, text: str, reads_to: Callable[[str], int]) -> Recovery | None:
     """How to go on behind an error. `reads_to` says up to which line a text can be read; None where there is no way on."""
-    place, wrong = explain(error, text)
-    if not isinstance(error, MarkedYAMLError) or place.line < 0 or len(text) > LARGEST:
+    place, wrong = explain_yaml_error(error, text)
+    if not isinstance(error, MarkedYAMLError) or place.line < 0 or len(text) > LARGEST_TEXT:
         return None
-    lines = lines_of(text)
+    lines = split_lines(text)
     if not place.line < len(lines):
         return None
     reached = max(place.line, error.problem_mark.line if error.problem_mark else 0)
-    for start, end, refers in _quotable(lines[place.line], place.column):
+    for start, end, refers in _find_unquoted_texts(lines[place.line], place.column):
         token = lines[place.line][start:end]
-        mask = free_sign(text) * len(token)
+        mask = unused_character(text) * len(token)
         line = lines[place.line][:start] + mask + lines[place.line][end:]
         tried = "".join([*lines[: place.line], line, *lines[place.line + 1 :]])
         if reads_to(tried) > reached:
-            problem, words = (REFERS, "") if refers else (wrong.problem, wrong.words)
-            return Recovery(_At(place.line, start), Wrong(problem, QUOTE, words=words), tried, {mask: token})
-    return _leave_out(lines, place, wrong, _opened(error, place), reads_to)
+            problem, words = (UNQUOTED_REFERENCE, "") if refers else (wrong.problem, wrong.advice)
+            return Recovery(_LineColumn(place.line, start), InvalidValue(problem, ADD_QUOTES, advice=words), tried, {mask: token})
+    return _skip_block(lines, place, wrong, _first_line_to_skip(error, place), reads_to)
 
 
-def _leave_out(lines: list[str], place: Place, wrong: Wrong, first: int, reads_to: Callable[[str], int]) -> Recovery | None:
+def _skip_block(
+    lines: list[str], place: Position, wrong: InvalidValue, first: int, reads_to: Callable[[str], int]
+) -> Recovery | None:
     """The text without the lines that are no YAML: those of the error, or the one before, which may be the cause."""
     ways = [(first, place, wrong)]
     before = next((number for number in range(first - 1, -1, -1) if lines[number].strip()), None)
     if before is not None and _NO_PAIR.fullmatch(lines[before].rstrip("\r\n")):
         line = lines[before]
-        ways.append((before, _At(before, len(line) - len(line.lstrip())), Wrong(NO_PAIR[0], words=NO_PAIR[1])))
+        ways.append(
+            (before, _LineColumn(before, len(line) - len(line.lstrip())), InvalidValue(MISSING_COLON[0], advice=MISSING_COLON[1]))
+        )
     for number, at, said in reversed(ways):
         left = _without_block(lines, number)
         if reads_to(left) > first:
@@ -115,7 +119,7 @@ def _leave_out(lines: list[str], place: Place, wrong: Wrong, first: int, reads_t
     return None
 
 
-def _quotable(line: str, column: int) -> Iterator[tuple[int, int, bool]]:
+def _find_unquoted_texts(line: str, column: int) -> Iterator[tuple[int, int, bool]]:
     """The parts of a line that could be text which lacks its quotes, and whether it is for a reference in brackets."""
     for found in _REFERRING.finditer(line):
         if found.start() <= column + 1 and column <= found.end() and not _VALUE.fullmatch(line.rstrip("\r\n")):
@@ -126,18 +130,18 @@ def _quotable(line: str, column: int) -> Iterator[tuple[int, int, bool]]:
             yield start, end, False
     for found in _IN_BRACKETS.finditer(line):
         start, end = found.span("value")
-        colon = _colon_of_key(found["value"])
+        colon = _value_offset(found["value"])
         if start <= column <= end:
             yield start + colon, end, False
 
 
-def _colon_of_key(text: str) -> int:
+def _value_offset(text: str) -> int:
     """Where the value of `key: value` begins in a text; 0 where it is no such pair."""
     found = re.match(r"[A-Za-z_][\w.-]*:\s+", text)
     return found.end() if found else 0
 
 
-def _opened(error: MarkedYAMLError, place: Place) -> int:
+def _first_line_to_skip(error: MarkedYAMLError, place: Position) -> int:
     """The line to leave out: that of the bracket which is not closed, else that of the error."""
     unclosed = str(error.problem or "").startswith(("did not find expected ',' or", "did not find expected node content"))
     return error.context_mark.line if unclosed and error.context_mark else place.line
@@ -146,60 +150,60 @@ def _opened(error: MarkedYAMLError, place: Place) -> int:
 def _without_block(lines: list[str], first: int) -> str:
     """The text with one line, and those that are indented below it, left empty."""
     left = list(lines)
-    indent = _indent(lines[first])
+    indent = _measure_indent(lines[first])
     for number in range(first, len(lines)):
-        if number > first and lines[number].strip() and _indent(lines[number]) <= indent:
+        if number > first and lines[number].strip() and _measure_indent(lines[number]) <= indent:
             break
         left[number] = lines[number][len(lines[number].rstrip("\r\n")) :]
     return "".join(left)
 
 
-def _indent(line: str) -> int:
+def _measure_indent(line: str) -> int:
     line = line.expandtabs()
     return len(line) - len(line.lstrip(" "))
 
 
-def masks_of_breaks(text: str) -> dict[str, str]:
+def mask_line_breaks(text: str) -> dict[str, str]:
     """Letters that can stand for the signs of `text` which the parser, but no editor, takes for the end of a line."""
     found: dict[str, str] = {}
     for sign in _BREAKS:
         if sign in text:
-            found[free_sign(text + "".join(found))] = sign
+            found[unused_character(text + "".join(found))] = sign
     return found
 
 
-def free_sign(text: str) -> str:
+def unused_character(text: str) -> str:
     """A letter without a meaning that is not in the text."""
-    return next(chr(code) for code in _OWN if chr(code) not in text)
+    return next(chr(code) for code in _PRIVATE_CODES if chr(code) not in text)
 
 
-def _bad_start(text: str, place: Place) -> str:
-    line = lines_of(text)[place.line]
+def _describe_bad_start(text: str, place: Position) -> str:
+    line = split_lines(text)[place.line]
     found = line[place.column : place.column + 1]
     if found == "\t":
         return "a tab cannot indent; use spaces"
     return f"text that begins with {found or 'this character'} must stand in quotes" + (': "@reboot"' if found == "@" else "")
 
 
-def _unprintable(text: str) -> tuple[Place, str]:
+def _describe_unprintable(text: str) -> tuple[Position, str]:
     found = _UNPRINTABLE.search(text)
     start = found.start() if found else 0
     told = f"the character U+{ord(text[start]):04X} may not stand in a config" if text else "the file is empty"
-    return behind(text[:start]), told
+    return position_after(text[:start]), told
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class _LineColumn:
     line: int
     column: int
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines with their ends, as YAML 1.2 and editors count them."""
     return [found for found in _LINE.findall(text) if found] or [""]
 
 
-def behind(text: str) -> Place:
+def position_after(text: str) -> Position:
     """The place of what follows `text`."""
-    lines = lines_of(text + "?")
-    return _At(len(lines) - 1, len(lines[-1]) - 1)
+    lines = split_lines(text + "?")
+    return _LineColumn(len(lines) - 1, len(lines[-1]) - 1)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scheduler.config.keys.models import schema
+from scheduler.config.keys.models import config_schema
 
 _HEAD = """# config.yaml
 
@@ -30,13 +30,13 @@ Every key, its form and its default. This page is written from the models (`pyth
 """
 
 
-def reference() -> str:
+def render_reference() -> str:
     """The page in Markdown."""
-    made = schema()
-    return "\n".join([_HEAD, *_section("Top level", made, made["$defs"], {})])
+    made = config_schema()
+    return "\n".join([_HEAD, *_render_section("Top level", made, made["$defs"], {})])
 
 
-def _section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], seen: dict[str, str]) -> Iterator[str]:
+def _render_section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], seen: dict[str, str]) -> Iterator[str]:
     yield f"## {title}\n"
     yield "| key | form | default | |"
     yield "|---|---|---|---|"
@@ -49,12 +49,12 @@ def _section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], se
         for name in names:
             if name not in seen:
                 seen[name] = path
-                inner.append((name, path if len(names) == 1 else f"{path}, kind {_kinds(models[name])}"))
-        default = _default(form, required=key in model.get("required", ()))
-        yield f"| `{key}` | {_form(form, names, seen)} | {default} | {form['description']} |"
+                inner.append((name, path if len(names) == 1 else f"{path}, kind {_join_kinds(models[name])}"))
+        default = _describe_default(form, required=key in model.get("required", ()))
+        yield f"| `{key}` | {_describe_form(form, names, seen)} | {default} | {form['description']} |"
     yield ""
     for name, path in inner:
-        yield from _section(path, models[name], models, seen)
+        yield from _render_section(path, models[name], models, seen)
 
 
 def _model_names(form: Mapping[str, Any]) -> list[str]:
@@ -65,12 +65,12 @@ def _model_names(form: Mapping[str, Any]) -> list[str]:
     return [part["$ref"].rpartition("/")[2] for part in parts if isinstance(part, dict) and "$ref" in part]
 
 
-def _kinds(model: Mapping[str, Any]) -> str:
+def _join_kinds(model: Mapping[str, Any]) -> str:
     kind = model["properties"]["kind"]
     return " or ".join(kind.get("enum") or [kind["const"]])
 
 
-def _form(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) -> str:
+def _describe_form(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) -> str:
     if "x-form" in form:
         return str(form["x-form"])
     if "const" in form or "enum" in form:
@@ -80,7 +80,7 @@ def _form(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) ->
     return f"{'texts or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"
 
 
-def _default(form: Mapping[str, Any], *, required: bool) -> str:
+def _describe_default(form: Mapping[str, Any], *, required: bool) -> str:
     if required:
         return "required"
     if "x-else" in form:
@@ -94,4 +94,4 @@ def _default(form: Mapping[str, Any], *, required: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    sys.stdout.write(render_reference())

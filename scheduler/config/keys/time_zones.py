@@ -11,8 +11,8 @@ from importlib.resources import files
 from unicodedata import combining, normalize
 from zoneinfo import ZoneInfo
 
-from scheduler.config.file.message_parts import letters_apart
-from scheduler.config.file.remedies import Remedy, Wrong, either
+from scheduler.config.file.message_parts import edit_distance
+from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or
 from scheduler.config.keys.zone_places import ABBREVIATIONS, CITIES, COUNTRIES, UNEVEN
 
 # A machine's own zone files are often years old; with no path to them the package is the one source. Done where zones are
@@ -20,10 +20,10 @@ from scheduler.config.keys.zone_places import ABBREVIATIONS, CITIES, COUNTRIES, 
 zoneinfo.reset_tzpath(to=[])
 
 UTC_ZONE = ZoneInfo("UTC")
-GENERAL = "write a name of the IANA list, like Europe/Berlin or UTC"
-LISTED = 3  # zones that a country is answered with
+WRITE_A_ZONE = "write a name of the IANA list, like Europe/Berlin or UTC"
+MOST_LISTED = 3  # zones that a country is answered with
 
-_OF_OLD = ("Etc", "US", "Canada", "Mexico", "Brazil", "Chile")  # names that the list keeps for those who had them before
+_OLD_REGIONS = ("Etc", "US", "Canada", "Mexico", "Brazil", "Chile")  # names that the list keeps for those who had them before
 
 _OFFSET = re.compile(r"(?:gmt|utc)?\s*(?P<sign>[+\u2212-])\s*(?P<hours>\d{1,2})(?::?(?P<minutes>[0-5]\d))?", re.ASCII)
 _UTC_WORDS = (
@@ -42,149 +42,157 @@ _UTC_WORDS = (
 
 
 @lru_cache(maxsize=1024)
-def zone(name: str) -> ZoneInfo:
-    """The zone of that name; Wrong (a ValueError), with what to write, where there is none. `Europe` alone is none."""
-    if name in _names():
+def find_zone(name: str) -> ZoneInfo:
+    """The zone of that name; InvalidValue (a ValueError), with what to write, where there is none. `Europe` alone is none."""
+    if name in _zone_names():
         return ZoneInfo(name)
-    problem = f"{_shown(name)} is not a time zone"
+    problem = f"{_quote_name(name)} is not a time zone"
     words = name.strip().casefold()
     if len(name) > 40 or not words:
-        raise _general(problem)
+        raise _unknown_zone(problem)
     if words in _UTC_WORDS:
-        raise _one(problem, "UTC")
-    if known := _by_plain_name().get(_plain(name)):
-        raise _one(problem, known)
+        raise _suggest_zones(problem, "UTC")
+    if known := _zones_by_plain_name().get(_plain_name(name)):
+        raise _suggest_zones(problem, known)
     if offset := _OFFSET.fullmatch(words):
-        raise _of_offset(problem, offset)
+        raise _explain_offset(problem, offset)
     if name.strip().upper() in ABBREVIATIONS:
         places = ABBREVIATIONS[name.strip().upper()]
-        words = f"letters stand for a clock in one season, or for several; name a place, like {either(places)}"
-        raise Wrong(problem, *(Remedy(place, means=len(places) == 1) for place in places), words=words)
-    raise _of_place(problem, name)
+        words = f"letters stand for a clock in one season, or for several; name a place, like {join_with_or(places)}"
+        raise InvalidValue(problem, *(Remedy(place, is_certain=len(places) == 1) for place in places), advice=words)
+    raise _explain_place(problem, name)
 
 
-def _general(problem: str) -> Wrong:
-    return Wrong(problem, Remedy("Europe/Berlin"), Remedy("UTC"), words=GENERAL)
+def _unknown_zone(problem: str) -> InvalidValue:
+    return InvalidValue(problem, Remedy("Europe/Berlin"), Remedy("UTC"), advice=WRITE_A_ZONE)
 
 
-def _one(problem: str, *names: str) -> Wrong:
-    return Wrong(problem, *(Remedy(name, means=len(names) == 1) for name in names), words=f"did you mean {either(names)}?")
+def _suggest_zones(problem: str, *names: str) -> InvalidValue:
+    return InvalidValue(
+        problem, *(Remedy(name, is_certain=len(names) == 1) for name in names), advice=f"did you mean {join_with_or(names)}?"
+    )
 
 
-def _of_offset(problem: str, found: re.Match[str]) -> Wrong:
+def _explain_offset(problem: str, found: re.Match[str]) -> InvalidValue:
     """A distance from UTC, which is no zone: most clocks change theirs twice a year."""
     minutes = int(found["hours"]) * 60 + int(found["minutes"] or 0)
     minutes = minutes if found["sign"] == "+" else -minutes
     if not minutes:
-        return _one(problem, "UTC")
+        return _suggest_zones(problem, "UTC")
     if minutes in UNEVEN:
-        return Wrong(problem, Remedy(UNEVEN[minutes], means=True), words=f"name a place with that clock, like {UNEVEN[minutes]}")
+        return InvalidValue(
+            problem, Remedy(UNEVEN[minutes], is_certain=True), advice=f"name a place with that clock, like {UNEVEN[minutes]}"
+        )
     hours, rest = divmod(abs(minutes), 60)
     fixed = f"Etc/GMT{'-' if minutes > 0 else '+'}{hours}"
-    if rest or fixed not in _names():
-        return _general(problem)
+    if rest or fixed not in _zone_names():
+        return _unknown_zone(problem)
     side = "ahead of" if minutes > 0 else "behind"
     count = f"{hours} hour{'' if hours == 1 else 's'}"
     words = f"name a place, like Europe/Berlin, or write {fixed}: in Etc/ the sign is reversed, and this is {count} {side} UTC"
-    return Wrong(problem, Remedy(fixed, means=True), words=words)
+    return InvalidValue(problem, Remedy(fixed, is_certain=True), advice=words)
 
 
-def _of_place(problem: str, name: str) -> Wrong:
+def _explain_place(problem: str, name: str) -> InvalidValue:
     """A city, a country, a part of the world, or a slip of the pen."""
     region, _, last = name.strip().rpartition("/")
-    whole, place = _plain(name), _plain(last)
-    if cities := _cities().get(place) or _by_last_part().get(place):
-        inside = [zone for zone in cities if region and _plain(zone).startswith(f"{_plain(region)}/")]
-        return _one(problem, *(inside or cities)[:LISTED])
-    if zones := _countries().get(place):
+    whole, place = _plain_name(name), _plain_name(last)
+    if cities := _zones_by_other_city().get(place) or _zones_by_city().get(place):
+        inside = [zone for zone in cities if region and _plain_name(zone).startswith(f"{_plain_name(region)}/")]
+        return _suggest_zones(problem, *(inside or cities)[:MOST_LISTED])
+    if zones := _zones_by_country().get(place):
         if len(zones) == 1:
-            return _one(problem, zones[0])
-        return Wrong(problem, *map(Remedy, zones[:LISTED]), words=f"it has several; name a place, like {either(zones[:LISTED])}")
-    if below := tuple(zone for zone in sorted(_names()) if _plain(zone).startswith(f"{whole}/")):
-        return Wrong(problem, Remedy(below[0]), words=f"name a place in it too, like {below[0]}")
-    close = _closest(whole) or _closest_place(place, _plain(region))
-    return _one(problem, *close) if close else _general(problem)
+            return _suggest_zones(problem, zones[0])
+        return InvalidValue(
+            problem,
+            *map(Remedy, zones[:MOST_LISTED]),
+            advice=f"it has several; name a place, like {join_with_or(zones[:MOST_LISTED])}",
+        )
+    if below := tuple(zone for zone in sorted(_zone_names()) if _plain_name(zone).startswith(f"{whole}/")):
+        return InvalidValue(problem, Remedy(below[0]), advice=f"name a place in it too, like {below[0]}")
+    close = _closest_zones(whole) or _closest_cities(place, _plain_name(region))
+    return _suggest_zones(problem, *close) if close else _unknown_zone(problem)
 
 
-def _closest(whole: str) -> tuple[str, ...]:
+def _closest_zones(whole: str) -> tuple[str, ...]:
     """The zones one or two letters away, the nearest alone."""
-    return _nearest(whole, {plain: (zone,) for plain, zone in _by_plain_name().items()})
+    return _nearest_names(whole, {plain: (zone,) for plain, zone in _zones_by_plain_name().items()})
 
 
-def _closest_place(place: str, region: str) -> tuple[str, ...]:
+def _closest_cities(place: str, region: str) -> tuple[str, ...]:
     """The zones whose last part, or one of whose cities, is one or two letters away."""
-    near = _nearest(place, {**_cities(), **_by_last_part()})
-    return tuple(zone for zone in near if not region or _plain(zone).startswith(f"{region}/")) or (() if region else near)
+    near = _nearest_names(place, {**_zones_by_other_city(), **_zones_by_city()})
+    return tuple(zone for zone in near if not region or _plain_name(zone).startswith(f"{region}/")) or (() if region else near)
 
 
-def _nearest(word: str, among: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _nearest_names(word: str, among: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     most = 2 if len(word) > 6 else 1 if len(word) > 3 else 0
-    alike = (other for other in among if _digits(other) == _digits(word)) if most else ()  # GMT+2 and GMT+3 are no slip
-    ranked = sorted((away, other) for other in alike if (away := letters_apart(word, other, most)) <= most)
+    alike = (other for other in among if _digits_of(other) == _digits_of(word)) if most else ()  # GMT+2 and GMT+3 are no slip
+    ranked = sorted((away, other) for other in alike if (away := edit_distance(word, other, most)) <= most)
     found = dict.fromkeys(zone for away, other in ranked if away == ranked[0][0] for zone in among[other])
-    return tuple(found) if 0 < len(found) <= LISTED else ()
+    return tuple(found) if 0 < len(found) <= MOST_LISTED else ()
 
 
-def _digits(word: str) -> str:
+def _digits_of(word: str) -> str:
     return "".join(sign for sign in word if sign.isdigit() or sign in "+")
 
 
 @lru_cache(maxsize=1)
-def _names() -> frozenset[str]:
+def _zone_names() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones()) - {"Factory", "localtime", "posixrules"}
 
 
 @lru_cache(maxsize=1)
-def _by_plain_name() -> dict[str, str]:
-    return {_plain(name): name for name in sorted(_names(), key=lambda name: ("/" in name, name), reverse=True)}
+def _zones_by_plain_name() -> dict[str, str]:
+    return {_plain_name(name): name for name in sorted(_zone_names(), key=lambda name: ("/" in name, name), reverse=True)}
 
 
 @lru_cache(maxsize=1)
-def _by_last_part() -> dict[str, tuple[str, ...]]:
+def _zones_by_city() -> dict[str, tuple[str, ...]]:
     """Zones by the city in their name; one that other names stand for comes first."""
     found = defaultdict[str, list[str]](list)
-    places = {name for zones in _countries().values() for name in zones}
-    for name in sorted(_names(), key=lambda name: (name not in places, name)):
-        city = _plain(name.rpartition("/")[2])
-        if not any(name.startswith(f"{old}/") for old in _OF_OLD) and "/" in name and not found[city]:
+    places = {name for zones in _zones_by_country().values() for name in zones}
+    for name in sorted(_zone_names(), key=lambda name: (name not in places, name)):
+        city = _plain_name(name.rpartition("/")[2])
+        if not any(name.startswith(f"{old}/") for old in _OLD_REGIONS) and "/" in name and not found[city]:
             found[city].append(name)
     return {city: tuple(zones) for city, zones in found.items() if zones}
 
 
 @lru_cache(maxsize=1)
-def _cities() -> dict[str, tuple[str, ...]]:
-    return {_plain(city): (name,) for name, cities in CITIES.items() for city in cities.split(", ")}
+def _zones_by_other_city() -> dict[str, tuple[str, ...]]:
+    return {_plain_name(city): (name,) for name, cities in CITIES.items() for city in cities.split(", ")}
 
 
 @lru_cache(maxsize=1)
-def _countries() -> dict[str, tuple[str, ...]]:
+def _zones_by_country() -> dict[str, tuple[str, ...]]:
     """The zones of each country, from the tables of the IANA list, in which the places that most people mean come first."""
-    names = dict(row[:2] for row in _table("iso3166.tab"))
+    names = dict(row[:2] for row in _read_table("iso3166.tab"))
     zones = defaultdict[str, list[str]](list)
-    for code, _, name, *_ in _table("zone.tab"):
+    for code, _, name, *_ in _read_table("zone.tab"):
         zones[code].append(name)
-    zones_of = {code: _different(names) for code, names in zones.items()}
-    found = {_plain(re.sub(r" \(.*\)", "", country)): zones_of[code] for code, country in names.items() if zones[code]}
+    zones_of = {code: _distinct_clocks(names) for code, names in zones.items()}
+    found = {_plain_name(re.sub(r" \(.*\)", "", country)): zones_of[code] for code, country in names.items() if zones[code]}
     return found | {name: zones_of[code] for name, code in COUNTRIES.items()}
 
 
-def _different(names: list[str]) -> tuple[str, ...]:
+def _distinct_clocks(names: list[str]) -> tuple[str, ...]:
     """Of zones whose clocks show the same all year round, the first."""
     seasons = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 7, 1, tzinfo=UTC))
     clocks = {tuple(day.astimezone(ZoneInfo(name)).utcoffset() for day in seasons): name for name in reversed(names)}
     return tuple(reversed(clocks.values()))
 
 
-def _table(name: str) -> list[list[str]]:
+def _read_table(name: str) -> list[list[str]]:
     text = (files("tzdata.zoneinfo") / name).read_text("utf-8")
     return [line.split("\t") for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Without accents, capitals, blanks, dots and apostrophes."""
     bare = "".join(sign for sign in normalize("NFKD", name.strip()) if not combining(sign))
     return re.sub(r"[ _-]+", "_", re.sub(r"['’.,]", "", bare.casefold().replace("ß", "ss").replace("ø", "o").replace("đ", "d")))
 
 
-def _shown(name: str) -> str:
+def _quote_name(name: str) -> str:
     return repr(name) if len(name) <= 40 else "this"

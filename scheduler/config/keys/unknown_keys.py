@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
-from scheduler.config.file.marked_yaml import Map, shown_key
-from scheduler.config.file.message_parts import closest
-from scheduler.config.file.remedies import Remedy, Wrong, as_yaml, either
+from scheduler.config.file.marked_yaml import MarkedMap, printable_key
+from scheduler.config.file.message_parts import find_closest
+from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, join_with_or
 from scheduler.config.keys import models
-from scheduler.config.keys.models import Part
+from scheduler.config.keys.models import ConfigPart
 
-Form = Literal["map", "named", "list"]
+MapShape = Literal["map", "named", "list"]
 
 # Words of other systems, by ours. Those that differ from ours in capitals, - or _ alone need not be here.
 _SHARED = {"timezone": "tz zone timezone_name", "enabled": "enable"}
@@ -29,7 +29,7 @@ _BOTH = {
     "only_on": "only on_days",
     "budget": "cost max_cost spend max_spend spending cost_limit",
 }
-_WORDS: dict[type[Part], dict[str, str]] = {
+_OTHER_NAMES: dict[type[ConfigPart], dict[str, str]] = {
     models.Config: {
         "timezone": "tz zone",
         "state": "db database state_file data storage sqlite",
@@ -135,226 +135,236 @@ _WORDS: dict[type[Part], dict[str, str]] = {
     models.Calendar: {"dates": "date", "days": "weekdays weekday day"},
     models.History: {"keep": "days retention max_age age keep_for", "runs": "max rows max_runs max_rows count limit entries"},
 }  # fmt: skip
-_WORDS[models.JobOnFailure] = _WORDS[models.OnFailure]
-_WORDS[models.DayBudget] = {ours: words for ours, words in _WORDS[models.Budget].items() if ours in models.DayBudget.model_fields}
+_OTHER_NAMES[models.JobOnFailure] = _OTHER_NAMES[models.OnFailure]
+_OTHER_NAMES[models.DayBudget] = {
+    ours: words for ours, words in _OTHER_NAMES[models.Budget].items() if ours in models.DayBudget.model_fields
+}
 _UNIT = re.compile(r"(?P<base>.+?)_(?P<unit>seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|s|m|h|d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class MapLocation:
     """A map that may hold a key: the steps to it from the top of the file, and its model."""
 
     steps: tuple[str, ...]
-    model: type[Part]
+    model: type[ConfigPart]
 
 
 @lru_cache(maxsize=256)
-def inner(model: type[Part]) -> dict[str, tuple[Form, tuple[type[Part], ...]]]:
+def nested_models(model: type[ConfigPart]) -> dict[str, tuple[MapShape, tuple[type[ConfigPart], ...]]]:
     """The keys of a model that hold maps of keys: whether one, several by name or a list, and of which models."""
-    found: dict[str, tuple[Form, tuple[type[Part], ...]]] = {}
+    found: dict[str, tuple[MapShape, tuple[type[ConfigPart], ...]]] = {}
     for key, field in model.model_fields.items():
-        if parts := tuple(_parts(field.annotation)):
-            found[key] = (_form(field.annotation), parts)
+        if parts := tuple(_models_in(field.annotation)):
+            found[key] = (_map_shape(field.annotation), parts)
     return found
 
 
 @lru_cache(maxsize=256)
-def names(model: type[Part]) -> frozenset[str]:
+def key_names(model: type[ConfigPart]) -> frozenset[str]:
     """The keys of a model."""
     return frozenset(model.model_fields)
 
 
-def chosen(models_there: tuple[type[Part], ...], value: object) -> type[Part] | None:
+def choose_model(models_there: tuple[type[ConfigPart], ...], value: object) -> type[ConfigPart] | None:
     """Which of several models a map is of, by its `kind`; None where that does not say it."""
     if len(models_there) == 1:
         return models_there[0]
-    kind = value.get("kind") if isinstance(value, Map) else None
+    kind = value.get("kind") if isinstance(value, MarkedMap) else None
     of = {word: part for part in models_there for word in get_args(part.model_fields["kind"].annotation)}
-    close = (kind,) if kind in of else closest(kind, of) if isinstance(kind, str) else ()
+    close = (kind,) if kind in of else find_closest(kind, of) if isinstance(kind, str) else ()
     return of[close[0]] if len(close) == 1 else None
 
 
-def renamed(key: str, model: type[Part], value: object) -> Remedy | None:
+def find_renamed_key(key: str, model: type[ConfigPart], value: object) -> Remedy | None:
     """The key of this model that another system's word, or another spelling, stands for; with its value where that changes."""
-    ours = _ours(key, model)
-    if ours and not _fits(value, model, ours):
+    ours = _find_our_key(key, model)
+    if ours and not _fits_key(value, model, ours):
         return None
     if ours:
-        return Remedy(key=ours, means=True)
-    if key.lower() == "disabled" and isinstance(value, bool) and "enabled" in names(model):
-        return Remedy(key="enabled", value=not value, means=True)
-    found = _UNIT.fullmatch(_folded(key, keep="_"))
-    base = _ours(found["base"], model) if found else None
-    if found and base and base in _spans(model):
+        return Remedy(key=ours, is_certain=True)
+    if key.lower() == "disabled" and isinstance(value, bool) and "enabled" in key_names(model):
+        return Remedy(key="enabled", value=not value, is_certain=True)
+    found = _UNIT.fullmatch(_fold_key(key, keep="_"))
+    base = _find_our_key(found["base"], model) if found else None
+    if found and base and base in _duration_keys(model):
         number = value if type(value) is int and value > 0 else None
         text = as_yaml(value) if number is None else f"{number}{found['unit'][0]}"
-        return Remedy(key=base, value=text if number else None, means=True)
+        return Remedy(key=base, value=text if number else None, is_certain=True)
     return None
 
 
-def unknown_key(key: str, model: type[Part], value: object = None) -> Wrong:
+def explain_unknown_key(key: str, model: type[ConfigPart], value: object = None) -> InvalidValue:
     """What is said of a key that a map of this model may not hold, wherever the map is."""
-    if remedy := renamed(key, model, value):
-        return _write(remedy)
-    if close := closest(key, names(model)):
-        return _did_you_mean(close)
-    if homes := anywhere(key):
-        return Wrong("unknown key", words=f"{key} belongs under {either(homes)}")
-    return Wrong("unknown key", words=f"{listed(model)}")
+    if remedy := find_renamed_key(key, model, value):
+        return _suggest_key(remedy)
+    if close := find_closest(key, key_names(model)):
+        return _suggest_spelling(close)
+    if homes := paths_with_key(key):
+        return InvalidValue("unknown key", advice=f"{key} belongs under {join_with_or(homes)}")
+    return InvalidValue("unknown key", advice=f"{list_allowed_keys(model)}")
 
 
-def listed(model: type[Part]) -> str:
+def list_allowed_keys(model: type[ConfigPart]) -> str:
     """The keys that a small map may hold."""
     known = tuple(model.model_fields)
-    return f"write {either(known)}" if len(known) <= 6 else ""
+    return f"write {join_with_or(known)}" if len(known) <= 6 else ""
 
 
-def _write(remedy: Remedy) -> Wrong:
+def _suggest_key(remedy: Remedy) -> InvalidValue:
     value = "" if remedy.value is None else f" {as_yaml(remedy.value)}"
-    return Wrong("unknown key", remedy, words=f"write {remedy.key}:{value}")
+    return InvalidValue("unknown key", remedy, advice=f"write {remedy.key}:{value}")
 
 
-def _did_you_mean(close: tuple[str, ...]) -> Wrong:
-    remedies = (Remedy(key=other, means=len(close) == 1) for other in close)
-    return Wrong("unknown key", *remedies, words=f"did you mean {either(close)}?")
+def _suggest_spelling(close: tuple[str, ...]) -> InvalidValue:
+    remedies = (Remedy(key=other, is_certain=len(close) == 1) for other in close)
+    return InvalidValue("unknown key", *remedies, advice=f"did you mean {join_with_or(close)}?")
 
 
-def misplaced(key: str, value: object, steps: tuple[str, ...], root: Map) -> Wrong:
+def explain_misplaced_key(key: str, value: object, steps: tuple[str, ...], root: MarkedMap) -> InvalidValue:
     """What is said of a key that the map at `steps` may not hold; the map is in the file at `root`."""
     model = model_at(steps, root)
     if model is None:
-        return Wrong("unknown key")
-    if remedy := renamed(key, model, value):
+        return InvalidValue("unknown key")
+    if remedy := find_renamed_key(key, model, value):
         if remedy.key in _map_at(root, steps):
-            return _there_already(f"is written {remedy.key} here")
-        return _write(remedy)
-    close = closest(key, names(model))
-    if len(close) == 1 and _fits(value, model, close[0]):
+            return _already_set(f"is written {remedy.key} here")
+        return _suggest_key(remedy)
+    close = find_closest(key, key_names(model))
+    if len(close) == 1 and _fits_key(value, model, close[0]):
         if close[0] in _map_at(root, steps):
-            return Wrong("unknown key", words=f"{close[0]} is there already")
-        return _did_you_mean(close)
-    if kinds := _kinds_with(key, steps, root):
-        return Wrong("unknown key here", words=f"{key} is for kind: {either(kinds)}")
-    if belongs := _belongs(key, value, steps, root):
+            return InvalidValue("unknown key", advice=f"{close[0]} is there already")
+        return _suggest_spelling(close)
+    if kinds := _kinds_with_key(key, steps, root):
+        return InvalidValue("unknown key here", advice=f"{key} is for kind: {join_with_or(kinds)}")
+    if belongs := _suggest_location(key, value, steps, root):
         return belongs
     if close:
-        return _did_you_mean(tuple(other for other in close if other not in _map_at(root, steps)) or close)
-    return unknown_key(key, model, value)
+        return _suggest_spelling(tuple(other for other in close if other not in _map_at(root, steps)) or close)
+    return explain_unknown_key(key, model, value)
 
 
-def _kinds_with(key: str, steps: tuple[str, ...], root: Map) -> tuple[str, ...]:
+def _kinds_with_key(key: str, steps: tuple[str, ...], root: MarkedMap) -> tuple[str, ...]:
     """The other kinds of the map at `steps` that have this key."""
     above = model_at(steps[:-1], root) if steps else None
-    _, parts = inner(above).get(steps[-1], ("map", ())) if above else ("map", ())
-    others = [part for part in parts if len(parts) > 1 and key in names(part)]
+    _, parts = nested_models(above).get(steps[-1], ("map", ())) if above else ("map", ())
+    others = [part for part in parts if len(parts) > 1 and key in key_names(part)]
     return tuple(kind for part in others for kind in get_args(part.model_fields["kind"].annotation))
 
 
-def can_join(value: object, there: object) -> bool:
+def can_merge(value: object, there: object) -> bool:
     """Whether a map can be put into one that is there already."""
-    return isinstance(value, Map) and isinstance(there, Map) and not value.keys() & there.keys()
+    return isinstance(value, MarkedMap) and isinstance(there, MarkedMap) and not value.keys() & there.keys()
 
 
-def _there_already(words: str) -> Wrong:
-    return Wrong("unknown key", Remedy(remove=True), words=f"{words}, where it is set already; remove this one")
+def _already_set(words: str) -> InvalidValue:
+    return InvalidValue("unknown key", Remedy(remove=True), advice=f"{words}, where it is set already; remove this one")
 
 
-def _fits(value: object, model: type[Part], key: str) -> bool:
+def _fits_key(value: object, model: type[ConfigPart], key: str) -> bool:
     """Whether a misspelt key has a value of the sort that the right one has: a map or none."""
-    return value is None or not isinstance(value, Map) or key in inner(model) or key in ("env", "headers")
+    return value is None or not isinstance(value, MarkedMap) or key in nested_models(model) or key in ("env", "headers")
 
 
-def _belongs(key: str, value: object, steps: tuple[str, ...], root: Map) -> Wrong | None:
+def _suggest_location(key: str, value: object, steps: tuple[str, ...], root: MarkedMap) -> InvalidValue | None:
     """The map that a known key belongs in: below the one where it is, else beside or above that, else elsewhere in the file."""
-    if steps and key in inner(models.Config) and isinstance(value, Map):
+    if steps and key in nested_models(models.Config) and isinstance(value, MarkedMap):
         if key in root:
-            return _there_already(f"{key} belongs at the top of the file")
-        return Wrong("unknown key here", Remedy(under=(), means=True), words="it belongs at the top of the file")
+            return _already_set(f"{key} belongs at the top of the file")
+        return InvalidValue("unknown key here", Remedy(under=(), is_certain=True), advice="it belongs at the top of the file")
     for up in range(len(steps), -1, -1):
         homes = [
             home
-            for home in _around(steps[:up], root)
-            if key in names(home.model) and home.steps != steps and _fits(value, home.model, key)
+            for home in _maps_around(steps[:up], root)
+            if key in key_names(home.model) and home.steps != steps and _fits_key(value, home.model, key)
         ]
         if not homes and up == len(steps) and up:
-            homes = [home for home in _below(steps, root) if (name := _ours(key, home.model)) and _fits(value, home.model, name)]
+            homes = [
+                home
+                for home in _maps_below(steps, root)
+                if (name := _find_our_key(key, home.model)) and _fits_key(value, home.model, name)
+            ]
         least = min((len(home.steps) for home in homes), default=0)
         nearest = tuple(home for home in homes if len(home.steps) == least)
         if not nearest:
             continue
         paths = tuple(dotted(home.steps) for home in nearest)
-        ours = [_ours(key, home.model) or key for home in nearest]
+        ours = [_find_our_key(key, home.model) or key for home in nearest]
         there = _map_at(root, nearest[0].steps)
-        if len(nearest) == 1 and ours[0] in there and not can_join(value, there[ours[0]]):
-            return _there_already(f"{ours[0]} belongs under {paths[0]}")
+        if len(nearest) == 1 and ours[0] in there and not can_merge(value, there[ours[0]]):
+            return _already_set(f"{ours[0]} belongs under {paths[0]}")
         remedies = (
-            Remedy(under=home.steps, key=None if name == key else name, means=len(nearest) == 1)
+            Remedy(under=home.steps, key=None if name == key else name, is_certain=len(nearest) == 1)
             for home, name in zip(nearest, ours, strict=True)
         )
         it = f"{ours[0]}, as it is called here," if ours[0] != key else "it"
-        return Wrong("unknown key here", *remedies, words=f"{it} belongs under {either(paths)}")
-    if not (patterns := anywhere(key)):
+        return InvalidValue("unknown key here", *remedies, advice=f"{it} belongs under {join_with_or(paths)}")
+    if not (patterns := paths_with_key(key)):
         return None
-    default = _default_home(key) if len(steps) == 0 and len(patterns) == 1 else None
+    default = _default_location(key) if len(steps) == 0 and len(patterns) == 1 else None
     if default and key not in _map_at(root, default):
         words = f"it belongs under {patterns[0]}, or under {dotted(default)} for all"
-        return Wrong("unknown key here", Remedy(under=default, means=True), words=words)
-    return Wrong("unknown key here", words=f"it belongs under {either(patterns)}")
+        return InvalidValue("unknown key here", Remedy(under=default, is_certain=True), advice=words)
+    return InvalidValue("unknown key here", advice=f"it belongs under {join_with_or(patterns)}")
 
 
-def _default_home(key: str) -> tuple[str, ...] | None:
+def _default_location(key: str) -> tuple[str, ...] | None:
     """Where `defaults` takes a key that agents, heartbeats or jobs have."""
     of = {"heartbeat": models.Heartbeat, "agent": models.Agent, "cron": models.Job}
-    found = [("defaults", section) for section, model in of.items() if key in names(model)]
+    found = [("defaults", section) for section, model in of.items() if key in key_names(model)]
     return found[0] if len(found) == 1 else None
 
 
-def _below(steps: tuple[str, ...], root: Map) -> Iterator[Home]:
+def _maps_below(steps: tuple[str, ...], root: MarkedMap) -> Iterator[MapLocation]:
     """The maps inside the one at `steps` that a key could be put in: those that are there, or may be left out."""
     model = model_at(steps, root)
     held = _map_at(root, steps)
     if model is None:
         return
-    for key, (form, parts) in inner(model).items():
+    for key, (form, parts) in nested_models(model).items():
         if model is models.Config and key == "defaults":
             continue
-        part = chosen(parts, held.get(key)) if form == "map" or (isinstance(held.get(key), Map) and form == "list") else None
-        if part is None or (not isinstance(held.get(key), Map) and (held.get(key) is not None or _needs(part))):
+        part = (
+            choose_model(parts, held.get(key))
+            if form == "map" or (isinstance(held.get(key), MarkedMap) and form == "list")
+            else None
+        )
+        if part is None or (not isinstance(held.get(key), MarkedMap) and (held.get(key) is not None or _has_required_keys(part))):
             continue
-        yield Home((*steps, key), part)
-        yield from _below((*steps, key), root)
+        yield MapLocation((*steps, key), part)
+        yield from _maps_below((*steps, key), root)
 
 
-def _around(steps: tuple[str, ...], root: Map) -> Iterator[Home]:
+def _maps_around(steps: tuple[str, ...], root: MarkedMap) -> Iterator[MapLocation]:
     """The map at `steps`, and those inside it."""
     if steps and (model := model_at(steps, root)):
-        yield Home(steps, model)
-    yield from _below(steps, root)
+        yield MapLocation(steps, model)
+    yield from _maps_below(steps, root)
 
 
-def _needs(model: type[Part]) -> bool:
+def _has_required_keys(model: type[ConfigPart]) -> bool:
     return any(field.is_required() for field in model.model_fields.values())
 
 
 @lru_cache(maxsize=256)
-def anywhere(key: str) -> tuple[str, ...]:
+def paths_with_key(key: str) -> tuple[str, ...]:
     """The paths of the maps that may hold a key, the least deep of each section."""
     found: dict[str, str] = {}
     for path, model in _all_maps():
-        if key in names(model):
+        if key in key_names(model):
             found.setdefault(path.split(".")[0], path)
     return tuple(found.values())
 
 
 @lru_cache(maxsize=1)
-def _all_maps() -> tuple[tuple[str, type[Part]], ...]:
+def _all_maps() -> tuple[tuple[str, type[ConfigPart]], ...]:
     """Every map of keys below the top, by its path as documentation writes it, the least deep first."""
-    found: list[tuple[str, type[Part]]] = []
-    level: list[tuple[str, type[Part]]] = [("", models.Config)]
+    found: list[tuple[str, type[ConfigPart]]] = []
+    level: list[tuple[str, type[ConfigPart]]] = [("", models.Config)]
     while level:
         below = []
         for path, model in level:
-            for key, (form, parts) in inner(model).items():
+            for key, (form, parts) in nested_models(model).items():
                 if model is models.Config and key == "defaults":
                     continue
                 inside = f"{path}.{key}".removeprefix(".") + (".NAME" if form == "named" else "")
@@ -364,76 +374,79 @@ def _all_maps() -> tuple[tuple[str, type[Part]], ...]:
     return tuple(found)
 
 
-def model_at(steps: tuple[str, ...], root: Map) -> type[Part] | None:
+def model_at(steps: tuple[str, ...], root: MarkedMap) -> type[ConfigPart] | None:
     """The model of the map at `steps` in the file."""
-    model: type[Part] = models.Config
+    model: type[ConfigPart] = models.Config
     node: Any = root
     rest = list(steps)
     while rest:
         key = rest.pop(0)
-        node = node.get(key) if isinstance(node, Map) else None
-        if key not in inner(model):
+        node = node.get(key) if isinstance(node, MarkedMap) else None
+        if key not in nested_models(model):
             return None
-        form, parts = inner(model)[key]
+        form, parts = nested_models(model)[key]
         if form == "named":
             if not rest:
                 return None
-            node = node.get(rest.pop(0)) if isinstance(node, Map) else None
+            node = node.get(rest.pop(0)) if isinstance(node, MarkedMap) else None
         elif isinstance(node, list):
             node = node[int(rest.pop(0))] if rest else None
-        found = chosen(parts, node)
+        found = choose_model(parts, node)
         if found is None:
             return None
         model = found
     return model
 
 
-def _map_at(root: Map, steps: tuple[str, ...]) -> Map:
+def _map_at(root: MarkedMap, steps: tuple[str, ...]) -> MarkedMap:
     node: Any = root
     for step in steps:
-        node = node.get(step) if isinstance(node, Map) else node[int(step)] if isinstance(node, list) else None
-    return node if isinstance(node, Map) else Map()
+        node = node.get(step) if isinstance(node, MarkedMap) else node[int(step)] if isinstance(node, list) else None
+    return node if isinstance(node, MarkedMap) else MarkedMap()
 
 
 def dotted(steps: tuple[str, ...]) -> str:
-    return ".".join(map(shown_key, steps))
+    return ".".join(map(printable_key, steps))
 
 
-def _ours(key: str, model: type[Part]) -> str | None:
-    folded = _folded(key)
-    if key in names(model):
+def _find_our_key(key: str, model: type[ConfigPart]) -> str | None:
+    folded = _fold_key(key)
+    if key in key_names(model):
         return key
-    return _words(model).get(folded)
+    return _known_spellings(model).get(folded)
 
 
 @lru_cache(maxsize=256)
-def _words(model: type[Part]) -> dict[str, str]:
+def _known_spellings(model: type[ConfigPart]) -> dict[str, str]:
     """Our keys by their spelling without _ and -, and by the words of others."""
     words = {
-        _folded(word): ours for ours, theirs in _WORDS.get(model, {}).items() if ours in names(model) for word in theirs.split()
+        _fold_key(word): ours
+        for ours, theirs in _OTHER_NAMES.get(model, {}).items()
+        if ours in key_names(model)
+        for word in theirs.split()
     }
-    return words | {_folded(key): key for key in model.model_fields}
+    return words | {_fold_key(key): key for key in model.model_fields}
 
 
 @lru_cache(maxsize=256)
-def _spans(model: type[Part]) -> frozenset[str]:
+def _duration_keys(model: type[ConfigPart]) -> frozenset[str]:
     """The keys whose values are lengths of time."""
     forms = {key: repr(field.metadata) for key, field in model.model_fields.items()}
-    return frozenset(key for key, form in forms.items() if "called='duration" in form)
+    return frozenset(key for key, form in forms.items() if "label='duration" in form)
 
 
-def _folded(key: str, keep: str = "") -> str:
+def _fold_key(key: str, keep: str = "") -> str:
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower().replace("-", "_").replace(" ", "_")
     return snake if keep else snake.replace("_", "")
 
 
-def _form(annotation: Any) -> Form:
+def _map_shape(annotation: Any) -> MapShape:
     if get_origin(annotation) is dict:
         return "named"
     return "list" if get_origin(annotation) is list or any(get_origin(part) is list for part in get_args(annotation)) else "map"
 
 
-def _parts(annotation: Any) -> list[type[Part]]:
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+def _models_in(annotation: Any) -> list[type[ConfigPart]]:
+    if isinstance(annotation, type) and issubclass(annotation, ConfigPart):
         return [annotation]
-    return [part for inside in get_args(annotation) for part in _parts(inside)]
+    return [part for inside in get_args(annotation) for part in _models_in(inside)]

@@ -12,20 +12,20 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from scheduler.config.build.config_node import UNKNOWN, Steps
+from scheduler.config.build.config_node import UNKNOWN_KEY, Steps
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Complaints, Place
-from scheduler.config.file.marked_yaml import Items, Map, Odd
-from scheduler.config.file.message_parts import closest, shown
-from scheduler.config.file.remedies import Remedy, Wrong, either, surely
+from scheduler.config.file.diagnostics import Diagnostics, Position
+from scheduler.config.file.marked_yaml import AmbiguousText, MarkedList, MarkedMap
+from scheduler.config.file.message_parts import find_closest, quote_value
+from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or, suggest_correction
 from scheduler.config.keys import models
-from scheduler.config.keys.models import Part
-from scheduler.config.keys.unknown_keys import unknown_key
+from scheduler.config.keys.models import ConfigPart
+from scheduler.config.keys.unknown_keys import explain_unknown_key
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=ConfigPart)
 
 _OF_A_UNION = ("union_tag_invalid", "union_tag_not_found")
-_TO_WRITE: dict[str, tuple[object, str]] = {
+_EXAMPLES: dict[str, tuple[object, str]] = {
     "start": ("08:00", 'start: "08:00"'),
     "end": ("22:00", 'end: "22:00"'),
     "model": ("claude-haiku-5-5", "model: claude-haiku-5-5"),
@@ -38,7 +38,7 @@ _TO_WRITE: dict[str, tuple[object, str]] = {
     "call": (None, 'call: "package.module:function"'),
     "value": (None, 'value: "${NAME}"'),
 }
-_SHORT_FOR: dict[type[Part], str] = {
+_SHORT_FOR: dict[type[ConfigPart], str] = {
     models.Heartbeat: "interval",
     models.HeartbeatMisfire: "grace",
     models.JobMisfire: "grace",
@@ -49,69 +49,69 @@ _SHORT_FOR: dict[type[Part], str] = {
 
 
 @dataclass(slots=True)
-class Checked(Generic[PartT]):
+class CheckedPart(Generic[PartT]):
     """A part that was checked: the model of what is right in it, what that was made of, and what was left out, with its place."""
 
     model: PartT
     node: Any
-    lost: dict[Steps, Place] = field(default_factory=dict)
+    unreadable: dict[Steps, Position] = field(default_factory=dict)
 
 
-def check(
-    model: type[PartT], node: Any, steps: tuple[str, ...], place: Place, complaints: Complaints, *, part: bool = False
-) -> Checked[PartT]:
+def check_part(
+    model: type[PartT], node: Any, steps: tuple[str, ...], place: Position, diagnostics: Diagnostics, *, is_partial: bool = False
+) -> CheckedPart[PartT]:
     """The part as a model. Its faults are noted, and what has them is mended or left out. `part`: what is missing may come from
     elsewhere.
     """
-    lost: dict[Steps, Place] = {}
+    lost: dict[Steps, Position] = {}
     again: set[Steps] = set()
     while True:
         try:
-            return Checked(model.model_validate(node), node, lost)
+            return CheckedPart(model.model_validate(node), node, lost)
         except ValidationError as error:
             whole, before = node, tuple(lost)
             for found in error.errors(include_url=False, include_input=False):
-                at, known, wrong = _fault(model, whole, place, found)
+                at, known, wrong = _locate_error(model, whole, place, found)
                 key = tuple(known)
                 follows = any(gone[: len(key)] == key for gone in before)  # it lacks what has been left out
                 absent = found["type"] in ("missing", "union_tag_not_found")
-                if not follows and not ((part or complaints.partial) and absent):
+                if not follows and not ((is_partial or diagnostics.is_partial) and absent):
                     opens = found["type"] == "value_error" and not any(remedy.key for remedy in wrong.remedies)
-                    opens = opens and not isinstance(_value(whole, key), Map)
+                    opens = opens and not isinstance(_value_at(whole, key), MarkedMap)
                     missing = str(known[-1]) if absent else ""
-                    complaints.fault(at, marked_yaml.dotted([*steps, *known]), wrong, opens=opens, missing=missing)
+                    diagnostics.add_error(at, marked_yaml.dotted_path([*steps, *known]), wrong, opens=opens, missing=missing)
                 if any(key[: len(gone)] == gone and key != gone for gone in lost):
                     continue
-                if not follows and _can_be_mended(wrong, key, node) and key not in again:
+                if not follows and _can_be_corrected(wrong, key, node) and key not in again:
                     again.add(key)
-                    node = mended(node, key, wrong.remedies[0])
+                    node = apply_remedy(node, key, wrong.remedies[0])
                     continue
-                gone = _left_out(found, key)
+                gone = _steps_to_remove(found, key)
                 lost[gone] = at
-                node = without(node, gone)
+                node = without_value(node, gone)
                 if found["type"] == "extra_forbidden":
-                    lost[*key[:-1], UNKNOWN] = at
+                    lost[*key[:-1], UNKNOWN_KEY] = at
             if node is whole:  # nothing could be mended or left out: then nothing is left
                 lost[()] = place
-                node = Map()
+                node = MarkedMap()
 
 
-def _value(node: Any, steps: Steps) -> Any:
+def _value_at(node: Any, steps: Steps) -> Any:
     for step in steps:
-        if isinstance(node, Items):
+        if isinstance(node, MarkedList):
             node = node[int(step)]
             continue
-        node = node.get(str(step)) if isinstance(node, Map) else None
+        node = node.get(str(step)) if isinstance(node, MarkedMap) else None
     return node
 
 
-def _can_be_mended(wrong: Wrong, steps: Steps, node: Any) -> bool:
+def _can_be_corrected(wrong: InvalidValue, steps: Steps, node: Any) -> bool:
     """Whether the fault says what was meant. Only the last item of a list is taken out, so that the others keep their numbers."""
-    last = bool(steps) and isinstance(steps[-1], int) and len(_value(node, steps[:-1])) == steps[-1] + 1
-    return any(remedy.means and (last or not remedy.remove or isinstance(steps[-1], str)) for remedy in wrong.remedies[:1])
+    last = bool(steps) and isinstance(steps[-1], int) and len(_value_at(node, steps[:-1])) == steps[-1] + 1
+    return any(remedy.is_certain and (last or not remedy.remove or isinstance(steps[-1], str)) for remedy in wrong.remedies[:1])
 
 
-def _left_out(found: ErrorDetails, steps: Steps) -> Steps:
+def _steps_to_remove(found: ErrorDetails, steps: Steps) -> Steps:
     """What must go with a fault that cannot be mended: a map that lacks a key, a runner of no kind, a list with a wrong item."""
     if found["type"] in ("missing", *_OF_A_UNION):
         steps = steps[:-1]
@@ -120,139 +120,141 @@ def _left_out(found: ErrorDetails, steps: Steps) -> Steps:
     return steps
 
 
-def mended(node: Any, steps: Steps, remedy: Remedy) -> Any:
+def apply_remedy(node: Any, steps: Steps, remedy: Remedy) -> Any:
     """A copy of the data with the remedy applied where the steps lead; what is shared with others is not touched."""
     if not steps:
-        return _right(node, remedy)
+        return _corrected_value(node, remedy)
     first, *rest = steps
-    if isinstance(node, Map):
+    if isinstance(node, MarkedMap):
         below = node.get(str(first))
         if rest:
-            return Map({**node, str(first): mended(below, tuple(rest), remedy)}, node.marks)
+            return MarkedMap({**node, str(first): apply_remedy(below, tuple(rest), remedy)}, node.marks)
         if remedy.remove:
-            return without(node, steps)
+            return without_value(node, steps)
         key = remedy.key or str(first)
         marks = {**node.marks, **{added: node.marks[str(first)] for added, _ in remedy.beside}}
         found = {
-            key if old == str(first) else old: _right(value, remedy) if old == str(first) else value
+            key if old == str(first) else old: _corrected_value(value, remedy) if old == str(first) else value
             for old, value in node.items()
         }
-        return Map({**found, **dict(remedy.beside)}, {**marks, key: node.marks[str(first)]})
-    copy = Items()
+        return MarkedMap({**found, **dict(remedy.beside)}, {**marks, key: node.marks[str(first)]})
+    copy = MarkedList()
     copy.extend(node)
     copy.marks = node.marks
     if remedy.remove and not rest:
         del copy[int(first)]
     else:
-        copy[int(first)] = mended(node[int(first)], tuple(rest), remedy)
+        copy[int(first)] = apply_remedy(node[int(first)], tuple(rest), remedy)
     return copy
 
 
-def _right(value: Any, remedy: Remedy) -> Any:
+def _corrected_value(value: Any, remedy: Remedy) -> Any:
     if remedy.quote:
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    if remedy.inside and isinstance(value, Map):
-        return Map({**value, **dict(remedy.inside)}, value.marks)
+    if remedy.inside and isinstance(value, MarkedMap):
+        return MarkedMap({**value, **dict(remedy.inside)}, value.marks)
     return value if remedy.value is None else remedy.value
 
 
-def without(node: Any, steps: Steps) -> Any:
+def without_value(node: Any, steps: Steps) -> Any:
     """A copy of the data without the key, or without what is in the list, that the steps lead to."""
     if not steps:
-        return Map()
+        return MarkedMap()
     first, *rest = steps
-    if isinstance(node, Map) and rest:
-        return Map({**node, str(first): without(node[str(first)], tuple(rest))}, node.marks)
-    if isinstance(node, Map):
-        return Map({key: value for key, value in node.items() if key != first}, node.marks)
-    copy = Items()
-    copy.extend(without(value, tuple(rest)) if at == first else value for at, value in enumerate(node))
+    if isinstance(node, MarkedMap) and rest:
+        return MarkedMap({**node, str(first): without_value(node[str(first)], tuple(rest))}, node.marks)
+    if isinstance(node, MarkedMap):
+        return MarkedMap({key: value for key, value in node.items() if key != first}, node.marks)
+    copy = MarkedList()
+    copy.extend(without_value(value, tuple(rest)) if at == first else value for at, value in enumerate(node))
     copy.marks = node.marks
     return copy
 
 
-def _fault(model: type[Part], node: Any, place: Place, found: ErrorDetails) -> tuple[Place, list[str | int], Wrong]:
+def _locate_error(
+    model: type[ConfigPart], node: Any, place: Position, found: ErrorDetails
+) -> tuple[Position, list[str | int], InvalidValue]:
     """Where one of pydantic's findings is, the steps to it, and what is said of it."""
     error = found["ctx"]["error"] if found["type"] == "value_error" else None
     tag = ("kind",) if found["type"] in _OF_A_UNION else ()
-    inside = error.steps if isinstance(error, Wrong) else ()
-    at, known = marked_yaml.locate(node, (*found["loc"], *tag, *inside), place)
+    inside = error.steps if isinstance(error, InvalidValue) else ()
+    at, known = marked_yaml.locate_value(node, (*found["loc"], *tag, *inside), place)
     if found["type"] == "extra_forbidden":
-        at = _key_place(node, known, at)
-    return at, known, _wrong(model, node, found)
+        at = _key_position(node, known, at)
+    return at, known, _explain_error(model, node, found)
 
 
-def _wrong(model: type[Part], node: Any, found: ErrorDetails) -> Wrong:
+def _explain_error(model: type[ConfigPart], node: Any, found: ErrorDetails) -> InvalidValue:
     kind, last = found["type"], str(found["loc"][-1]) if found["loc"] else ""
     if kind == "value_error":
         error = found["ctx"]["error"]
-        return error if isinstance(error, Wrong) else Wrong(str(error))
+        return error if isinstance(error, InvalidValue) else InvalidValue(str(error))
     if kind == "extra_forbidden":
-        return unknown_key(last, _inner(model, found["loc"][:-1])[0])
+        return explain_unknown_key(last, _models_at(model, found["loc"][:-1])[0])
     if kind == "missing":
-        value, words = _TO_WRITE.get(last, (None, f"{last}: ..."))
-        return Wrong("is missing", *([] if value is None else [Remedy(value)]), words=f"write {words}")
+        value, words = _EXAMPLES.get(last, (None, f"{last}: ..."))
+        return InvalidValue("is missing", *([] if value is None else [Remedy(value)]), advice=f"write {words}")
     if kind in _OF_A_UNION:
-        return _untagged(found, _kinds(model, found["loc"]))
+        return _explain_kind(found, _kinds_at(model, found["loc"]))
     if kind == "list_type":
-        return Wrong("a list is wanted here")
-    return _no_map(_inner(model, found["loc"]), _value(node, found["loc"]))
+        return InvalidValue("a list is wanted here")
+    return _explain_not_a_map(_models_at(model, found["loc"]), _value_at(node, found["loc"]))
 
 
-def _no_map(parts: list[type[Part]], value: Any) -> Wrong:
+def _explain_not_a_map(parts: list[type[ConfigPart]], value: Any) -> InvalidValue:
     """What is said of a value in place of a map: the map that it may be short for, such as an interval for a heartbeat."""
     key = _SHORT_FOR.get(parts[0]) if len(parts) == 1 else None
-    if key and not isinstance(value, Map | Items):
-        short = {key: str(value) if isinstance(value, Odd) else value}
+    if key and not isinstance(value, MarkedMap | MarkedList):
+        short = {key: str(value) if isinstance(value, AmbiguousText) else value}
         try:
             parts[0].model_validate(short)
         except ValidationError:
             pass
         else:
-            return surely("a map is wanted here", short)
-    return Wrong("a map is wanted here: keys with values, each on a line of its own and indented")
+            return suggest_correction("a map is wanted here", short)
+    return InvalidValue("a map is wanted here: keys with values, each on a line of its own and indented")
 
 
-def _untagged(found: ErrorDetails, kinds: tuple[str, ...]) -> Wrong:
+def _explain_kind(found: ErrorDetails, kinds: tuple[str, ...]) -> InvalidValue:
     """What is said of a `kind` that is not there, or is none of those that there are."""
     if found["type"] == "union_tag_not_found":
-        return Wrong("is missing", words=f"write kind: {either(kinds)}")
+        return InvalidValue("is missing", advice=f"write kind: {join_with_or(kinds)}")
     tag = str(found["ctx"]["tag"])
-    close = closest(tag, kinds)
+    close = find_closest(tag, kinds)
     if len(close) == 1:
-        return surely(f"{shown(tag)} is not known here", close[0], words=f"did you mean {close[0]}?")
-    return Wrong(f"{shown(tag)} is not known here", words=f"write kind: {either(kinds)}")
+        return suggest_correction(f"{quote_value(tag)} is not known here", close[0], advice=f"did you mean {close[0]}?")
+    return InvalidValue(f"{quote_value(tag)} is not known here", advice=f"write kind: {join_with_or(kinds)}")
 
 
-def _key_place(node: Any, steps: list[str | int], place: Place) -> Place:
+def _key_position(node: Any, steps: list[str | int], place: Position) -> Position:
     for step in steps[:-1]:
         node = node[step]
     marks = getattr(node, "marks", {})
     return marks[steps[-1]][0] if isinstance(marks, dict) and steps[-1] in marks else place
 
 
-def _kinds(model: type[Part], steps: tuple[str | int, ...]) -> tuple[str, ...]:
+def _kinds_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> tuple[str, ...]:
     """What `kind` may be in the union at `steps`."""
-    return tuple(kind for part in _inner(model, steps) for kind in _kinds_of(part))
+    return tuple(kind for part in _models_at(model, steps) for kind in _kinds_of_model(part))
 
 
-def _inner(model: type[Part], steps: tuple[str | int, ...]) -> list[type[Part]]:
+def _models_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> list[type[ConfigPart]]:
     """The model at `steps`, or all that may stand there."""
     found = [model]
     for step in steps:
         if step in found[0].model_fields:
-            found = _parts(found[0].model_fields[str(step)].annotation) or found
+            found = _models_in(found[0].model_fields[str(step)].annotation) or found
         else:  # a name, an index or the tag of a union
-            found = [part for part in found if step in _kinds_of(part)] or found
+            found = [part for part in found if step in _kinds_of_model(part)] or found
     return found
 
 
-def _kinds_of(part: type[Part]) -> tuple[str, ...]:
+def _kinds_of_model(part: type[ConfigPart]) -> tuple[str, ...]:
     kind = part.model_fields.get("kind")
     return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()
 
 
-def _parts(annotation: Any) -> list[type[Part]]:
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+def _models_in(annotation: Any) -> list[type[ConfigPart]]:
+    if isinstance(annotation, type) and issubclass(annotation, ConfigPart):
         return [annotation]
-    return [part for inner in get_args(annotation) for part in _parts(inner)]
+    return [part for inner in get_args(annotation) for part in _models_in(inner)]

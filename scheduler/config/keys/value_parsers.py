@@ -20,22 +20,30 @@ from zoneinfo import ZoneInfo
 from cron.expression import is_reboot, parse_expression
 from heartbeat.calendars import DateRange, parse_dates
 from heartbeat.hours import parse_days, parse_time
-from scheduler.config.file.marked_yaml import Odd
-from scheduler.config.file.message_parts import SHOWN, closest, kind, shown
-from scheduler.config.file.remedies import Remedy, Wrong, as_yaml, instead, offered, surely, takes
+from scheduler.config.file.marked_yaml import AmbiguousText
+from scheduler.config.file.message_parts import LONGEST_QUOTED, describe_type, find_closest, quote_value
+from scheduler.config.file.remedies import (
+    InvalidValue,
+    Remedy,
+    as_yaml,
+    is_accepted,
+    suggest_candidates,
+    suggest_correction,
+    suggest_examples,
+)
 from scheduler.config.keys import other_notations, time_zones
 from scheduler.model.settings import May
 
 Share = float | timedelta
 Parsed = TypeVar("Parsed")
 
-LONGEST = timedelta(days=3660)  # ten years
+LONGEST_DURATION = timedelta(days=3660)  # ten years
 A_DAY = timedelta(days=1)
 MOST_SECONDS = 10**9  # what is longer is as wrong as this
 MOST_USD = 1_000_000
-SPANS = ("90s", "30m", "1h30m")  # durations as they may be written
-QUOTED = "put it in quotes"
-NOTHING = ("no", "off", "false", "never", "nothing", "disabled", "null", "nobody")  # words that others have for none
+DURATION_EXAMPLES = ("90s", "30m", "1h30m")  # durations as they may be written
+PUT_IN_QUOTES = "put it in quotes"
+WORDS_FOR_NONE = ("no", "off", "false", "never", "nothing", "disabled", "null", "nobody")  # words that others have for none
 
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
@@ -50,113 +58,138 @@ _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OUR_HEADERS = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
 
 
-def each(parse: Callable[[Any], Parsed], values: list[Any]) -> list[Parsed]:
+def parse_items(parse: Callable[[Any], Parsed], values: list[Any]) -> list[Parsed]:
     """Every item parsed; a fault names the item."""
     found = []
     for index, value in enumerate(values):
         try:
             found.append(parse(value))
-        except Wrong as wrong:
-            raise wrong.at(index) from None
+        except InvalidValue as wrong:
+            raise wrong.inside_step(index) from None
         except ValueError as error:
-            raise Wrong(str(error)).at(index) from None
+            raise InvalidValue(str(error)).inside_step(index) from None
     return found
 
 
-def text(value: object) -> str:
+def parse_text(value: object) -> str:
     if type(value) is str:
         if "\0" in value:
-            raise Wrong("a text cannot hold the character U+0000")
+            raise InvalidValue("a text cannot hold the character U+0000")
         return value
-    if isinstance(value, Odd | int | float):
-        raise Wrong(f"{str(value).lower()[:SHOWN]} does not read as text", Remedy(quote=True, means=True), words=QUOTED)
+    if isinstance(value, AmbiguousText | int | float):
+        raise InvalidValue(
+            f"{str(value).lower()[:LONGEST_QUOTED]} does not read as text",
+            Remedy(quote=True, is_certain=True),
+            advice=PUT_IN_QUOTES,
+        )
     if isinstance(value, list) and len(value) == 1 and type(value[0]) is str and value[0].strip():
-        raise Wrong(f"a text is wanted here, not {kind(value)}", Remedy(value[0], means=True), words="remove the brackets")
-    raise Wrong(f"a text is wanted here, not {kind(value)}")
+        raise InvalidValue(
+            f"a text is wanted here, not {describe_type(value)}", Remedy(value[0], is_certain=True), advice="remove the brackets"
+        )
+    raise InvalidValue(f"a text is wanted here, not {describe_type(value)}")
 
 
-def some_text(value: object) -> str:
-    if not text(value).strip():
-        raise Wrong("the text is empty; write one")
+def parse_nonempty_text(value: object) -> str:
+    if not parse_text(value).strip():
+        raise InvalidValue("the text is empty; write one")
     return str(value)
 
 
-def truth(value: object) -> bool:
+def parse_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise offered(f"{shown(value)} is not true or false", truth, [other_notations.truth(value)], True, False)
+    raise suggest_candidates(
+        f"{quote_value(value)} is not true or false", parse_bool, [other_notations.normalize_bool(value)], True, False
+    )
 
 
-def whole(least: int, most: int) -> Callable[[object], int]:
+def integer_between(least: int, most: int) -> Callable[[object], int]:
     """For whole numbers from `least` to `most`."""
 
     def parse(value: object) -> int:
         if type(value) is not int:
-            problem = f"{shown(value)} is not a whole number"
-            raise offered(problem, parse, [other_notations.number(value)], least, most, words=f"write one from {least} to {most}")
+            problem = f"{quote_value(value)} is not a whole number"
+            raise suggest_candidates(
+                problem, parse, [other_notations.normalize_number(value)], least, most, advice=f"write one from {least} to {most}"
+            )
         if not least <= value <= most:
-            raise instead(f"{value} is out of bounds", least, most, words=f"write a number from {least} to {most}")
+            raise suggest_examples(f"{value} is out of bounds", least, most, advice=f"write a number from {least} to {most}")
         return value
 
     return parse
 
 
-def even(least: int, most: int) -> Callable[[object], int]:
+def even_integer_between(least: int, most: int) -> Callable[[object], int]:
     """For even numbers from `least` to `most`: what comes in pairs."""
-    number = whole(least, most)
+    number = integer_between(least, most)
 
     def parse(value: object) -> int:
         found = number(value)
         if found % 2:
-            raise instead(f"{found} is odd, but question and answer come in pairs", found - 1, found + 1)
+            raise suggest_examples(f"{found} is odd, but question and answer come in pairs", found - 1, found + 1)
         return found
 
     return parse
 
 
-def tokens(most: int) -> Callable[[object], int]:
+def tokens_up_to(most: int) -> Callable[[object], int]:
     """For amounts of tokens from one to `most`, a multiple of 1,000."""
 
     def parse(value: object) -> int:
         found = _TOKENS.fullmatch(value) if isinstance(value, str) else None
         amount = int(found[1]) * (1_000_000 if found[2] == "m" else 1000) if found else value
         if type(amount) is not int:
-            raise offered(
-                f"{shown(value)} is not an amount of tokens", parse, [other_notations.tokens(value)], 2000, "200k", "1m"
+            raise suggest_candidates(
+                f"{quote_value(value)} is not an amount of tokens",
+                parse,
+                [other_notations.normalize_tokens(value)],
+                2000,
+                "200k",
+                "1m",
             )
         if not 0 < amount <= most:
-            raise instead(f"{value} is out of bounds", 1, f"{most // 1000}k", words=f"write an amount from 1 to {most // 1000}k")
+            raise suggest_examples(
+                f"{value} is out of bounds", 1, f"{most // 1000}k", advice=f"write an amount from 1 to {most // 1000}k"
+            )
         return amount
 
     return parse
 
 
-def price(value: object) -> float:
+def parse_price(value: object) -> float:
     """USD for a million tokens, from zero on."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _of_money(f"{shown(value)} is not a price", price, value, 3.0, "write USD per million tokens, like 3.0")
+        raise _invalid_amount(
+            f"{quote_value(value)} is not a price", parse_price, value, 3.0, "write USD per million tokens, like 3.0"
+        )
     if value < 0:
-        raise instead(f"{value} is less than nothing", 3.0, words="write USD per million tokens, like 3.0")
+        raise suggest_examples(f"{value} is less than nothing", 3.0, advice="write USD per million tokens, like 3.0")
     if value > MOST_USD:
-        raise instead(f"{value:g} is out of bounds", 3.0, words=f"write USD per million tokens, {MOST_USD:,} at most")
+        raise suggest_examples(f"{value:g} is out of bounds", 3.0, advice=f"write USD per million tokens, {MOST_USD:,} at most")
     return float(value)
 
 
-def usd(least: float) -> Callable[[object], float]:
+def usd_from(least: float) -> Callable[[object], float]:
     """For amounts of USD, from `least` on."""
 
     def parse(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise _of_money(f"{shown(value)} is not an amount of USD", parse, value, None, "write a number, like 0.50")
+            raise _invalid_amount(
+                f"{quote_value(value)} is not an amount of USD", parse, value, None, "write a number, like 0.50"
+            )
         if not least <= value <= MOST_USD:
-            raise Wrong(f"{shown(value)} is out of bounds; write USD from {least:g} to {MOST_USD:,}")
+            raise InvalidValue(f"{quote_value(value)} is out of bounds; write USD from {least:g} to {MOST_USD:,}")
         return float(value)
 
     return parse
 
 
-def _of_money(problem: str, parse: Callable[[Any], object], value: object, example: float | None, words: str) -> Wrong:
-    return offered(problem, parse, [other_notations.usd(value)], *([] if example is None else [example]), words=words)
+def _invalid_amount(
+    problem: str, parse: Callable[[Any], object], value: object, example: float | None, words: str
+) -> InvalidValue:
+    return suggest_candidates(
+        problem, parse, [other_notations.normalize_usd(value)], *([] if example is None else [example]), advice=words
+    )
 
 
 def one_of(*words: str) -> Callable[[object], str]:
@@ -165,365 +198,391 @@ def one_of(*words: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if isinstance(value, str) and value in words:
             return str(value)
-        close = closest(value, words) if isinstance(value, str) else ()
+        close = find_closest(value, words) if isinstance(value, str) else ()
         if len(close) == 1:
-            raise surely(f"{shown(value)} is not known here", close[0], words=f"did you mean {close[0]}?")
-        raise instead(f"{shown(value)} is not known here", *words)
+            raise suggest_correction(f"{quote_value(value)} is not known here", close[0], advice=f"did you mean {close[0]}?")
+        raise suggest_examples(f"{quote_value(value)} is not known here", *words)
 
     return parse
 
 
-def duration(value: object) -> timedelta:
+def parse_duration(value: object) -> timedelta:
     """A length of time, zero or more."""
-    return _length(value, duration)
+    return _parse_length(value, parse_duration)
 
 
-def some_duration(value: object) -> timedelta:
+def parse_positive_duration(value: object) -> timedelta:
     """A length of time above zero."""
-    span = _length(value, some_duration)
+    span = _parse_length(value, parse_positive_duration)
     if not span:
-        raise instead(f"{shown(value)} is no time at all", *SPANS)
+        raise suggest_examples(f"{quote_value(value)} is no time at all", *DURATION_EXAMPLES)
     return span
 
 
-def up_to_a_day(value: object) -> timedelta:
+def parse_duration_up_to_a_day(value: object) -> timedelta:
     """A length of time above zero, and no more than a day."""
-    span = _length(value, up_to_a_day)
+    span = _parse_length(value, parse_duration_up_to_a_day)
     if not span:
-        raise instead(f"{shown(value)} is no time at all", *SPANS)
+        raise suggest_examples(f"{quote_value(value)} is no time at all", *DURATION_EXAMPLES)
     if span > A_DAY:
-        raise instead(f"{shown(value)} is too long", "24h", words="write 24h or less")
+        raise suggest_examples(f"{quote_value(value)} is too long", "24h", advice="write 24h or less")
     return span
 
 
-def interval(value: object) -> timedelta | None:
+def parse_interval(value: object) -> timedelta | None:
     """A heartbeat's interval; None for `none`, zero for a heartbeat that is switched off."""
-    _refuse_cron(value)
-    return None if value == "none" else _length(value, interval)
+    _reject_cron_expression(value)
+    return None if value == "none" else _parse_length(value, parse_interval)
 
 
-def every(value: object) -> timedelta:
+def parse_job_interval(value: object) -> timedelta:
     """A job's interval."""
-    _refuse_cron(value)
-    return some_duration(value)
+    _reject_cron_expression(value)
+    return parse_positive_duration(value)
 
 
-def _refuse_cron(value: object) -> None:
+def _reject_cron_expression(value: object) -> None:
     """An expression of cron in place of an interval, with the key that it belongs to."""
-    if type(value) is str and len(value) <= SHOWN and _looks_like_cron(value.strip()):
-        remedies = [Remedy(key="schedule", means=True)] if is_reboot(value) or takes(parse_expression, value) else []
-        raise Wrong(f"{shown(value)} is a cron expression", *remedies, words=f"write schedule: {as_yaml(value)}")
+    if type(value) is str and len(value) <= LONGEST_QUOTED and _looks_like_cron(value.strip()):
+        remedies = [Remedy(key="schedule", is_certain=True)] if is_reboot(value) or is_accepted(parse_expression, value) else []
+        raise InvalidValue(f"{quote_value(value)} is a cron expression", *remedies, advice=f"write schedule: {as_yaml(value)}")
 
 
-def _length(value: object, parse: Callable[[Any], object]) -> timedelta:
+def _parse_length(value: object, parse: Callable[[Any], object]) -> timedelta:
     """A length of time. What is offered in place of another notation is what `parse`, the field itself, would take."""
-    problem = f"{shown(value)} is not a duration"
+    problem = f"{quote_value(value)} is not a duration"
     if isinstance(value, bool | None) or not isinstance(value, str | int | float):
-        raise instead(problem, *SPANS)
+        raise suggest_examples(problem, *DURATION_EXAMPLES)
     if isinstance(value, int | float) or value.strip().isdigit():
-        raise _without_unit(value, parse)
-    if span := _span(str(value)):
-        if span > LONGEST:
-            raise Wrong(f"{shown(value)} is more than ten years")
+        raise _missing_unit(value, parse)
+    if span := _parse_span(str(value)):
+        if span > LONGEST_DURATION:
+            raise InvalidValue(f"{quote_value(value)} is more than ten years")
         return span
     if _DURATION.fullmatch(value) and value:
         return timedelta(0)
-    if other_notations.below_a_second(value):
-        raise offered(f"{shown(value)} is no whole number of seconds", parse, ["1s"], *SPANS)
-    raise offered(problem, parse, [other_notations.duration(value)], *SPANS)
+    if other_notations.has_fraction_of_second(value):
+        raise suggest_candidates(f"{quote_value(value)} is no whole number of seconds", parse, ["1s"], *DURATION_EXAMPLES)
+    raise suggest_candidates(problem, parse, [other_notations.normalize_duration(value)], *DURATION_EXAMPLES)
 
 
-def _without_unit(value: str | float, parse: Callable[[Any], object]) -> Wrong:
+def _missing_unit(value: str | float, parse: Callable[[Any], object]) -> InvalidValue:
     """A number alone could be of seconds, of minutes or, with a fraction, of hours."""
-    text = str(value).strip()[:SHOWN]
+    text = str(value).strip()[:LONGEST_QUOTED]
     number = Fraction(text) if text.replace(".", "", 1).isdigit() else Fraction(0)
     spans = [text + unit for unit in ("s", "m")] if number.denominator == 1 else []
-    spans = spans or list(filter(None, (other_notations.span(number * unit) for unit in (60, 3600))))
-    problem = f"{shown(value)} is not a duration" if isinstance(value, str) else f"{text} has no unit"
-    return offered(problem, parse, list(spans), *SPANS)
+    spans = spans or list(filter(None, (other_notations.format_seconds(number * unit) for unit in (60, 3600))))
+    problem = f"{quote_value(value)} is not a duration" if isinstance(value, str) else f"{text} has no unit"
+    return suggest_candidates(problem, parse, list(spans), *DURATION_EXAMPLES)
 
 
 def _looks_like_cron(text: str) -> bool:
     return text.startswith("@") or (len(text.split()) == 5 and all(_CRON_FIELD.fullmatch(field) for field in text.split()))
 
 
-def share(value: object) -> Share:
+def parse_share(value: object) -> Share:
     """A part of a period: a fraction from 0 to 1, or a length of time."""
-    problem = f"{shown(value)} is neither a percentage nor a duration"
+    problem = f"{quote_value(value)} is neither a percentage nor a duration"
     if value == 0 and type(value) is int:
         return timedelta(0)
     if not isinstance(value, str):
         part = [f"{value:g}%", f"{value * 100:g}%" if value < 1 else None] if isinstance(value, int | float) else []
-        raise offered(problem, share, [] if isinstance(value, bool) else list(part), "10%", "90s")
+        raise suggest_candidates(problem, parse_share, [] if isinstance(value, bool) else list(part), "10%", "90s")
     if percent := _PERCENT.fullmatch(value):
         if int(percent[1]) > 100:
-            raise instead(f"{value} is more than the whole", "0%", "100%", words="write 0% to 100%")
+            raise suggest_examples(f"{value} is more than the whole", "0%", "100%", advice="write 0% to 100%")
         return int(percent[1]) / 100
-    if (span := _span(value)) and span <= LONGEST:
+    if (span := _parse_span(value)) and span <= LONGEST_DURATION:
         return span
     if _DURATION.fullmatch(value) and value:
         return timedelta(0)
     loose = value.strip().lower().replace(" ", "").removesuffix("percent").removesuffix("%") + "%"
-    raise offered(problem, share, [loose if _PERCENT.fullmatch(loose) else other_notations.duration(value)], "10%", "90s")
+    raise suggest_candidates(
+        problem, parse_share, [loose if _PERCENT.fullmatch(loose) else other_notations.normalize_duration(value)], "10%", "90s"
+    )
 
 
 def fits_period(value: object, period: timedelta) -> bool:
     """Whether a stagger is a share of the period, or no longer than it."""
-    found = share(value)
+    found = parse_share(value)
     return isinstance(found, float) or found <= period
 
 
-def rate(value: object) -> tuple[int, timedelta]:
+def parse_rate(value: object) -> tuple[int, timedelta]:
     """How many within how long."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
-    within = _span(found[2]) if found else None
-    if found and int(found[1]) and within and within <= LONGEST:
+    within = _parse_span(found[2]) if found else None
+    if found and int(found[1]) and within and within <= LONGEST_DURATION:
         return int(found[1]), within
-    raise offered(f"{shown(value)} is not a rate", rate, [other_notations.rate(value)], "5 per 10m")
-
-
-def opening(value: object) -> int:
-    """When a window opens, in minutes from midnight."""
-    if value == "24:00":
-        raise surely("24:00 cannot be a start", "00:00")
-    return _minute(value, opening, other_notations.opening)
-
-
-def closing(value: object) -> int:
-    """When a window closes, in minutes from midnight."""
-    return _minute(value, closing, other_notations.closing)
-
-
-def _minute(value: object, parse: Callable[[object], int], read: Callable[[object], str | None]) -> int:
-    if type(value) is str and len(value) <= SHOWN:
-        with suppress(ValueError):
-            return parse_time(value)
-    example = "08:00" if read is other_notations.opening else "22:00"
-    if type(value) is Odd and read(value) == value:
-        raise surely(f"a time stands in quotes, for others read {value} as a number", str(value))
-    problem = f"{shown(value)} is a number, not a time" if type(value) in (int, float) else f"{shown(value)} is not a time"
-    if isinstance(value, str) and len(value) <= SHOWN and (found := other_notations.zoned(value)):
-        raise _zoned(problem, read(found[0]), found[1])
-    words = f'write "{example}", two digits each, from "00:00" to "24:00"'
-    raise offered(
-        problem, parse, [read(value) if not isinstance(value, str) or len(value) <= SHOWN else None], example, words=words
+    raise suggest_candidates(
+        f"{quote_value(value)} is not a rate", parse_rate, [other_notations.normalize_rate(value)], "5 per 10m"
     )
 
 
-def _zoned(problem: str, time: str | None, name: str) -> Wrong:
+def parse_opening_time(value: object) -> int:
+    """When a window opens, in minutes from midnight."""
+    if value == "24:00":
+        raise suggest_correction("24:00 cannot be a start", "00:00")
+    return _parse_minute(value, parse_opening_time, other_notations.normalize_opening)
+
+
+def parse_closing_time(value: object) -> int:
+    """When a window closes, in minutes from midnight."""
+    return _parse_minute(value, parse_closing_time, other_notations.normalize_closing)
+
+
+def _parse_minute(value: object, parse: Callable[[object], int], read: Callable[[object], str | None]) -> int:
+    if type(value) is str and len(value) <= LONGEST_QUOTED:
+        with suppress(ValueError):
+            return parse_time(value)
+    example = "08:00" if read is other_notations.normalize_opening else "22:00"
+    if type(value) is AmbiguousText and read(value) == value:
+        raise suggest_correction(f"a time stands in quotes, for others read {value} as a number", str(value))
+    problem = (
+        f"{quote_value(value)} is a number, not a time" if type(value) in (int, float) else f"{quote_value(value)} is not a time"
+    )
+    if isinstance(value, str) and len(value) <= LONGEST_QUOTED and (found := other_notations.split_time_and_zone(value)):
+        raise _time_with_zone(problem, read(found[0]), found[1])
+    words = f'write "{example}", two digits each, from "00:00" to "24:00"'
+    raise suggest_candidates(
+        problem,
+        parse,
+        [read(value) if not isinstance(value, str) or len(value) <= LONGEST_QUOTED else None],
+        example,
+        advice=words,
+    )
+
+
+def _time_with_zone(problem: str, time: str | None, name: str) -> InvalidValue:
     """A time with its zone behind it, which has a key of its own."""
     try:
-        right = str(time_zones.zone(name))
-    except Wrong as wrong:
-        right = next((str(remedy.value) for remedy in wrong.remedies if remedy.means), "")
+        right = str(time_zones.find_zone(name))
+    except InvalidValue as wrong:
+        right = next((str(remedy.value) for remedy in wrong.remedies if remedy.is_certain), "")
     if not right or not time:
-        return Wrong(f"{problem}; the zone has a key of its own: write timezone: Europe/Berlin beside it")
+        return InvalidValue(f"{problem}; the zone has a key of its own: write timezone: Europe/Berlin beside it")
     words = f"write {as_yaml(time)}, and timezone: {right} beside it"
     if right.startswith("Etc/"):
         words = f"{words} (the sign is reversed there), or better a place"
-    return Wrong(problem, Remedy(time, beside=(("timezone", right),), means=True), words=words)
+    return InvalidValue(problem, Remedy(time, beside=(("timezone", right),), is_certain=True), advice=words)
 
 
-def windows(value: object) -> object:
+def parse_windows(value: object) -> object:
     """The forms of active hours as one: a list of maps with start and end."""
     if value == "always":
         return []
     if isinstance(value, list):
-        return each(_window, value)
-    return [_window(value, or_always=True)]
+        return parse_items(_parse_window, value)
+    return [_parse_window(value, or_always=True)]
 
 
-def _window(value: object, *, or_always: bool = False) -> object:
+def _parse_window(value: object, *, or_always: bool = False) -> object:
     if isinstance(value, dict):
         return value
-    problem = f"{shown(value)} is not a window"
+    problem = f"{quote_value(value)} is not a window"
     words = 'write "08:00-22:00" or {start: "08:00", end: "22:00"}'
     examples = ("08:00-22:00", {"start": "08:00", "end": "22:00"})
-    if not isinstance(value, str) or len(value) > SHOWN:
-        raise instead(problem, *examples, words=words)
+    if not isinstance(value, str) or len(value) > LONGEST_QUOTED:
+        raise suggest_examples(problem, *examples, advice=words)
     start, dash, end = (part.strip() for part in value.partition("-"))
-    if dash and takes(parse_time, start) and takes(parse_time, end) and start not in (end, "24:00"):
+    if dash and is_accepted(parse_time, start) and is_accepted(parse_time, end) and start not in (end, "24:00"):
         return {"start": start, "end": end}
-    raise offered(problem, _window_or_always if or_always else _window, _windows_meant(value), *examples, words=words)
+    raise suggest_candidates(
+        problem, _parse_window_or_always if or_always else _parse_window, _guess_windows(value), *examples, advice=words
+    )
 
 
-def _windows_meant(text: str) -> list[object]:
+def _guess_windows(text: str) -> list[object]:
     """What a text must have meant that says when, perhaps with days and a zone around it."""
-    if found := other_notations.window(text):
+    if found := other_notations.normalize_window(text):
         return [found]
     around: dict[str, object] = {}
     rest = []
     for word in re.split(r"[\s,]+", text.strip()):
-        if days := other_notations.days(word) if not word.isdigit() and other_notations.window(word) is None else None:
+        if (
+            days := other_notations.normalize_days(word)
+            if not word.isdigit() and other_notations.normalize_window(word) is None
+            else None
+        ):
             around["days"] = days
-        elif "/" in word and takes(time_zones.zone, word):
+        elif "/" in word and is_accepted(time_zones.find_zone, word):
             around["timezone"] = word
         else:
             rest.append(word.removesuffix("Z").removesuffix("z") if re.search(r"\dz", word, re.IGNORECASE) else word)
             if re.search(r"\dz\b", word, re.IGNORECASE):
                 around["timezone"] = "UTC"
-    hours = other_notations.window(" ".join(re.sub(r"(?<=\d)[zZ]\b", "", word) for word in rest))
+    hours = other_notations.normalize_window(" ".join(re.sub(r"(?<=\d)[zZ]\b", "", word) for word in rest))
     if not hours or hours == "always" or not around:
         return []
     start, _, end = hours.partition("-")
     return [{"start": start, "end": end, **around}]
 
 
-def _window_or_always(value: object) -> object:
-    return value if value == "always" or isinstance(value, dict) else _window(value)
+def _parse_window_or_always(value: object) -> object:
+    return value if value == "always" or isinstance(value, dict) else _parse_window(value)
 
 
-def days(value: object) -> frozenset[int]:
+def parse_weekdays(value: object) -> frozenset[int]:
     """Days of the week, 0 = Monday."""
     if not isinstance(value, list):
-        return _day(value)
+        return _parse_day(value)
     if not value:
-        raise instead(
-            "no day is named", "mon-fri", ["mon", "wed"], words="write mon-fri or [mon, wed], or leave the key out for every day"
+        raise suggest_examples(
+            "no day is named", "mon-fri", ["mon", "wed"], advice="write mon-fri or [mon, wed], or leave the key out for every day"
         )
-    return frozenset[int]().union(*each(_day_of_list, value))
+    return frozenset[int]().union(*parse_items(_parse_listed_day, value))
 
 
-def _day_of_list(value: object) -> frozenset[int]:
-    return _day(value, in_list=True)
+def _parse_listed_day(value: object) -> frozenset[int]:
+    return _parse_day(value, in_list=True)
 
 
-def dates(value: object) -> tuple[DateRange, ...]:
+def parse_calendar_dates(value: object) -> tuple[DateRange, ...]:
     """Days of the calendar, each alone or as a range; one may stand without brackets."""
-    return tuple(each(_dates, value if isinstance(value, list) else [value]))
+    return tuple(parse_items(_parse_date_range, value if isinstance(value, list) else [value]))
 
 
-def _dates(value: object) -> DateRange:
-    if isinstance(value, str) and len(value) <= SHOWN:
+def _parse_date_range(value: object) -> DateRange:
+    if isinstance(value, str) and len(value) <= LONGEST_QUOTED:
         with suppress(ValueError):
             return parse_dates(str(value))
     start, dots, end = value.partition("..") if isinstance(value, str) else ("", "", "")
-    if dots and takes(parse_dates, start) and takes(parse_dates, end):
-        raise surely(f"{shown(value)} runs backwards", f"{end}..{start}")
-    problem = f"{shown(value)} is not a day"
+    if dots and is_accepted(parse_dates, start) and is_accepted(parse_dates, end):
+        raise suggest_correction(f"{quote_value(value)} runs backwards", f"{end}..{start}")
+    problem = f"{quote_value(value)} is not a day"
     words = "write 2026-12-25, or 2026-12-24..2026-12-31"
-    fits = not isinstance(value, str) or len(value) <= SHOWN
-    raise offered(
-        problem, _dates, [other_notations.dates(value) if fits else None], "2026-12-25", "2026-12-24..2026-12-31", words=words
+    fits = not isinstance(value, str) or len(value) <= LONGEST_QUOTED
+    raise suggest_candidates(
+        problem,
+        _parse_date_range,
+        [other_notations.normalize_dates(value) if fits else None],
+        "2026-12-25",
+        "2026-12-24..2026-12-31",
+        advice=words,
     )
 
 
-def zone(value: object) -> ZoneInfo:
+def parse_zone(value: object) -> ZoneInfo:
     if not isinstance(value, str):
-        raise instead(f"{shown(value)} is not a time zone", "Europe/Berlin", "UTC", words=time_zones.GENERAL)
-    return time_zones.zone(str(value))
+        raise suggest_examples(f"{quote_value(value)} is not a time zone", "Europe/Berlin", "UTC", advice=time_zones.WRITE_A_ZONE)
+    return time_zones.find_zone(str(value))
 
 
-def name(value: str) -> str:
+def parse_name(value: str) -> str:
     """A name that may stand in metrics, file names and commands."""
     if _NAME.fullmatch(value):
         return value
     raise ValueError(
-        f"{shown(value)} is not a name; use 1 to 63 of A-Z a-z 0-9 . _ -, and neither . nor - first",
+        f"{quote_value(value)} is not a name; use 1 to 63 of A-Z a-z 0-9 . _ -, and neither . nor - first",
     )
 
 
-def names(value: object) -> tuple[str, ...]:
+def parse_names(value: object) -> tuple[str, ...]:
     """Several words, or one that stands without brackets. An empty list means none."""
-    if isinstance(value, Odd | int | float):
-        text(value)
+    if isinstance(value, AmbiguousText | int | float):
+        parse_text(value)
     if isinstance(value, str):
-        return (some_text(value),)
+        return (parse_nonempty_text(value),)
     if not isinstance(value, list):
-        raise Wrong(f"a name or a list of names is wanted here, not {kind(value)}")
-    found = tuple(each(some_text, value))
+        raise InvalidValue(f"a name or a list of names is wanted here, not {describe_type(value)}")
+    found = tuple(parse_items(parse_nonempty_text, value))
     for index, word in enumerate(found):
         if word in found[:index]:
-            raise Wrong(
-                f"{shown(word)} is named twice", Remedy(remove=True, means=True), words="remove one of them", steps=(index,)
+            raise InvalidValue(
+                f"{quote_value(word)} is named twice",
+                Remedy(remove=True, is_certain=True),
+                advice="remove one of them",
+                steps=(index,),
             )
     return found
 
 
-def rights(value: object) -> tuple[str, ...]:
+def parse_token_rights(value: object) -> tuple[str, ...]:
     """What a token may do; at least one thing."""
-    words = names(value)
+    words = parse_names(value)
     left = [right for right in get_args(May) if right not in words]
-    found = tuple(each(lambda word: word if word in get_args(May) else one_of(*left)(word), list(words)))
+    found = tuple(parse_items(lambda word: word if word in get_args(May) else one_of(*left)(word), list(words)))
     if not found:
-        raise instead("a token without a right is of no use", ["read", "wake"])
+        raise suggest_examples("a token without a right is of no use", ["read", "wake"])
     return found
 
 
-def targets(value: object) -> tuple[str, ...]:
+def parse_targets(value: object) -> tuple[str, ...]:
     """Channels by name; `none` and an empty list mean nobody."""
-    return () if value == "none" else names(value)
+    return () if value == "none" else parse_names(value)
 
 
-def argv(value: object) -> tuple[str, ...]:
+def parse_argv(value: object) -> tuple[str, ...]:
     """A program with its arguments."""
     if not isinstance(value, list):
-        raise _no_list(value)
-    words = tuple(each(text, value))
+        raise _text_instead_of_list(value)
+    words = tuple(parse_items(parse_text, value))
     if not words or not words[0]:
-        raise Wrong("no program is named; write [program, argument]")
+        raise InvalidValue("no program is named; write [program, argument]")
     return words
 
 
-def _no_list(value: object) -> Wrong:
+def _text_instead_of_list(value: object) -> InvalidValue:
     """A text in place of a program with its arguments: its words, or a shell for what only a shell understands."""
-    problem = f"a list is wanted here, not {kind(value)}"
-    if type(value) is not str or not value.strip() or len(value) > SHOWN:
-        return Wrong(f"{problem}; write [program, argument]")
+    problem = f"a list is wanted here, not {describe_type(value)}"
+    if type(value) is not str or not value.strip() or len(value) > LONGEST_QUOTED:
+        return InvalidValue(f"{problem}; write [program, argument]")
     try:
         words = shlex.split(value)
     except ValueError:
         words = []
     if not words or set(value) & set("|&;<>$`*?()#~\n"):
         words = ["/bin/sh", "-c", value]
-    return surely(problem, words)
+    return suggest_correction(problem, words)
 
 
-def command(value: object) -> str | tuple[str, ...]:
+def parse_command(value: object) -> str | tuple[str, ...]:
     """A line for the shell, or a program with its arguments."""
-    return argv(value) if isinstance(value, list) else some_text(value)
+    return parse_argv(value) if isinstance(value, list) else parse_nonempty_text(value)
 
 
-def environment(value: object) -> tuple[tuple[str, str], ...]:
+def parse_environment(value: object) -> tuple[tuple[str, str], ...]:
     """Variables of a child, in the file's order; no message repeats a value."""
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise Wrong(f"a map is wanted here, not {kind(value)}; write {{NAME: value}}")
+        raise InvalidValue(f"a map is wanted here, not {describe_type(value)}; write {{NAME: value}}")
     for key, held in value.items():
         if not _VARIABLE.fullmatch(key):
-            raise Wrong("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", steps=(key,))
-        _held_text(key, held)
+            raise InvalidValue("this is not the name of a variable; use A-Z, a-z, 0-9 and _, no digit first", steps=(key,))
+        _check_map_text(key, held)
     return tuple(value.items())
 
 
-def _held_text(key: str, held: object) -> None:
+def _check_map_text(key: str, held: object) -> None:
     """A value of a map, which may be a secret, must be a text."""
     if type(held) is str and "\0" not in held:
         return
-    if isinstance(held, dict | list | str) and not isinstance(held, Odd):
-        raise Wrong("a text is wanted here", steps=(key,))
-    raise Wrong("this does not read as text", Remedy(quote=True, means=True), words=QUOTED, steps=(key,))
+    if isinstance(held, dict | list | str) and not isinstance(held, AmbiguousText):
+        raise InvalidValue("a text is wanted here", steps=(key,))
+    raise InvalidValue("this does not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES, steps=(key,))
 
 
-def headers(value: object) -> tuple[tuple[str, str], ...]:
+def parse_headers(value: object) -> tuple[tuple[str, str], ...]:
     """Headers of a request, in the file's order; no message repeats a value."""
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise Wrong(f'a map is wanted here, not {kind(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
+        raise InvalidValue(f'a map is wanted here, not {describe_type(value)}; write {{Authorization: "Bearer ${{NAME}}"}}')
     seen: set[str] = set()
-    gone = Remedy(remove=True, means=True)
+    gone = Remedy(remove=True, is_certain=True)
     for name, held in value.items():
         if not _HEADER.fullmatch(name):
-            raise Wrong("this is not the name of a header; use letters, digits and -", steps=(name,))
+            raise InvalidValue("this is not the name of a header; use letters, digits and -", steps=(name,))
         if name.lower() in _OUR_HEADERS:
-            raise Wrong(
-                "this header belongs to the connection, and is written by the daemon", gone, words="remove it", steps=(name,)
+            raise InvalidValue(
+                "this header belongs to the connection, and is written by the daemon", gone, advice="remove it", steps=(name,)
             )
         if name.lower() in seen:
-            raise Wrong("this header is given twice; upper and lower case are the same", gone, words="remove it", steps=(name,))
-        _held_text(name, held)
+            raise InvalidValue(
+                "this header is given twice; upper and lower case are the same", gone, advice="remove it", steps=(name,)
+            )
+        _check_map_text(name, held)
         seen.add(name.lower())
     return tuple(value.items())
 
@@ -532,114 +591,119 @@ def is_web_address(url: str) -> bool:
     """Whether this is http or https with a host."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and _is_one_word(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and _is_printable_word(url)
     except ValueError:
         return False
 
 
-def call(value: object) -> str:
+def parse_callable(value: object) -> str:
     """A callable of Python."""
-    if _CALLABLE.fullmatch(found := text(value)):
+    if _CALLABLE.fullmatch(found := parse_text(value)):
         return found
     module, dot, function = found.rpartition(".")
     candidates = [f"{module}:{function}"] if dot and ":" not in found and not found.endswith(".py") else []
     example = "package.module:function"
-    raise offered(f"{shown(value)} does not name a callable", call, list(candidates), example, words=f'write "{example}"')
+    raise suggest_candidates(
+        f"{quote_value(value)} does not name a callable", parse_callable, list(candidates), example, advice=f'write "{example}"'
+    )
 
 
-def no_or_map(value: object) -> object:
+def parse_none_or_map(value: object) -> object:
     """A map that the word `none` undoes; an empty value is the map without keys."""
     if value == "none":
         return None
-    if value is False or (isinstance(value, str) and value.lower() in NOTHING):
-        raise surely(f"{shown(value)} is not known here", "none")
+    if value is False or (isinstance(value, str) and value.lower() in WORDS_FOR_NONE):
+        raise suggest_correction(f"{quote_value(value)} is not known here", "none")
     if isinstance(value, str):
-        raise instead(f"{shown(value)} is not known here", "none", words="write none, or a map: keys with values")
+        raise suggest_examples(f"{quote_value(value)} is not known here", "none", advice="write none, or a map: keys with values")
     return {} if value is None else value
 
 
-def budget(value: object) -> object:
+def parse_budget(value: object) -> object:
     """A map of bounds that the word `unlimited` undoes; an empty value is the map without keys."""
     if value == "unlimited":
         return None
     if isinstance(value, str | int | float):
-        amount = value if isinstance(value, int | float) else other_notations.usd(value)
-        problem = f"{shown(value)} is not known here"
-        if not isinstance(value, bool) and amount is not None and takes(usd(0.0001), amount):
-            raise surely(problem, {"usd_per_day": amount})
-        if (isinstance(value, str) and closest(value, ["unlimited"])) or str(value).lower() in (
-            *NOTHING,
+        amount = value if isinstance(value, int | float) else other_notations.normalize_usd(value)
+        problem = f"{quote_value(value)} is not known here"
+        if not isinstance(value, bool) and amount is not None and is_accepted(usd_from(0.0001), amount):
+            raise suggest_correction(problem, {"usd_per_day": amount})
+        if (isinstance(value, str) and find_closest(value, ["unlimited"])) or str(value).lower() in (
+            *WORDS_FOR_NONE,
             "infinite",
             "unbounded",
         ):
-            raise surely(problem, "unlimited")
-        raise instead(problem, {"runs_per_day": 60}, "unlimited")
+            raise suggest_correction(problem, "unlimited")
+        raise suggest_examples(problem, {"runs_per_day": 60}, "unlimited")
     return {} if value is None else value
 
 
-def precheck(value: object) -> object:
+def parse_precheck(value: object) -> object:
     """The forms of a precheck as one: a map with its command, or nothing."""
     if isinstance(value, str):
-        return None if value == "none" else {"command": some_text(value)}
+        return None if value == "none" else {"command": parse_nonempty_text(value)}
     if isinstance(value, list) and value and all(type(word) is str for word in value):
-        raise surely("a command or a map is wanted here, not a list", shlex.join(value), words="write the command as one text")
-    return {} if value is None else value
-
-
-def runner(value: object) -> object:
-    """A map; an empty value is the one without keys. A program alone is no runner, for it may be a model or a URL as well."""
-    if isinstance(value, list) and value and all(type(word) is str for word in value) and len(" ".join(value)) <= SHOWN:
-        raise surely("a map is wanted here, not a list", {"kind": "command", "argv": list(value)})
-    if isinstance(value, str) and value in ("anthropic", "command", "http", "openai", "python"):
-        remedies = [Remedy({"kind": value}, means=True)] if value == "anthropic" else []  # the others need more keys
-        raise Wrong("a map is wanted here, not a text", *remedies, words=f"write {{kind: {value}}}")
-    if isinstance(value, list | str | int | float):
-        raise Wrong(
-            f"a map is wanted here, not {kind(value)}; write {{kind: anthropic}}, or {{kind: command, argv: [program, argument]}}"
+        raise suggest_correction(
+            "a command or a map is wanted here, not a list", shlex.join(value), advice="write the command as one text"
         )
     return {} if value is None else value
 
 
-def path(value: object) -> str:
-    return some_text(value)
+def parse_runner(value: object) -> object:
+    """A map; an empty value is the one without keys. A program alone is no runner, for it may be a model or a URL as well."""
+    if isinstance(value, list) and value and all(type(word) is str for word in value) and len(" ".join(value)) <= LONGEST_QUOTED:
+        raise suggest_correction("a map is wanted here, not a list", {"kind": "command", "argv": list(value)})
+    if isinstance(value, str) and value in ("anthropic", "command", "http", "openai", "python"):
+        remedies = [Remedy({"kind": value}, is_certain=True)] if value == "anthropic" else []  # the others need more keys
+        raise InvalidValue("a map is wanted here, not a text", *remedies, advice=f"write {{kind: {value}}}")
+    if isinstance(value, list | str | int | float):
+        raise InvalidValue(
+            f"a map is wanted here, not {describe_type(value)};"
+            " write {kind: anthropic}, or {kind: command, argv: [program, argument]}"
+        )
+    return {} if value is None else value
 
 
-def inside(value: object) -> str:
+def parse_path(value: object) -> str:
+    return parse_nonempty_text(value)
+
+
+def parse_workspace_file(value: object) -> str:
     """A file's name that cannot leave its folder."""
-    name = some_text(value)
+    name = parse_nonempty_text(value)
     if name.startswith(("/", "~")) or ".." in name.split("/"):
-        raise Wrong(f"{shown(name)} lies outside the workspace; name a file inside it")
+        raise InvalidValue(f"{quote_value(name)} lies outside the workspace; name a file inside it")
     return name
 
 
-def checklist(value: object) -> str:
+def parse_checklist(value: object) -> str:
     """A file inside the workspace, or, with a line break, the list itself."""
-    return text(value) if isinstance(value, str) and "\n" in value else inside(value)
+    return parse_text(value) if isinstance(value, str) and "\n" in value else parse_workspace_file(value)
 
 
-def files(value: object) -> tuple[str, ...]:
+def parse_workspace_files(value: object) -> tuple[str, ...]:
     """Names of files inside the workspace."""
-    return tuple(each(inside, list(names(value))))
+    return tuple(parse_items(parse_workspace_file, list(parse_names(value))))
 
 
-def secret(value: object) -> str:
+def parse_secret(value: object) -> str:
     """Text that may hold references; no message repeats it."""
     if type(value) is str and value and "\0" not in value:
         return value
     if isinstance(value, dict | list):
-        raise Wrong("a text is wanted here" + ('; put "${NAME}" in quotes' if isinstance(value, dict) else ""))
+        raise InvalidValue("a text is wanted here" + ('; put "${NAME}" in quotes' if isinstance(value, dict) else ""))
     if value is None or (isinstance(value, str) and not value):
-        raise Wrong("the text is empty")
-    raise Wrong("this does not read as text", Remedy(quote=True, means=True), words=QUOTED)
+        raise InvalidValue("the text is empty")
+    raise InvalidValue("this does not read as text", Remedy(quote=True, is_certain=True), advice=PUT_IN_QUOTES)
 
 
-def channel(value: object) -> object:
+def parse_channel(value: object) -> object:
     """The forms of a channel as one: a map with its URL."""
     return {"url": value} if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=4096)
-def _span(text: str) -> timedelta | None:
+def _parse_span(text: str) -> timedelta | None:
     """A length of time above zero; None for all else."""
     found = _DURATION.fullmatch(text)
     if not found:
@@ -648,15 +712,21 @@ def _span(text: str) -> timedelta | None:
     return timedelta(seconds=min(days * 86400 + hours * 3600 + minutes * 60 + seconds, MOST_SECONDS)) or None
 
 
-def _day(value: object, *, in_list: bool = False) -> frozenset[int]:
-    if isinstance(value, str) and len(value) <= SHOWN:
+def _parse_day(value: object, *, in_list: bool = False) -> frozenset[int]:
+    if isinstance(value, str) and len(value) <= LONGEST_QUOTED:
         with suppress(ValueError):
             return parse_days(str(value))
-    fits = value if not isinstance(value, str) or len(value) <= SHOWN else None
-    several = other_notations.some_days(fits) if isinstance(fits, str) and not in_list else None
+    fits = value if not isinstance(value, str) or len(value) <= LONGEST_QUOTED else None
+    several = other_notations.normalize_day_list(fits) if isinstance(fits, str) and not in_list else None
     words = "write mon, tue, wed, thu, fri, sat or sun, or a range like mon-fri"
-    raise offered(f"{shown(value)} is not a day", days, [other_notations.days(fits) or several], "mon-fri", words=words)
+    raise suggest_candidates(
+        f"{quote_value(value)} is not a day",
+        parse_weekdays,
+        [other_notations.normalize_days(fits) or several],
+        "mon-fri",
+        advice=words,
+    )
 
 
-def _is_one_word(text: str) -> bool:
+def _is_printable_word(text: str) -> bool:
     return text.isprintable() and " " not in text

@@ -15,7 +15,7 @@ from scheduler.config.keys import value_parsers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class ValueType:
     """The form of one value: `parse` as in fields.py, `schema` for an editor, `called` in the reference.
 
     It takes the place of the type that it annotates, so that an empty value is never taken for a None that is meant.
@@ -23,110 +23,115 @@ class Form:
 
     parse: Callable[[Any], Any]
     schema: dict[str, Any]
-    called: str
+    label: str
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.parse)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**self.schema, "x-form": self.called}
+        return {**self.schema, "x-form": self.label}
 
 
-def text(parse: Callable[[Any], Any], called: str = "text", **schema: Any) -> Form:
-    return Form(parse, {"type": "string", **schema}, called)
+def text_type(parse: Callable[[Any], Any], label: str = "text", **schema: Any) -> ValueType:
+    return ValueType(parse, {"type": "string", **schema}, label)
 
 
-def choice(words: Any) -> Form:
-    return Form(
+def choice_type(words: Any) -> ValueType:
+    return ValueType(
         value_parsers.one_of(*get_args(words)),
         {"enum": [*get_args(words)]},
         " \\| ".join(f"`{word}`" for word in get_args(words)),
     )
 
 
-def whole(least: int, most: int) -> Form:
+def integer_type(least: int, most: int) -> ValueType:
     schema = {"type": "integer", "minimum": least, "maximum": most}
-    return Form(value_parsers.whole(least, most), schema, f"number, {least:,} to {most:,}")
+    return ValueType(value_parsers.integer_between(least, most), schema, f"number, {least:,} to {most:,}")
 
 
-def several(parse: Callable[[Any], Any], called: str) -> Form:
-    return Form(parse, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, called)
+def list_type(parse: Callable[[Any], Any], label: str) -> ValueType:
+    return ValueType(parse, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, label)
 
 
-SPAN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"
+DURATION_PATTERN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"
 
-_SOME_TEXT, _PATH = text(value_parsers.some_text), text(value_parsers.path, "path")
-_DURATION = text(value_parsers.duration, "duration", pattern=SPAN)
-_SOME_DURATION = text(value_parsers.some_duration, "duration", pattern=SPAN)
-_EVERY = text(value_parsers.every, "duration", pattern=SPAN)
-_ZONE = text(value_parsers.zone, "time zone")
+_SOME_TEXT, _PATH = text_type(value_parsers.parse_nonempty_text), text_type(value_parsers.parse_path, "path")
+_DURATION = text_type(value_parsers.parse_duration, "duration", pattern=DURATION_PATTERN)
+_SOME_DURATION = text_type(value_parsers.parse_positive_duration, "duration", pattern=DURATION_PATTERN)
+_EVERY = text_type(value_parsers.parse_job_interval, "duration", pattern=DURATION_PATTERN)
+_ZONE = text_type(value_parsers.parse_zone, "time zone")
 _AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]}
-TOKENS = Form(value_parsers.tokens(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
-TOKENS_A_DAY = Form(value_parsers.tokens(1_000_000_000), _AMOUNT, "amount of tokens")
-USD_A_DAY = Form(value_parsers.usd(0.0001), {"type": "number", "minimum": 0.0001}, "USD")
-USD_A_RUN = Form(value_parsers.usd(0), {"type": "number", "minimum": 0}, "USD")
-PRICE = Form(value_parsers.price, {"type": "number", "minimum": 0}, "USD per million tokens")
-SECRET = text(value_parsers.secret, "text, may hold `${NAME}`, `${file:PATH}`")
-_CALENDARS = several(value_parsers.targets, "calendar, list, `none`")
-_TARGETS, _WORDS = several(value_parsers.targets, "channel, `last`, list, `none`"), several(value_parsers.names, "name or list")
+TOKENS = ValueType(value_parsers.tokens_up_to(1_000_000), _AMOUNT, "amount of tokens, at most 1,000k")
+TOKENS_A_DAY = ValueType(value_parsers.tokens_up_to(1_000_000_000), _AMOUNT, "amount of tokens")
+USD_A_DAY = ValueType(value_parsers.usd_from(0.0001), {"type": "number", "minimum": 0.0001}, "USD")
+USD_A_RUN = ValueType(value_parsers.usd_from(0), {"type": "number", "minimum": 0}, "USD")
+PRICE = ValueType(value_parsers.parse_price, {"type": "number", "minimum": 0}, "USD per million tokens")
+SECRET = text_type(value_parsers.parse_secret, "text, may hold `${NAME}`, `${file:PATH}`")
+_CALENDARS = list_type(value_parsers.parse_targets, "calendar, list, `none`")
+_TARGETS, _WORDS = (
+    list_type(value_parsers.parse_targets, "channel, `last`, list, `none`"),
+    list_type(value_parsers.parse_names, "name or list"),
+)
 
 Text = Annotated[str, _SOME_TEXT]
 TextOrNone = Annotated[str | None, _SOME_TEXT]
-AnyText = Annotated[str, text(value_parsers.text)]
+AnyText = Annotated[str, text_type(value_parsers.parse_text)]
 PathText = Annotated[str, _PATH]
 PathOrNone = Annotated[str | None, _PATH]
-Truth = Annotated[bool, Form(value_parsers.truth, {"type": "boolean"}, "`true` \\| `false`")]
+Boolean = Annotated[bool, ValueType(value_parsers.parse_bool, {"type": "boolean"}, "`true` \\| `false`")]
 Duration = Annotated[timedelta, _DURATION]
 DurationOrNone = Annotated[timedelta | None, _DURATION]
-SomeDuration = Annotated[timedelta, _SOME_DURATION]
-UpToADay = Annotated[timedelta, text(value_parsers.up_to_a_day, "duration, at most 24h", pattern=SPAN)]
-SomeDurationOrNone = Annotated[timedelta | None, _SOME_DURATION]
+PositiveDuration = Annotated[timedelta, _SOME_DURATION]
+DurationUpToADay = Annotated[
+    timedelta, text_type(value_parsers.parse_duration_up_to_a_day, "duration, at most 24h", pattern=DURATION_PATTERN)
+]
+PositiveDurationOrNone = Annotated[timedelta | None, _SOME_DURATION]
 EveryOrNone = Annotated[timedelta | None, _EVERY]
 Zone = Annotated[ZoneInfo, _ZONE]
 ZoneOrNone = Annotated[ZoneInfo | None, _ZONE]
-Opening = Annotated[int, text(value_parsers.opening, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
-Closing = Annotated[int, text(value_parsers.closing, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
-Words = Annotated[tuple[str, ...], _WORDS]
-WordsOrNone = Annotated[tuple[str, ...] | None, _WORDS]
+OpeningTime = Annotated[int, text_type(value_parsers.parse_opening_time, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+ClosingTime = Annotated[int, text_type(value_parsers.parse_closing_time, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
+NameList = Annotated[tuple[str, ...], _WORDS]
+NameListOrNone = Annotated[tuple[str, ...] | None, _WORDS]
 Targets = Annotated[tuple[str, ...], _TARGETS]
 Calendars = Annotated[tuple[str, ...], _CALENDARS]
 TargetsOrNone = Annotated[tuple[str, ...] | None, _TARGETS]
 SecretText = Annotated[str, SECRET]
 Environment = Annotated[
     tuple[tuple[str, str], ...],
-    Form(
-        value_parsers.environment,
+    ValueType(
+        value_parsers.parse_environment,
         {"type": "object", "additionalProperties": {"type": "string"}},
         "map of texts, may hold `${NAME}`, `${file:PATH}`",
     ),
 ]
 Days = Annotated[
     frozenset[int],
-    Form(
-        value_parsers.days,
+    ValueType(
+        value_parsers.parse_weekdays,
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
         "`mon` to `sun`, range, list",
     ),
 ]
 Stagger = Annotated[
     value_parsers.Share,
-    Form(value_parsers.share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
+    ValueType(value_parsers.parse_share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
 ]
 
 
-def key(default: Any, about: str, *, written: Any = None, else_: str = "") -> Any:
+def optional_key(default: Any, description: str, *, written_default: Any = None, default_in_words: str = "") -> Any:
     """One key: its default as a value and as `written` in a file, or in words (`else_`) where it is worked out."""
 
     def extra(schema: dict[str, Any]) -> None:
         schema.pop("default", None)
-        if else_:
-            schema["x-else"] = else_
+        if default_in_words:
+            schema["x-else"] = default_in_words
         else:
-            schema["default"] = default if written is None else written
+            schema["default"] = default if written_default is None else written_default
 
-    return Field(default=default, description=about, json_schema_extra=extra)
+    return Field(default=default, description=description, json_schema_extra=extra)
 
 
-def needed(about: str) -> Any:
+def required_key(description: str) -> Any:
     """A key without a default."""
-    return Field(description=about)
+    return Field(description=description)
