@@ -1,1 +1,1 @@
-"""What a cron job is: when it fires, what it runs, and what it tells those whom it wakes."""
+"""Cron jobs: their settings, their schedules, and reading and writing crontabs."""

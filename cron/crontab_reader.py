@@ -1,7 +1,7 @@
-"""A crontab, read line by line as Debian's cron reads it (crontab(5), entry.c, env.c).
+"""Reads the lines of a crontab as Debian's cron reads them (crontab(5), entry.c, env.c, do_command.c).
 
-Debian's cron ignores a whole file for one bad line, or for a last line that does not end. Here what is right is taken, and
-what is not is named with its line.
+Debian's cron ignores the whole file if one line is wrong or if the last line has no line break. This reader keeps the correct
+lines and reports each wrong line by its number. The rules for variables and percent signs were tested against Debian's cron.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
-from cron import job_names, percent, setting
+from cron import job_names
 from cron.expression import REBOOT, is_reboot
 from cron.field import WEEKDAY, WEEKDAYS
 from cron.job import Job
@@ -31,6 +31,19 @@ _DAYS = "|".join(WEEKDAYS)
 _TIME_FIELD = re.compile(rf"[*?]|[*0-9][*0-9,/-]*|(?:{_DAYS})(?:[,-](?:{_DAYS}))*", re.IGNORECASE)
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\$?")
 _WEEKDAY_RANGE = re.compile(r"([a-z0-9]+)-([a-z0-9]+)", re.IGNORECASE)
+
+# A line NAME = value, by the rules of Debian's cron (env.c).
+_ENV_BLANKS = r"[ \t\v\f\r]*"
+_ASSIGNMENT = re.compile(
+    rf"""(?:"(?P<double>[^"=]*)"|'(?P<single>[^'=]*)'|(?P<bare>[^ \t\v\f\r='"][^ \t\v\f\r=]*)){_ENV_BLANKS}={_ENV_BLANKS}"""
+    rf"""(?:"(?P<in_double>[^"]*)"{_ENV_BLANKS}|'(?P<in_single>[^']*)'{_ENV_BLANKS}|(?P<plain>[^"' \t\v\f\r].*)?)"""
+)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# The percent signs of a command, by the rules of Debian's cron (do_command.c).
+_ESCAPE = re.compile(r"\\([%\\])")
+_END = re.compile(r"(?:[^\\%]+|\\.|\\\Z)*", re.DOTALL)
+_TO_ESCAPE = re.compile(r"%|\\(?=[%\\]|\Z)")
 
 Identity = tuple[str, object, str]
 
@@ -112,7 +125,7 @@ def parse_line(text: str, zone: ZoneInfo, number: int = 0, *, user_column: bool 
     schedule, rest = _split_schedule(text)
     when = None if is_reboot(schedule) else parse_schedule(schedule, zone)
     user, rest = _split_user(rest) if user_column else (None, rest)
-    command, stdin = percent.split_command(rest)
+    command, stdin = split_command(rest)
     _refuse_bad_command(command)
     return CrontabLine(number, schedule, when, zone, user, command, stdin, MappingProxyType({}), ())
 
@@ -144,7 +157,7 @@ class _CrontabReader:
             return
         try:
             _refuse_unreadable(text)
-            if found := setting.parse_assignment(text):
+            if found := parse_assignment(text):
                 self._set_variable(number, *found)
             else:
                 self._add_job(number, text, comment)
@@ -234,7 +247,7 @@ def _refuse_unreadable(text: str) -> None:
 
 
 def _refuse_variable(name: str, value: str) -> None:
-    if not setting.is_variable_name(name):
+    if not is_variable_name(name):
         raise ValueError(f"{name[:40]!r} is not the name of a variable")
     if name in ("SHELL", "HOME") and not value:
         raise ValueError(f"{name} is empty, and cron could start no command with it; write a path, or remove the line")
@@ -293,3 +306,58 @@ def _weekday_number(day: str) -> int:
 
 def _make_identity(when: CronSchedule | None, command: object, stdin: str) -> Identity:
     return when.key() if when else REBOOT, command, stdin
+
+
+def parse_assignment(text: str) -> tuple[str, str] | None:
+    """Name and value; None for a line that sets nothing. `text` has no blanks at its start.
+
+    `NAME=` alone sets the empty value, as in other crons; to Debian's it is a mistake.
+    """
+    found = _ASSIGNMENT.fullmatch(text)
+    if not found:
+        return None
+    name = found["double"] or found["single"] or found["bare"] or ""
+    value = (found["in_double"] or found["in_single"] or found["plain"] or "").rstrip(" \t\v\f\r")
+    if len(value) >= 2 and value[0] in "'\"" and value[-1] == value[0]:
+        value = value[1:-1]
+    return name, value
+
+
+def is_variable_name(text: str) -> bool:
+    """Whether a shell could use a variable of this name."""
+    return _VARIABLE_NAME.fullmatch(text) is not None
+
+
+def format_assignment(name: str, value: str) -> str | None:
+    """The line that sets it; None for a value that no line can set."""
+    for line in (f"{name}={value}", f'{name}="{value}"', f"{name}='{value}'"):
+        if value.isprintable() and (value or '"' in line) and parse_assignment(line) == (name, value):
+            return line
+    return None
+
+
+def split_command(text: str) -> tuple[str, str]:
+    r"""The command and its standard input.
+
+    The first `%` that no backslash escapes ends the command. In the command `\%` is a percent sign and two backslashes are
+    one; in the input `\%` is a percent sign and any other `%` a line break, and the last line is always ended.
+    """
+    end = _command_end(text)
+    command = _ESCAPE.sub(r"\1", text[:end])
+    given = text[end + 1 :].replace("\\%", "\0").replace("%", "\n").replace("\0", "%")
+    return command, f"{given}\n" if given and not given.endswith("\n") else given
+
+
+def join_command(command: str, stdin: str) -> str:
+    """The text that `split` takes apart again; what no text can say (see docs/crontab.md) comes back as something else."""
+    text = _TO_ESCAPE.sub(r"\\\g<0>", command)
+    if not stdin:
+        return text
+    if stdin.endswith("\n") and stdin.strip("\n") and not stdin.endswith("\n\n"):
+        stdin = stdin[:-1]
+    return f"{text}%{stdin.replace('%', chr(92) + '%').replace(chr(10), '%')}"
+
+
+def _command_end(text: str) -> int:
+    found = _END.match(text)
+    return found.end() if found else 0

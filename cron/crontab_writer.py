@@ -1,6 +1,6 @@
-"""Jobs as a crontab, and what a crontab cannot say of them as comments in it.
+"""Writes cron jobs as a crontab, with comments for everything that a crontab cannot express.
 
-A command is written only if it reads back as the same, with the same input.
+A command is written only if reading the line gives the same command and the same input.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
-from cron import crontab_reader, setting
+from cron import crontab_reader
+from cron.crontab_reader import format_assignment, join_command
 from cron.dst_changes import zone_fingerprint
 from cron.expression import REBOOT
 from cron.field import DAY, WEEKDAY
@@ -18,7 +19,6 @@ from cron.field import parse_field as read_field
 from cron.job import Job
 from cron.job_names import name_comment
 from cron.job_schedules import CronSchedule
-from cron.percent import join_command
 
 SET_BY_CRON = ("SHELL", "PATH", "HOME")  # what cron sets by itself; LOGNAME it lets nobody change
 
@@ -105,7 +105,7 @@ class _CrontabWriter:
         for name, value in wanted.items():
             if self._set.get(name) == value:
                 continue
-            line = setting.format_assignment(name, value)
+            line = format_assignment(name, value)
             if line is None:
                 yield f"# {name} cannot be set in a crontab as it is: {value!r}"
                 continue

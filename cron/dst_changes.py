@@ -1,9 +1,9 @@
-"""What the clock on the wall shows: the stretches of time between its changes, and where each reading falls.
+"""The changes of a time zone's UTC offset, and when each local time occurs between them.
 
-The rules at a change are Debian cron's. A change of less than three hours forward, or at most three back, is summer time or
-the like: a fixed-time job goes on as if the clock had not been touched. It neither loses the readings that were left out,
-which happen together at the change, nor repeats those that came twice. A wildcard job follows the clock. A greater change is
-a correction of the clock, and every job follows it.
+The rules at a change are those of Debian's cron. A change of less than three hours forward, or at most three hours back, counts
+as a daylight saving change: a job at fixed times runs as if the clock had not been changed. Its skipped times run together right
+after the change, and its repeated times run only once. A wildcard job follows the clock. A larger change counts as a correction
+of the clock, and every job follows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One field of a cron expression: its text to the values it names, or to the sentence that says how to write it."""
+"""Parses one field of a cron expression, or raises an error that says how to write it."""
 
 from __future__ import annotations
 

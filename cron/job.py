@@ -1,4 +1,4 @@
-"""What config.yaml says about one cron job, every default filled in."""
+"""The settings of one cron job with all defaults filled in, the process that it starts, and when it wakes agents."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal, Protocol
 from zoneinfo import ZoneInfo
 
-from cron.job_schedules import CronSchedule
-from cron.once import OneTimeSchedule
+from cron.job_schedules import CronSchedule, OneTimeSchedule
 
 WakeOn = Literal["always", "success", "failure"]
 WakeMode = Literal["now", "next"]
 Misfire = Literal["latest", "skip"]
+SHELL_ERRORS = {126: "the shell could not run a program", 127: "the shell found no such program"}  # by exit code
 
 
 class CalendarDays(Protocol):
@@ -72,3 +72,25 @@ class Job:
     on_failure_deliver: tuple[str, ...] = ()
     async_timeout: timedelta = timedelta(hours=1)
     strip_reasoning: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ChildProcess:
+    """A process to start. `env` is all that it gets beside PATH, HOME and LANG; its values may be opaque secrets."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, object]
+    cwd: Path
+    stdin: bytes
+
+
+def job_process(job: Job, marks: Mapping[str, str]) -> ChildProcess:
+    """The process of a job that has a command; `marks` are the daemon's own variables and win over the job's."""
+    assert job.command is not None, "a job that only wakes starts no process"
+    argv = (job.shell, "-c", job.command) if isinstance(job.command, str) else job.command
+    return ChildProcess(argv, {**job.env, **marks}, job.workdir, job.stdin.encode())
+
+
+def wakes_after(job: Job, succeeded: bool) -> bool:
+    """Whether a run that ended so wakes the heartbeats that the job names."""
+    return job.wake_on == "always" or (job.wake_on == "success") is succeeded

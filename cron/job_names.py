@@ -1,4 +1,4 @@
-"""The name of a job that has none: taken from its command."""
+"""Names for cron jobs that are imported from a crontab, taken from their commands."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""When a cron job fires: an expression read in a zone, as instants.
-
-croniter walks naive local days over the rewritten day fields; given aware datetimes it is wrong at a quarter of the clock
-changes. The clock of each day is ours, and so is the way from a reading to an instant.
-"""
+"""The schedules of cron jobs: a cron expression, a fixed interval or one date, each with its next slots."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -19,7 +16,6 @@ from croniter import CroniterBadDateError, croniter
 from cron.dst_changes import OffsetPeriod, offset_periods, zone_fingerprint
 from cron.expression import EVERY_DAY, CronExpression, is_reboot, parse_expression
 from cron.field import ScheduleError
-from cron.slots import SlotRange
 
 __all__ = ["CronSchedule", "ScheduleError", "SlotRange", "is_reboot", "parse_schedule"]
 
@@ -27,6 +23,20 @@ A_DAY = timedelta(days=1)
 SAMPLE_DAYS = (
     60  # days of a schedule that are looked at for the shortest distance between two: more than a year of Fridays and 13ths
 )
+TWO_DAYS = timedelta(days=2)  # no zone is farther than that from UTC
+LAST_YEAR = 9900  # beyond it the calendar of this machine ends, within what must be looked ahead
+ADVICE = 'write at: "2030-12-24T18:00"'
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRange:
+    """At least one firing; `first` and `latest` are aware, UTC, and equal if `count` is 1."""
+
+    first: datetime
+    latest: datetime
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +130,85 @@ class CronSchedule:
         return count, datetime.combine(date.fromordinal(days[whole]), readings[part])
 
 
+@dataclass(frozen=True, slots=True)
+class IntervalSchedule:
+    """Slots at `anchor + k * period` for k from 1 on. `period` is positive; `anchor` is aware, UTC."""
+
+    period: timedelta
+    anchor: datetime
+
+    def next(self, after: datetime) -> datetime:
+        """The first slot strictly after this instant (aware), UTC."""
+        return self._nth_slot(self._slots_until(after) + 1)
+
+    def slots(self, after: datetime, until: datetime) -> SlotRange | None:
+        """The slots in (after, until]; None if there are none."""
+        first, latest = self._slots_until(after) + 1, self._slots_until(until)
+        if latest < first:
+            return None
+        return SlotRange(self._nth_slot(first), self._nth_slot(latest), latest - first + 1)
+
+    def _slots_until(self, instant: datetime) -> int:
+        """How many slots there have been up to and including this instant."""
+        return max(0, (instant - self.anchor) // self.period)
+
+    def _nth_slot(self, number: int) -> datetime:
+        return self.anchor + number * self.period
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeSchedule:
+    """One slot: when the clock of `zone` shows `reading` (naive) for the first time, by the rules for fixed times."""
+
+    wall_time: datetime
+    zone: ZoneInfo
+
+    @property
+    def instant(self) -> datetime | None:
+        """When it comes, UTC: what a small change of the clock leaves out, right after that; None: the day never came."""
+        since = self.wall_time.replace(tzinfo=UTC) - TWO_DAYS
+        for stretch in offset_periods(self.zone, since, fixed=True):
+            if self.wall_time < stretch.first_wall_time:
+                return None
+            if (instant := stretch.instant_of(self.wall_time)) < stretch.end:
+                return instant
+        return None
+
+    def next(self, after: datetime) -> datetime | None:
+        """The slot if it is strictly after this instant (aware)."""
+        instant = self.instant
+        return instant if instant and instant > after else None
+
+    def slots(self, after: datetime, until: datetime) -> SlotRange | None:
+        """The slot if it is in (after, until]."""
+        instant = self.next(after)
+        return SlotRange(instant, instant, 1) if instant and instant <= until else None
+
+
 def parse_schedule(text: str, zone: ZoneInfo) -> CronSchedule:
     """The schedule that a text means in a zone. Raises ScheduleError; `@reboot` is none (see `is_reboot`)."""
     return CronSchedule(text, zone, parse_expression(text))
+
+
+def parse_one_time(text: str, zone: ZoneInfo) -> OneTimeSchedule:
+    """The moment that a text like `2026-12-24T18:00` means in a zone, or with an offset by itself. Raises ScheduleError."""
+    if not _MOMENT.fullmatch(text):
+        raise ScheduleError(f"{text[:40]!r} is not a date with a time; {ADVICE}")
+    try:
+        said = datetime.fromisoformat(text)
+        moment = (
+            OneTimeSchedule(said, zone)
+            if said.tzinfo is None
+            else OneTimeSchedule(said.astimezone(UTC).replace(tzinfo=None), ZoneInfo("UTC"))
+        )
+        instant = moment.instant
+    except (ValueError, OverflowError):
+        raise ScheduleError(f"{text!r} never comes; {ADVICE}") from None
+    if instant and instant.year >= LAST_YEAR:
+        raise ScheduleError(f"{text!r} is later than this calendar goes; {ADVICE}")
+    if instant is None:
+        raise ScheduleError(f"{text!r} never comes in {zone}, whose clock left that day out; {ADVICE}")
+    return moment
 
 
 def _matching_days(days: str, first: date, last: date) -> Sequence[int]:

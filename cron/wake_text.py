@@ -1,39 +1,13 @@
-"""What becomes of a job's command: the process to start, and what the heartbeats that it wakes are told of its end."""
+"""Builds the text that a finished cron job passes to the agents that it wakes."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from cron.job import Job
 
 WAKE_TEXT_BYTES = 4096  # of UTF-8, everything counted
 QUOTE_PREFIX = "| "
-SHELL_ERRORS = {126: "the shell could not run a program", 127: "the shell found no such program"}  # by exit code
+
 CUT_NOTE = "(earlier output left out)"
-
-
-@dataclass(frozen=True, slots=True)
-class ChildProcess:
-    """A process to start. `env` is all that it gets beside PATH, HOME and LANG; its values may be opaque secrets."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, object]
-    cwd: Path
-    stdin: bytes
-
-
-def job_process(job: Job, marks: Mapping[str, str]) -> ChildProcess:
-    """The process of a job that has a command; `marks` are the daemon's own variables and win over the job's."""
-    assert job.command is not None, "a job that only wakes starts no process"
-    argv = (job.shell, "-c", job.command) if isinstance(job.command, str) else job.command
-    return ChildProcess(argv, {**job.env, **marks}, job.workdir, job.stdin.encode())
-
-
-def wakes_after(job: Job, succeeded: bool) -> bool:
-    """Whether a run that ended so wakes the heartbeats that the job names."""
-    return job.wake_on == "always" or (job.wake_on == "success") is succeeded
 
 
 def format_wake_text(job: Job, outcome: str, exit_code: int | None, tail: str) -> str:

@@ -1,104 +1,102 @@
-"""The checklist: an agent's HEARTBEAT.md, read without leaving its workspace and told apart from an empty one."""
+"""Parses the text of a checklist: its list items with their marks, what is completed, and whether any work is left."""
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
-
-from heartbeat import marks
-
-MAX_BYTES = 64 * 1024
-
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
 _EMPTY_ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])?\s*(?:\[\s*\])?$")
 _DONE_BOX = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])\s*)?\[[xX]\](?:\s|$)")
 _RULE = re.compile(r"([-*_])(?:\s*\1){2,}$")
+HIGH, NORMAL, LOW = range(3)
 
-_TEMPLATE = """\
-# Heartbeat checklist
-
-<!-- One line for each thing to look at, for example:
-- [ ] Is there unanswered mail older than a day? Say who waits.
-While there are only headings, comments and empty boxes here, the beats are skipped. -->
-
-## Active
-
-- [ ]
-
-## Completed
-"""
+_BULLET = re.compile(r"(\s*)(?:[-*+]|\d{1,9}[.)])(?:\s+|$)")
+_BRACKETS = re.compile(r"\[([^\[\]]{0,40})\](?:\s+|$)")
+_EVERY = re.compile(r"every\s+(?=\d)(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?", re.ASCII)
+_PRIORITIES = {"high": HIGH, "medium": NORMAL, "low": LOW}
 
 
-class FileProblem(Enum):
-    """Why a file of the workspace could not be read."""
+@dataclass(frozen=True, slots=True)
+class ListLine:
+    """A line of a list, taken apart.
 
-    MISSING = "missing"
-    UNREADABLE = "unreadable"
-    TOO_LARGE = "too_large"
-
-
-def read_file(root: Path, name: str) -> str | FileProblem:
-    """The text of a file below `root`, at most `MAX_BYTES` long; bytes that are not UTF-8 are replaced.
-
-    `name` is relative, without `..`. No symbolic link below `root` is followed, not even one whose target lies inside:
-    such a file is unreadable, as are folders, FIFOs, sockets, devices and files that have content but no size, like those
-    of /proc. A hard link is the file itself and is read. Never waits for a writer. OSError only where no
-    more files can be opened.
+    `lead` is the bullet with the blanks before and behind it, `box` the checkbox as written or nothing, `text` the rest. The
+    smallest `priority` is asked about first; `every` None means at every beat.
     """
-    try:
-        file = _open_file(root, name, _READ_FLAGS)
-    except FileNotFoundError:
-        return FileProblem.MISSING
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        return FileProblem.UNREADABLE
-    try:
-        held = read_bytes(file)
-        return held if isinstance(held, FileProblem) else decode_text(held)
-    except OSError:
-        return FileProblem.UNREADABLE
-    finally:
-        os.close(file)
+
+    lead: str
+    indent: int
+    box: str = ""
+    text: str = ""
+    every: timedelta | None = None
+    priority: int = NORMAL
+    paused: bool = False
+
+    @property
+    def without_marks(self) -> str:
+        """The line without its marks."""
+        return f"{self.lead}{self.box} {self.text}".rstrip() if self.box else f"{self.lead}{self.text}".rstrip()
 
 
-def create_checklist(root: Path, name: str) -> bool:
-    """Write the template where nothing of that name stands yet, inside `root`; whether it was written.
-
-    The folders that lead there, `root` too, are made. OSError says why the file could not be written, and nothing of it is left
-    then; ValueError is for a name that leads outside.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    with open_folder(root, name, make=True) as (folder, last):
-        try:
-            file = os.open(last, _CREATE_FLAGS, 0o644, dir_fd=folder)
-        except FileExistsError:
-            return False
-        try:
-            with os.fdopen(file, "wb") as opened:
-                opened.write(checklist_template().encode())
-        except OSError:
-            os.unlink(last, dir_fd=folder)  # half a template could read as something to do
-            raise
-    return True
+@lru_cache(maxsize=512)
+def parse_list_line(line: str) -> ListLine | None:
+    """The line taken apart; None when it is no line of a list. Marks stand before or behind a checkbox; the last one of a kind
+    counts, and from the first brackets on that are no mark all is text."""
+    bullet = _BULLET.match(line)
+    if bullet is None:
+        return None
+    found = ListLine(bullet[0], len(bullet[1].expandtabs(4)))
+    at = bullet.end()
+    while (brackets := _BRACKETS.match(line, at)) and (more := _add_brackets(found, brackets[1])):
+        found, at = more, brackets.end()
+    return replace(found, text=line[at:].strip())
 
 
-def checklist_template() -> str:
-    """A checklist to start from; it holds no work."""
-    return _TEMPLATE
+def unreadable_mark(line: str) -> str | None:
+    """What stands in the place of a mark, means one and cannot be read, as `[every 30]` without a unit; None if nothing does."""
+    marked = parse_list_line(line)
+    brackets = _BRACKETS.match(marked.text) if marked else None
+    if brackets is None:
+        return None
+    words = [word.strip().lower() for word in brackets[1].split("|")]
+    means_a_mark = words[0].startswith("every ") or (len(words) > 1 and any(_add_mark(ListLine("", 0), word) for word in words))
+    return f"[{brackets[1]}]" if means_a_mark else None
+
+
+def _add_brackets(found: ListLine, words: str) -> ListLine | None:
+    """What a pair of brackets adds; several marks in one are parted by `|`. None when one of them is neither a box nor a mark."""
+    if words.strip().lower() in ("", "x"):
+        return None if found.box else replace(found, box=f"[{words.strip().lower() or ' '}]")
+    with_all: ListLine | None = found
+    for word in words.split("|"):
+        with_all = with_all and _add_mark(with_all, word.strip().lower())
+    return with_all
+
+
+def _add_mark(found: ListLine, word: str) -> ListLine | None:
+    """What one mark adds; None for a word that is none. `medium`, `active` and `completed` are those of ZeroClaw."""
+    if word in _PRIORITIES:
+        return replace(found, priority=_PRIORITIES[word])
+    if word in ("paused", "active"):
+        return replace(found, paused=word == "paused")
+    if word == "completed":
+        return replace(found, box="[x]")
+    every = _parse_every(word)
+    return replace(found, every=every) if every else None
+
+
+def _parse_every(word: str) -> timedelta | None:
+    """A length of time above zero, written as in the config: 90s, 30m, 1h30m, 2d."""
+    parts = _EVERY.fullmatch(word)
+    if parts is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) or None
 
 
 def open_tasks(text: str) -> str:
@@ -146,7 +144,7 @@ def is_content(line: str, code: bool) -> bool:
         return False
     if code:
         return not _FENCE.match(line)
-    if marked := marks.parse_list_line(line):
+    if marked := parse_list_line(line):
         bare = marked.without_marks.strip()
     return not (HEADING.match(line) or _EMPTY_ITEM.match(bare) or _DONE_BOX.match(bare) or _RULE.match(bare))
 
@@ -168,66 +166,8 @@ def count_boxes(*texts: str) -> Progress:
 
 
 def _has_box(line: str, box: str) -> bool:
-    marked = marks.parse_list_line(line)
+    marked = parse_list_line(line)
     return marked is not None and marked.box == box and bool(marked.text)
-
-
-@contextmanager
-def open_folder(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """The folder of a file below `root`, opened, and the file's name in it. OSError; ValueError for a name that leads outside.
-
-    With `make` the folders between are made where they are missing.
-    Folder by folder, so that no link on the way is followed however fast it is swapped.
-    """
-    parts = PurePosixPath(name).parts
-    if not parts or parts[0] == "/" or ".." in parts:
-        raise ValueError(name)
-    folder = os.open(root, _FOLDER_FLAGS)
-    try:
-        for part in parts[:-1]:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=folder)
-            deeper = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = deeper
-        yield folder, parts[-1]
-    finally:
-        os.close(folder)
-
-
-def _open_file(root: Path, name: str, flags: int) -> int:
-    with open_folder(root, name) as (folder, last):
-        return os.open(last, flags, 0o644, dir_fd=folder)
-
-
-def open_file_in(folder: int, last: str) -> int:
-    """Open a file of an opened folder for reading, as `read` does: no link, and without waiting. OSError."""
-    return os.open(last, _READ_FLAGS, dir_fd=folder)
-
-
-def read_bytes(file: int) -> bytes | FileProblem:
-    """What an opened file holds, at most `MAX_BYTES` of a regular one."""
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        return FileProblem.UNREADABLE
-    if os.fstat(file).st_size > MAX_BYTES:
-        return FileProblem.TOO_LARGE
-    data = _read_up_to(file, MAX_BYTES + 1)
-    if data and os.fstat(file).st_size == 0:
-        return FileProblem.UNREADABLE
-    return FileProblem.TOO_LARGE if len(data) > MAX_BYTES else data
-
-
-def decode_text(data: bytes) -> str:
-    """The text that a file's bytes are; what is not UTF-8 is replaced."""
-    return data.decode("utf-8-sig", errors="replace")
-
-
-def _read_up_to(file: int, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := os.read(file, size - len(data))):
-        data += more
-    return data
 
 
 def _is_completed_title(title: str) -> bool:

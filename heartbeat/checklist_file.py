@@ -1,23 +1,50 @@
-"""Editing a checklist from elsewhere: it is read with its version, and written whole if nobody has been faster."""
+"""Reads and writes checklists and other files of a workspace without following links out of it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from heartbeat import checklist
-from heartbeat.checklist import MAX_BYTES, FileProblem, open_file_in, open_folder, read_bytes
 
+MAX_BYTES = 64 * 1024
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TEMPLATE = """\
+# Heartbeat checklist
+
+<!-- One line for each thing to look at, for example:
+- [ ] Is there unanswered mail older than a day? Say who waits.
+While there are only headings, comments and empty boxes here, the beats are skipped. -->
+
+## Active
+
+- [ ]
+
+## Completed
+"""
 NEW_FILE_MODE = 0o644  # of a new file, as far as the umask leaves it
 
 _DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _write_lock = threading.Lock()
+
+
+class FileProblem(Enum):
+    """Why a file of the workspace could not be read."""
+
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    TOO_LARGE = "too_large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +169,112 @@ def _make_version(data: bytes) -> ChecklistVersion | NotUtf8:
     except UnicodeDecodeError as error:
         before = data[: error.start].decode()
         return NotUtf8(data[error.start], before.count("\n") + 1, len(before) - before.rfind("\n"))
+
+
+def read_file(root: Path, name: str) -> str | FileProblem:
+    """The text of a file below `root`, at most `MAX_BYTES` long; bytes that are not UTF-8 are replaced.
+
+    `name` is relative, without `..`. No symbolic link below `root` is followed, not even one whose target lies inside:
+    such a file is unreadable, as are folders, FIFOs, sockets, devices and files that have content but no size, like those
+    of /proc. A hard link is the file itself and is read. Never waits for a writer. OSError only where no
+    more files can be opened.
+    """
+    try:
+        file = _open_file(root, name, _READ_FLAGS)
+    except FileNotFoundError:
+        return FileProblem.MISSING
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return FileProblem.UNREADABLE
+    try:
+        held = read_bytes(file)
+        return held if isinstance(held, FileProblem) else decode_text(held)
+    except OSError:
+        return FileProblem.UNREADABLE
+    finally:
+        os.close(file)
+
+
+def create_checklist(root: Path, name: str) -> bool:
+    """Write the template where nothing of that name stands yet, inside `root`; whether it was written.
+
+    The folders that lead there, `root` too, are made. OSError says why the file could not be written, and nothing of it is left
+    then; ValueError is for a name that leads outside.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with open_folder(root, name, make=True) as (folder, last):
+        try:
+            file = os.open(last, _CREATE_FLAGS, 0o644, dir_fd=folder)
+        except FileExistsError:
+            return False
+        try:
+            with os.fdopen(file, "wb") as opened:
+                opened.write(checklist_template().encode())
+        except OSError:
+            os.unlink(last, dir_fd=folder)  # half a template could read as something to do
+            raise
+    return True
+
+
+def checklist_template() -> str:
+    """A checklist to start from; it holds no work."""
+    return _TEMPLATE
+
+
+@contextmanager
+def open_folder(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """The folder of a file below `root`, opened, and the file's name in it. OSError; ValueError for a name that leads outside.
+
+    With `make` the folders between are made where they are missing.
+    Folder by folder, so that no link on the way is followed however fast it is swapped.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or parts[0] == "/" or ".." in parts:
+        raise ValueError(name)
+    folder = os.open(root, _FOLDER_FLAGS)
+    try:
+        for part in parts[:-1]:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+            deeper = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+        yield folder, parts[-1]
+    finally:
+        os.close(folder)
+
+
+def _open_file(root: Path, name: str, flags: int) -> int:
+    with open_folder(root, name) as (folder, last):
+        return os.open(last, flags, 0o644, dir_fd=folder)
+
+
+def open_file_in(folder: int, last: str) -> int:
+    """Open a file of an opened folder for reading, as `read` does: no link, and without waiting. OSError."""
+    return os.open(last, _READ_FLAGS, dir_fd=folder)
+
+
+def read_bytes(file: int) -> bytes | FileProblem:
+    """What an opened file holds, at most `MAX_BYTES` of a regular one."""
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        return FileProblem.UNREADABLE
+    if os.fstat(file).st_size > MAX_BYTES:
+        return FileProblem.TOO_LARGE
+    data = _read_up_to(file, MAX_BYTES + 1)
+    if data and os.fstat(file).st_size == 0:
+        return FileProblem.UNREADABLE
+    return FileProblem.TOO_LARGE if len(data) > MAX_BYTES else data
+
+
+def decode_text(data: bytes) -> str:
+    """The text that a file's bytes are; what is not UTF-8 is replaced."""
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def _read_up_to(file: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := os.read(file, size - len(data))):
+        data += more
+    return data

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from heartbeat import checklist, due_items
-from heartbeat.checklist import FileProblem
+from heartbeat.checklist_file import FileProblem, create_checklist, read_file
 from heartbeat.due_items import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.spec import Heartbeat
@@ -124,7 +124,7 @@ def load_checklist(heartbeat: Heartbeat) -> str | Skip:
     """The checklist's text, from its file unless it stands in the config itself, or why it cannot be had."""
     if "\n" in heartbeat.checklist:
         return heartbeat.checklist
-    found = checklist.read_file(heartbeat.workspace, heartbeat.checklist)
+    found = read_file(heartbeat.workspace, heartbeat.checklist)
     return _SKIP_BY_PROBLEM[found] if isinstance(found, FileProblem) else found
 
 
@@ -133,7 +133,7 @@ def create_missing_checklist(heartbeat: Heartbeat, obstacle: Skip) -> str | None
     if obstacle is not Skip.CHECKLIST_MISSING or heartbeat.on_missing != "create":
         return None
     try:
-        checklist.create_checklist(heartbeat.workspace, heartbeat.checklist)
+        create_checklist(heartbeat.workspace, heartbeat.checklist)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return f"could not create {heartbeat.workspace / heartbeat.checklist}: {why}"

@@ -10,9 +10,7 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
 
-from heartbeat import marks
-from heartbeat.checklist import HEADING, is_content, open_lines
-from heartbeat.marks import ListLine
+from heartbeat.checklist import HEADING, HIGH, NORMAL, ListLine, is_content, open_lines, parse_list_line, unreadable_mark
 
 _TASKS_KEY = re.compile(r"\s*tasks:\s*$", re.IGNORECASE)
 _TASK_ENTRY = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
@@ -51,7 +49,7 @@ class _Block:
 
     @property
     def priority(self) -> int:
-        return self.list_line.priority if self.list_line else marks.NORMAL
+        return self.list_line.priority if self.list_line else NORMAL
 
     @property
     def is_recurring(self) -> bool:
@@ -95,7 +93,7 @@ def select_due_items(text: str, slot: datetime, last_prompted: Mapping[str, date
 def find_remarks(text: str) -> tuple[str, ...]:
     """What of a checklist looks as if it said when something is to be done, cannot be read, and is sent as plain text."""
     lines = open_lines(text)
-    strange = dict.fromkeys(mark for line, code in lines if not code and (mark := marks.unreadable_mark(line)))
+    strange = dict.fromkeys(mark for line, code in lines if not code and (mark := unreadable_mark(line)))
     found = [f"{mark} is not a mark and is sent as plain text; {_MARK_ADVICE}" for mark in strange]
     if _has_tasks_block([line for line, _ in lines if line.strip()]):
         found.append(f"a `tasks:` block is sent as plain text, whole and at every run; {_TASKS_ADVICE}")
@@ -182,7 +180,7 @@ def _lines_for_agent(block: _Block) -> Iterator[str]:
     if marked is None:
         yield first
     else:
-        urgent = "[high] " if marked.priority == marks.HIGH else ""
+        urgent = "[high] " if marked.priority == HIGH else ""
         yield f"{marked.lead}{urgent}{marked.without_marks[len(marked.lead) :]}"
     yield from others
 
@@ -203,7 +201,7 @@ def _split_sections(text: str) -> Iterator[_Section]:
             section = _Section(len(heading[1]), (line,))
             lines = lines[1:]
         if lines:
-            marked = None if code or heading else marks.parse_list_line(line)
+            marked = None if code or heading else parse_list_line(line)
             section.add_block(_Block(marked, lines, any(is_content(each, fenced) for each, fenced in lines)))
     yield section
 
@@ -226,8 +224,8 @@ def _continues_group(group: list[tuple[str, bool]], line: str, code: bool) -> bo
         return True
     if (not code and HEADING.match(line)) or (not first[1] and HEADING.match(first[0])):
         return False
-    item = None if first[1] else marks.parse_list_line(first[0])
-    listed = None if code else marks.parse_list_line(line)
+    item = None if first[1] else parse_list_line(first[0])
+    listed = None if code else parse_list_line(line)
     if item is None:
         return listed is None
     if listed is not None:
@@ -241,5 +239,5 @@ def _indent_width(line: str) -> int:
 
 
 def _text_without_marks(line: str) -> str:
-    marked = marks.parse_list_line(line)
+    marked = parse_list_line(line)
     return marked.text if marked else line

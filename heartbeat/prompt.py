@@ -1,4 +1,4 @@
-"""The prompt: what an agent is asked in one beat, put together from parts."""
+"""Builds the prompt of a heartbeat run, and of a cron job that prompts an agent, from parts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from zoneinfo import ZoneInfo
 
-from heartbeat.checklist import FileProblem, Progress, open_tasks
+from heartbeat.checklist import Progress, open_tasks
+from heartbeat.checklist_file import FileProblem
 from heartbeat.precheck import MAX_PROMPT_OUTPUT, PrecheckResult, PrecheckStatus
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Agent, Heartbeat
 from heartbeat.verdict import OK_TOKEN
 
 MAX_WAKE_TEXT = 4096  # characters of a wake's text in the prompt
@@ -182,6 +183,19 @@ def prompt_meta(facts: PromptFacts, heartbeat: Heartbeat) -> dict[str, object]:
         "progress": {"open": facts.progress.open, "done": facts.progress.done},
         **_wakes_meta(facts.wakes),
     }
+
+
+def compose_task(task: str, agent: Agent, now: datetime, context: tuple[tuple[str, str | FileProblem], ...]) -> Prompt:
+    """The task in its own words, the time, and the agent's context files as (name, text).
+
+    No rule about keeping quiet goes with it: whatever is answered is the result of the task.
+    """
+    return Prompt((PromptPart("task", task.strip()), time_part(now, agent.zone), *context_parts(context)))
+
+
+def task_meta(job: str, agent: Agent, now: datetime, activity: AgentActivity | None) -> dict[str, object]:
+    """The facts of such a run as plain data for the runner; `job` is the name of what wants it done."""
+    return {"agent": agent.name, "job": job, **time_meta(now, agent.zone), **activity_meta(activity)}
 
 
 @lru_cache(maxsize=16)

@@ -15,7 +15,8 @@ from threading import Event, Thread
 
 import pytest
 
-from heartbeat.checklist import MAX_BYTES, FileProblem, checklist_template, create_checklist, has_work, open_tasks, read_file
+from heartbeat.checklist import has_work, open_tasks
+from heartbeat.checklist_file import MAX_BYTES, FileProblem, checklist_template, create_checklist, read_file
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from living import CONFIG, TOKENS, Living, Reply
 
-from heartbeat.checklist import MAX_BYTES
-from heartbeat.checklist_file import CannotWrite, ChecklistVersion, VersionChanged, read_checklist, write_checklist
+from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, VersionChanged, read_checklist, write_checklist
 
 EDITOR, READER, CHIEF, OPSMAN = (TOKENS[name] for name in ("editor", "reader", "chief", "opsman"))
 PATH = "/api/v1/agents/ops/checklist"

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cron.every import IntervalSchedule
-from cron.slots import SlotRange
+from cron.job_schedules import IntervalSchedule, SlotRange
 
 ANCHOR = datetime(2025, 10, 25, 22, 7, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cron.job import Job
-from cron.wake_text import WAKE_TEXT_BYTES, ChildProcess, format_wake_text, job_process, wakes_after
+from cron.job import ChildProcess, Job, job_process, wakes_after
+from cron.wake_text import WAKE_TEXT_BYTES, format_wake_text
 from heartbeat.calendars import ALL_DAYS
 
 JOB = Job(

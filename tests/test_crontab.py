@@ -9,8 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cron import percent, setting
-from cron.crontab_reader import Crontab, read_crontab
+from cron.crontab_reader import (
+    Crontab,
+    format_assignment,
+    join_command,
+    parse_assignment,
+    read_crontab,
+    split_command,
+)
 from cron.job_names import JobNamer, name_from_command
 from scheduler.config.keys import time_zones
 
@@ -46,20 +52,20 @@ def hints(text: str, *, user_column: bool = False) -> list[str]:
     ],
 )
 def test_a_percent_sign_ends_the_command_and_the_rest_is_what_it_reads(text: str, command: str, stdin: str) -> None:
-    assert percent.split_command(text) == (command, stdin)
+    assert split_command(text) == (command, stdin)
 
 
 @given(st.text(alphabet="a%\\ '"))
 @example("\\")
 @example("\\\\%")
 def test_every_command_can_be_written_so_that_it_reads_the_same(command: str) -> None:
-    assert percent.split_command(percent.join_command(command, "")) == (command, "")
+    assert split_command(join_command(command, "")) == (command, "")
 
 
 @given(st.text(alphabet="a%\\ "), st.text(alphabet="b%\n "))
 def test_what_a_command_reads_can_be_written_too_if_its_last_line_ends(command: str, lines: str) -> None:
     stdin = f"{lines}\n"
-    assert percent.split_command(percent.join_command(command, stdin)) == (command, stdin)
+    assert split_command(join_command(command, stdin)) == (command, stdin)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +89,13 @@ def test_what_a_command_reads_can_be_written_too_if_its_last_line_ends(command: 
     ],
 )
 def test_a_line_sets_a_variable_as_debians_cron_has_it(line: str, found: tuple[str, str] | None) -> None:
-    assert setting.parse_assignment(line) == found
+    assert parse_assignment(line) == found
 
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_a_variable_is_written_only_if_it_reads_the_same(value: str) -> None:
-    line = setting.format_assignment("NAME", value)
-    assert line is None or setting.parse_assignment(line) == ("NAME", value)
+    line = format_assignment("NAME", value)
+    assert line is None or parse_assignment(line) == ("NAME", value)
 
 
 def test_variables_hold_for_the_lines_after_them() -> None:

@@ -13,10 +13,10 @@ from config_file import read as read_config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cron import crontab_reader, once
+from cron import crontab_reader
 from cron.crontab_writer import ExportedJob, TargetHost, format_crontab
 from cron.job import Job
-from cron.job_schedules import parse_schedule
+from cron.job_schedules import parse_one_time, parse_schedule
 from heartbeat.calendars import ALL_DAYS, AllowedDays, Calendar
 from scheduler.config.build import crontab_jobs
 from scheduler.config.keys import time_zones
@@ -154,7 +154,7 @@ def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it(
             "it runs every 6:00:00 (h:mm:ss) of elapsed time, and a crontab only knows the clock",
         ),
         (
-            {"schedule": None, "at": once.parse_one_time("2026-12-24T18:00", BERLIN)},
+            {"schedule": None, "at": parse_one_time("2026-12-24T18:00", BERLIN)},
             "it fires once, and a crontab only knows what comes again",
         ),
         ({"schedule": parse_schedule("0 3 L * *", BERLIN)}, "no crontab knows the L and # of 0 3 L * *"),

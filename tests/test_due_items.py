@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from heartbeat import marks
-from heartbeat.checklist import Progress, count_boxes, has_work
+from heartbeat.checklist import HIGH, LOW, NORMAL, Progress, count_boxes, has_work, parse_list_line
 from heartbeat.due_items import find_remarks, may_have_nothing_due, select_due_items
-from heartbeat.marks import HIGH, LOW, NORMAL
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -58,7 +56,7 @@ def due(text: str, **asked_before: int) -> str:
 def test_marks_stand_before_or_behind_a_box_and_what_is_unknown_is_text(
     line: str, every: timedelta | None, priority: int, paused: bool, plain: str
 ) -> None:
-    found = marks.parse_list_line(line)
+    found = parse_list_line(line)
     assert found is not None
     assert (found.every, found.priority, found.paused, found.without_marks) == (every, priority, paused, plain)
 
@@ -111,7 +109,7 @@ def test_what_is_plainly_text_is_not(text: str) -> None:
 
 @pytest.mark.parametrize("line", ["look", "# - look", "-look", "[high] look", "", "--- [high]"])
 def test_only_lines_of_a_list_have_marks(line: str) -> None:
-    assert marks.parse_list_line(line) is None
+    assert parse_list_line(line) is None
 
 
 @pytest.mark.parametrize(

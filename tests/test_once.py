@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import at
 
-from cron import job_schedules, once
+from cron import job_schedules
 from cron.field import ScheduleError
-from cron.slots import SlotRange
+from cron.job_schedules import SlotRange, parse_one_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE = timedelta(minutes=1)
@@ -37,7 +37,7 @@ MINUTE = timedelta(minutes=1)
     ],
 )
 def test_a_reading_comes_once(text: str, zone: str, instant: str) -> None:
-    moment = once.parse_one_time(text, ZoneInfo(zone))
+    moment = parse_one_time(text, ZoneInfo(zone))
     assert moment.instant == at(instant)
     assert moment.next(at(instant) - MINUTE) == at(instant)
     assert moment.next(at(instant)) is None
@@ -48,12 +48,12 @@ def test_a_reading_comes_once(text: str, zone: str, instant: str) -> None:
 
 def test_a_day_that_the_clock_left_out_never_comes() -> None:
     with pytest.raises(ScheduleError, match="never comes in Pacific/Apia, whose clock left that day out"):
-        once.parse_one_time("2011-12-30T12:00", ZoneInfo("Pacific/Apia"))
+        parse_one_time("2011-12-30T12:00", ZoneInfo("Pacific/Apia"))
 
 
 def test_a_time_beyond_the_calendar_is_refused() -> None:
     with pytest.raises(ScheduleError, match="'9998-12-31T00:00' is later than this calendar goes"):
-        once.parse_one_time("9998-12-31T00:00", ZoneInfo("UTC"))
+        parse_one_time("9998-12-31T00:00", ZoneInfo("UTC"))
 
 
 READINGS = st.datetimes(datetime(2024, 1, 1), datetime(2031, 1, 1))  # noqa: DTZ001 -- what a clock on the wall shows
@@ -64,6 +64,6 @@ ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/Santiago", "Austr
 def test_a_moment_is_when_a_job_at_that_fixed_time_fires(zone: ZoneInfo, reading: datetime) -> None:
     reading = reading.replace(second=0, microsecond=0)
     yearly = job_schedules.parse_schedule(f"{reading.minute} {reading.hour} {reading.day} {reading.month} *", zone)
-    moment = once.parse_one_time(reading.isoformat(), zone).instant
+    moment = parse_one_time(reading.isoformat(), zone).instant
     assert moment is not None
     assert yearly.next(moment - MINUTE) == moment

@@ -1,23 +1,25 @@
-"""What an agent's program printed: its text, or the report in JSON in which such programs say a text and what it took.
+"""Reads what an agent's program printed: plain text, or a JSON report with the text, the usage and the tool calls.
 
-`claude -p --output-format json`, `gemini --output-format json` and their like print one object with the text under one of four
-names; `claude -p --output-format stream-json --verbose` prints an object for each event, and the same object as the last line.
-Whatever is not surely such a report is a text, also one that happens to be JSON.
+`claude -p --output-format json`, `gemini --output-format json` and similar programs print one object, with the text under one of
+four names. `claude -p --output-format stream-json --verbose` prints one object per event, and the report as the last line.
+Output that is not clearly such a report is plain text, even if it happens to be JSON.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import islice
 
-from heartbeat.runners import Answer, Failure, Tokens
+from heartbeat.runners import Answer, Failure, Tokens, ToolCall
 from heartbeat.runners.agent_json import (
     MAX_TOOL_CALLS,
     check_answer_text,
     clean_text,
     is_truncated,
+    make_tool_call,
     model_name,
     parse_cost,
     parse_log,
@@ -28,7 +30,6 @@ from heartbeat.runners.agent_json import (
 )
 from heartbeat.runners.errors import CallError, find_message, redacted_line
 from heartbeat.runners.redaction import Redactor
-from heartbeat.runners.tools import find_tool_calls
 
 TEXT_KEYS = ("result", "text", "response", "output")
 
@@ -137,3 +138,50 @@ def _parse_usage(usage: object) -> Tokens | None:
 
 def _first_count(usage: Mapping[str, object], names: tuple[str, ...]) -> int | None:
     return next((token_count(usage[name] or 0) for name in names if name in usage), 0)
+
+
+def find_tool_calls(events: Sequence[Event]) -> Iterator[ToolCall]:
+    """The calls that the events tell of one by one, else those that the statistics of the last one count."""
+    ended = {ident: _event_time(event) for event in events for ident in _result_ids(event)}
+    for event in events:
+        for block in _content_blocks(event, "tool_use"):
+            if call := make_tool_call(block.get("name"), 1, _duration_ms(_event_time(event), ended.get(str(block.get("id"))))):
+                yield call
+    yield from _calls_in_stats(events[-1].get("stats"))
+
+
+def _calls_in_stats(stats: object) -> Iterator[ToolCall]:
+    """The calls by their names, as in the `stats.tools.byName` of Gemini's command line."""
+    tools = stats.get("tools") if isinstance(stats, Mapping) else None
+    names = tools.get("byName") if isinstance(tools, Mapping) else None
+    for name, told in names.items() if isinstance(names, Mapping) else ():
+        if isinstance(told, Mapping) and (call := make_tool_call(name, told.get("count"), told.get("durationMs"))):
+            yield call
+
+
+def _result_ids(event: Event) -> Iterator[str]:
+    """The ids of the calls whose results an event brings."""
+    return (ident for block in _content_blocks(event, "tool_result") if isinstance(ident := block.get("tool_use_id"), str))
+
+
+def _content_blocks(event: Event, kind: str) -> Iterator[Mapping[str, object]]:
+    message = event.get("message")
+    content = message.get("content") if isinstance(message, Mapping) else None
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, Mapping) and block.get("type") == kind:
+            yield block
+
+
+def _duration_ms(begun: datetime | None, ended: datetime | None) -> float | None:
+    """Milliseconds; None where a time is not told, or the two make no sense together."""
+    return (ended - begun).total_seconds() * 1000 if begun and ended and ended >= begun else None
+
+
+def _event_time(event: Event) -> datetime | None:
+    """When an event was, where it says so with its zone."""
+    text = event.get("timestamp")
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found if found and found.tzinfo else None

@@ -11,9 +11,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron import job_schedules as cron_schedule
-from cron.every import IntervalSchedule
 from cron.job import Job
-from cron.once import OneTimeSchedule
+from cron.job_schedules import IntervalSchedule, OneTimeSchedule
 from heartbeat import calendars
 from heartbeat.hours import Hours, Window
 from heartbeat.interval_slots import IntervalSlots

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat import checklist_file
-from heartbeat.checklist import MAX_BYTES, FileProblem, has_work
-from heartbeat.checklist_file import CannotWrite, ChecklistVersion, NotUtf8, VersionChanged
+from heartbeat.checklist import has_work
+from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, FileProblem, NotUtf8, VersionChanged
 from heartbeat.spec import Heartbeat
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.file.diagnostics import ConfigError

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from heartbeat import checklist
-from heartbeat.checklist import FileProblem
+from heartbeat.checklist_file import FileProblem, read_file
 from heartbeat.prompt import CountTokens, Prompt, estimate_tokens, max_tokens
 from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
@@ -139,4 +138,4 @@ async def make_room(workspace: Path, program: object) -> None:
 
 def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
     """Files of the workspace by name, each with its text, or why it cannot be read."""
-    return tuple((name, checklist.read_file(workspace, name)) for name in names)
+    return tuple((name, read_file(workspace, name)) for name in names)

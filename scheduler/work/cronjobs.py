@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from cron import wake_text
-from cron.job import Job
+from cron.job import SHELL_ERRORS, Job, job_process, wakes_after
+from cron.wake_text import format_wake_text
 from heartbeat import verdict
 from heartbeat.runners import ProcessResult, Resources
 from heartbeat.runners.redaction import Redactor, redactor_for_env
@@ -102,10 +102,10 @@ class JobEntry(Entry):
         """Whom this end of the job wakes, with what it has to tell them; nobody where a person has ended it."""
         if ending.outcome in NO_END or ending.reason is Reason.CANCELLED:
             return ()
-        if not wake_text.wakes_after(self.spec, ending.outcome is Outcome.OK):
+        if not wakes_after(self.spec, ending.outcome is Outcome.OK):
             return ()
         said = self.said(ending) if self.agent else ending.text
-        text = wake_text.format_wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
+        text = format_wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
         urgent = self.spec.wake_mode == "now"
         return tuple(
             Wake(name, source="cron", sender=self.spec.name, text=text, outcome=ending.outcome, urgent=urgent)
@@ -120,7 +120,7 @@ async def run(job: Job, resources: Resources) -> Ending:
     """
     if job.command is None:
         return Ending(Outcome.OK)
-    child = wake_text.job_process(job, {})
+    child = job_process(job, {})
     ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
     return _ending(job, ended, redactor_for_env(job.env))
 
@@ -154,8 +154,8 @@ def _with_message(job: Job, ending: Ending) -> Ending:
 def _error(job: Job, ended: ProcessResult, redactor: Redactor) -> str | None:
     """What went wrong, in one line and the end of its standard error; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
-    if isinstance(job.command, str) and what and ended.exit_code in wake_text.SHELL_ERRORS:
-        what = f"{what} ({wake_text.SHELL_ERRORS[ended.exit_code]}, in {job.workdir})"
+    if isinstance(job.command, str) and what and ended.exit_code in SHELL_ERRORS:
+        what = f"{what} ({SHELL_ERRORS[ended.exit_code]}, in {job.workdir})"
     if ended.timed_out:
         what = "did not end within its timeout"
     said = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()

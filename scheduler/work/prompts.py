@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from cron.job import Job
-from heartbeat import task
-from heartbeat.prompt import estimate_tokens
+from heartbeat.prompt import compose_task, estimate_tokens, task_meta
 from heartbeat.runners import AgentRequest, Resources
 from heartbeat.spec import Agent
 from heartbeat.threads import in_daemon_thread
@@ -22,7 +21,7 @@ async def ask(job: Job, agent: Agent, claim: Claim, resources: Resources, judge:
         return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
     await asking.make_room(agent.workspace, agent.runner)
     files = await in_daemon_thread(asking.files, agent.workspace, agent.context) if agent.context else ()
-    prompt = task.compose_task(job.prompt or "", agent, claim.started_at, files)
+    prompt = compose_task(job.prompt or "", agent, claim.started_at, files)
     if asking.outgrows(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
         return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
     run = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, partial(_about, job, agent, claim))
@@ -39,7 +38,7 @@ def gates(claim: Claim) -> list[tuple[Skip, bool]]:
 
 
 def _about(job: Job, agent: Agent, claim: Claim) -> dict[str, object]:
-    return {**task.task_meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
+    return {**task_meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
 
 
 def _obstacle(claim: Claim) -> Skip | None:

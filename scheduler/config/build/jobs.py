@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from cron import once
 from cron.job import Job
-from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
-from cron.once import OneTimeSchedule
+from cron.job_schedules import CronSchedule, OneTimeSchedule, ScheduleError, is_reboot, parse_one_time, parse_schedule
 from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config.build import calendar_days, entry_timing
@@ -99,7 +97,7 @@ def _build_moment(job: models.Job, node: ConfigNode) -> OneTimeSchedule | None:
     if job.at is None:
         return None
     try:
-        return once.parse_one_time(job.at, job.timezone or node.context.zone)
+        return parse_one_time(job.at, job.timezone or node.context.zone)
     except ScheduleError as error:
         node.add_error(explain_moment_error(job.at, str(error)), "at")
         return None

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cron.job import Job
-from heartbeat import checklist
-from heartbeat.checklist import MAX_BYTES, FileProblem
+from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import CommandRunner, Heartbeat
 from scheduler.model.settings import Settings
@@ -53,11 +52,11 @@ def _check_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[KeyProblem
             yield ("workspace",), _missing_folder(beat.workspace)
     else:
         folder = beat.workspace
-        refusal = checklist.read_file(folder, beat.checklist) if has_list else ""
+        refusal = read_file(folder, beat.checklist) if has_list else ""
         if isinstance(refusal, FileProblem) and (refusal is not FileProblem.MISSING or beat.on_missing == "skip"):
             yield ("heartbeat", "checklist"), f"{_explain_refusal(folder, beat.checklist, refusal)}, so that its runs are skipped"
         for index, name in enumerate(context):
-            if isinstance(refusal := checklist.read_file(folder, name), FileProblem):
+            if isinstance(refusal := read_file(folder, name), FileProblem):
                 yield ("context", index), f"{_explain_refusal(folder, name, refusal)}, so that it is left out of the prompt"
     if isinstance(beat.runner, CommandRunner) and (
         problem := _check_program(beat.runner.argv[0], beat.workspace, beat.runner.env)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from cron import once
 from cron.expression import MACROS, parse_expression
+from cron.job_schedules import ADVICE, parse_one_time
 from scheduler.config.file.message_parts import LONGEST_QUOTED, find_closest, quote_value
 from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, is_accepted
 from scheduler.config.keys import other_notations, time_zones
@@ -80,7 +80,7 @@ def explain_moment_error(text: str, said: str) -> InvalidValue:
         if right != text:
             return InvalidValue(problem, Remedy(right, is_certain=True))
     moment, _, zone = text.strip().rpartition(" ")
-    if is_accepted(time_zones.find_zone, zone) and is_accepted(lambda it: once.parse_one_time(it, time_zones.UTC_ZONE), moment):
+    if is_accepted(time_zones.find_zone, zone) and is_accepted(lambda it: parse_one_time(it, time_zones.UTC_ZONE), moment):
         words = f"write {as_yaml(moment)}, and timezone: {zone} beside it"
         return InvalidValue(problem, Remedy(moment, beside=(("timezone", zone),), is_certain=True), advice=words)
     day = other_notations.normalize_dates(text) if ".." not in text and len(text) > 7 else None
@@ -88,8 +88,8 @@ def explain_moment_error(text: str, said: str) -> InvalidValue:
     if (
         day
         and not said.startswith(f"{text!r} never comes")
-        and is_accepted(lambda it: once.parse_one_time(it, time_zones.UTC_ZONE), example)
+        and is_accepted(lambda it: parse_one_time(it, time_zones.UTC_ZONE), example)
     ):
         return InvalidValue(problem, Remedy(example), advice=f"write its time too: {as_yaml(example)}")
     problem, _, _ = said.partition("; ")
-    return InvalidValue(problem, Remedy("2030-12-24T18:00"), advice=once.ADVICE)
+    return InvalidValue(problem, Remedy("2030-12-24T18:00"), advice=ADVICE)
