@@ -49,10 +49,10 @@ from scheduler.system.log import event
 from scheduler.system.process import Children
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Bell
-from scheduler.telemetry.event_log import Journal
+from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
-from scheduler.web.app_state import Reach
-from scheduler.web.server import Server
+from scheduler.web.app_state import AppState
+from scheduler.web.server import HttpServer
 from scheduler.work import plan
 from scheduler.work.executor import LocalExecutor, WorkerLoop
 
@@ -112,7 +112,7 @@ class Daemon:
             self.runs,
             deliveries,
             inbox,
-            [Journal().hear, self.metrics.hear, self._hear],
+            [EventLog().log_event, self.metrics.count_event, self._hear],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
             self._descriptors.places,
@@ -120,7 +120,7 @@ class Daemon:
         pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._ping, _no_mark, _no_bell, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
         self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
-        self._server = Server(self._reach(), scarce=self._descriptors.tell) if listen else None
+        self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.tell) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
         """Run until told to stop, or for `duration`; gives the exit code."""
@@ -149,17 +149,17 @@ class Daemon:
         self._end()
         return 1 if self._failed_runs else 0
 
-    def _reach(self) -> Reach:
-        return Reach(
+    def _app_state(self) -> AppState:
+        return AppState(
             settings=lambda: self.engine.plan.settings,
-            ask=self.engine.inbox.ask,
-            reload=self.reloader.reload,
-            reload_standing=lambda: self.reloader.standing,
+            submit_request=self.engine.inbox.ask,
+            reload_config=self.reloader.reload,
+            reload_state=lambda: self.reloader.standing,
             metrics=self.metrics,
             health=self.engine.health,
-            running=self._running,
+            count_running=self._running,
             clock=utc_now,
-            state=self.settings.state,
+            database_path=self.settings.state,
         )
 
     def _running(self) -> Mapping[str, int]:

@@ -9,7 +9,7 @@ import pytest
 from world import at
 
 from scheduler.insight import reason_texts
-from scheduler.insight.slot_history import Fate, Record, Row, Stand, cause_of, fates
+from scheduler.insight.slot_history import EntryRecord, SchedulePeriod, SlotResult, SlotRow, cause_of_run, slot_results
 from scheduler.model.outcome import Skip
 from scheduler.store.boots import Down
 
@@ -18,21 +18,21 @@ CHANGE = at("2026-03-02 08:00:30")
 NOON = at("2026-03-02 12:00")
 
 
-def stand(since: datetime, until: datetime | None, offset: float = 60, minute: int = 0) -> Stand:
+def stand(since: datetime, until: datetime | None, offset: float = 60, minute: int = 0) -> SchedulePeriod:
     """A job of each hour, staggered by so many seconds."""
     text = json.dumps({"schedule": f"{minute} * * * *", "zone": "UTC", "offset": offset})
-    return Stand("active", text, since, since, until)
+    return SchedulePeriod("active", text, since, since, until)
 
 
-def account(*stands: Stand, rows: tuple[Row, ...] = (), downs: tuple[Down, ...] = ()) -> list[Fate]:
-    record = Record(stands, rows, downs, (), (), NOON, NOON)
-    return fates(record, EIGHT - timedelta(minutes=30), EIGHT + timedelta(minutes=30))
+def account(*stands: SchedulePeriod, rows: tuple[SlotRow, ...] = (), downs: tuple[Down, ...] = ()) -> list[SlotResult]:
+    record = EntryRecord(stands, rows, downs, (), (), NOON, NOON)
+    return slot_results(record, EIGHT - timedelta(minutes=30), EIGHT + timedelta(minutes=30))
 
 
 @pytest.mark.parametrize(("offset", "later_life"), [(60, True), (31, True), (30, False), (0, False)])
 def test_a_slot_belongs_to_the_life_in_which_it_comes_due(offset: float, later_life: bool) -> None:
     earlier, later = stand(EIGHT - timedelta(days=1), CHANGE, offset), stand(CHANGE, None, offset)
-    assert (earlier.holds(EIGHT), later.holds(EIGHT)) == (not later_life, later_life)
+    assert (earlier.covers_slot(EIGHT), later.covers_slot(EIGHT)) == (not later_life, later_life)
 
 
 def test_a_slot_whose_stagger_ends_after_a_change_is_one_of_the_new_pace_and_counted_once() -> None:
@@ -43,9 +43,9 @@ def test_a_slot_whose_stagger_ends_after_a_change_is_one_of_the_new_pace_and_cou
 
 
 def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_it() -> None:
-    missed = Row(7, EIGHT, 1, cause_of("closed", "skipped", Skip.MISSED, None))
+    missed = SlotRow(7, EIGHT, 1, cause_of_run("closed", "skipped", Skip.MISSED, None))
     down = Down(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
     (fate,) = account(stand(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
-    assert (fate.run, fate.cause.word) == (7, Skip.MISSED)
+    assert (fate.run_id, fate.cause.code) == (7, Skip.MISSED)
     (fate,) = account(stand(EIGHT - timedelta(days=1), None, offset=20), rows=(missed,), downs=(down,))
-    assert (fate.run, fate.cause.word) == (7, reason_texts.DAEMON_DOWN)
+    assert (fate.run_id, fate.cause.code) == (7, reason_texts.DAEMON_DOWN)

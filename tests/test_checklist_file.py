@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import CONFIG, TOKENS, Living, Reply
+from web_daemon import CONFIG, TOKENS, Reply, WebDaemon
 
 from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, VersionChanged, read_checklist, write_checklist
 
@@ -25,17 +25,17 @@ def known(text: str) -> str:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Living]:
-    with Living(tmp_path, IN_A_FILE) as living:
-        living.world.write(f"ops/{NAME}", "- look\n")
-        yield living
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    with WebDaemon(tmp_path, IN_A_FILE) as daemon:
+        daemon.world.write(f"ops/{NAME}", "- look\n")
+        yield daemon
 
 
-def put(daemon: Living, body: Any, token: str = EDITOR, path: str = PATH, **headers: str) -> Reply:
+def put(daemon: WebDaemon, body: Any, token: str = EDITOR, path: str = PATH, **headers: str) -> Reply:
     return daemon.send("PUT", path, body, token, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def test_the_list_is_read_and_written_back(daemon: Living) -> None:
+def test_the_list_is_read_and_written_back(daemon: WebDaemon) -> None:
     found = daemon.get(PATH, READER).data
     assert found == {"file": NAME, "text": "- look\n", "hash": known("- look\n"), "has_work": True}
     text = "- [ ] größer \u2028\n# done\n"
@@ -45,7 +45,7 @@ def test_the_list_is_read_and_written_back(daemon: Living) -> None:
     assert (again.data["has_work"], daemon.get(PATH, READER).data["text"]) == (False, "")
 
 
-def test_who_saw_another_version_changes_nothing(daemon: Living) -> None:
+def test_who_saw_another_version_changes_nothing(daemon: WebDaemon) -> None:
     reply = put(daemon, {"text": "mine", "hash": known("- look\n")})
     late = put(daemon, {"text": "theirs", "hash": known("- look\n")})
     assert (reply.status, late.status, late.code) == (200, 412, "changed")
@@ -53,7 +53,7 @@ def test_who_saw_another_version_changes_nothing(daemon: Living) -> None:
     assert daemon.get(PATH, READER).data["text"] == "mine"
 
 
-def test_a_list_that_is_not_there_can_be_written_anew(daemon: Living) -> None:
+def test_a_list_that_is_not_there_can_be_written_anew(daemon: WebDaemon) -> None:
     file = daemon.world.folder / "agents" / "ops" / NAME
     file.unlink()
     file.parent.rmdir()
@@ -64,7 +64,7 @@ def test_a_list_that_is_not_there_can_be_written_anew(daemon: Living) -> None:
     assert file.read_text() == "- x"
 
 
-def test_a_version_has_to_be_named(daemon: Living) -> None:
+def test_a_version_has_to_be_named(daemon: WebDaemon) -> None:
     reply = put(daemon, {"text": "x"})
     assert (reply.status, reply.code) == (428, "version_wanted")
     assert "If-Match" in reply.data["error"]["message"]
@@ -84,25 +84,25 @@ def test_a_version_has_to_be_named(daemon: Living) -> None:
         ({"text": "x" * 600_000}, 413),
     ],
 )
-def test_a_text_that_no_checklist_can_be_is_refused(daemon: Living, body: Any, status: int) -> None:
+def test_a_text_that_no_checklist_can_be_is_refused(daemon: WebDaemon, body: Any, status: int) -> None:
     assert put(daemon, body, If_Match=known("- look\n")).status == status
     assert daemon.get(PATH, READER).data["text"] == "- look\n"
 
 
-def test_the_largest_list_comes_through_however_it_is_escaped(daemon: Living) -> None:
+def test_the_largest_list_comes_through_however_it_is_escaped(daemon: WebDaemon) -> None:
     text = "ü" * (MAX_BYTES // 2)
     assert put(daemon, {"text": text}, If_Match=known("- look\n")).status == 200
     assert daemon.get(PATH, READER).data["text"] == text
 
 
-def test_who_may_read_or_operate_may_not_edit(daemon: Living) -> None:
+def test_who_may_read_or_operate_may_not_edit(daemon: WebDaemon) -> None:
     body = {"text": "x", "hash": known("- look\n")}
     assert [put(daemon, body, token).status for token in (READER, CHIEF, OPSMAN)] == [403] * 3
     assert put(daemon, body, path="/api/v1/agents/nobody/checklist").status == 404
     assert daemon.get(PATH).status == 401
 
 
-def test_a_list_that_is_text_in_the_config_is_shown_and_not_changed_here(daemon: Living) -> None:
+def test_a_list_that_is_text_in_the_config_is_shown_and_not_changed_here(daemon: WebDaemon) -> None:
     path = "/api/v1/agents/web/checklist"
     assert daemon.get(path, READER).data == {"file": None, "text": "- look\n", "hash": None, "has_work": True}
     reply = put(daemon, {"text": "x", "hash": known("- look\n")}, path=path)
@@ -113,7 +113,7 @@ def test_a_list_that_is_text_in_the_config_is_shown_and_not_changed_here(daemon:
 
 
 @pytest.mark.parametrize("made", ["link", "fifo", "folder", "large"])
-def test_what_is_no_small_regular_file_is_neither_read_nor_replaced(daemon: Living, made: str) -> None:
+def test_what_is_no_small_regular_file_is_neither_read_nor_replaced(daemon: WebDaemon, made: str) -> None:
     file, secret = daemon.world.folder / "agents" / "ops" / NAME, daemon.world.folder / "secret"
     secret.write_text("canary")
     file.unlink()
@@ -131,7 +131,7 @@ def test_what_is_no_small_regular_file_is_neither_read_nor_replaced(daemon: Livi
     assert secret.read_text() == "canary"
 
 
-def test_a_list_that_is_not_utf_8_is_neither_shown_as_what_it_is_not_nor_replaced(daemon: Living) -> None:
+def test_a_list_that_is_not_utf_8_is_neither_shown_as_what_it_is_not_nor_replaced(daemon: WebDaemon) -> None:
     """In Latin-1, an editor would get its é as a mark that stands for any byte, and would write that back."""
     file, data = daemon.world.folder / "agents" / "ops" / NAME, b"- look\n- caf\xe9 at noon\n"
     file.write_bytes(data)
@@ -145,7 +145,7 @@ def test_a_list_that_is_not_utf_8_is_neither_shown_as_what_it_is_not_nor_replace
     assert file.read_bytes() == data
 
 
-def test_what_is_read_and_written_back_is_the_same_byte_for_byte(daemon: Living) -> None:
+def test_what_is_read_and_written_back_is_the_same_byte_for_byte(daemon: WebDaemon) -> None:
     """A mark of byte order, as editors on Windows write it, is no content of the list and stays all the same."""
     file, data = daemon.world.folder / "agents" / "ops" / NAME, b"\xef\xbb\xbf# Title\r\n\r\n"
     file.write_bytes(data)

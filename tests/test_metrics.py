@@ -20,8 +20,8 @@ from scheduler.engine.loop import Health
 from scheduler.model.events import Recovered, Stale, Started
 from scheduler.model.outcome import Kind
 from scheduler.store.database import reader
-from scheduler.telemetry.metrics import Metrics, Now
-from scheduler.telemetry.series import Family
+from scheduler.telemetry.metrics import Metrics, ScrapeState
+from scheduler.telemetry.series import MetricFamily
 
 Play = Callable[..., World]
 
@@ -52,12 +52,12 @@ class Page:
 
     def text(self) -> str:
         for happened in self._world.events[self._heard :]:
-            self.metrics.hear(happened)
+            self.metrics.count_event(happened)
         self._heard = len(self._world.events)
-        now = Now(self._world.engine.health, self.standing, self.running, self._world.clock.now)
+        now = ScrapeState(self._world.engine.health, self.standing, self.running, self._world.clock.now)
         db = reader(self._world.state)
         try:
-            return self.metrics.render(db, now).decode()
+            return self.metrics.render_page(db, now).decode()
         finally:
             db.close()
 
@@ -428,8 +428,8 @@ def test_what_is_due_is_shown_with_its_age(play: Play) -> None:
 
 def test_recovered_runs_and_stale_results_are_counted(play: Play) -> None:
     page = Page(play(AGENT))
-    page.metrics.hear(Recovered(1, Kind.CRON, "measure", again=False))
-    page.metrics.hear(Stale(1, Kind.HEARTBEAT, "ops"))
+    page.metrics.count_event(Recovered(1, Kind.CRON, "measure", again=False))
+    page.metrics.count_event(Stale(1, Kind.HEARTBEAT, "ops"))
     assert page.series()["orphans_recovered_total{cron}"] == 1
     assert page.series()["stale_results_total"] == 1
 
@@ -437,23 +437,23 @@ def test_recovered_runs_and_stale_results_are_counted(play: Play) -> None:
 def test_without_a_database_the_counters_are_still_there(play: Play) -> None:
     world = play(AGENT)
     page = Page(world)
-    now = Now(Health(), page.standing, {}, world.clock.now)
-    text = page.metrics.render(None, now).decode()
+    now = ScrapeState(Health(), page.standing, {}, world.clock.now)
+    text = page.metrics.render_page(None, now).decode()
     assert "heartbeatd_runs_total{" in text
     assert "heartbeatd_next_due" not in text
     assert "heartbeatd_last_tick" not in text
 
 
 def test_a_label_cannot_break_out_of_its_quotes() -> None:
-    family = Family("gauge", "x", "Help.", ("name",))
+    family = MetricFamily("gauge", "x", "Help.", ("name",))
     value = 'ops"} 1\nevil_metric \\'
-    family.put(1, value)
-    (parsed,) = text_string_to_metric_families("".join(family.lines()))
+    family.set_value(1, value)
+    (parsed,) = text_string_to_metric_families("".join(family.exposition_lines()))
     assert [(sample.name, sample.labels, sample.value) for sample in parsed.samples] == [("x", {"name": value}, 1)]
 
 
 def test_a_family_without_series_is_not_written() -> None:
-    assert list(Family("counter", "x_total", "Help.").lines()) == []
+    assert list(MetricFamily("counter", "x_total", "Help.").exposition_lines()) == []
 
 
 def test_a_page_of_a_thousand_entries_is_quick(tmp_path: Path, play: Play) -> None:

@@ -19,7 +19,7 @@ from scheduler.cli import report
 from scheduler.cli.main import main
 from scheduler.cli.output import amount, usd, why
 from scheduler.engine.delivery import Delivery
-from scheduler.insight.report_data import report as summed_up
+from scheduler.insight.report_data import build_report as summed_up
 from scheduler.store import run_counts
 from scheduler.store.database import Store, reader
 

@@ -33,7 +33,7 @@ cron:
 def snapshot(world: World) -> dict[str, Any]:
     db = reader(world.state)
     try:
-        told = status_data.snapshot(db, world.clock.now)
+        told = status_data.read_status(db, world.clock.now)
     finally:
         db.close()
     assert json.loads(json.dumps(told)) == told
@@ -193,7 +193,7 @@ def test_a_channel_with_nothing_left_is_not_told(play: Play) -> None:
 
 def test_a_database_that_no_daemon_has_used_yet_says_so(tmp_path: Any) -> None:
     store = Store.open(tmp_path / "new.db")
-    told = status_data.snapshot(store.connection, at("2026-03-02 08:00"))
+    told = status_data.read_status(store.connection, at("2026-03-02 08:00"))
     store.close()
     assert (told["daemon"], told["config_hash"], told["entries"], told["downs"]) == (None, None, [], [])
 
@@ -203,10 +203,10 @@ def test_a_wake_is_told_with_the_run_that_heard_it(play: Play) -> None:
     world.run(minutes=5)
     wake = world.wake("ops", "look")
     world.settle()
-    told = status_data.wake(world.store.connection, wake)
+    told = status_data.read_wake(world.store.connection, wake)
     assert told is not None
     assert (told["state"], told["run"]["trigger"], told["run"]["outcome"]) == ("ended", "api", "ok")
-    assert status_data.wake(world.store.connection, wake + 1) is None
+    assert status_data.read_wake(world.store.connection, wake + 1) is None
 
 
 def test_what_is_used_of_todays_budgets_is_told_and_gone_tomorrow(play: Play) -> None:

@@ -14,7 +14,7 @@ from world import World
 
 from scheduler.cli.main import main
 from scheduler.insight import explanation
-from scheduler.insight.status_data import snapshot
+from scheduler.insight.status_data import read_status
 from scheduler.model.events import BreakerMoved
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes
@@ -228,7 +228,7 @@ def test_status_names_provider_and_model_and_when_they_are_probed(play: Play, ca
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
-    (found,) = snapshot(world.store.connection, world.clock.now)["breakers"]
+    (found,) = read_status(world.store.connection, world.clock.now)["breakers"]
     assert found == {
         "provider": "anthropic", "model": "forbidden", "reason": "auth",
         "error": "HTTP 403 Forbidden: this key may not use that model",
@@ -244,11 +244,11 @@ def test_explain_names_provider_and_model(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
-        asked = explanation.about(
+        asked = explanation.find_entry(
             world.store.connection, world.plan(), (Kind.HEARTBEAT, "a"), lanes.beside(world.state), world.clock.now, running=True
         )
     assert asked is not None
-    assert explanation.at_present(asked)["now"]["detail"] == (
+    assert explanation.explain_now(asked)["now"]["detail"] == (
         "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
         " next probe at 2026-03-02 08:30:00 UTC"
     )

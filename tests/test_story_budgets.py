@@ -15,7 +15,7 @@ from test_story_explain import asked as asked_of
 from world import Asked, Takes, World
 
 from scheduler.insight import explanation
-from scheduler.insight.status_data import snapshot
+from scheduler.insight.status_data import read_status
 from scheduler.system.process import Ended
 from scheduler.telemetry import gauges
 from scheduler.work.executor import NeverBegun
@@ -53,7 +53,7 @@ def ends(world: World) -> list[str]:
 
 def usd(world: World, key: str = "usd_per_day") -> float:
     """What today has had by the status page."""
-    return snapshot(world.store.connection, world.clock.now)["entries"][0]["budget"][key]["used"]
+    return read_status(world.store.connection, world.clock.now)["entries"][0]["budget"][key]["used"]
 
 
 def test_what_was_ended_before_it_began_has_taken_nothing(play: Play) -> None:
@@ -290,7 +290,7 @@ def test_all_agents_share_the_budget_of_limits(play: Play) -> None:
     world = play("limits: {budget: {runs_per_day: 3}}\n" + both)
     world.run(hours=3, minutes=1)
     assert sum(end == "ok" for end in ends(world)) == 3
-    assert snapshot(world.store.connection, world.clock.now)["budget"]["runs_per_day"] == {"used": 3, "of": 3}
+    assert read_status(world.store.connection, world.clock.now)["budget"]["runs_per_day"] == {"used": 3, "of": 3}
 
 
 def test_many_that_begin_at_once_do_not_pass_the_ceiling_together(play: Play) -> None:
@@ -348,16 +348,16 @@ def test_the_share_that_is_used_is_a_gauge_and_is_there_from_the_start(play: Pla
 def shares(world: World) -> list[tuple[str, str, float]]:
     """Scope, budget and share of each series."""
     settings = world.engine.plan.settings
-    (family,) = gauges.of_budgets(world.store.connection, settings, {("heartbeat", "ops")}, world.clock.now)
-    found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.lines()))
+    (family,) = gauges.budget_gauges(world.store.connection, settings, {("heartbeat", "ops")}, world.clock.now)
+    found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.exposition_lines()))
     return sorted((scope, budget, float(share)) for scope, budget, share in found)
 
 
 def test_explain_says_that_the_budget_is_used_up(play: Play) -> None:
     world = play(tool("{runs_per_day: 1}"))
-    assert explanation.at_present(asked_of(world))["now"]["reason"] is None
+    assert explanation.explain_now(asked_of(world))["now"]["reason"] is None
     world.run(minutes=1)
-    assert explanation.at_present(asked_of(world))["now"]["reason"] == "budget"
+    assert explanation.explain_now(asked_of(world))["now"]["reason"] == "budget"
 
 
 def test_days_long_past_are_forgotten(play: Play) -> None:
@@ -377,7 +377,7 @@ def test_a_refused_beat_says_of_what_there_is_too_little_and_until_when(play: Pl
     told = "usd_per_day: 0.08 of 0.1 USD are used, and one run may take 0.04; until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
     assert world.rows()[-1]["error"] == told
     assert f"budget: its budget is used up: {told}" in world.said[-1][2]
-    assert explanation.at_present(asked_of(world))["now"]["detail"] == told
+    assert explanation.explain_now(asked_of(world))["now"]["detail"] == told
     world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
     world.run(hours=3)
     assert world.rows()[-1]["error"] == "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC"
@@ -399,7 +399,7 @@ def test_a_wake_of_an_agent_without_slots_starts_a_beat_when_the_day_of_its_budg
 
 def test_what_is_shown_of_a_day_follows_the_budget_in_force(play: Play) -> None:
     def shown() -> Any:
-        entry = snapshot(world.store.connection, world.clock.now)["entries"][0]["budget"]
+        entry = read_status(world.store.connection, world.clock.now)["entries"][0]["budget"]
         return entry and {key: (bound["used"], bound["of"]) for key, bound in entry.items() if key.endswith("per_day")}
 
     world = play(tool("{runs_per_day: 9}"), start="2026-03-02 18:00")

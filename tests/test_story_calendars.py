@@ -73,7 +73,7 @@ def test_a_moment_on_a_day_off_has_its_row(play: Play) -> None:
     world = play(job(at='"2026-03-07T18:00"', skip_on="weekend"), start="2026-03-05 12:00")  # it was a Friday when it was written
 
     def state() -> str:
-        return status_data.entries(world.store.connection, world.clock.now, Kind.CRON, "measure")[0]["state"]
+        return status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "measure")[0]["state"]
 
     world.run(minutes=1)
     assert (world.story(), state()) == ([], "active")

@@ -350,7 +350,12 @@ def metrics_of(world, settings=None):
 
 
 def lines(m, start):
-    return [line for family in m._counters() for line in "".join(family.lines()).splitlines() if line.startswith(start)]
+    return [
+        line
+        for family in m._counter_families()
+        for line in "".join(family.exposition_lines()).splitlines()
+        if line.startswith(start)
+    ]
 
 
 def test_the_tokens_of_an_http_agent_exist_at_zero_from_load(play):
@@ -360,7 +365,7 @@ def test_the_tokens_of_an_http_agent_exist_at_zero_from_load(play):
         before = {line.rsplit(" ", 1)[0] for line in lines(m, "heartbeatd_")}
         world.run(minutes=1)
         for e in world.events:
-            m.hear(e)
+            m.count_event(e)
         after = {line.rsplit(" ", 1)[0] for line in lines(m, "heartbeatd_")}
     assert after - before == set()
 
@@ -372,7 +377,7 @@ def test_counters_of_a_provider_and_a_model_go_with_them(play):
         world.run(minutes=1)
         world.reload("agents: {ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 30m, deliver: log}}}")
         for e in world.events:
-            m.hear(e)
+            m.count_event(e)
     left = [line for name in ("provider_errors_total", "unpriced", "tokens") for line in lines(m, f"heartbeatd_{name}")]
     named = [line for line in left if 'model=""' not in line]  # a program may report tokens, too, of a model that nobody named
     assert named == [], named[:3]

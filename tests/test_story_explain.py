@@ -32,18 +32,18 @@ Play = Callable[..., World]
 DAY = "2026-03-02"
 
 
-def asked(world: World, name: str = "ops", *, running: bool = True) -> explanation.Asked:
+def asked(world: World, name: str = "ops", *, running: bool = True) -> explanation.ExplainedEntry:
     """What a world's daemon can be asked about one of its entries."""
     made = plan.make(load_config(world.config, world.environ).settings)
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
     key = next((key for key in keys if key in made.entries), keys[0])
-    found = explanation.about(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)
+    found = explanation.find_entry(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)
     assert found is not None
     return found
 
 
 def day(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
-    return explanation.on_day(asked(world, name, running=running), date.fromisoformat(on))
+    return explanation.explain_day(asked(world, name, running=running), date.fromisoformat(on))
 
 
 def told(found: dict[str, Any]) -> list[str]:
@@ -63,7 +63,7 @@ def test_what_the_config_no_longer_declares_would_not_run(play: Play) -> None:
     world = play(agent() + job(every="1h"))
     world.run(minutes=5)
     world.config.write_text(job(every="1h"), "utf-8")
-    now = explanation.at_present(asked(world))["now"]
+    now = explanation.explain_now(asked(world))["now"]
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
@@ -104,7 +104,7 @@ def test_a_lane_that_somebody_keeps_is_why_an_agent_is_silent(play: Play) -> Non
     world.run(hours=5)
     with speaking(world):
         world.run(hours=6)
-        assert explanation.at_present(asked(world))["now"]["reason"] == "busy"
+        assert explanation.explain_now(asked(world))["now"]["reason"] == "busy"
         assert told(day(world))[1] == "06:00-08:00 2 busy"
     world.run(hours=13)
     assert told(day(world)) == ["00:00-04:00 3 ok heartbeat_ok", "06:00-08:00 2 busy", "10:00-22:00 7 ok heartbeat_ok"]
@@ -129,7 +129,7 @@ def test_an_open_circuit_breaker_is_why(play: Play) -> None:
         db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?, ?, null, '[]')", (probe, probe))
     world.run(hours=23, minutes=30)
     assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
-    now = explanation.at_present(asked(world))["now"]
+    now = explanation.explain_now(asked(world))["now"]
     assert (now["reason"], now["detail"]) == (
         "breaker_open",
         "provider anthropic: HTTP 401; next probe at 2026-03-03 00:00:00 UTC",
@@ -224,7 +224,7 @@ def test_a_day_that_a_calendar_leaves_out_is_why_within_the_hours_and_outside(pl
     world = play(config + "calendars: {holidays: {dates: [2026-03-03]}}\n", start="2026-03-02 00:00")
     world.run(hours=36)
     assert told(day(world, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
-    assert explanation.at_present(asked(world))["now"]["reason"] == "calendar"
+    assert explanation.explain_now(asked(world))["now"]["reason"] == "calendar"
     world.run(hours=24)
     for name in ("ops", "measure"):
         assert told(day(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
@@ -402,7 +402,7 @@ def test_whatever_happens_the_days_account_for_as_many_slots_as_the_rows(
     for row in world.rows("ops"):
         by_rows[row["reason"] if row["outcome"] == "skipped" else row["outcome"]] += row["slots"]
     # The rest of the last day is paused, and has no rows yet.
-    accounted["paused"] -= sum(fate.at > world.clock.now for fate in asked(world).fates(world.clock.now, _midnight(world)))
+    accounted["paused"] -= sum(fate.at > world.clock.now for fate in asked(world).slot_results(world.clock.now, _midnight(world)))
     assert +accounted == by_rows
     world.store.close()
 
@@ -489,7 +489,7 @@ def test_an_instant_is_that_of_the_slot_before_it(play: Play) -> None:
     world.run(minutes=1)
 
     def at_instant(text: str) -> tuple[Any, ...]:
-        found = explanation.at_instant(asked(world), at(text))
+        found = explanation.explain_time(asked(world), at(text))
         return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
@@ -505,7 +505,7 @@ def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None
     world.run(minutes=10)
     file.unlink()
     world.run(minutes=65)
-    found = explanation.at_present(asked(world))
+    found = explanation.explain_now(asked(world))
     assert (found["last_slot"]["slot"], found["last_slot"]["cause"]) == ("2026-03-02T09:00:00Z", "checklist_missing")
     assert found["last_run"]["slot"] == "2026-03-02T08:00:00Z"
     assert [(each["cause"], each["count"]) for each in found["skipped_since"]] == [("checklist_missing", 2)]
@@ -525,10 +525,10 @@ def test_who_holds_a_lane_over_http_is_told_with_until_when(play: Play) -> None:
     hold(world, "chat", minutes=30)
     told = "chat holds it over HTTP until 2026-03-02 09:35:00 Europe/Berlin"
     for name in ("ops", "digest"):
-        now = explanation.at_present(asked(world, name))["now"]
+        now = explanation.explain_now(asked(world, name))["now"]
         assert (now["reason"], now["detail"]) == ("busy", told)
     hold(world, "mail", minutes=10)
-    assert explanation.at_present(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
+    assert explanation.explain_now(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
 
 
 def test_a_beat_that_waits_for_its_lane_says_so(play: Play) -> None:
@@ -536,7 +536,7 @@ def test_a_beat_that_waits_for_its_lane_says_so(play: Play) -> None:
     world.run(minutes=29)
     hold(world, "chat", minutes=30)
     world.run(minutes=5)
-    last = explanation.at_present(asked(world))["last_slot"]
+    last = explanation.explain_now(asked(world))["last_slot"]
     assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
 
 
@@ -552,7 +552,7 @@ def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play)
     world = play(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
     world.run(minutes=5)
     with speaking(world):
-        now = explanation.at_present(asked(world, "digest"))["now"]
+        now = explanation.explain_now(asked(world, "digest"))["now"]
     assert now["reason"] == "busy"
     assert [gate["gate"] for gate in now["gates"]] == [
         "disabled", "paused", "calendar", "already_running", "busy", "budget", "breaker_open", "prompt_too_large",
@@ -563,8 +563,8 @@ def test_asking_changes_nothing(play: Play) -> None:
     world = play(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)
     before = list(world.store.connection.iterdump())
-    explanation.at_present(asked(world))
-    explanation.at_instant(asked(world, "measure"), world.clock.now)
+    explanation.explain_now(asked(world))
+    explanation.explain_time(asked(world, "measure"), world.clock.now)
     day(world)
     assert list(world.store.connection.iterdump()) == before
 

@@ -20,7 +20,7 @@ from scheduler.cli.main import main
 from scheduler.engine.pending_runs import Report
 from scheduler.model.events import ProviderFailed
 from scheduler.system.process import Ended
-from scheduler.telemetry.event_log import Journal
+from scheduler.telemetry.event_log import EventLog
 
 Play = Callable[..., World]
 
@@ -79,12 +79,12 @@ def test_what_looks_like_a_mark_is_told_once_in_the_log_and_again_when_it_is_ano
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = play(agent(checklist=lists("- [every 30] mail")))
-    journal = Journal()
+    journal = EventLog()
 
     def told() -> list[str]:
         caplog.clear()
         for happened in world.events:
-            journal.hear(happened)
+            journal.log_event(happened)
         world.events.clear()
         return [vars(record)["fields"]["problem"][:12] for record in caplog.records if record.message == "checklist"]
 
@@ -411,7 +411,7 @@ def test_what_is_left_out_of_a_prompt_is_in_the_row_the_log_and_explain(
     assert world.rows()[0]["left_out"] == left_out
     caplog.set_level("INFO")
     for happened in world.events:
-        Journal().hear(happened)
+        EventLog().log_event(happened)
     assert "; ".join(left_out) in [vars(record)["fields"].get("left_out") for record in caplog.records if record.message == "run"]
     assert main(["explain", "ops", "-c", str(world.config)]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -16,7 +16,7 @@ from servers.scripted import Act, Request, Server, hang_up, reply
 from world import Asked, Takes, World
 
 from scheduler.config.build.load import load_config
-from scheduler.insight.daily_maximum import worst
+from scheduler.insight.daily_maximum import compute_daily_maximum
 
 DAYS = 100
 START = "2027-02-20 00:00"  # Berlin's clocks go forward on 28 March, Sydney's back on 4 April
@@ -127,10 +127,10 @@ class Days:
 def test_no_day_costs_more_than_the_worst_day_was_said_to(tmp_path: Path) -> None:
     with Provider([]) as server:
         days = Days(tmp_path, server)
-        told = worst(load_config(days.world.config, {}).settings, days.world.clock.now)
+        told = compute_daily_maximum(load_config(days.world.config, {}).settings, days.world.clock.now)
         days.play()
         days.world.store.close()
-    ceilings = {"": told.usd} | {ceiling.name: ceiling.usd for ceiling in told.entries}
+    ceilings = {"": told.usd_per_day} | {ceiling.name: ceiling.usd_per_day for ceiling in told.entries}
     assert ceilings == {"": 0.3, "ops": 0.12, "far": 0.1, "tool": 0.16}
     over = {key: usd for key, usd in days.cost.items() if usd > (ceilings[key[0]] or 0) + 1e-9}
     assert not over

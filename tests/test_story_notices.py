@@ -22,9 +22,9 @@ from scheduler.config.build.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.outbox_requests import SendAgain
 from scheduler.engine.pending_runs import Report
-from scheduler.insight.status_data import snapshot
+from scheduler.insight.status_data import read_status
 from scheduler.system.process import Ended
-from scheduler.telemetry.event_log import Journal
+from scheduler.telemetry.event_log import EventLog
 
 Play = Callable[..., World]
 
@@ -126,7 +126,7 @@ def test_what_failed_is_forgotten_with_an_agent_that_is_switched_off(play: Play)
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:45", lambda count: "no")
     world.reload(agent(retries="0", enabled="false"))
-    assert snapshot(world.store.connection, world.clock.now)["entries"][0]["failing"] is None
+    assert read_status(world.store.connection, world.clock.now)["entries"][0]["failing"] is None
     world.reload(agent(retries="0"))
     until(world, "2026-03-02 10:15", lambda count: "no")
     assert [line[12:40] for line in told(world)] == ["Agent ops failed 2 times in "] * 2
@@ -240,7 +240,7 @@ def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) ->
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:05", lambda count: "no")
     db = world.store.connection
-    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {
+    assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
         "times": 1,
         "reason": "exit",
         "since": "2026-03-02T08:00:00Z",
@@ -248,14 +248,14 @@ def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) ->
     }
     until(world, "2026-03-02 09:05", lambda count: "no")
     told_at = "2026-03-02T08:30:00Z"
-    assert snapshot(db, world.clock.now)["entries"][0]["failing"] == {
+    assert read_status(db, world.clock.now)["entries"][0]["failing"] == {
         "times": 3,
         "reason": "exit",
         "since": "2026-03-02T08:00:00Z",
         "told_at": told_at,
     }
     until(world, "2026-03-02 09:35", None)
-    assert snapshot(db, world.clock.now)["entries"][0]["failing"] is None
+    assert read_status(db, world.clock.now)["entries"][0]["failing"] is None
 
 
 # What becomes of messages that a channel does not take.
@@ -559,9 +559,9 @@ def test_a_precheck_that_fails_at_every_run_is_told_though_the_agent_is_asked_al
 def test_a_failed_precheck_is_a_line_in_the_log_with_its_reason(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     world = play(agent(precheck="./look.sh"), prechecks={"ops": checks(ended(3, "look: not found"))})
     world.run(minutes=1)
-    journal = Journal()
+    journal = EventLog()
     for happened in world.events:
-        journal.hear(happened)
+        journal.log_event(happened)
     [line] = [record for record in caplog.records if record.message == "run"]
     assert (line.levelname, vars(line)["fields"]["precheck_problem"]) == ("WARNING", "exit code 3: look: not found")
 

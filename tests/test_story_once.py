@@ -40,11 +40,11 @@ def test_a_job_runs_once_at_its_local_time_and_is_never_due_again(play: Play) ->
     assert world.story() == ["03-02 17:00 at ok"]
     world.run(days=400)
     assert len(world.asked) == 1
-    (entry,) = status_data.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+    (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
     assert (entry["state"], entry["next_slot"], entry["next_due"]) == ("done", None, None)
     assert entry["done_at"] == "2026-03-02T17:00:00Z"
-    shown = {family.name: family for family in gauges.of_entries(world.store.connection, [("cron", "party")])}
-    assert not list(shown["heartbeatd_next_due_timestamp_seconds"].lines())
+    shown = {family.name: family for family in gauges.entry_gauges(world.store.connection, [("cron", "party")])}
+    assert not list(shown["heartbeatd_next_due_timestamp_seconds"].exposition_lines())
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,16 @@ def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play
 
     def states() -> list[str | None]:
         found = asked(world, "party")
-        now = explanation.at_present(found)
-        (entry,) = status_data.entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+        now = explanation.explain_now(found)
+        (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
         (seen,) = (
-            each for each in forecast.foresee(world.store.connection, found.plan, world.clock.now) if each.course.name == "party"
+            each
+            for each in forecast.forecast_entries(world.store.connection, found.plan, world.clock.now)
+            if each.course.name == "party"
         )
         (metric,) = (
             line.split('state="')[1].split('"')[0]
-            for line in next(gauges.of_entries(world.store.connection, [("cron", "party")])).lines()
+            for line in next(gauges.entry_gauges(world.store.connection, [("cron", "party")])).exposition_lines()
             if line.endswith(" 1\n")
         )
         return [entry["state"], now["state"], metric, seen.state, entry["done_at"]]
@@ -226,7 +228,7 @@ def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play
     assert states() == ["active", "active", "active", "done", None]  # no slot is to come; it still runs
     world.run(hours=1)
     assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]
-    assert not explanation.at_present(asked(world, "party"))["now"]["would_run"]
+    assert not explanation.explain_now(asked(world, "party"))["now"]["would_run"]
     assert "cron/party  done" in says("status")
     told = says("explain", "party")
     assert told.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")

@@ -17,7 +17,7 @@ from world import World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
-from scheduler.insight.status_data import snapshot
+from scheduler.insight.status_data import read_status
 
 Play = Callable[..., World]
 
@@ -102,7 +102,7 @@ def test_fifteen_agents_of_a_provider_that_fails_for_a_day_are_one_notice_and_on
     first, last = told(world)
     assert begins in first
     assert "answers again" in last
-    assert all(entry["failing"] is None for entry in snapshot(world.store.connection, world.clock.now)["entries"])
+    assert all(entry["failing"] is None for entry in read_status(world.store.connection, world.clock.now)["entries"])
 
 
 def test_an_agent_that_fails_in_its_own_way_has_a_notice_of_its_own(play: Play) -> None:
@@ -212,7 +212,7 @@ def test_an_outage_of_an_agent_that_is_removed_is_forgotten(play: Play) -> None:
         world.run(minutes=5)
         world.reload(fleet(server.url, "b"))
         world.run(minutes=30)
-    assert snapshot(world.store.connection, world.clock.now)["outages"] == []
+    assert read_status(world.store.connection, world.clock.now)["outages"] == []
     assert len(told(world)) == 1
 
 
@@ -231,7 +231,7 @@ def test_status_shows_the_outage_and_whether_it_was_reported(play: Play) -> None
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, "a", "b"), environ={"KEY": KEY})
         world.run(minutes=5)
-    seen = snapshot(world.store.connection, world.clock.now)
+    seen = read_status(world.store.connection, world.clock.now)
     assert seen["outages"] == [
         {
             "provider": "anthropic", "model": None, "reason": "auth", "error": "HTTP 401 Unauthorized: invalid x-api-key",
@@ -309,7 +309,7 @@ def test_flapping_is_known_after_a_restart(play: Play) -> None:
     world.off(seconds=1)
     by_turns(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
     assert [line[12:27] for line in told(world)] == ["Agent ops faile", "Agent ops works", "Agent ops flaps"]
-    assert snapshot(world.store.connection, world.clock.now)["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
+    assert read_status(world.store.connection, world.clock.now)["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
 
 
 def test_a_job_that_flaps_is_reported_once_as_flapping(play: Play) -> None:

@@ -530,7 +530,7 @@ def test_what_an_earlier_version_planned_for_an_interval_is_found_anew_and_runs_
     db.close()
     world.clock.forward(timedelta(hours=1))
     world.boot()
-    (entry,) = status_data.entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")
+    (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")
     assert entry["next_slot"] == "2026-03-09T09:00:00Z"
     world.run(days=14)
     assert world.story() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import CONFIG, TOKENS, Living
+from web_daemon import CONFIG, TOKENS, WebDaemon
 
 OPSMAN, READER, CHIEF = TOKENS["opsman"], TOKENS["reader"], TOKENS["chief"]
 PATH = "/api/v1/agents/ops/activity"
@@ -17,12 +17,12 @@ WITH_CHAT = CONFIG.replace(
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Living]:
-    with Living(tmp_path, WITH_CHAT) as living:
-        yield living
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    with WebDaemon(tmp_path, WITH_CHAT) as daemon:
+        yield daemon
 
 
-def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: Living) -> None:
+def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: WebDaemon) -> None:
     first = daemon.post(
         PATH, {"channel": "chat", "target": "42", "title": "Family\n", "queue": 3, "pending_approvals": 1}, OPSMAN
     )
@@ -57,7 +57,7 @@ def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: Livin
         ({"que": 1}, "'que' is not known here"),
     ],
 )
-def test_what_makes_no_sense_is_refused_whole_and_with_what_to_write(daemon: Living, body: Any, message: str) -> None:
+def test_what_makes_no_sense_is_refused_whole_and_with_what_to_write(daemon: WebDaemon, body: Any, message: str) -> None:
     reply = daemon.post(PATH, body, CHIEF)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert message in reply.data["error"]["message"]
@@ -66,7 +66,7 @@ def test_what_makes_no_sense_is_refused_whole_and_with_what_to_write(daemon: Liv
     assert (agent["targets"], agent["activity"]) == ([], None)
 
 
-def test_only_who_may_operate_the_agent_tells_of_it(daemon: Living) -> None:
+def test_only_who_may_operate_the_agent_tells_of_it(daemon: WebDaemon) -> None:
     body = {"channel": "chat", "target": "42"}
     assert daemon.post(PATH, body, READER).status == 403
     assert daemon.post("/api/v1/agents/web/activity", body, OPSMAN).status == 403

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import TOKENS, Living
+from web_daemon import TOKENS, WebDaemon
 
 from scheduler.model.wake import TEXT_LIMIT, Wake
-from scheduler.web.alertmanager import wake
+from scheduler.web.alertmanager import wake_from_alerts
 from scheduler.web.request_bodies import AlertmanagerBody, parse_body
 
 WAKE = "/api/v1/agents/ops/wake"
@@ -18,9 +18,9 @@ WAKER = TOKENS["waker"]
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Living]:
-    with Living(tmp_path) as living:
-        yield living
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    with WebDaemon(tmp_path) as daemon:
+        yield daemon
 
 
 def alert(name: str = "DiskFull", status: str = "firing", **more: Any) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def notification(*alerts: Any, **more: Any) -> dict[str, Any]:
 
 
 def wake_by(body: dict[str, Any]) -> Wake:
-    return wake("ops", parse_body(body, AlertmanagerBody))
+    return wake_from_alerts("ops", parse_body(body, AlertmanagerBody))
 
 
-def test_a_firing_alert_becomes_a_beat_whose_prompt_holds_it(daemon: Living) -> None:
+def test_a_firing_alert_becomes_a_beat_whose_prompt_holds_it(daemon: WebDaemon) -> None:
     reply = daemon.post(WAKE, notification(alert()), WAKER)
     assert (reply.status, list(reply.data)) == (200, ["wake"])
     (run,) = [row for row in daemon.do(lambda: daemon.world.rows("ops")) if row["trigger"] == "webhook"]
@@ -73,7 +73,7 @@ def test_a_firing_alert_becomes_a_beat_whose_prompt_holds_it(daemon: Living) -> 
     ) in prompt
 
 
-def test_what_is_resolved_wakes_nobody_and_is_told_by_the_next_beat(daemon: Living) -> None:
+def test_what_is_resolved_wakes_nobody_and_is_told_by_the_next_beat(daemon: WebDaemon) -> None:
     before = len(daemon.world.asked)
     assert daemon.post(WAKE, notification(alert(status="resolved")), WAKER).status == 200
     assert len(daemon.world.asked) == before
@@ -83,7 +83,7 @@ def test_what_is_resolved_wakes_nobody_and_is_told_by_the_next_beat(daemon: Livi
     assert "until: 2026-03-02T08:10:00Z" in told[0]
 
 
-def test_a_group_that_repeats_itself_is_one_wake_with_its_last_state(daemon: Living) -> None:
+def test_a_group_that_repeats_itself_is_one_wake_with_its_last_state(daemon: WebDaemon) -> None:
     daemon.do(lambda: daemon.world.pause(("heartbeat", "ops")))
     for sent in (notification(alert()), notification(alert()), notification(alert(status="resolved"))):
         daemon.post(WAKE, sent, WAKER)
@@ -139,7 +139,7 @@ def test_a_long_group_has_a_short_sender_of_its_own() -> None:
         (notification() | {"alerts": {}}, "alerts: write a list of one alert or more"),
     ],
 )
-def test_what_is_no_notification_is_refused_with_what_is_wanted(daemon: Living, body: Any, message: str) -> None:
+def test_what_is_no_notification_is_refused_with_what_is_wanted(daemon: WebDaemon, body: Any, message: str) -> None:
     reply = daemon.post(WAKE, body, WAKER)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert message in reply.data["error"]["message"]
@@ -152,12 +152,12 @@ def test_an_odd_alert_is_told_as_far_as_it_can_be_read(odd: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", [{"receiver": "\ud800", "groupKey": "\udfff"}, {"truncatedAlerts": int("9" * 4300)}])
-def test_half_characters_and_numbers_without_end_stop_nothing(daemon: Living, odd: dict[str, Any]) -> None:
+def test_half_characters_and_numbers_without_end_stop_nothing(daemon: WebDaemon, odd: dict[str, Any]) -> None:
     assert daemon.post(WAKE, notification(alert(), **odd), WAKER).status == 200
     assert daemon.do(lambda: daemon.world.story("ops"))[-1].startswith("03-02 08:00 webhook alert")
     assert "Left out" not in daemon.world.asked[-1].stdin
 
 
-def test_a_token_wakes_only_the_agents_that_it_is_good_for(daemon: Living) -> None:
+def test_a_token_wakes_only_the_agents_that_it_is_good_for(daemon: WebDaemon) -> None:
     assert daemon.post("/api/v1/agents/web/wake", notification(alert()), WAKER).status == 403
     assert daemon.post(WAKE, notification(alert()), TOKENS["reader"]).status == 403

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import CONFIG, TEXT, TOKENS, Living
 from prometheus_client.parser import text_string_to_metric_families
+from web_daemon import CONFIG, TEXT, TOKENS, WebDaemon
 
 from scheduler.engine.requests import WakeAgent
 from scheduler.model.outcome import Kind
@@ -20,19 +20,19 @@ CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "wa
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Living]:
-    with Living(tmp_path) as living:
-        yield living
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
+    with WebDaemon(tmp_path) as daemon:
+        yield daemon
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
     """A daemon that tests only read."""
-    with Living(tmp_path_factory.mktemp("still")) as living:
-        yield living
+    with WebDaemon(tmp_path_factory.mktemp("still")) as daemon:
+        yield daemon
 
 
-def test_status_tells_of_every_entry(still: Living) -> None:
+def test_status_tells_of_every_entry(still: WebDaemon) -> None:
     told = still.get("/api/v1/status", READER).data
     assert [(entry["kind"], entry["name"], entry["state"]) for entry in told["entries"]] == [
         ("heartbeat", "ops", "active"),
@@ -42,17 +42,17 @@ def test_status_tells_of_every_entry(still: Living) -> None:
     assert told["config_hash"] == still.settings.hash
 
 
-def test_agents_and_jobs_are_listed_apart(still: Living) -> None:
+def test_agents_and_jobs_are_listed_apart(still: WebDaemon) -> None:
     assert [agent["name"] for agent in still.get("/api/v1/agents", READER).data["agents"]] == ["ops", "web"]
     assert [job["name"] for job in still.get("/api/v1/cron", READER).data["cron"]] == ["measure"]
 
 
-def test_one_agent_can_be_asked_for(still: Living) -> None:
+def test_one_agent_can_be_asked_for(still: WebDaemon) -> None:
     agent = still.get("/api/v1/agents/ops", READER).data
     assert (agent["name"], agent["last_run"]["outcome"]) == ("ops", "alert")
 
 
-def test_the_plan_tells_what_fires_as_far_as_the_caller_reaches(still: Living) -> None:
+def test_the_plan_tells_what_fires_as_far_as_the_caller_reaches(still: WebDaemon) -> None:
     told = still.get("/api/v1/plan?for=12h", READER).data
     assert [(entry["name"], entry["source"], entry["total"]) for entry in told["entries"]] == [
         ("ops", "database", 23), ("web", "database", 23), ("measure", "database", 1),
@@ -70,11 +70,11 @@ def test_the_plan_tells_what_fires_as_far_as_the_caller_reaches(still: Living) -
         ("for=400d&all=true", 400), ("kind=agents", 400), ("from=9999-12-31T00:00:00Z", 400), ("from=0001-01-03T00:00:00Z", 400),
     ],
 )  # fmt: skip
-def test_a_plan_that_makes_no_sense_is_refused(still: Living, query: str, status: int) -> None:
+def test_a_plan_that_makes_no_sense_is_refused(still: WebDaemon, query: str, status: int) -> None:
     assert still.get(f"/api/v1/plan?{query}", READER).status == status
 
 
-def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: Living) -> None:
+def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon) -> None:
     now = still.get("/api/v1/explain/ops", READER).data
     assert (now["last_slot"]["cause"], now["now"]["would_run"], now["daemon"]["state"]) == ("alert", True, "up")
     at = still.get("/api/v1/explain/ops?at=2026-03-02T08:10:00Z", OPSMAN).data
@@ -99,13 +99,13 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: Living) -
     ],
 )
 def test_an_explanation_that_makes_no_sense_or_is_not_for_the_caller_is_refused(
-    still: Living, path: str, token: str, status: int
+    still: WebDaemon, path: str, token: str, status: int
 ) -> None:
     assert still.get(f"/api/v1/explain/{path}", token).status == status
 
 
 @pytest.mark.parametrize("day", ["Friday", "today", ""])
-def test_a_day_that_is_none_is_answered_with_how_to_write_one(still: Living, day: str) -> None:
+def test_a_day_that_is_none_is_answered_with_how_to_write_one(still: WebDaemon, day: str) -> None:
     said = still.get(f"/api/v1/explain/ops?on={day}", READER).data["error"]["message"]
     assert said == f"on: {day!r} is not a day; write 2026-11-20"
 
@@ -114,12 +114,12 @@ def test_a_day_that_is_none_is_answered_with_how_to_write_one(still: Living, day
     "path",
     ["/api/v1/agents/nobody", "/api/v1/runs/999", "/api/v1/runs/x", "/api/v1/runs/" + "9" * 5000, "/api/v1/wakes/7", "/nothing"],
 )
-def test_what_is_not_there_is_404(still: Living, path: str) -> None:
+def test_what_is_not_there_is_404(still: WebDaemon, path: str) -> None:
     reply = still.get(path, READER)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
-def test_runs_are_given_newest_first(still: Living) -> None:
+def test_runs_are_given_newest_first(still: WebDaemon) -> None:
     runs = still.get("/api/v1/runs", READER).data["runs"]
     assert [run["id"] for run in runs] == sorted((run["id"] for run in runs), reverse=True)
     assert {run["name"] for run in runs} == {"ops", "web"}
@@ -139,7 +139,7 @@ def test_runs_are_given_newest_first(still: Living) -> None:
         ("until=2026-03-02T08:00:00Z", []),
     ],
 )
-def test_runs_can_be_narrowed(still: Living, query: str, names: list[str]) -> None:
+def test_runs_can_be_narrowed(still: WebDaemon, query: str, names: list[str]) -> None:
     assert [run["name"] for run in still.get(f"/api/v1/runs?{query}", READER).data["runs"]] == names
 
 
@@ -156,12 +156,12 @@ def test_runs_can_be_narrowed(still: Living, query: str, names: list[str]) -> No
         "nme=ops",
     ],
 )
-def test_a_query_that_makes_no_sense_is_refused(still: Living, query: str) -> None:
+def test_a_query_that_makes_no_sense_is_refused(still: WebDaemon, query: str) -> None:
     reply = still.get(f"/api/v1/runs?{query}", READER)
     assert (reply.status, reply.code) == (400, "bad_request")
 
 
-def test_metrics_need_no_token_and_hold_no_text(still: Living) -> None:
+def test_metrics_need_no_token_and_hold_no_text(still: WebDaemon) -> None:
     reply = still.get("/metrics")
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     names = {family.name for family in text_string_to_metric_families(reply.body.decode())}
@@ -169,28 +169,28 @@ def test_metrics_need_no_token_and_hold_no_text(still: Living) -> None:
     assert TEXT not in reply.body.decode()
 
 
-def test_health_is_told_without_a_token(still: Living) -> None:
+def test_health_is_told_without_a_token(still: WebDaemon) -> None:
     assert [still.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
 
 
-def test_a_wake_can_be_followed_to_its_run(daemon: Living) -> None:
+def test_a_wake_can_be_followed_to_its_run(daemon: WebDaemon) -> None:
     wake = daemon.post("/api/v1/agents/web/wake", {"text": "look again"}, CHIEF).data["wake"]
     told = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data
     assert (told["state"], told["source"], told["name"], told["run"]["outcome"]) == ("ended", "api", "web", "ok")
     assert "look again" in daemon.world.asked[-1].stdin
 
 
-def wakes(daemon: Living) -> list[tuple[Any, ...]]:
+def wakes(daemon: WebDaemon) -> list[tuple[Any, ...]]:
     query = "select kind, name, source, sender, text from wake order by id"
     return daemon.do(lambda: [tuple(row) for row in daemon.world.store.connection.execute(query)])
 
 
-def test_a_wake_bears_the_name_of_its_token(daemon: Living) -> None:
+def test_a_wake_bears_the_name_of_its_token(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", {"text": "hear"}, WAKER)
     assert wakes(daemon) == [("heartbeat", "ops", "api", "waker", "hear")]
 
 
-def test_a_wake_that_has_to_wait_is_answered_with_what_it_waits_for(daemon: Living) -> None:
+def test_a_wake_that_has_to_wait_is_answered_with_what_it_waits_for(daemon: WebDaemon) -> None:
     wake = "/api/v1/agents/ops/wake"
     assert daemon.post(wake, {"text": "one"}, CHIEF).data == {"wake": 1}
     daemon.do(daemon.world.settle)
@@ -205,7 +205,7 @@ def test_a_wake_that_has_to_wait_is_answered_with_what_it_waits_for(daemon: Livi
     assert daemon.post(wake, {"text": "three"}, CHIEF).data == {"wake": 2, "waits_for": "paused", "until": None}
 
 
-def test_a_token_that_has_filled_all_rows_is_refused_with_429_and_others_are_not(daemon: Living) -> None:
+def test_a_token_that_has_filled_all_rows_is_refused_with_429_and_others_are_not(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
     group = {"version": "4", "receiver": "heartbeatd", "alerts": [{"status": "firing", "labels": {"alertname": "Full"}}]}
     for number in range(1000):
@@ -225,7 +225,7 @@ def test_a_token_that_has_filled_all_rows_is_refused_with_429_and_others_are_not
     assert {len(wake["text"]) for wake in shown if wake["source"] == "webhook"} == {4000}
 
 
-def test_our_own_command_line_wakes_by_hand(daemon: Living) -> None:
+def test_our_own_command_line_wakes_by_hand(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", token=daemon.token, X_Heartbeatd_Source="cli")
     daemon.post("/api/v1/cron/measure/run", token=daemon.token, X_Heartbeatd_Source="cli")
     assert [wake[:4] for wake in wakes(daemon)] == [
@@ -234,12 +234,12 @@ def test_our_own_command_line_wakes_by_hand(daemon: Living) -> None:
     ]
 
 
-def test_no_other_token_may_call_itself_the_command_line(daemon: Living) -> None:
+def test_no_other_token_may_call_itself_the_command_line(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", token=CHIEF, X_Heartbeatd_Source="cli")
     assert [wake[2:4] for wake in wakes(daemon)] == [("api", "chief")]
 
 
-def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: Living) -> None:
+def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: WebDaemon) -> None:
     row = (
         "insert into run (kind, name, slot, trigger, state, owner, started_at)"
         " values ('heartbeat', 'web', 1, 'api', 'running', 'x', 1)"
@@ -249,13 +249,13 @@ def test_an_agent_cannot_wake_itself_from_within_its_run(daemon: Living) -> None
     assert (reply.status, reply.code) == (409, "own_run")
 
 
-def test_a_job_runs_when_it_is_asked_to(daemon: Living) -> None:
+def test_a_job_runs_when_it_is_asked_to(daemon: WebDaemon) -> None:
     wake = daemon.post("/api/v1/cron/measure/run", {}, CHIEF).data["wake"]
     run = daemon.get(f"/api/v1/wakes/{wake}", CHIEF).data["run"]
     assert (run["kind"], run["trigger"], run["outcome"]) == ("cron", "api", "ok")
 
 
-def unanswered(daemon: Living, name: str) -> int:
+def unanswered(daemon: WebDaemon, name: str) -> int:
     """A run that said that it would answer later."""
     now = int(daemon.now.timestamp() * 1000)
     row = (
@@ -266,7 +266,7 @@ def unanswered(daemon: Living, name: str) -> int:
     return run
 
 
-def test_a_late_result_is_taken_once_and_told(daemon: Living) -> None:
+def test_a_late_result_is_taken_once_and_told(daemon: WebDaemon) -> None:
     run = unanswered(daemon, "ops")
     took = daemon.post(f"/api/v1/runs/{run}/result", {"text": "ALERT: the tape is torn"}, OPSMAN)
     assert daemon.get(f"/api/v1/runs/{took.data['run']}", OPSMAN).data["trigger"] == "result"
@@ -276,26 +276,26 @@ def test_a_late_result_is_taken_once_and_told(daemon: Living) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"text": "a", "error": "b"}, {"text": 7}, {"words": "a"}, {"text": "a", "truncated": 1}])
-def test_a_late_result_is_a_text_or_an_error(daemon: Living, body: dict[str, Any]) -> None:
+def test_a_late_result_is_a_text_or_an_error(daemon: WebDaemon, body: dict[str, Any]) -> None:
     assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", body, CHIEF).status == 400
 
 
-def test_a_late_result_for_an_agent_that_is_not_ones_own_is_refused(daemon: Living) -> None:
+def test_a_late_result_for_an_agent_that_is_not_ones_own_is_refused(daemon: WebDaemon) -> None:
     assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'web')}/result", {"text": "a"}, OPSMAN).status == 403
 
 
-def test_no_result_is_taken_for_a_run_that_has_answered(daemon: Living) -> None:
+def test_no_result_is_taken_for_a_run_that_has_answered(daemon: WebDaemon) -> None:
     reply = daemon.post("/api/v1/runs/1/result", {"text": "a"}, CHIEF)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("path", ["agents/nobody/wake", "agents/nobody/pause", "cron/nothing/run", "cron/nothing/resume"])
-def test_a_name_that_is_not_declared_is_404(still: Living, path: str) -> None:
+def test_a_name_that_is_not_declared_is_404(still: WebDaemon, path: str) -> None:
     reply = still.post(f"/api/v1/{path}", {}, CHIEF)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
-def state(daemon: Living, name: str) -> tuple[str, str | None]:
+def state(daemon: WebDaemon, name: str) -> tuple[str, str | None]:
     entries = daemon.get("/api/v1/status", CHIEF).data["entries"]
     return next((entry["state"], entry["paused_until"]) for entry in entries if entry["name"] == name)
 
@@ -309,20 +309,20 @@ def state(daemon: Living, name: str) -> tuple[str, str | None]:
         ({"until": "2026-03-02T12:00:00+01:00"}, "2026-03-02T11:00:00Z"),
     ],
 )
-def test_an_agent_is_paused_for_a_time_or_until_resumed(daemon: Living, body: Any, until: str | None) -> None:
+def test_an_agent_is_paused_for_a_time_or_until_resumed(daemon: WebDaemon, body: Any, until: str | None) -> None:
     assert daemon.post("/api/v1/agents/ops/pause", body, CHIEF).data == {"paused": ["agent/ops"]}
     assert state(daemon, "ops") == ("paused", until)
     assert daemon.post("/api/v1/agents/ops/resume", None, CHIEF).data == {"resumed": ["agent/ops"]}
     assert state(daemon, "ops") == ("active", None)
 
 
-def test_everything_is_paused_and_resumed_at_once(daemon: Living) -> None:
+def test_everything_is_paused_and_resumed_at_once(daemon: WebDaemon) -> None:
     everything = ["agent/ops", "agent/web", "cron/measure"]
     assert sorted(daemon.post("/api/v1/pause", {"for": "1h"}, CHIEF).data["paused"]) == everything
     assert sorted(daemon.post("/api/v1/resume", {}, CHIEF).data["resumed"]) == everything
 
 
-def test_a_job_is_paused_and_resumed(daemon: Living) -> None:
+def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
     assert daemon.post("/api/v1/cron/measure/pause", {}, CHIEF).data == {"paused": ["cron/measure"]}
     assert daemon.post("/api/v1/cron/measure/resume", {}, CHIEF).data == {"resumed": ["cron/measure"]}
 
@@ -345,19 +345,19 @@ def test_a_job_is_paused_and_resumed(daemon: Living) -> None:
         ("cron/measure/run", {"text": "x"}, "not known"),
     ],
 )
-def test_a_body_that_makes_no_sense_is_refused_with_what_to_write(still: Living, path: str, body: Any, message: str) -> None:
+def test_a_body_that_makes_no_sense_is_refused_with_what_to_write(still: WebDaemon, path: str, body: Any, message: str) -> None:
     reply = still.post(f"/api/v1/{path}", body, CHIEF)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert message in reply.data["error"]["message"]
 
 
 @pytest.mark.parametrize("body", ["{", "nul", "[" * 50_000, b"\xff\xfe{}", '{"text": "x"'])
-def test_a_body_that_is_not_json_is_refused(still: Living, body: str | bytes) -> None:
+def test_a_body_that_is_not_json_is_refused(still: WebDaemon, body: str | bytes) -> None:
     reply = still.post("/api/v1/agents/ops/wake", body, CHIEF, Content_Type="application/json")
     assert (reply.status, reply.code) == (400, "bad_request")
 
 
-def test_a_text_of_odd_characters_is_kept_as_it_can_be(daemon: Living) -> None:
+def test_a_text_of_odd_characters_is_kept_as_it_can_be(daemon: WebDaemon) -> None:
     assert (
         daemon.post("/api/v1/agents/ops/wake", '{"text": "a\\ud800b\\u0000c"}', CHIEF, Content_Type="application/json").status
         == 200
@@ -365,7 +365,7 @@ def test_a_text_of_odd_characters_is_kept_as_it_can_be(daemon: Living) -> None:
     assert [wake[4] for wake in wakes(daemon)] == ["a?b\0c"]
 
 
-def test_many_wakes_of_one_sender_are_one_row_and_a_count(daemon: Living) -> None:
+def test_many_wakes_of_one_sender_are_one_row_and_a_count(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
     before = daemon.rows()["wake"]
     for _ in range(300):
@@ -373,7 +373,7 @@ def test_many_wakes_of_one_sender_are_one_row_and_a_count(daemon: Living) -> Non
     assert daemon.rows()["wake"] - before <= 2
 
 
-def test_a_reload_answers_with_what_it_changed(daemon: Living) -> None:
+def test_a_reload_answers_with_what_it_changed(daemon: WebDaemon) -> None:
     daemon.config.write_text(CONFIG.replace("every: 6h", "every: 5h").replace("  web:\n", "  site:\n"))
     reply = daemon.post("/-/reload", {}, CHIEF)
     assert reply.data["added"] == ["agent/site"]
@@ -384,14 +384,14 @@ def test_a_reload_answers_with_what_it_changed(daemon: Living) -> None:
     assert state(daemon, "site") == ("active", None)
 
 
-def test_a_dry_run_changes_nothing(daemon: Living) -> None:
+def test_a_dry_run_changes_nothing(daemon: WebDaemon) -> None:
     daemon.config.write_text(CONFIG.replace("every: 6h", "every: 5h"))
     before = daemon.settings.hash
     assert "cron/measure" in daemon.post("/-/reload", {"dry_run": True}, CHIEF).data["changed"]
     assert daemon.settings.hash == before
 
 
-def test_a_wrong_config_is_refused_with_its_faults_and_the_old_one_stays(daemon: Living) -> None:
+def test_a_wrong_config_is_refused_with_its_faults_and_the_old_one_stays(daemon: WebDaemon) -> None:
     before = daemon.settings.hash
     daemon.config.write_text(CONFIG.replace("interval: 30m", "interval: soon", 1))
     reply = daemon.post("/-/reload", None, CHIEF)
@@ -404,14 +404,14 @@ def test_a_wrong_config_is_refused_with_its_faults_and_the_old_one_stays(daemon:
     assert "heartbeatd_config_last_reload_successful 0" in daemon.get("/metrics").body.decode()
 
 
-def test_what_belongs_in_the_body_is_refused_in_the_query(daemon: Living) -> None:
+def test_what_belongs_in_the_body_is_refused_in_the_query(daemon: WebDaemon) -> None:
     """A reload that was meant to be dry would otherwise be one in earnest."""
     reply = daemon.post("/-/reload?dry_run=true", {}, CHIEF)
     assert (reply.status, reply.data["error"]["message"]) == (400, "'dry_run' is not known here; nothing is")
 
 
 @pytest.mark.parametrize("body", [{"dry_run": "yes"}, {"dry-run": True}])
-def test_a_reload_is_not_guessed_at(still: Living, body: Any) -> None:
+def test_a_reload_is_not_guessed_at(still: WebDaemon, body: Any) -> None:
     assert still.post("/-/reload", body, CHIEF).status == 400
 
 
@@ -435,14 +435,14 @@ def test_a_reload_is_not_guessed_at(still: Living, body: Any) -> None:
         (OPSMAN, "GET", "/api/v1/runs?name=web"),
     ],
 )
-def test_a_token_reaches_no_further_than_it_may(still: Living, token: str, method: str, path: str) -> None:
+def test_a_token_reaches_no_further_than_it_may(still: WebDaemon, token: str, method: str, path: str) -> None:
     before = still.rows()
     reply = still.send(method, path, token=token)
     assert (reply.status, reply.code) == (403, "forbidden")
     assert still.rows() == before
 
 
-def test_a_token_for_some_agents_sees_only_them(still: Living) -> None:
+def test_a_token_for_some_agents_sees_only_them(still: WebDaemon) -> None:
     assert [entry["name"] for entry in still.get("/api/v1/status", OPSMAN).data["entries"]] == ["ops"]
     assert [agent["name"] for agent in still.get("/api/v1/agents", OPSMAN).data["agents"]] == ["ops"]
     assert still.get("/api/v1/cron", OPSMAN).data["cron"] == []
@@ -453,64 +453,64 @@ def test_a_token_for_some_agents_sees_only_them(still: Living) -> None:
 
 
 def test_a_token_for_an_agent_is_not_one_for_the_job_of_the_same_name(tmp_path: Path) -> None:
-    with Living(tmp_path, CONFIG.replace("measure:", "ops:")) as living:
-        before = living.rows()
+    with WebDaemon(tmp_path, CONFIG.replace("measure:", "ops:")) as daemon:
+        before = daemon.rows()
         for path in ("run", "pause", "resume"):
-            reply = living.post(f"/api/v1/cron/ops/{path}", {}, OPSMAN)
+            reply = daemon.post(f"/api/v1/cron/ops/{path}", {}, OPSMAN)
             assert (reply.status, reply.code) == (403, "forbidden")
-        assert living.rows() == before
-        assert living.get("/api/v1/cron", OPSMAN).data["cron"] == []
-        assert living.post("/api/v1/agents/ops/pause", {}, OPSMAN).status == 200
+        assert daemon.rows() == before
+        assert daemon.get("/api/v1/cron", OPSMAN).data["cron"] == []
+        assert daemon.post("/api/v1/agents/ops/pause", {}, OPSMAN).status == 200
 
 
-def test_a_token_is_taken_back_by_a_reload(daemon: Living) -> None:
+def test_a_token_is_taken_back_by_a_reload(daemon: WebDaemon) -> None:
     assert daemon.get("/api/v1/status", READER).status == 200
     daemon.config.write_text(CONFIG.replace(READER, "another-token-with-enough-bits-in-it"))
     daemon.post("/-/reload", {}, CHIEF)
     assert daemon.get("/api/v1/status", READER).status == 401
 
 
-def test_readiness_says_what_is_wrong(daemon: Living) -> None:
-    daemon.reach.health.problem = "database is locked"
+def test_readiness_says_what_is_wrong(daemon: WebDaemon) -> None:
+    daemon.app_state.health.problem = "database is locked"
     reply = daemon.get("/readyz")
     assert (reply.status, reply.data["error"]["message"]) == (503, "database is locked")
     assert daemon.get("/healthz").status == 200
 
 
-def test_an_engine_that_stands_still_is_neither_alive_nor_ready(daemon: Living) -> None:
+def test_an_engine_that_stands_still_is_neither_alive_nor_ready(daemon: WebDaemon) -> None:
     daemon.world.clock.now += timedelta(seconds=90)
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
     daemon.world.clock.now += timedelta(seconds=1)
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [503, 503]
 
 
-def test_a_daemon_that_has_not_gone_round_yet_is_alive_but_not_ready(daemon: Living) -> None:
-    daemon.reach.health.ticked_at = None
+def test_a_daemon_that_has_not_gone_round_yet_is_alive_but_not_ready(daemon: WebDaemon) -> None:
+    daemon.app_state.health.ticked_at = None
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 503]
 
 
-def test_a_database_that_is_gone_is_told_and_the_counters_stay(daemon: Living) -> None:
+def test_a_database_that_is_gone_is_told_and_the_counters_stay(daemon: WebDaemon) -> None:
     daemon.world.state.rename(daemon.world.state.with_name("aside"))
     reply = daemon.get("/api/v1/status", READER)
     assert (reply.status, reply.code) == (503, "database")
     assert "heartbeatd_runs_total{" in daemon.get("/metrics").body.decode()
 
 
-def test_reading_neither_waits_for_a_writer_nor_keeps_one_waiting(daemon: Living) -> None:
+def test_reading_neither_waits_for_a_writer_nor_keeps_one_waiting(daemon: WebDaemon) -> None:
     daemon.do(lambda: daemon.world.store.connection.execute("begin immediate"))
     assert daemon.get("/api/v1/status", READER).status == 200
     assert daemon.get("/metrics").status == 200
     daemon.do(lambda: daemon.world.store.connection.execute("rollback"))
 
 
-def test_reading_cannot_write(daemon: Living) -> None:
-    from scheduler.web.queries import reading
+def test_reading_cannot_write(daemon: WebDaemon) -> None:
+    from scheduler.web.queries import open_reader
 
-    with reading(daemon.reach) as db, pytest.raises(sqlite3.OperationalError):
+    with open_reader(daemon.app_state) as db, pytest.raises(sqlite3.OperationalError):
         db.execute("delete from run")
 
 
-def test_no_answer_holds_a_token(still: Living) -> None:
+def test_no_answer_holds_a_token(still: WebDaemon) -> None:
     paths = ("/metrics", "/readyz", "/api/v1/status", "/api/v1/agents/ops", "/api/v1/runs")
     said = b"".join(still.get(path, still.token).body for path in paths)
     assert Kind.HEARTBEAT.encode() in said
@@ -523,7 +523,7 @@ def test_no_answer_holds_a_token(still: Living) -> None:
 BUSY = "/api/v1/agents/ops/busy"
 
 
-def test_a_gateway_holds_a_lane_and_prolongs_it_and_everybody_sees_who_it_is(daemon: Living) -> None:
+def test_a_gateway_holds_a_lane_and_prolongs_it_and_everybody_sees_who_it_is(daemon: WebDaemon) -> None:
     assert daemon.send("PUT", BUSY, {"id": "chat:1", "for": "2m"}, CHIEF).data == {
         "id": "chat:1",
         "until": "2026-03-02T08:02:00Z",
@@ -537,7 +537,7 @@ def test_a_gateway_holds_a_lane_and_prolongs_it_and_everybody_sees_who_it_is(dae
 
 
 @pytest.mark.parametrize(("query", "body"), [("", {"id": "chat:1"}), ("?id=chat:1", None)])
-def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: Living, query: str, body: Any) -> None:
+def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: WebDaemon, query: str, body: Any) -> None:
     daemon.send("PUT", BUSY, {"id": "chat:1", "for": "2m"}, CHIEF)
     for _ in range(2):
         assert daemon.send("DELETE", BUSY + query, body, CHIEF).data == {"id": "chat:1"}
@@ -555,7 +555,7 @@ def test_a_lane_is_let_go_by_body_or_query_as_often_as_one_likes(daemon: Living,
         ({"id": "chat", "for": "2m", "until": "x"}, "'until' is not known here; id, for is"),
     ],
 )
-def test_a_hold_that_makes_no_sense_is_refused(daemon: Living, body: dict[str, str], said: str) -> None:
+def test_a_hold_that_makes_no_sense_is_refused(daemon: WebDaemon, body: dict[str, str], said: str) -> None:
     reply = daemon.send("PUT", BUSY, body, CHIEF)
     assert (reply.status, reply.data["error"]["message"]) == (400, said)
     assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
@@ -567,13 +567,13 @@ def test_a_hold_that_makes_no_sense_is_refused(daemon: Living, body: dict[str, s
     [(READER, "ops", 403), (WAKER, "ops", 403), (OPSMAN, "web", 403), (CHIEF, "nobody", 404), (None, "ops", 401)],
 )
 def test_a_lane_is_held_only_by_whom_may_operate_that_agent(
-    daemon: Living, method: str, token: str | None, name: str, code: int
+    daemon: WebDaemon, method: str, token: str | None, name: str, code: int
 ) -> None:
     body = {"id": "chat", "for": "2m"} if method == "PUT" else {"id": "chat"}
     assert daemon.send(method, f"/api/v1/agents/{name}/busy", body, token).status == code
 
 
-def test_an_agent_whose_lane_is_held_does_not_beat(daemon: Living) -> None:
+def test_an_agent_whose_lane_is_held_does_not_beat(daemon: WebDaemon) -> None:
     daemon.send("PUT", BUSY, {"id": "chat", "for": "2h"}, CHIEF)
     daemon.do(lambda: daemon.world.run(minutes=65))
     rows = daemon.get("/api/v1/runs?name=ops", READER).data["runs"]

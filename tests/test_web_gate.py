@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from living import TOKENS, Living
 from starlette.routing import Route
+from web_daemon import TOKENS, WebDaemon
 
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Token
 from scheduler.web import middleware
-from scheduler.web.routes import _routes
+from scheduler.web.routes import build_routes
 
 CHIEF = TOKENS["chief"]
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE", "BREW")
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    with Living(tmp_path_factory.mktemp("gate")) as living:
-        yield living
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
+    with WebDaemon(tmp_path_factory.mktemp("gate")) as daemon:
+        yield daemon
 
 
-def paths(daemon: Living) -> list[str]:
+def paths(daemon: WebDaemon) -> list[str]:
     """Every route, its variable parts filled with what is there."""
-    return [_filled(route) for route in _routes(daemon.reach)]
+    return [_filled(route) for route in build_routes(daemon.app_state)]
 
 
-def read_paths(daemon: Living) -> set[str]:
+def read_paths(daemon: WebDaemon) -> set[str]:
     """The paths that can be read."""
-    return {_filled(route) for route in _routes(daemon.reach) if "GET" in (route.methods or ())}
+    return {_filled(route) for route in build_routes(daemon.app_state) if "GET" in (route.methods or ())}
 
 
 def _filled(route: Route) -> str:
@@ -38,7 +38,7 @@ def _filled(route: Route) -> str:
     return route.path.replace("/cron/{name}", "/cron/measure").replace("{name}", "ops").replace("{id}", "1")
 
 
-def test_nothing_is_changed_without_a_token_on_any_route_by_any_method(daemon: Living) -> None:
+def test_nothing_is_changed_without_a_token_on_any_route_by_any_method(daemon: WebDaemon) -> None:
     before = daemon.rows()
     for path in (*paths(daemon), "/nothing"):
         for method in UNSAFE:
@@ -53,7 +53,7 @@ def test_nothing_is_changed_without_a_token_on_any_route_by_any_method(daemon: L
     assert daemon.rows() == before
 
 
-def test_nothing_is_changed_by_get_or_head_on_any_route(daemon: Living) -> None:
+def test_nothing_is_changed_by_get_or_head_on_any_route(daemon: WebDaemon) -> None:
     before = daemon.rows()
     for path in paths(daemon):
         assert daemon.send("GET", path, token=CHIEF).status in (200, 404, 405), path
@@ -61,7 +61,7 @@ def test_nothing_is_changed_by_get_or_head_on_any_route(daemon: Living) -> None:
     assert daemon.rows() == before
 
 
-def test_get_on_what_is_only_written_to_is_405(daemon: Living) -> None:
+def test_get_on_what_is_only_written_to_is_405(daemon: WebDaemon) -> None:
     written = set(paths(daemon)) - read_paths(daemon)
     assert written > {"/api/v1/agents/ops/wake", "/api/v1/cron/measure/run", "/api/v1/pause", "/-/reload"}
     for path in written:
@@ -69,7 +69,7 @@ def test_get_on_what_is_only_written_to_is_405(daemon: Living) -> None:
         assert (reply.status, reply.code) == (405, "method_not_allowed"), path
 
 
-def test_everything_under_the_api_needs_a_token_to_be_read(daemon: Living) -> None:
+def test_everything_under_the_api_needs_a_token_to_be_read(daemon: WebDaemon) -> None:
     readable = {path for path in read_paths(daemon) if path.startswith("/api/")}
     assert read_paths(daemon) - readable == {"/metrics", "/healthz", "/readyz"}
     assert readable > {f"/api/v1/{path}" for path in ("status", "plan", "explain/ops", "outbox", "agents/ops/checklist")}
@@ -79,14 +79,14 @@ def test_everything_under_the_api_needs_a_token_to_be_read(daemon: Living) -> No
             assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer"), path
 
 
-def test_everything_under_the_api_needs_a_token_that_may_read(daemon: Living) -> None:
+def test_everything_under_the_api_needs_a_token_that_may_read(daemon: WebDaemon) -> None:
     for path in read_paths(daemon):
         if path.startswith("/api/"):
             reply = daemon.send("GET", path, token=TOKENS["waker"])
             assert (reply.status, reply.code) == (403, "forbidden"), path
 
 
-def test_two_authorizations_are_none(daemon: Living) -> None:
+def test_two_authorizations_are_none(daemon: WebDaemon) -> None:
     request = f"GET /api/v1/status HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nConnection: close\r\n"
     one = f"Authorization: Bearer {CHIEF}\r\n"
     assert b" 200 " in daemon.raw(f"{request}{one}\r\n".encode())[:20]
@@ -94,12 +94,12 @@ def test_two_authorizations_are_none(daemon: Living) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
-def test_loopback_names_are_ours_with_the_port(daemon: Living, host: str) -> None:
+def test_loopback_names_are_ours_with_the_port(daemon: WebDaemon, host: str) -> None:
     assert daemon.get("/metrics", Host=host.format(port=daemon.port)).status == 200
 
 
 @pytest.mark.parametrize("host", ["beat.example", "beat.example:{port}", "proxy.example:8443"])
-def test_configured_names_are_ours(daemon: Living, host: str) -> None:
+def test_configured_names_are_ours(daemon: WebDaemon, host: str) -> None:
     assert daemon.get("/metrics", Host=host.format(port=daemon.port)).status == 200
 
 
@@ -112,7 +112,7 @@ def test_configured_names_are_ours(daemon: Living, host: str) -> None:
         "127.0.0.1:{port},evil.example", "",
     ],
 )  # fmt: skip
-def test_other_names_are_refused_on_every_route(daemon: Living, host: str) -> None:
+def test_other_names_are_refused_on_every_route(daemon: WebDaemon, host: str) -> None:
     name = host.format(port=daemon.port)
     for path in (*paths(daemon), "/nothing"):
         for method in ("GET", "POST"):
@@ -120,12 +120,12 @@ def test_other_names_are_refused_on_every_route(daemon: Living, host: str) -> No
             assert (reply.status, reply.code) == (421, "host"), (method, path)
 
 
-def test_a_refused_name_is_answered_with_the_line_to_add(daemon: Living) -> None:
+def test_a_refused_name_is_answered_with_the_line_to_add(daemon: WebDaemon) -> None:
     message = daemon.get("/metrics", Host="pi.local:7857").data["error"]["message"]
     assert 'server: {hosts: ["pi.local:7857"]}' in message
 
 
-def test_what_is_no_name_is_not_repeated(daemon: Living) -> None:
+def test_what_is_no_name_is_not_repeated(daemon: WebDaemon) -> None:
     assert "script" not in daemon.get("/metrics", Host="<script>").body.decode()
 
 
@@ -141,7 +141,7 @@ def test_what_is_no_name_is_not_repeated(daemon: Living) -> None:
         ("OPTIONS * HTTP/1.1\r\nHost: localhost:{port}\r\n", 421),
     ],
 )
-def test_a_request_that_names_no_host_or_two_is_refused(daemon: Living, request_head: str, status: int) -> None:
+def test_a_request_that_names_no_host_or_two_is_refused(daemon: WebDaemon, request_head: str, status: int) -> None:
     answer = daemon.raw(request_head.format(port=daemon.port).encode() + b"Connection: close\r\n\r\n")
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
@@ -163,7 +163,7 @@ def test_a_request_that_names_no_host_or_two_is_refused(daemon: Living, request_
         {"Origin": "http://localhost:{port}", "Sec-Fetch-Site": "cross-site"},
     ],
 )
-def test_the_page_of_another_site_is_refused_though_it_has_a_token(daemon: Living, headers: dict[str, str]) -> None:
+def test_the_page_of_another_site_is_refused_though_it_has_a_token(daemon: WebDaemon, headers: dict[str, str]) -> None:
     before = daemon.rows()
     given = {name: value.format(port=daemon.port) for name, value in headers.items()}
     for path in paths(daemon):
@@ -182,7 +182,7 @@ def test_the_page_of_another_site_is_refused_though_it_has_a_token(daemon: Livin
         {"Sec-Fetch-Site": "none"},
     ],
 )
-def test_our_own_page_is_let_in(daemon: Living, headers: dict[str, str]) -> None:
+def test_our_own_page_is_let_in(daemon: WebDaemon, headers: dict[str, str]) -> None:
     given = {name: value.format(port=daemon.port) for name, value in headers.items()}
     assert daemon.send("POST", "/api/v1/resume", {}, CHIEF, given).status == 200
 
@@ -199,7 +199,7 @@ def test_our_own_page_is_let_in(daemon: Living, headers: dict[str, str]) -> None
         ("text/plain", ""),
     ],
 )
-def test_a_form_is_refused_though_it_has_a_token(daemon: Living, kind: str | None, body: str) -> None:
+def test_a_form_is_refused_though_it_has_a_token(daemon: WebDaemon, kind: str | None, body: str) -> None:
     before = daemon.rows()
     for path in ("/api/v1/agents/ops/wake", "/api/v1/pause", "/-/reload"):
         reply = daemon.send("POST", path, body, CHIEF, {} if kind is None else {"Content-Type": kind})
@@ -207,12 +207,12 @@ def test_a_form_is_refused_though_it_has_a_token(daemon: Living, kind: str | Non
     assert daemon.rows() == before
 
 
-def test_json_may_name_its_charset(daemon: Living) -> None:
+def test_json_may_name_its_charset(daemon: WebDaemon) -> None:
     headers = {"Content-Type": "application/json; charset=utf-8"}
     assert daemon.send("POST", "/api/v1/resume", "{}", CHIEF, headers).status == 200
 
 
-def test_two_content_types_are_refused(daemon: Living) -> None:
+def test_two_content_types_are_refused(daemon: WebDaemon) -> None:
     head = (
         f"POST /api/v1/pause HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\nConnection: close\r\n"
     )
@@ -220,7 +220,7 @@ def test_two_content_types_are_refused(daemon: Living) -> None:
     assert b" 415 " in daemon.raw((head + kinds).encode())[:20]
 
 
-def test_no_origin_is_ever_allowed_to_read(daemon: Living) -> None:
+def test_no_origin_is_ever_allowed_to_read(daemon: WebDaemon) -> None:
     origin = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
     for path in paths(daemon):
         for method in ("OPTIONS", "GET"):
@@ -229,7 +229,7 @@ def test_no_origin_is_ever_allowed_to_read(daemon: Living) -> None:
     assert daemon.send("OPTIONS", "/api/v1/agents/ops/wake", headers=origin).status == 405
 
 
-def test_every_answer_is_hardened_and_says_nothing_of_the_server(daemon: Living) -> None:
+def test_every_answer_is_hardened_and_says_nothing_of_the_server(daemon: WebDaemon) -> None:
     for method, path in (("GET", "/metrics"), ("GET", "/nothing"), ("POST", "/api/v1/pause"), ("GET", "/api/v1/status")):
         headers = daemon.send(method, path).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -239,7 +239,7 @@ def test_every_answer_is_hardened_and_says_nothing_of_the_server(daemon: Living)
 
 
 @pytest.mark.parametrize("size", [64 * 1024 + 1, 1_000_000])
-def test_a_large_body_is_refused(daemon: Living, size: int) -> None:
+def test_a_large_body_is_refused(daemon: WebDaemon, size: int) -> None:
     before = daemon.rows()
     body = b"{}" + b" " * (size - 2)
     reply = daemon.send("POST", "/api/v1/pause", body, CHIEF, {"Content-Type": "application/json"})
@@ -248,13 +248,13 @@ def test_a_large_body_is_refused(daemon: Living, size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "status"), [(1024 * 1024, 200), (1024 * 1024 + 1, 413)])
-def test_what_wakes_may_be_larger_for_many_alerts_may_fire_at_once(daemon: Living, size: int, status: int) -> None:
+def test_what_wakes_may_be_larger_for_many_alerts_may_fire_at_once(daemon: WebDaemon, size: int, status: int) -> None:
     body = b'{"text": "' + b"x" * (size - 12) + b'"}'
     reply = daemon.send("POST", "/api/v1/agents/ops/wake", body, CHIEF, {"Content-Type": "application/json"})
     assert reply.status == status
 
 
-def test_a_large_body_in_pieces_is_refused(daemon: Living) -> None:
+def test_a_large_body_in_pieces_is_refused(daemon: WebDaemon) -> None:
     head = (
         f"POST /api/v1/pause HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
         "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
@@ -263,7 +263,7 @@ def test_a_large_body_in_pieces_is_refused(daemon: Living) -> None:
     assert b" 413 " in daemon.raw(head.encode() + piece * 5)[:20]
 
 
-def test_a_body_of_the_largest_size_is_read(daemon: Living) -> None:
+def test_a_body_of_the_largest_size_is_read(daemon: WebDaemon) -> None:
     body = "{}" + " " * (64 * 1024 - 2)
     assert daemon.send("POST", "/api/v1/resume", body, CHIEF, {"Content-Type": "application/json"}).status == 200
 
@@ -276,7 +276,7 @@ def test_a_body_of_the_largest_size_is_read(daemon: Living) -> None:
         ("X-Fine: " + "x" * 4000, (b" 200 ",)),
     ],
 )
-def test_large_headers_are_refused(daemon: Living, header: str, answers: tuple[bytes, ...]) -> None:
+def test_large_headers_are_refused(daemon: WebDaemon, header: str, answers: tuple[bytes, ...]) -> None:
     answer = daemon.raw(
         f"GET /healthz HTTP/1.1\r\nHost: localhost:{daemon.port}\r\n{header}\r\nConnection: close\r\n\r\n".encode()
     )
@@ -294,7 +294,7 @@ def test_large_headers_are_refused(daemon: Living, header: str, answers: tuple[b
     ],
 )  # fmt: skip
 def test_nonsense_is_answered_with_400_and_no_traceback(
-    daemon: Living, nonsense: bytes, caplog: pytest.LogCaptureFixture
+    daemon: WebDaemon, nonsense: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = daemon.raw(nonsense)
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -302,7 +302,7 @@ def test_nonsense_is_answered_with_400_and_no_traceback(
     assert not caplog.records
 
 
-def test_a_body_that_breaks_off_into_nonsense_is_refused_quietly(daemon: Living, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_body_that_breaks_off_into_nonsense_is_refused_quietly(daemon: WebDaemon, caplog: pytest.LogCaptureFixture) -> None:
     before = daemon.rows()
     head = (
         f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
@@ -313,7 +313,7 @@ def test_a_body_that_breaks_off_into_nonsense_is_refused_quietly(daemon: Living,
     assert not caplog.records
 
 
-def test_two_lengths_end_the_connection_with_what_was_sent_behind_them(daemon: Living) -> None:
+def test_two_lengths_end_the_connection_with_what_was_sent_behind_them(daemon: WebDaemon) -> None:
     before = daemon.rows()
     wake = f"POST /api/v1/agents/ops/wake HTTP/1.1\r\nHost: localhost:{daemon.port}\r\nAuthorization: Bearer {CHIEF}\r\n"
     json = f"{wake}Content-Type: application/json\r\n"
@@ -325,7 +325,7 @@ def test_two_lengths_end_the_connection_with_what_was_sent_behind_them(daemon: L
     assert daemon.rows() == before
 
 
-def test_a_websocket_is_not_spoken_here(daemon: Living) -> None:
+def test_a_websocket_is_not_spoken_here(daemon: WebDaemon) -> None:
     upgrade = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -353,12 +353,12 @@ DECLARED = (Token("bot", Secret("b" * 30), frozenset({"read"}), frozenset({"ops"
     ],
 )
 def test_a_caller_is_known_by_the_whole_token(header: bytes, name: str | None) -> None:
-    found = middleware.find([header], LOCAL, DECLARED)
+    found = middleware.find_caller([header], LOCAL, DECLARED)
     assert (found.name if found else None) == name
 
 
 def test_only_the_local_token_is_local_whatever_others_are_called() -> None:
     impostor = (Token("local", Secret("i" * 30), frozenset({"read"}), None),)
-    found = middleware.find([b"Bearer " + b"i" * 30], LOCAL, impostor)
+    found = middleware.find_caller([b"Bearer " + b"i" * 30], LOCAL, impostor)
     assert found is not None
-    assert (found.name, found.local, found.may) == ("local", False, frozenset({"read"}))
+    assert (found.name, found.is_local, found.may) == ("local", False, frozenset({"read"}))

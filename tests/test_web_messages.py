@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import CONFIG, TOKENS, Living
 from servers.scripted import Server, reply
+from web_daemon import CONFIG, TOKENS, WebDaemon
 from world import Takes
 
 from scheduler.channels.message import DeliveryResult
@@ -18,23 +18,23 @@ CHIEF, READER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "opsman"))
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Living]:
+def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
     """`web` always has something to say, and nothing arrives."""
     channel = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
-    with Living(tmp_path, channel + CONFIG.replace("deliver: log", "deliver: hook")) as living:
-        living.world.sends = lambda delivery: DeliveryResult("dead", "400")
-        living.world.scripts = {"web": lambda asked: f"web at {asked.at}", "ops": lambda asked: f"ops at {asked.at}"}
-        living.do(lambda: living.world.run(minutes=30))
-        living.do(living.world.settle)
-        yield living
+    with WebDaemon(tmp_path, channel + CONFIG.replace("deliver: log", "deliver: hook")) as daemon:
+        daemon.world.sends = lambda delivery: DeliveryResult("dead", "400")
+        daemon.world.scripts = {"web": lambda asked: f"web at {asked.at}", "ops": lambda asked: f"ops at {asked.at}"}
+        daemon.do(lambda: daemon.world.run(minutes=30))
+        daemon.do(daemon.world.settle)
+        yield daemon
 
 
-def listed(daemon: Living, token: str = READER, query: str = "") -> list[tuple[Any, ...]]:
+def listed(daemon: WebDaemon, token: str = READER, query: str = "") -> list[tuple[Any, ...]]:
     found = daemon.get(f"/api/v1/outbox{query}", token).data["outbox"]
     return [(each["name"], each["state"]) for each in found]
 
 
-def test_the_outbox_is_listed_as_far_as_a_token_goes(daemon: Living) -> None:
+def test_the_outbox_is_listed_as_far_as_a_token_goes(daemon: WebDaemon) -> None:
     assert set(listed(daemon)) == {("web", "dead"), ("ops", "dead")}
     assert set(listed(daemon, OPSMAN)) == {("ops", "dead")}
     assert len(listed(daemon, query="?limit=1")) == 1
@@ -42,11 +42,11 @@ def test_the_outbox_is_listed_as_far_as_a_token_goes(daemon: Living) -> None:
     assert daemon.get("/api/v1/outbox").status == 401
 
 
-def message_for(daemon: Living, name: str) -> int:
+def message_for(daemon: WebDaemon, name: str) -> int:
     return next(each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"] if each["name"] == name)
 
 
-def test_a_message_is_sent_again(daemon: Living) -> None:
+def test_a_message_is_sent_again(daemon: WebDaemon) -> None:
     message = message_for(daemon, "web")
     daemon.world.sends = lambda delivery: DeliveryResult("delivered")
     answer = daemon.post(f"/api/v1/outbox/{message}/retry", {}, CHIEF)
@@ -54,7 +54,7 @@ def test_a_message_is_sent_again(daemon: Living) -> None:
     assert message not in [each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"]]
 
 
-def test_a_message_is_dropped_once(daemon: Living) -> None:
+def test_a_message_is_dropped_once(daemon: WebDaemon) -> None:
     message = message_for(daemon, "web")
     assert daemon.post(f"/api/v1/outbox/{message}/drop", None, CHIEF).data == {"message": message, "channel": "hook"}
     again = daemon.post(f"/api/v1/outbox/{message}/drop", None, CHIEF)
@@ -64,7 +64,7 @@ def test_a_message_is_dropped_once(daemon: Living) -> None:
 
 
 @pytest.mark.parametrize("verb", ["retry", "drop"])
-def test_a_message_is_moved_only_by_whom_may(daemon: Living, verb: str) -> None:
+def test_a_message_is_moved_only_by_whom_may(daemon: WebDaemon, verb: str) -> None:
     message = message_for(daemon, "web")
     tried = {token: daemon.post(f"/api/v1/outbox/{message}/{verb}", {}, token).status for token in (READER, OPSMAN)}
     assert set(tried.values()) == {403}
@@ -73,7 +73,7 @@ def test_a_message_is_moved_only_by_whom_may(daemon: Living, verb: str) -> None:
     assert daemon.post(f"/api/v1/outbox/{message}/{verb}", {"all": True}, CHIEF).status == 400
 
 
-def test_a_run_in_progress_is_cancelled(daemon: Living) -> None:
+def test_a_run_in_progress_is_cancelled(daemon: WebDaemon) -> None:
     daemon.world.scripts["web"] = lambda asked: Takes("late", timedelta(minutes=5))
     daemon.do(lambda: daemon.world.run(minutes=30))
     run = daemon.get("/api/v1/runs?name=web&limit=1", READER).data["runs"][0]
@@ -88,7 +88,7 @@ def test_a_run_in_progress_is_cancelled(daemon: Living) -> None:
     assert daemon.post("/api/v1/runs/99/cancel", {}, CHIEF).status == 404
 
 
-def test_the_dearest_runs_come_first_when_asked_so(daemon: Living) -> None:
+def test_the_dearest_runs_come_first_when_asked_so(daemon: WebDaemon) -> None:
     db = daemon.world.store.connection
     daemon.do(lambda: db.execute("update run set cost_usd = case id when 1 then 0.5 when 2 then 2.0 end"))
     runs = daemon.get("/api/v1/runs?sort=cost&limit=3", READER).data["runs"]
@@ -102,7 +102,7 @@ def test_a_channel_is_tried_past_the_outbox(tmp_path: Path) -> None:
         channels = "".join(
             f'  {name}: {{kind: webhook, url: "{server.url}/{name}", allow_private: true}}\n' for name in ("a", "b")
         )
-        with Living(tmp_path, "channels:\n" + channels + CONFIG) as daemon:
+        with WebDaemon(tmp_path, "channels:\n" + channels + CONFIG) as daemon:
             assert daemon.post("/api/v1/ping", {"channel": "a"}, CHIEF).data == {
                 "channels": [{"channel": "a", "state": "delivered", "error": None}]
             }

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import CONFIG, TOKENS, Living
+from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.web import token_file
-from scheduler.web.connection_timeouts import Patience
-from scheduler.web.server import CONNECTIONS, CannotListen, Server, _url
+from scheduler.web.connection_timeouts import ClientTimeouts
+from scheduler.web.server import MAX_CONNECTIONS, CannotListen, HttpServer, _local_url
 
-SHORT = Patience(request=0.4, answer=0.8)
+SHORT = ClientTimeouts(request_seconds=0.4, answer_seconds=0.8)
 
 
 def mode(path: Path) -> int:
@@ -32,7 +32,7 @@ def mode(path: Path) -> int:
 
 
 def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
-    with Living(tmp_path) as daemon:
+    with WebDaemon(tmp_path) as daemon:
         listening = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
         addresses = [
             line.split()[1] for line in listening if line.split()[1].endswith(f":{daemon.port:04X}") and line.split()[3] == "0A"
@@ -41,7 +41,7 @@ def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
 
 
 def test_address_and_token_lie_beside_the_database_for_its_owner_alone(tmp_path: Path) -> None:
-    daemon = Living(tmp_path)
+    daemon = WebDaemon(tmp_path)
     before = os.umask(0)
     with daemon:
         os.umask(before)
@@ -54,7 +54,7 @@ def test_address_and_token_lie_beside_the_database_for_its_owner_alone(tmp_path:
 
 
 def test_the_local_token_may_do_everything_though_others_are_declared(tmp_path: Path) -> None:
-    with Living(tmp_path) as daemon:
+    with WebDaemon(tmp_path) as daemon:
         assert daemon.get("/api/v1/status", daemon.token).status == 200
         assert daemon.post("/api/v1/pause", {}, daemon.token).status == 200
         assert daemon.post("/-/reload", {}, daemon.token).status == 200
@@ -62,15 +62,15 @@ def test_the_local_token_may_do_everything_though_others_are_declared(tmp_path: 
 
 def test_the_token_is_kept_over_restarts(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
-    token = token_file.local_token(state)
+    token = token_file.load_or_create_token(state)
     assert len(token.reveal()) == 43  # 256 bits
-    assert token_file.local_token(state) == token
+    assert token_file.load_or_create_token(state) == token
 
 
 @pytest.mark.parametrize("damage", ["readable", "short", "link", "folder"])
 def test_a_token_that_is_not_ours_alone_is_made_anew(tmp_path: Path, damage: str) -> None:
     state, path = tmp_path / "heartbeatd.db", tmp_path / "token"
-    token = token_file.local_token(state)
+    token = token_file.load_or_create_token(state)
     if damage == "readable":
         path.chmod(0o640)
     elif damage == "short":
@@ -81,16 +81,16 @@ def test_a_token_that_is_not_ours_alone_is_made_anew(tmp_path: Path, damage: str
     else:
         path.unlink()
         os.mkfifo(path, 0o600)
-    fresh = token_file.local_token(state)
+    fresh = token_file.load_or_create_token(state)
     assert fresh != token
     assert (mode(path), path.is_symlink()) == (0o600, False)
-    assert token_file.local_token(state) == fresh
+    assert token_file.load_or_create_token(state) == fresh
 
 
 def test_an_address_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, ExitStack() as stack:
         port = other.getsockname()[1]
-        daemon = Living(tmp_path, CONFIG.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+        daemon = WebDaemon(tmp_path, CONFIG.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
         stack.callback(daemon.__exit__)
         with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}.*in use.*server: \{{listen:"):
             daemon.server.start()
@@ -108,21 +108,21 @@ def test_an_address_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> No
     ],
 )
 def test_the_address_is_one_that_this_machine_can_reach(host: str, url: str) -> None:
-    assert _url(host, 80) == url
+    assert _local_url(host, 80) == url
 
 
 def test_a_server_that_was_stopped_can_be_started_again(tmp_path: Path) -> None:
-    with Living(tmp_path) as daemon:
+    with WebDaemon(tmp_path) as daemon:
         daemon.server.stop()
         daemon.server.stop()
-        daemon.server = Server(daemon.reach)
+        daemon.server = HttpServer(daemon.app_state)
         daemon.server.start()
         assert daemon.get("/healthz").status == 200
 
 
 def test_it_does_nothing_while_nobody_asks(tmp_path: Path) -> None:
     """uvicorn by itself wakes up ten times a second: that is what must not be there."""
-    with Living(tmp_path) as daemon:
+    with WebDaemon(tmp_path) as daemon:
         assert daemon.get("/healthz").status == 200
         # On a busy machine it may be switched to a few times more for a while, but not in every half second of ten.
         assert any(_switches_in_half_a_second("heartbeatd-web") <= 2 for _ in range(10))
@@ -169,7 +169,7 @@ def hung_up(connection: socket.socket) -> bool:
     ],
 )
 def test_who_does_not_send_the_whole_request_in_time_is_hung_up_on(tmp_path: Path, beginning: bytes) -> None:
-    with Living(tmp_path, patience=SHORT) as daemon:
+    with WebDaemon(tmp_path, timeouts=SHORT) as daemon:
         request = beginning.replace(b"{port}", str(daemon.port).encode()).replace(b"{token}", daemon.token.encode())
         with socket.create_connection(("127.0.0.1", daemon.port)) as slow:
             slow.sendall(request)
@@ -177,7 +177,7 @@ def test_who_does_not_send_the_whole_request_in_time_is_hung_up_on(tmp_path: Pat
 
 
 def test_one_byte_at_a_time_does_not_buy_more_time(tmp_path: Path) -> None:
-    with Living(tmp_path, patience=SHORT) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
+    with WebDaemon(tmp_path, timeouts=SHORT) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
         began = time.monotonic()
         with pytest.raises(OSError):
             while time.monotonic() - began < 20:
@@ -188,8 +188,8 @@ def test_one_byte_at_a_time_does_not_buy_more_time(tmp_path: Path) -> None:
 def test_an_answer_that_nobody_takes_is_not_kept_for_ever(tmp_path: Path) -> None:
     beat = "{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, deliver: log}}"
     agents = "".join(f"  a{number}: {beat}\n" for number in range(800))
-    patience = Patience(request=10, answer=3)
-    with Living(tmp_path, f"server: {{listen: '127.0.0.1:0'}}\nagents:\n{agents}", patience=patience) as daemon:
+    timeouts = ClientTimeouts(request_seconds=10, answer_seconds=3)
+    with WebDaemon(tmp_path, f"server: {{listen: '127.0.0.1:0'}}\nagents:\n{agents}", timeouts=timeouts) as daemon:
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             slow.connect(("127.0.0.1", daemon.port))
@@ -215,13 +215,13 @@ def eventually(question: Callable[[], bool], seconds: float = 20) -> bool:
 
 
 def test_two_hundred_slow_clients_keep_nobody_waiting(tmp_path: Path) -> None:
-    with Living(tmp_path) as daemon, ExitStack() as stack:
+    with WebDaemon(tmp_path) as daemon, ExitStack() as stack:
         for _ in range(200):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
             slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
         began = time.monotonic()
         assert daemon.get("/metrics").status == 200
-        assert time.monotonic() - began < Patience().request / 2
+        assert time.monotonic() - began < ClientTimeouts().request_seconds / 2
 
 
 def answer(connection: socket.socket) -> None:
@@ -246,7 +246,7 @@ def is_closed(connection: socket.socket) -> bool:
 @pytest.mark.parametrize("kind", ["silent", "slow", "kept"])
 def test_five_hundred_idle_connections_keep_nobody_out(tmp_path: Path, kind: str) -> None:
     """A scrape is answered, again and again, and of the idle connections the oldest are closed for it."""
-    with Living(tmp_path) as daemon, ExitStack() as stack:
+    with WebDaemon(tmp_path) as daemon, ExitStack() as stack:
         request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n".encode()
         idle = []
         for _ in range(500):
@@ -269,16 +269,16 @@ def test_more_requests_at_once_than_can_be_answered_are_told_to_come_back(tmp_pa
         asked.append(Future())
         return asked[-1]
 
-    with Living(tmp_path) as daemon:
-        busy = Server(replace(daemon.reach, ask=ask))
+    with WebDaemon(tmp_path) as daemon:
+        busy = HttpServer(replace(daemon.app_state, submit_request=ask))
         busy.start()
         port = int(busy.url.rpartition(":")[2])
         head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\n"
         with ExitStack() as stack:
-            waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(CONNECTIONS)]
+            waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MAX_CONNECTIONS)]
             for client in waiting:
                 client.sendall(f"POST /api/v1/resume HTTP/1.1\r\n{head}\r\n".encode())
-            assert eventually(lambda: len(asked) == CONNECTIONS)
+            assert eventually(lambda: len(asked) == MAX_CONNECTIONS)
             late = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             late.sendall(f"GET /healthz HTTP/1.1\r\n{head}\r\n".encode())
             assert b" 503 " in late.recv(4096)
@@ -287,14 +287,14 @@ def test_more_requests_at_once_than_can_be_answered_are_told_to_come_back(tmp_pa
 
 
 def test_several_requests_share_a_connection(tmp_path: Path) -> None:
-    with Living(tmp_path) as daemon:
+    with WebDaemon(tmp_path) as daemon:
         one = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n"
         last = one.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
         assert daemon.raw((one * 4 + last).encode()).count(b" 200 OK") == 5
 
 
 def test_a_request_sent_ahead_but_not_to_its_end_is_hung_up_on(tmp_path: Path) -> None:
-    with Living(tmp_path, patience=SHORT) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
+    with WebDaemon(tmp_path, timeouts=SHORT) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
         whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n"
         begun = f"POST /api/v1/pause HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\nAuthorization: Bearer {daemon.token}\r\n"
         slow.sendall((whole + begun + "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{").encode())
@@ -307,18 +307,18 @@ def test_a_request_sent_ahead_but_not_to_its_end_is_hung_up_on(tmp_path: Path) -
 
 
 def test_stopping_does_not_wait_for_a_client_that_keeps_its_connection(tmp_path: Path) -> None:
-    with Living(tmp_path) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as idle:
+    with WebDaemon(tmp_path) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as idle:
         idle.sendall(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n".encode())
         assert idle.recv(10)
         began = time.monotonic()
         daemon.server.stop()
-        assert time.monotonic() - began < Patience().request / 2
+        assert time.monotonic() - began < ClientTimeouts().request_seconds / 2
 
 
 def test_an_engine_that_does_not_answer_is_waited_for_only_so_long(tmp_path: Path) -> None:
-    with Living(tmp_path) as daemon:
+    with WebDaemon(tmp_path) as daemon:
         daemon.server.stop()
-        daemon.server = Server(replace(daemon.reach, ask=lambda _: Future(), answer_within=0.1))
+        daemon.server = HttpServer(replace(daemon.app_state, submit_request=lambda _: Future(), answer_timeout=0.1))
         daemon.server.start()
         reply = daemon.post("/api/v1/resume", {}, daemon.token)
     assert (reply.status, reply.code) == (503, "no_answer")
@@ -333,8 +333,8 @@ def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path)
         asked.set_result(None)
         return waiting
 
-    with Living(tmp_path) as daemon:
-        other = Server(replace(daemon.reach, ask=ask))
+    with WebDaemon(tmp_path) as daemon:
+        other = HttpServer(replace(daemon.app_state, submit_request=ask))
         other.start()
         port = int(other.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -348,8 +348,8 @@ def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path)
 
 def test_the_address_file_is_written_whole(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
-    token_file.write_address(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
+    token_file.write_address_file(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
     assert [path.name for path in tmp_path.iterdir()] == ["daemon.json"]
-    token_file.remove_address(state)
-    token_file.remove_address(state)
+    token_file.remove_address_file(state)
+    token_file.remove_address_file(state)
     assert not list(tmp_path.iterdir())

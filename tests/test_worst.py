@@ -8,20 +8,20 @@ import pytest
 from config_file import read
 from world import at
 
-from scheduler.insight.daily_maximum import Worst, as_data, worst
+from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum, maximum_as_data
 
 NOW = at("2027-02-20 12:00")
 PRICES = "prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}\nproviders: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\n"
 MOST = (50_000 * 2 + 2_000 * 10) / 1e6  # USD that one attempt may take
 
 
-def found(folder: Path, beat: str, *, limits: str = "wake_flood: 1 per 24h", more: str = "") -> Worst:
+def found(folder: Path, beat: str, *, limits: str = "wake_flood: 1 per 24h", more: str = "") -> DailyMaximum:
     text = f"""{PRICES}limits: {{{limits}}}
 calendars: {{weekend: {{days: sat-sun}}}}
 agents:
   ops: {{runner: {{kind: openai, provider: local}}, model: big, heartbeat: {{deliver: log, {beat}}}}}
 {more}"""
-    return worst(read(folder, text).settings, NOW)
+    return compute_daily_maximum(read(folder, text).settings, NOW)
 
 
 # fmt: off
@@ -59,38 +59,38 @@ def test_wakes_count_as_often_as_they_may_start_runs(tmp_path: Path) -> None:
 
 def test_without_a_budget_the_number_of_attempts_bounds_a_day(tmp_path: Path) -> None:
     (ops,) = found(tmp_path, "budget: unlimited, interval: 24h").entries
-    assert (ops.runs, ops.attempts, ops.by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
-    assert ops.usd == pytest.approx(24 * MOST)
+    assert (ops.runs, ops.attempts, ops.limited_by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
+    assert ops.usd_per_day == pytest.approx(24 * MOST)
 
 
 def test_the_lower_of_budget_and_attempts_is_the_ceiling(tmp_path: Path) -> None:
-    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").entries[0].usd == 0.5
+    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").entries[0].usd_per_day == 0.5
     seldom = found(tmp_path, "interval: 24h, budget: {usd_per_day: 100}").entries[0]
-    assert (seldom.usd, seldom.by) == (pytest.approx(4 * 6 * MOST), "runs")
+    assert (seldom.usd_per_day, seldom.limited_by) == (pytest.approx(4 * 6 * MOST), "runs")
     few = found(tmp_path, "interval: 30m, budget: {runs_per_day: 2}").entries[0]
-    assert (few.runs, few.usd) == (2, pytest.approx(2 * 6 * MOST))
+    assert (few.runs, few.usd_per_day) == (2, pytest.approx(2 * 6 * MOST))
 
 
 def test_the_sum_is_bound_by_the_budget_of_all(tmp_path: Path) -> None:
-    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").usd == 0.5
+    assert found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").usd_per_day == 0.5
     total = found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", limits="budget: {usd_per_day: 0.30}")
-    assert (total.usd, total.by) == (0.3, "limits.budget")
+    assert (total.usd_per_day, total.limited_by) == (0.3, "limits.budget")
 
 
 def test_an_agent_of_another_zone_may_spend_two_of_its_days_on_one_of_ours(tmp_path: Path) -> None:
-    assert found(tmp_path, "interval: 30m, timezone: Asia/Tokyo, budget: {usd_per_day: 0.50}").usd == 1.0
+    assert found(tmp_path, "interval: 30m, timezone: Asia/Tokyo, budget: {usd_per_day: 0.50}").usd_per_day == 1.0
 
 
 def test_where_one_has_no_bound_the_sum_has_none(tmp_path: Path) -> None:
     more = "  tool: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 1h, deliver: log}}\n"
     total = found(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", more=more)
-    assert (total.usd, total.entries[1].attempt, total.entries[1].usd) == (None, None, None)
+    assert (total.usd_per_day, total.entries[1].usd_per_attempt, total.entries[1].usd_per_day) == (None, None, None)
 
 
 @pytest.mark.parametrize("budget", ["{runs_per_day: 5}", "{tokens_per_day: 1m}"])
 def test_a_model_without_a_price_has_no_ceiling_whatever_else_bounds_its_days(tmp_path: Path, budget: str) -> None:
     total = found(tmp_path, f"model: other, interval: 30m, budget: {budget}")
-    assert (total.usd, total.entries[0].attempt, total.entries[0].usd) == (None, None, None)
+    assert (total.usd_per_day, total.entries[0].usd_per_attempt, total.entries[0].usd_per_day) == (None, None, None)
 
 
 @pytest.mark.parametrize("usd", [0, 0.25])
@@ -98,10 +98,10 @@ def test_what_a_program_takes_by_its_owners_word_bounds_a_day_without_any_other_
     beat = f"interval: 24h, deliver: log, budget: {{usd_per_run: {usd}}}"
     more = f"  tool: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{{beat}}}}}\n"
     total = found(tmp_path, "enabled: false, interval: 30m", more=more)
-    assert (total.entries[0].attempt, total.usd) == (usd, 4 * 6 * usd)
+    assert (total.entries[0].usd_per_attempt, total.usd_per_day) == (usd, 4 * 6 * usd)
 
 
 def test_a_jobs_prompt_counts_and_a_command_does_not(tmp_path: Path) -> None:
     more = 'cron: {ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}, run: {every: 1h, command: uptime}}\n'
     total = found(tmp_path, "interval: none", more=more)
-    assert [(each["name"], each["runs"], each["attempts"]) for each in as_data(total)["entries"][1:]] == [("ask", 2, 2)]
+    assert [(each["name"], each["runs"], each["attempts"]) for each in maximum_as_data(total)["entries"][1:]] == [("ask", 2, 2)]

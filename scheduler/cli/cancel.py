@@ -12,7 +12,7 @@ from scheduler.cli.daemon_client import daemon
 from scheduler.cli.daemon_state import Place
 from scheduler.cli.output import utc_now, wrapped
 from scheduler.cli.wake_progress import is_closed_within, waiting
-from scheduler.insight.status_data import entries
+from scheduler.insight.status_data import read_entries
 from scheduler.model.outcome import Kind
 from scheduler.store import runs_view
 
@@ -43,7 +43,7 @@ def _tell_of_wakes(where: Place, run_id: int) -> None:
     """What the run held has not been heard: who cancelled it may have to see to that."""
     with daemon_state.reading(where) as db:
         run = runs_view.one(db, run_id) if db else None
-        found = entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
+        found = read_entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
     for fact in (fact for entry in found for fact in waiting(entry)):
         for line in wrapped(fact, 2):
             click.echo(line)

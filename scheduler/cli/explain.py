@@ -18,8 +18,8 @@ from scheduler.cli.options import Mistake
 from scheduler.cli.output import between, called, fact, rough, table, utc_now, wrapped
 from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.insight import explanation as answers
-from scheduler.insight.explanation import Asked
-from scheduler.insight.reason_texts import Cause
+from scheduler.insight.explanation import ExplainedEntry
+from scheduler.insight.reason_texts import SlotCause
 from scheduler.store import database, entries
 from scheduler.system import lanes
 
@@ -56,25 +56,25 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
             lambda: declares.keys() | entries.texts(db).keys(),
         )
         running = daemon_state.running(where) is not None
-        asked = answers.about(db, plan, key, lanes.beside(where.database), now, running=running)
+        asked = answers.find_entry(db, plan, key, lanes.beside(where.database), now, running=running)
         assert asked is not None  # it was just found
         told, lines = _answered(asked, instant, day)
     click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(lines(told)))
 
 
-def _answered(asked: Asked, instant: str | None, day: str | None) -> tuple[Told, Callable[[Told], Iterator[str]]]:
+def _answered(asked: ExplainedEntry, instant: str | None, day: str | None) -> tuple[Told, Callable[[Told], Iterator[str]]]:
     """What was asked for, and how it is shown to people."""
     try:
         if instant is not None:
-            return answers.at_instant(asked, arguments.moment(instant, asked.zone)), _of_instant
+            return answers.explain_time(asked, arguments.moment(instant, asked.zone)), _of_instant
         if day is not None:
-            return answers.on_day(asked, _day(day, asked)), _of_day
+            return answers.explain_day(asked, _day(day, asked)), _of_day
     except ValueError as error:
         raise Mistake(f"{'--on' if instant is None else '--at'}: {error}") from error
-    return answers.at_present(asked), _of_present
+    return answers.explain_now(asked), _of_present
 
 
-def _day(text: str, asked: Asked) -> date:
+def _day(text: str, asked: ExplainedEntry) -> date:
     try:
         return arguments.named_day(text, asked.now.astimezone(asked.zone)) or date.fromisoformat(text)
     except ValueError:
@@ -209,7 +209,9 @@ def _now(told: Told) -> str:
         return "done: it fires once, and that has been"
     reason = told["now"]["reason"]
     found = (
-        "nothing stands in its way" if reason is None else f"it would not run: {Cause(reason, told['now']['detail']).said_of_now}"
+        "nothing stands in its way"
+        if reason is None
+        else f"it would not run: {SlotCause(reason, told['now']['detail']).text_for_now}"
     )
     asked = "" if told["now"]["complete"] else " (only gates that the database knows were asked)"
     return found + asked + ("" if _goes_on(told["daemon"]) else "; no daemon is there to run it")

@@ -14,7 +14,7 @@ from scheduler.cli import daemon_state, options
 from scheduler.cli.arguments import Span
 from scheduler.cli.output import amount, called, local, passed, rough, table, usd, utc_now, wrapped, zone_name
 from scheduler.config.file.message_parts import format_count
-from scheduler.insight.report_data import report as summed
+from scheduler.insight.report_data import build_report as summed
 
 MOST = 12  # entries in the table; what is left over is its last line
 EACH = 4  # of those the dearest, the noisiest and the worst

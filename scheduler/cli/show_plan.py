@@ -22,7 +22,7 @@ from scheduler.cli.output import LINE, called, table, utc_now, wrapped
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
 from scheduler.insight import forecast
-from scheduler.insight.daily_maximum import Ceiling, Worst, as_data, worst
+from scheduler.insight.daily_maximum import DailyMaximum, EntryMaximum, compute_daily_maximum, maximum_as_data
 from scheduler.model.outcome import Kind
 
 HEAD = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
@@ -51,23 +51,23 @@ def plan(
     With NAME, only that agent or job, each firing on its line. Where the daemon has run before, the grids are those of its
     database, else those that a first start now would give. Days and local times are those of each entry's own zone.
     """
-    if not timedelta() < span <= forecast.LONGEST:
-        raise Mistake(f"--for: write a time of at most {format_duration(forecast.LONGEST)}")
-    if begin is not None and begin.year not in forecast.YEARS:
-        raise Mistake(f"--from: write a time in the years {forecast.YEARS[0]} to {forecast.YEARS[-1]}")
+    if not timedelta() < span <= forecast.MAX_SPAN:
+        raise Mistake(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")
+    if begin is not None and begin.year not in forecast.ALLOWED_YEARS:
+        raise Mistake(f"--from: write a time in the years {forecast.ALLOWED_YEARS[0]} to {forecast.ALLOWED_YEARS[-1]}")
     if worst:
         _print_worst_day(path, form)
         return
     where, now = daemon_state.place(path, state), output.utc_now()
     config = declared(path, state, where)
     with daemon_state.reading(where) as db:
-        seen = forecast.foresee(db, config, now)
+        seen = forecast.forecast_entries(db, config, now)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
         key = arguments.choose(name, known.__contains__, lambda: known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
-    told = {"running": daemon_state.running(where) is not None} | forecast.told(
+    told = {"running": daemon_state.running(where) is not None} | forecast.forecast_data(
         seen, begin, begin + span, each=each or name is not None
     )
     click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(_lines(told)))
@@ -187,25 +187,25 @@ def _weekday(day: str) -> str:
 
 def _print_worst_day(path: Path, form: str) -> None:
     """Print the ceilings of the config at `path`. Raises ConfigError."""
-    found = worst(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
-    click.echo(json.dumps(as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
+    found = compute_daily_maximum(load.load_config(path, os.environ, resolve_secrets=False).settings, utc_now())
+    click.echo(json.dumps(maximum_as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
 
 
-def _worst_day_lines(found: Worst) -> Iterator[str]:
+def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
     if not found.entries:
         yield "nothing asks an agent"
         return
     yield table(WORST_HEAD, [_worst_day_row(ceiling) for ceiling in found.entries])
-    total = NO_LIMIT if found.usd is None else f"at most {_usd(found.usd)} USD a day"
-    yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
-    if any(ceiling.by == "runs" and ceiling.usd for ceiling in found.entries):
+    total = NO_LIMIT if found.usd_per_day is None else f"at most {_usd(found.usd_per_day)} USD a day"
+    yield f"all: {total}" + (" by limits.budget" if found.limited_by == "limits.budget" else "")
+    if any(ceiling.limited_by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: unless somebody sets the clock, stops the daemon or runs jobs by hand"
 
 
-def _worst_day_row(ceiling: Ceiling) -> list[str]:
-    each = "not known" if ceiling.attempt is None else _usd(ceiling.attempt)
-    usd = NO_LIMIT if ceiling.usd is None else _usd(ceiling.usd)
-    return [called(ceiling.kind, ceiling.name), str(ceiling.runs), str(ceiling.attempts), each, usd, ceiling.by]
+def _worst_day_row(ceiling: EntryMaximum) -> list[str]:
+    each = "not known" if ceiling.usd_per_attempt is None else _usd(ceiling.usd_per_attempt)
+    usd = NO_LIMIT if ceiling.usd_per_day is None else _usd(ceiling.usd_per_day)
+    return [called(ceiling.kind, ceiling.name), str(ceiling.runs), str(ceiling.attempts), each, usd, ceiling.limited_by]
 
 
 def _usd(amount: float) -> str:

@@ -16,8 +16,8 @@ from scheduler.cli.daemon_state import Place, Up
 from scheduler.cli.output import called, local, passed, rough, short, table, utc_now, why, wrapped, zone_name
 from scheduler.cli.wake_progress import waiting
 from scheduler.config.file.message_parts import format_count
-from scheduler.insight.status_data import snapshot
-from scheduler.insight.wake_waits import Wait
+from scheduler.insight.status_data import read_status
+from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.outcome import Kind
 from scheduler.store import disk_reserve
@@ -36,7 +36,7 @@ def status(path: Path, state: Path | None, form: str) -> None:
     where = daemon_state.looked_at(path, state)
     up, now = daemon_state.running(where), utc_now()
     with daemon_state.reading(where) as db:
-        seen = snapshot(db, now) if db else None
+        seen = read_status(db, now) if db else None
     if form == "json":
         click.echo(json.dumps(_as_data(seen, up) | {"reserve_bytes": disk_reserve.held(where.database)}, indent=2))
         return
@@ -149,7 +149,7 @@ def _failing(entry: dict[str, Any]) -> Iterator[str]:
 def _wakes(seen: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
     found = (each for each in seen["wakes"] if each["name"] == entry["name"] and entry["kind"] == Kind.HEARTBEAT)
     wait = next(found, None)
-    yield from waiting(entry, Wait(wait["waits_for"]) if wait else None)
+    yield from waiting(entry, WakeWait(wait["waits_for"]) if wait else None)
 
 
 def _held(entry: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from scheduler.cli import daemon_state
 from scheduler.cli.daemon_state import Place
 from scheduler.cli.output import called, harmless, local, utc_now
 from scheduler.insight import wake_waits
-from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, Wait
+from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
 from scheduler.model.outcome import Reason
 from scheduler.store import runs_view, wakes
 
@@ -45,7 +45,7 @@ def follow(path: Path, wake_id: int, before: int) -> int:
             raise click.ClickException(f"no daemon runs; wake {wake_id} is kept for its next start")
         if wait is not None and wait.was_refused:
             raise click.ClickException(f"wake {wake_id} {_said(wait)}")
-        if wait is not None and not wait.starts and wait.reason != told:
+        if wait is not None and not wait.is_starting and wait.reason != told:
             click.echo(f"wake {wake_id} {_said(wait)}", err=True)
             told = wait.reason
         time.sleep(PAUSE)
@@ -58,7 +58,7 @@ def tell_of_wait(path: Path, wake_id: int) -> None:
     """
     where, deadline = daemon_state.place(path), time.monotonic() + MOMENT
     while (wait := _waits_for(where, wake_id)) is not None:
-        if not wait.starts:
+        if not wait.is_starting:
             click.echo(_said(wait))
             return
         if daemon_state.running(where) is None or time.monotonic() >= deadline:
@@ -66,14 +66,14 @@ def tell_of_wait(path: Path, wake_id: int) -> None:
         time.sleep(PAUSE / 4)
 
 
-def _waits_for(where: Place, wake_id: int) -> Wait | None:
+def _waits_for(where: Place, wake_id: int) -> WakeWait | None:
     with daemon_state.reading(where) as db:
-        return wake_waits.of(db, wake_id, utc_now()) if db else None
+        return wake_waits.wait_of_wake(db, wake_id, utc_now()) if db else None
 
 
-def _said(wait: Wait) -> str:
+def _said(wait: WakeWait) -> str:
     until = f" until {local(wait.until.isoformat())}" if wait.until else ""
-    return f"waits{until}: {wait.words}"
+    return f"waits{until}: {wait.text}"
 
 
 def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
@@ -100,7 +100,7 @@ def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | Non
     return None, stands is None or stands["state"] == "ended"
 
 
-def _print(run: dict[str, Any], wait: Wait | None) -> int:
+def _print(run: dict[str, Any], wait: WakeWait | None) -> int:
     """What a run came to; `wait` is what the wake waits for now, if the run did not tell it."""
     why = run["reason"] or run["suppression"]
     click.echo(f"run {run['id']}: {run['outcome']}" + (f" ({why})" if why else ""))
@@ -112,11 +112,11 @@ def _print(run: dict[str, Any], wait: Wait | None) -> int:
     return 0 if run["outcome"] in GOOD else 1
 
 
-def waiting(entry: dict[str, Any], wait: Wait | None = None) -> Iterator[str]:
+def waiting(entry: dict[str, Any], wait: WakeWait | None = None) -> Iterator[str]:
     """No line where none waits; `wait` is what they wait for."""
     if count := entry["wakes_waiting"]:
         name = called(entry["kind"], entry["name"])
-        why = f": {wait.words}" if wait is not None and wait.reason not in PLAIN else ""
+        why = f": {wait.text}" if wait is not None and wait.reason not in PLAIN else ""
         yield f"wakes: {count} {'waits' if count == 1 else 'wait'} to be told to {name} by its next run{_when(entry)}{why}"
 
 

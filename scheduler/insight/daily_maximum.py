@@ -19,11 +19,11 @@ from scheduler.model.local_days import A_DAY
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Flood, Settings
 
-AN_HOUR = timedelta(hours=1)
+ONE_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class EntryMaximum:
     """What an entry can come to in a day of its zone: `runs` of a schedule and of wakes, `attempts` of them with all retries.
 
     `attempt` is the most that one of those takes in USD, None where nobody knows; `usd` the ceiling, None where there is none;
@@ -35,22 +35,22 @@ class Ceiling:
     zone: ZoneInfo
     runs: int
     attempts: int
-    attempt: float | None
-    usd: float | None
-    by: str
+    usd_per_attempt: float | None
+    usd_per_day: float | None
+    limited_by: str
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class DailyMaximum:
     """The ceilings of all entries that ask an agent, and of a day of the top-level zone with all of them."""
 
-    entries: tuple[Ceiling, ...]
-    usd: float | None
-    by: str
+    entries: tuple[EntryMaximum, ...]
+    usd_per_day: float | None
+    limited_by: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Asker:
+class _PromptedEntry:
     """An entry that asks an agent: how many of its runs fall on one day, in how many attempts each, and what one takes."""
 
     kind: Kind
@@ -58,26 +58,28 @@ class _Asker:
     zone: ZoneInfo
     runs: int
     attempts: int
-    most: Attempt
+    attempt: Attempt
 
 
-def worst(settings: Settings, now: datetime) -> Worst:
+def compute_daily_maximum(settings: Settings, now: datetime) -> DailyMaximum:
     """The worst day of the year from `now` on.
 
     What a budget bounds holds whatever happens. What only the number of runs bounds holds while nobody sets the clock, stops
     the daemon in the middle of runs or starts jobs by hand.
     """
-    ceilings = tuple(_ceiling(settings, asker) for asker in (*_beats(settings, now), *_prompts(settings, now)))
-    shares = [_share(settings, ceiling) for ceiling in ceilings]
+    ceilings = tuple(
+        _entry_maximum(settings, asker) for asker in (*_prompted_heartbeats(settings, now), *_prompted_jobs(settings, now))
+    )
+    shares = [_share_of_total(settings, ceiling) for ceiling in ceilings]
     known = [share for share in shares if share is not None]
     total = sum(known) if len(known) == len(shares) else None
     shared = settings.limits.budget.usd_per_day if settings.limits.budget else None
     if shared is not None and (total is None or shared < total):
-        return Worst(ceilings, shared, "limits.budget")
-    return Worst(ceilings, total, "entries")
+        return DailyMaximum(ceilings, shared, "limits.budget")
+    return DailyMaximum(ceilings, total, "entries")
 
 
-def as_data(found: Worst) -> dict[str, Any]:
+def maximum_as_data(found: DailyMaximum) -> dict[str, Any]:
     """The same as JSON shows it."""
     entries = [
         {
@@ -86,59 +88,59 @@ def as_data(found: Worst) -> dict[str, Any]:
             "zone": each.zone.key,
             "runs": each.runs,
             "attempts": each.attempts,
-            "usd_per_attempt": each.attempt,
-            "usd_per_day": each.usd,
-            "by": each.by,
+            "usd_per_attempt": each.usd_per_attempt,
+            "usd_per_day": each.usd_per_day,
+            "by": each.limited_by,
         }
         for each in found.entries
     ]
-    return {"entries": entries, "usd_per_day": found.usd, "by": found.by}
+    return {"entries": entries, "usd_per_day": found.usd_per_day, "by": found.limited_by}
 
 
-def _ceiling(settings: Settings, asker: _Asker) -> Ceiling:
+def _entry_maximum(settings: Settings, asker: _PromptedEntry) -> EntryMaximum:
     found = settings.allowances.get((asker.kind, asker.name))
     own = found.own if found else None
     runs = asker.runs if own is None or own.runs_per_day is None else min(asker.runs, own.runs_per_day)
     attempts = runs * asker.attempts
-    most = _usd(asker.most, found)
+    most = _max_usd_per_attempt(asker.attempt, found)
     usd = attempts * most if most is not None else None
     bound = own.usd_per_day if own else None
     if bound is not None and (usd is None or bound < usd):
-        return Ceiling(asker.kind, asker.name, asker.zone, runs, attempts, most, bound, "budget")
-    return Ceiling(asker.kind, asker.name, asker.zone, runs, attempts, most, usd, "runs")
+        return EntryMaximum(asker.kind, asker.name, asker.zone, runs, attempts, most, bound, "budget")
+    return EntryMaximum(asker.kind, asker.name, asker.zone, runs, attempts, most, usd, "runs")
 
 
-def _usd(attempt: Attempt, found: Allowance | None) -> float | None:
+def _max_usd_per_attempt(attempt: Attempt, found: Allowance | None) -> float | None:
     """The most that an attempt takes, by its allowance if it has one; None where nobody knows."""
     if not attempt.priced or (attempt.blind and attempt.usd_per_run is None):
         return None
     return found.most.usd if found else attempt.most.usd
 
 
-def _share(settings: Settings, ceiling: Ceiling) -> float | None:
+def _share_of_total(settings: Settings, ceiling: EntryMaximum) -> float | None:
     """What an entry can add to one day of the top-level zone, which may meet two days of its own."""
-    apart = ceiling.usd is not None and ceiling.zone.key != settings.zone.key
-    return 2 * ceiling.usd if apart and ceiling.usd is not None else ceiling.usd
+    apart = ceiling.usd_per_day is not None and ceiling.zone.key != settings.zone.key
+    return 2 * ceiling.usd_per_day if apart and ceiling.usd_per_day is not None else ceiling.usd_per_day
 
 
-def _beats(settings: Settings, now: datetime) -> Iterator[_Asker]:
+def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:
     for beat in settings.heartbeats.values():
         if beat.enabled:
             day = longest_day(beat.zone, now)
             # One slot of the day before may start late.
-            runs = slots_a_day(beat, day) + 1 + wakes_a_day(settings.limits.wake_flood, day)
+            runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
             most = budget.of_heartbeat(beat, settings.prices, _usd_per_run(settings, Kind.HEARTBEAT, beat.name))
-            yield _Asker(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + CRASHES, most)
+            yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + CRASHES, most)
 
 
-def _prompts(settings: Settings, now: datetime) -> Iterator[_Asker]:
+def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:
     for name, agent in settings.asked.items():
         job = settings.jobs[name]
         if job.enabled:
             day = longest_day(job.zone, now)
-            runs = 1 + (firings_a_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
+            runs = 1 + (max_firings_per_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
             most = budget.of_agent(agent, settings.prices, _usd_per_run(settings, Kind.CRON, name))
-            yield _Asker(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * CRASHES, most)
+            yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * CRASHES, most)
 
 
 def _usd_per_run(settings: Settings, kind: Kind, name: str) -> float | None:
@@ -146,10 +148,10 @@ def _usd_per_run(settings: Settings, kind: Kind, name: str) -> float | None:
     return found.usd_per_run if found else None
 
 
-def slots_a_day(beat: Heartbeat, day: timedelta) -> int:
+def max_slots_per_day(beat: Heartbeat, day: timedelta) -> int:
     """The most slots that a heartbeat can have on a day as long as this."""
     if beat.schedule is not None:
-        return firings_a_day(parse_schedule(beat.schedule, beat.zone), day)
+        return max_firings_per_day(parse_schedule(beat.schedule, beat.zone), day)
     if not beat.interval:
         return 0
     whole = -(-day // beat.interval)
@@ -158,10 +160,10 @@ def slots_a_day(beat: Heartbeat, day: timedelta) -> int:
     whole += 1  # a point of the day before may have moved to its first opening
     if beat.hours.always:
         return whole
-    return min(whole, sum(_slots_of_window(window, beat, day) for window in beat.hours.windows))
+    return min(whole, sum(_max_slots_of_window(window, beat, day) for window in beat.hours.windows))
 
 
-def _slots_of_window(window: Window, beat: Heartbeat, day: timedelta) -> int:
+def _max_slots_of_window(window: Window, beat: Heartbeat, day: timedelta) -> int:
     """The most slots of one window on a day: one at least, and one more for each part into which the day may divide it."""
     assert beat.interval is not None
     hour_again = day - A_DAY  # a clock that goes back may lengthen any window, or open it twice
@@ -169,14 +171,14 @@ def _slots_of_window(window: Window, beat: Heartbeat, day: timedelta) -> int:
     return -(-(timedelta(minutes=window.length_minutes) + hour_again) // beat.interval) + lies_on_two_days + bool(hour_again)
 
 
-def firings_a_day(schedule: CronSchedule, day: timedelta) -> int:
+def max_firings_per_day(schedule: CronSchedule, day: timedelta) -> int:
     """The most firings that a schedule can have on such a day; those of a wildcard come again where the clock goes back."""
     readings = schedule.expression.times
-    hours_again = -(-(day - A_DAY) // AN_HOUR) if schedule.expression.wildcard else 0
+    hours_again = -(-(day - A_DAY) // ONE_HOUR) if schedule.expression.wildcard else 0
     return len(readings) + hours_again * len(readings.minutes)
 
 
-def wakes_a_day(flood: Flood, day: timedelta) -> int:
+def max_woken_runs(flood: Flood, day: timedelta) -> int:
     """The most runs of an agent that wakes may start in a day, or another time, of this length."""
     return flood.count * (day // flood.within + 1)
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
 from scheduler.engine import plan_sync
-from scheduler.insight.daily_maximum import wakes_a_day
+from scheduler.insight.daily_maximum import max_woken_runs
 from scheduler.model import schedule
 from scheduler.model.entry import Entry, Key
 from scheduler.model.outcome import Kind
@@ -23,15 +23,15 @@ from scheduler.store import entries
 from scheduler.store.entries import Standing
 from scheduler.work.plan import Plan
 
-LONGEST = timedelta(days=400)
-YEARS = range(1900, 9900)  # those in which it may begin: beyond them the calendar of this machine ends
-FEW = 4  # firings of an entry on one day; more are told as one
+MAX_SPAN = timedelta(days=400)
+ALLOWED_YEARS = range(1900, 9900)  # those in which it may begin: beyond them the calendar of this machine ends
+MAX_LISTED_FIRINGS = 4  # firings of an entry on one day; more are told as one
 
-Source = Literal["database", "reload", "fresh start"]
+ScheduleSource = Literal["database", "reload", "fresh start"]
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class EntryForecast:
     """An entry as it will be: on its course if it is active, or from the end of its pause on.
 
     `source` says where its grid comes from: its row, its row once a changed config is taken up, or the config alone. `wakers` are
@@ -41,53 +41,53 @@ class Foreseen:
     course: Course
     state: str
     paused_until: datetime | None
-    source: Source
-    wakers: tuple[Course, ...] = ()
+    source: ScheduleSource
+    waking_jobs: tuple[Course, ...] = ()
     limits: Limits | None = None
 
     @property
-    def fires(self) -> bool:
+    def will_fire(self) -> bool:
         """Whether anything of it will fire by itself."""
         return self.state == "active" or (self.state == "paused" and self.paused_until is not None)
 
 
-def foresee(db: sqlite3.Connection | None, plan: Plan | None, now: datetime) -> list[Foreseen]:
+def forecast_entries(db: sqlite3.Connection | None, plan: Plan | None, now: datetime) -> list[EntryForecast]:
     """Every entry of the plan with what the database knows of it; without a plan, every entry of the database. Agents first."""
     known = {(each.kind, each.name): each for each in entries.everything(db)} if db else {}
     if plan is None:
-        seen = [_as_it_stands(standing) for standing in known.values() if standing.state != "removed"]
+        seen = [_forecast_recorded(standing) for standing in known.values() if standing.state != "removed"]
     else:
-        planned = {key: _as_planned(entry, known.get(key), now) for key, entry in plan.entries.items()}
-        seen = [_with_wakers(foreseen, planned, plan) for foreseen in planned.values()]
+        planned = {key: _forecast_planned(entry, known.get(key), now) for key, entry in plan.entries.items()}
+        seen = [_with_waking_jobs(foreseen, planned, plan) for foreseen in planned.values()]
     return sorted(seen, key=lambda each: (each.course.kind is Kind.CRON, each.course.name))
 
 
-def _as_planned(entry: Entry, standing: Standing | None, now: datetime) -> Foreseen:
+def _forecast_planned(entry: Entry, standing: Standing | None, now: datetime) -> EntryForecast:
     anchor, settled = plan_sync.foreseen(entry, standing, now)
     same = standing is not None and (standing.state, standing.pace_text) == ("active", entry.pace_text)
     paused = entry.enabled and standing is not None and standing.paused
-    course = Course(entry.kind, entry.name, schedule.pace(entry.pace_text, anchor), entry.zone, _after(settled, standing))
+    course = Course(entry.kind, entry.name, schedule.pace(entry.pace_text, anchor), entry.zone, _no_slot_until(settled, standing))
     over = schedule.done(entry.pace_text, settled)
     state = "disabled" if not entry.enabled else "paused" if paused else "done" if over else "active"
-    source: Source = "fresh start" if standing is None else "database" if same or not entry.enabled else "reload"
-    return Foreseen(course, state, standing.pause_ends if standing and paused else None, source)
+    source: ScheduleSource = "fresh start" if standing is None else "database" if same or not entry.enabled else "reload"
+    return EntryForecast(course, state, standing.pause_ends if standing and paused else None, source)
 
 
-def _with_wakers(foreseen: Foreseen, planned: Mapping[Key, Foreseen], plan: Plan) -> Foreseen:
-    names = plan.wakers.get(foreseen.course.name, ()) if foreseen.course.kind is Kind.HEARTBEAT and foreseen.fires else ()
+def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForecast], plan: Plan) -> EntryForecast:
+    names = plan.wakers.get(foreseen.course.name, ()) if foreseen.course.kind is Kind.HEARTBEAT and foreseen.will_fire else ()
     jobs = [planned[Kind.CRON, name] for name in sorted(names)]
-    return replace(foreseen, wakers=tuple(job.course for job in jobs if job.fires), limits=plan.settings.limits)
+    return replace(foreseen, waking_jobs=tuple(job.course for job in jobs if job.will_fire), limits=plan.settings.limits)
 
 
-def _as_it_stands(standing: Standing) -> Foreseen:
+def _forecast_recorded(standing: Standing) -> EntryForecast:
     zone = schedule.zone(standing.pace_text) or ZoneInfo("UTC")
-    course = Course(standing.kind, standing.name, standing.pace, zone, _after(standing.settled_until, standing))
+    course = Course(standing.kind, standing.name, standing.pace, zone, _no_slot_until(standing.settled_until, standing))
     over = standing.state == "active" and schedule.done(standing.pace_text, standing.settled_until)
     state = "paused" if standing.state == "active" and standing.paused else "done" if over else standing.state
-    return Foreseen(course, state, standing.pause_ends, "database")
+    return EntryForecast(course, state, standing.pause_ends, "database")
 
 
-def _after(settled: datetime, standing: Standing | None) -> datetime:
+def _no_slot_until(settled: datetime, standing: Standing | None) -> datetime:
     """The instant after which its next slot may lie: it may be paused until then, or rest after failures."""
     if standing is None:
         return settled
@@ -95,30 +95,33 @@ def _after(settled: datetime, standing: Standing | None) -> datetime:
     return max(wish for wish in (settled, standing.pause_ends, held and held - MILLISECOND) if wish is not None)
 
 
-def told(seen: Iterable[Foreseen], begin: datetime, end: datetime, *, each: bool = False) -> dict[str, Any]:
+def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> dict[str, Any]:
     """What fires in [begin, end) as plain data, by entry and local day; one by one where they are few, or with `each`.
 
     `clock_changes` are those of the zones in which something fires; `beats` are those of all agents, `runs` those of all jobs.
     `wakes_known` False: without a config nobody knows whom jobs wake.
     """
     seen = tuple(seen)
-    wakers = {job.name: job for foreseen in seen for job in foreseen.wakers}
+    wakers = {job.name: job for foreseen in seen for job in foreseen.waking_jobs}
     fired = {name: sum(beats.count for beats in by_day(job, begin, end)) for name, job in wakers.items()}
-    entries = [_entry(foreseen, begin, end, each=each) | {"wakes": _wakes(foreseen, fired, end - begin)} for foreseen in seen]
+    entries = [
+        _entry_data(foreseen, begin, end, each=each) | {"wakes": _woken_runs_data(foreseen, fired, end - begin)}
+        for foreseen in seen
+    ]
     zones = {ZoneInfo(entry["zone"]) for entry in entries if entry["total"]}
     return {
         "from": iso(begin),
         "until": iso(end),
         "entries": entries,
-        "days": _sums(entries),
+        "days": _totals_by_day(entries),
         "wakes_known": all(foreseen.limits is not None for foreseen in seen),
-        "clock_changes": sorted(_changes(zones, begin, end), key=lambda change: (change["at"], change["zone"])),
+        "clock_changes": sorted(_clock_changes(zones, begin, end), key=lambda change: (change["at"], change["zone"])),
     }
 
 
-def _entry(foreseen: Foreseen, begin: datetime, end: datetime, *, each: bool) -> dict[str, Any]:
+def _entry_data(foreseen: EntryForecast, begin: datetime, end: datetime, *, each: bool) -> dict[str, Any]:
     course = foreseen.course
-    days = list(by_day(course, begin, end)) if foreseen.fires else []
+    days = list(by_day(course, begin, end)) if foreseen.will_fire else []
     return {
         "kind": course.kind.value,
         "name": course.name,
@@ -127,26 +130,26 @@ def _entry(foreseen: Foreseen, begin: datetime, end: datetime, *, each: bool) ->
         "paused_until": iso(foreseen.paused_until),
         "source": foreseen.source,
         "total": sum(beats.count for beats in days),
-        "days": [_day(course, beats, each=each) for beats in days],
+        "days": [_day_data(course, beats, each=each) for beats in days],
     }
 
 
-def _wakes(foreseen: Foreseen, fired: Mapping[str, int], span: timedelta) -> dict[str, Any] | None:
+def _woken_runs_data(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> dict[str, Any] | None:
     """The most beats that jobs may add by waking, and which jobs: as often as they fire and limits let it. None if none does."""
-    by = [job.name for job in foreseen.wakers if fired[job.name]]
+    by = [job.name for job in foreseen.waking_jobs if fired[job.name]]
     if not by or foreseen.limits is None:
         return None
-    return {"at_most": min(sum(fired[name] for name in by), _let_through(foreseen.limits, span)), "by": by}
+    return {"at_most": min(sum(fired[name] for name in by), _max_allowed_wakes(foreseen.limits, span)), "by": by}
 
 
-def _let_through(limits: Limits, span: timedelta) -> int:
-    flood = wakes_a_day(limits.wake_flood, span)
+def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
+    flood = max_woken_runs(limits.wake_flood, span)
     return min(flood, span // limits.wake_gap + 1) if limits.wake_gap else flood
 
 
-def _day(course: Course, beats: Beats, *, each: bool) -> dict[str, Any]:
+def _day_data(course: Course, beats: Beats, *, each: bool) -> dict[str, Any]:
     """One day of an entry; its `firings` are None where they are folded."""
-    few = firings(course, beats.first - TICK, beats.latest) if each or beats.count <= FEW else None
+    few = firings(course, beats.first - TICK, beats.latest) if each or beats.count <= MAX_LISTED_FIRINGS else None
     return {
         "day": beats.day.isoformat(),
         "count": beats.count,
@@ -156,7 +159,7 @@ def _day(course: Course, beats: Beats, *, each: bool) -> dict[str, Any]:
     }
 
 
-def _sums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _totals_by_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     beats: Counter[str] = Counter()
     runs: Counter[str] = Counter()
     for entry in entries:
@@ -166,7 +169,7 @@ def _sums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"day": day, "beats": beats[day], "runs": runs[day]} for day in sorted({*beats, *runs})]
 
 
-def _changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[dict[str, Any]]:
+def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[dict[str, Any]]:
     """Each change with the reading that the clock would have had, and the one that it has."""
     for zone in zones:
         for change in offset_changes(zone, begin, end):

@@ -21,44 +21,52 @@ from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
-Answer = tuple[Skip, bool | None]
+PreconditionResult = tuple[Skip, bool | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Gates:
+class Preconditions:
     """Each reason not to run, in the order in which they are asked: whether it stands in the way, None if only a run can say.
 
     `complete` False: without the config, only what the database knows was asked. `details` say more of those of which more is
     known: which budget, or who holds the lane, and until when.
     """
 
-    answers: tuple[Answer, ...]
-    complete: bool
+    results: tuple[PreconditionResult, ...]
+    is_complete: bool
     details: Mapping[Skip, str]
 
     @property
-    def first(self) -> Skip | None:
+    def first_obstacle(self) -> Skip | None:
         """The reason with which it would be skipped now."""
-        return next((reason for reason, stands in self.answers if stands), None)
+        return next((reason for reason, stands in self.results if stands), None)
 
 
-def ask(db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: Lanes, now: datetime) -> Gates:
+def check_preconditions(
+    db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: Lanes, now: datetime
+) -> Preconditions:
     """Every gate's answer; nothing is written, started or taken."""
     entry = plan.entries.get((standing.kind, standing.name)) if plan else None
     if plan is None or entry is None:
-        held = _held(db, standing.name if standing.kind is Kind.HEARTBEAT else None, schedule.zone(standing.pace_text), now)
-        return Gates(_by_rows(db, standing, lanes, now, gone=plan is not None), complete=False, details=held)
+        held = _lane_hold_detail(
+            db, standing.name if standing.kind is Kind.HEARTBEAT else None, schedule.zone(standing.pace_text), now
+        )
+        return Preconditions(
+            _check_recorded_entry(db, standing, lanes, now, gone=plan is not None), is_complete=False, details=held
+        )
     tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.imagined(tick, entry, standing)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
     answers = dict(entry.gates(replace(claim, busy=lane_taken)))
-    details = _held(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
+    details = _lane_hold_detail(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
     shut_off = breakers.refusal(tick.tx, tick.plan.entries, entry)
-    details |= {Skip.BREAKER_OPEN: _refused(shut_off, entry.zone, now)} if shut_off else {}
-    return Gates(_in_order(answers | _open_run(db, standing)), complete=True, details=details)
+    details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
+    return Preconditions(_ordered_results(answers | _check_open_run(db, standing)), is_complete=True, details=details)
 
 
-def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime, *, gone: bool) -> tuple[Answer, ...]:
+def _check_recorded_entry(
+    db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime, *, gone: bool
+) -> tuple[PreconditionResult, ...]:
     """What the database says; `gone`: the config that is there does not declare it any more."""
     is_agent, days = standing.kind is Kind.HEARTBEAT, schedule.good_days(standing.pace_text)
     held = is_agent and (standing.name in lane_holds.by_agent(db, now) or lanes.is_taken(standing.name))
@@ -70,10 +78,10 @@ def _by_rows(db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: date
         Skip.ACTIVE_HOURS: not schedule.hours(standing.pace_text).open_at(now),
         Skip.BUSY: held,
     }
-    return _in_order(answers | _open_run(db, standing))
+    return _ordered_results(answers | _check_open_run(db, standing))
 
 
-def _held(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: datetime) -> dict[Skip, str]:
+def _lane_hold_detail(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: datetime) -> dict[Skip, str]:
     """Who holds a lane over HTTP, by the one that does so longest; of who has locked its file nothing is known."""
     holders = lane_holds.by_agent(db, now).get(lane, []) if lane else []
     if not holders:
@@ -84,17 +92,17 @@ def _held(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: 
     return {Skip.BUSY: f"{last['id']} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"}
 
 
-def _refused(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
+def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
     """What is shut off, what the provider said, and when it is probed."""
     at = f"{breaker.probe_at.astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
     return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry is to probe it first'}"
 
 
-def _in_order(answers: dict[Skip, bool | None]) -> tuple[Answer, ...]:
+def _ordered_results(answers: dict[Skip, bool | None]) -> tuple[PreconditionResult, ...]:
     return tuple((reason, answers[reason]) for reason in Skip if reason in answers)
 
 
-def _open_run(db: sqlite3.Connection, standing: Standing) -> dict[Skip, bool | None]:
+def _check_open_run(db: sqlite3.Connection, standing: Standing) -> dict[Skip, bool | None]:
     """Whether a run of it is going on; one that waits for its lane has not begun, and says that the lane is taken."""
     run = entries.open_run(db, standing.kind, standing.name)
     in_the_way = planning.in_the_way(run) if run else None

@@ -18,40 +18,40 @@ NOT_KEPT = "not_kept"
 NOT_DECLARED = "not_declared"
 
 
-RAN = frozenset(outcome.value for outcome in Outcome if outcome is not Outcome.SKIPPED)
+OUTCOMES_OF_RUNS = frozenset(outcome.value for outcome in Outcome if outcome is not Outcome.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class SlotCause:
     """An outcome, the reason of a skip, or one of the words above; `detail` is the suppression, or the class of an error."""
 
-    word: str
+    code: str
     detail: str | None = None
 
     @property
-    def ran(self) -> bool:
+    def has_run(self) -> bool:
         """Whether a run came to this, well or not."""
-        return self.word in RAN
+        return self.code in OUTCOMES_OF_RUNS
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The same for people."""
-        exact = EXACT.get((self.word, self.detail))
+        exact = TEXTS_WITH_DETAIL.get((self.code, self.detail))
         if exact is not None:
             return exact
-        return self._with_detail(WORDS)
+        return self._with_detail(REASON_TEXTS)
 
     @property
-    def said_of_now(self) -> str:
+    def text_for_now(self) -> str:
         """The same of a gate that stands in the way at present."""
-        return self._with_detail(WORDS | OF_NOW)
+        return self._with_detail(REASON_TEXTS | TEXTS_FOR_NOW)
 
     def _with_detail(self, words: Mapping[str, str]) -> str:
-        said = words.get(self.word, self.word.replace("_", " "))
+        said = words.get(self.code, self.code.replace("_", " "))
         return f"{said}: {self.detail}" if self.detail else said
 
 
-EXACT: dict[tuple[str, str | None], str] = {
+TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.HEARTBEAT_OK): "ran, quiet",
     (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet but for a few characters",
     (Outcome.OK, Suppression.EMPTY): "ran, answered nothing",
@@ -62,7 +62,7 @@ EXACT: dict[tuple[str, str | None], str] = {
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has probed its provider",
 }
 
-WORDS: dict[str, str] = {
+REASON_TEXTS: dict[str, str] = {
     Outcome.OK: "ran",
     Outcome.ALERT: "ran, alert",
     Outcome.FAILED: "ran, failed",
@@ -101,7 +101,7 @@ WORDS: dict[str, str] = {
     NOT_DECLARED: "not yet known to the daemon",
 }
 
-OF_NOW: dict[str, str] = {
+TEXTS_FOR_NOW: dict[str, str] = {
     Skip.ALREADY_RUNNING: "a run of it is still going",
     Skip.BUSY: "busy: the agent's lane is taken",
     Skip.NOTHING_DUE: "no item of the checklist is due",

@@ -11,10 +11,10 @@ from scheduler.model.timestamps import iso
 from scheduler.store import boots, run_counts
 from scheduler.store.run_counts import Post, Tally
 
-Sums = dict[str, Any]
+ReportTotals = dict[str, Any]
 
 
-def report(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> dict[str, Any]:
+def build_report(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> dict[str, Any]:
     """What came to its end from `since` on and before `until`; `running` says whether the last life of the daemon goes on.
 
     Times are in UTC with Z. Entries and models come the dearest first, reasons the most frequent first. A cost is None where
@@ -24,18 +24,18 @@ def report(db: sqlite3.Connection, since: datetime, until: datetime, *, running:
     return {
         "since": iso(since),
         "until": iso(until),
-        "totals": _sums(tallies),
-        "entries": _by(tallies, lambda each: {"kind": each.kind.value, "name": each.name}),
-        "models": _by([each for each in tallies if each.ran], lambda each: {"model": each.model}),
-        "skipped": _why(tallies, "reason", lambda each: each.skipped),
-        "suppressed": _why([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
-        "failed": _why(tallies, "reason", lambda each: each.failed),
-        "deliveries": [_delivery(channel, posts) for channel in sorted({post.channel for post in posts})],
-        "downs": _downs(db, since, until, running=running),
+        "totals": _sum_totals(tallies),
+        "entries": _totals_by_key(tallies, lambda each: {"kind": each.kind.value, "name": each.name}),
+        "models": _totals_by_key([each for each in tallies if each.ran], lambda each: {"model": each.model}),
+        "skipped": _counts_by_word(tallies, "reason", lambda each: each.skipped),
+        "suppressed": _counts_by_word([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
+        "failed": _counts_by_word(tallies, "reason", lambda each: each.failed),
+        "deliveries": [_channel_data(channel, posts) for channel in sorted({post.channel for post in posts})],
+        "downs": _downtime_data(db, since, until, running=running),
     }
 
 
-def _sums(tallies: Iterable[Tally]) -> Sums:
+def _sum_totals(tallies: Iterable[Tally]) -> ReportTotals:
     tallies = list(tallies)
     return {
         "runs": sum(each.ran for each in tallies),
@@ -47,44 +47,44 @@ def _sums(tallies: Iterable[Tally]) -> Sums:
         "runs_without_price": sum(each.unpriced for each in tallies),
         "untold_usd": round(sum(each.untold_usd for each in tallies), 6),
         "tokens": {"input": sum(each.tokens_in for each in tallies), "output": sum(each.tokens_out for each in tallies)},
-        "dearest_run": _dearest(tallies),
+        "dearest_run": _most_expensive_run(tallies),
     }
 
 
-def _dearest(tallies: list[Tally]) -> dict[str, Any] | None:
+def _most_expensive_run(tallies: list[Tally]) -> dict[str, Any] | None:
     cost_usd, run = max(((each.dearest_usd or 0.0, each.dearest_run) for each in tallies), default=(0.0, 0))
     return {"id": run, "cost_usd": cost_usd} if cost_usd else None
 
 
-def _grouped(tallies: Iterable[Tally], key: Callable[[Tally], dict[str, Any]]) -> list[tuple[dict[str, Any], list[Tally]]]:
+def _group_counts(tallies: Iterable[Tally], key: Callable[[Tally], dict[str, Any]]) -> list[tuple[dict[str, Any], list[Tally]]]:
     groups: dict[tuple[Any, ...], list[Tally]] = {}
     for each in tallies:
         groups.setdefault(tuple(key(each).values()), []).append(each)
     return [(key(group[0]), group) for group in groups.values()]
 
 
-def _by(tallies: list[Tally], key: Callable[[Tally], dict[str, Any]]) -> list[Sums]:
-    summed = [named | _sums(group) for named, group in _grouped(tallies, key)]
+def _totals_by_key(tallies: list[Tally], key: Callable[[Tally], dict[str, Any]]) -> list[ReportTotals]:
+    summed = [named | _sum_totals(group) for named, group in _group_counts(tallies, key)]
     return sorted(summed, key=lambda each: (-(each["cost_usd"] or 0.0), -each["said"], -each["runs"]))
 
 
-def _why(tallies: Iterable[Tally], word: str, count: Callable[[Tally], int]) -> list[dict[str, Any]]:
+def _counts_by_word(tallies: Iterable[Tally], word: str, count: Callable[[Tally], int]) -> list[dict[str, Any]]:
     """Each word with its number, and how much of it is whose."""
     counted = [each for each in tallies if count(each)]
     told = [
-        {word: getattr(group[0], word), "count": sum(map(count, group)), "entries": _shares(group, count)}
-        for _, group in _grouped(counted, lambda each: {word: getattr(each, word)})
+        {word: getattr(group[0], word), "count": sum(map(count, group)), "entries": _counts_by_entry(group, count)}
+        for _, group in _group_counts(counted, lambda each: {word: getattr(each, word)})
     ]
     return sorted(told, key=lambda each: -each["count"])
 
 
-def _shares(tallies: list[Tally], count: Callable[[Tally], int]) -> list[dict[str, Any]]:
-    groups = _grouped(tallies, lambda each: {"kind": each.kind.value, "name": each.name})
+def _counts_by_entry(tallies: list[Tally], count: Callable[[Tally], int]) -> list[dict[str, Any]]:
+    groups = _group_counts(tallies, lambda each: {"kind": each.kind.value, "name": each.name})
     shares = [named | {"count": sum(map(count, group))} for named, group in groups]
     return sorted(shares, key=lambda each: -each["count"])
 
 
-def _delivery(channel: str, posts: list[Post]) -> dict[str, Any]:
+def _channel_data(channel: str, posts: list[Post]) -> dict[str, Any]:
     """A channel's messages by where they stand; `uncertain` of them may have arrived twice, or not at all."""
     own = [post for post in posts if post.channel == channel]
     states = {post.state: post.messages for post in own}
@@ -93,6 +93,6 @@ def _delivery(channel: str, posts: list[Post]) -> dict[str, Any]:
     return {"channel": channel, **told, "pending": waiting, "uncertain": sum(post.doubted for post in own)}
 
 
-def _downs(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[dict[str, Any]]:
+def _downtime_data(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[dict[str, Any]]:
     downs = [down for down in boots.downs_since(db, since) if down.since < until and not (running and down.until is None)]
     return [{"since": iso(down.since), "until": iso(min(down.until or until, until)), "clean": down.clean} for down in downs]

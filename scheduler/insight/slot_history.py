@@ -12,7 +12,7 @@ from itertools import islice
 
 from scheduler.engine import planning
 from scheduler.insight import reason_texts
-from scheduler.insight.reason_texts import Cause
+from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import schedule
 from scheduler.model.outcome import WOKEN, Outcome, Skip, Trigger
 from scheduler.model.schedule import Pace
@@ -26,7 +26,7 @@ from scheduler.store.stalls import Stall
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class SchedulePeriod:
     """What decided an entry's slots in (since, until], by the time at which they come due; `until` None: it still does."""
 
     state: str
@@ -39,75 +39,75 @@ class Stand:
     def pace(self) -> Pace:
         return schedule.pace(self.pace_text, self.anchor)
 
-    def holds(self, slot: datetime) -> bool:
+    def covers_slot(self, slot: datetime) -> bool:
         """Whether a slot came due while it stood so."""
         due = slot + self.pace.offset
         return self.since < due and (self.until is None or due <= self.until)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SlotRow:
     """A row of the history: one slot, or `slots` of them from `slot` on; `cause` is what it says of them."""
 
     id: int
     slot: datetime
     slots: int
-    cause: Cause
+    cause: SlotCause
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EntryRecord:
     """All that is known of an entry's slots; `rows` are those that speak of slots, and not of wakes, in the time asked for.
 
     `paused_until` None: it is not paused. `in_the_way` is the reason that an open run is, `rests_until` ends its backing off.
     """
 
-    stands: Sequence[Stand]
-    rows: Sequence[Row]
+    periods: Sequence[SchedulePeriod]
+    rows: Sequence[SlotRow]
     downs: Sequence[Down]
     jumps: Sequence[Jump]
     stalls: Sequence[Stall]
     now: datetime
     settled_until: datetime
     paused_until: datetime | None = None
-    in_the_way: Skip | None = None
-    rests_until: datetime | None = None
+    blocked_by: Skip | None = None
+    backs_off_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class SlotResult:
     """What became of the slot at `at`, and the row that says so; of no slot, where `count` is 0, until the next fate."""
 
     at: datetime
-    cause: Cause
-    run: int | None = None
+    cause: SlotCause
+    run_id: int | None = None
     count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ScheduledSlot:
     """A slot of a pace; `closed` is the reason for which it may not run by its pace alone, None for one that may."""
 
     at: datetime
-    stand: Stand
-    closed: Skip | None
+    period: SchedulePeriod
+    closed_by: Skip | None
 
     @property
-    def due(self) -> datetime:
-        return self.at + self.stand.pace.offset
+    def due_at(self) -> datetime:
+        return self.at + self.period.pace.offset
 
 
-def fates(record: Record, begin: datetime, end: datetime) -> list[Fate]:
+def slot_results(record: EntryRecord, begin: datetime, end: datetime) -> list[SlotResult]:
     """What became of each slot in [begin, end), and from when on there were none and why; in the order of time."""
-    named = [slot for stand in record.stands if stand.state == "active" for slot in _slots(stand, begin, end)]
-    told = _told(record, named, begin, end)
-    silent = (Fate(slot.at, _unwritten(record, slot)) for slot in named if slot.at not in told)
-    spans = [span for stand in record.stands if (span := _without_slots(stand, begin, end))]
+    named = [slot for stand in record.periods if stand.state == "active" for slot in _slots_of_period(stand, begin, end)]
+    told = _recorded_results(record, named, begin, end)
+    silent = (SlotResult(slot.at, _cause_without_row(record, slot)) for slot in named if slot.at not in told)
+    spans = [span for stand in record.periods if (span := _time_without_slots(stand, begin, end))]
     by_time = {fate.at: fate for fate in silent} | told
     return sorted([*spans, *by_time.values()], key=lambda fate: (fate.at, fate.count))
 
 
-def _slots(stand: Stand, begin: datetime, end: datetime) -> Iterator[Slot]:
+def _slots_of_period(stand: SchedulePeriod, begin: datetime, end: datetime) -> Iterator[ScheduledSlot]:
     """The slots of one stand that lie in [begin, end), those outside its hours and on days off too.
 
     A point of the grid that moved to the next opening is the slot there, and none where it was.
@@ -118,69 +118,71 @@ def _slots(stand: Stand, begin: datetime, end: datetime) -> Iterator[Slot]:
     may_run = set(slots(pace, after, until))
     wider = (slots(schedule.pace(text, stand.anchor), after, until) for text in schedule.wider(stand.pace_text))
     for at in sorted(may_run.union(*wider)):
-        closed = None if at in may_run else _closed(pace, at)
+        closed = None if at in may_run else _closing_reason(pace, at)
         if closed is not None or at in may_run:
-            yield Slot(at, stand, closed)
+            yield ScheduledSlot(at, stand, closed)
 
 
-def _closed(pace: Pace, slot: datetime) -> Skip | None:
+def _closing_reason(pace: Pace, slot: datetime) -> Skip | None:
     return next((reason for reason, _ in pace.closed(slot - TICK, slot)), None)
 
 
-def _told(record: Record, named: list[Slot], begin: datetime, end: datetime) -> dict[datetime, Fate]:
+def _recorded_results(
+    record: EntryRecord, named: list[ScheduledSlot], begin: datetime, end: datetime
+) -> dict[datetime, SlotResult]:
     """What the rows say, by slot. A row of its own says more than one that stands for several."""
-    told: dict[datetime, Fate] = {}
+    told: dict[datetime, SlotResult] = {}
     for row in (row for row in record.rows if row.slots > 1):
-        for slot in _meant(record, row, named, begin):
-            told.setdefault(slot.at, Fate(slot.at, _refined(record, row.cause, slot.due), row.id))
-    offsets = {slot.at: slot.due for slot in named}
+        for slot in _slots_of_row(record, row, named, begin):
+            told.setdefault(slot.at, SlotResult(slot.at, _refine_missed(record, row.cause, slot.due_at), row.id))
+    offsets = {slot.at: slot.due_at for slot in named}
     for row in (row for row in record.rows if row.slots == 1 and begin <= row.slot < end):
-        told[row.slot] = Fate(row.slot, _refined(record, row.cause, offsets.get(row.slot, row.slot)), row.id)
+        told[row.slot] = SlotResult(row.slot, _refine_missed(record, row.cause, offsets.get(row.slot, row.slot)), row.id)
     return told
 
 
-def _meant(record: Record, row: Row, named: list[Slot], begin: datetime) -> Iterator[Slot]:
+def _slots_of_row(record: EntryRecord, row: SlotRow, named: list[ScheduledSlot], begin: datetime) -> Iterator[ScheduledSlot]:
     """The slots of this time for which a row of several stands."""
-    stand = next((stand for stand in record.stands if stand.state == "active" and stand.holds(row.slot)), None)
+    stand = next((stand for stand in record.periods if stand.state == "active" and stand.covers_slot(row.slot)), None)
     if stand is None:
         return iter(())
-    before = 0 if row.slot >= begin else sum(_counts(stand.pace, row, begin))
+    before = 0 if row.slot >= begin else sum(_slot_counts_before(stand.pace, row, begin))
     first = row.slot.replace(microsecond=0)  # it may have been moved by milliseconds, and slots lie on whole seconds
-    meant = (slot for slot in named if slot.at >= first and _is_of(row, slot.closed))
+    meant = (slot for slot in named if slot.at >= first and _row_includes(row, slot.closed_by))
     return islice(meant, max(0, row.slots - before))
 
 
-def _counts(pace: Pace, row: Row, until: datetime) -> Iterator[int]:
+def _slot_counts_before(pace: Pace, row: SlotRow, until: datetime) -> Iterator[int]:
     """How many of the row's slots lie before a time: those that may run, and those that may not, by their reasons."""
     after, until = row.slot - TICK, until - TICK
     for closed, passed in ((None, pace.slots(after, until)), *pace.closed(after, until)):
-        if passed and _is_of(row, closed):
+        if passed and _row_includes(row, closed):
             yield passed.count
 
 
-CLOSED = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
+CLOSING_REASONS = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
 
 
-def _is_of(row: Row, closed: Skip | None) -> bool:
+def _row_includes(row: SlotRow, closed: Skip | None) -> bool:
     """Whether a row of several speaks of slots that are closed for this reason, or (None) may run: that of a pause of all."""
-    reason = next((reason for reason in CLOSED if row.cause.word == reason), None)
-    return row.cause.word == Skip.PAUSED or closed == reason
+    reason = next((reason for reason in CLOSING_REASONS if row.cause.code == reason), None)
+    return row.cause.code == Skip.PAUSED or closed == reason
 
 
-def _refined(record: Record, cause: Cause, due: datetime) -> Cause:
+def _refine_missed(record: EntryRecord, cause: SlotCause, due: datetime) -> SlotCause:
     """Why a slot was missed, if that is on record."""
-    if cause.word != Skip.MISSED:
+    if cause.code != Skip.MISSED:
         return cause
-    if _is_down(record, due):
-        return Cause(reason_texts.DAEMON_DOWN)
-    if _was_jumped_over(record, due):
-        return Cause(reason_texts.CLOCK_JUMPED)
+    if _was_daemon_down(record, due):
+        return SlotCause(reason_texts.DAEMON_DOWN)
+    if _was_skipped_by_clock(record, due):
+        return SlotCause(reason_texts.CLOCK_JUMPED)
     if any(stall.since <= due <= stall.until for stall in record.stalls):
-        return Cause(reason_texts.STOOD_STILL)
+        return SlotCause(reason_texts.STOOD_STILL)
     return cause
 
 
-def _was_jumped_over(record: Record, due: datetime) -> bool:
+def _was_skipped_by_clock(record: EntryRecord, due: datetime) -> bool:
     """Whether the clock jumped ahead over a time, and was not set back to before it later."""
     found = False
     for jump in record.jumps:
@@ -191,173 +193,177 @@ def _was_jumped_over(record: Record, due: datetime) -> bool:
     return found
 
 
-def _is_down(record: Record, due: datetime) -> bool:
+def _was_daemon_down(record: EntryRecord, due: datetime) -> bool:
     return any(down.since < due and (down.until is None or due <= down.until) for down in record.downs)
 
 
-def _unwritten(record: Record, slot: Slot) -> Cause:
+def _cause_without_row(record: EntryRecord, slot: ScheduledSlot) -> SlotCause:
     """What becomes of a slot that has no row: it is to come, or what keeps it is still going on, or its row went."""
-    if record.paused_until is not None and record.settled_until < slot.at and slot.due <= record.paused_until:
-        return Cause(Skip.PAUSED)
-    if slot.closed and (slot.due > record.now or slot.at > record.settled_until):
-        return Cause(slot.closed)
-    if record.rests_until is not None and record.settled_until < slot.at < record.rests_until:
-        return Cause(Skip.SUPERSEDED)
-    if slot.due > record.now:
-        return Cause(reason_texts.TO_COME)
+    if record.paused_until is not None and record.settled_until < slot.at and slot.due_at <= record.paused_until:
+        return SlotCause(Skip.PAUSED)
+    if slot.closed_by and (slot.due_at > record.now or slot.at > record.settled_until):
+        return SlotCause(slot.closed_by)
+    if record.backs_off_until is not None and record.settled_until < slot.at < record.backs_off_until:
+        return SlotCause(Skip.SUPERSEDED)
+    if slot.due_at > record.now:
+        return SlotCause(reason_texts.TO_COME)
     if slot.at <= record.settled_until:
-        return Cause(reason_texts.NOT_KEPT)
-    if record.in_the_way is not None:
-        return Cause(record.in_the_way)
-    return Cause(reason_texts.DAEMON_DOWN if _is_down(record, slot.due) else reason_texts.DUE)
+        return SlotCause(reason_texts.NOT_KEPT)
+    if record.blocked_by is not None:
+        return SlotCause(record.blocked_by)
+    return SlotCause(reason_texts.DAEMON_DOWN if _was_daemon_down(record, slot.due_at) else reason_texts.DUE)
 
 
-UNKNOWN = "unknown"  # what an entry is before it is first seen
+UNKNOWN_STATE = "unknown"  # what an entry is before it is first seen
 
-NONE_WHILE = {
-    "disabled": Cause(Skip.DISABLED),
-    "removed": Cause(Skip.REMOVED),
-    UNKNOWN: Cause(reason_texts.NOT_DECLARED),
+CAUSES_WITHOUT_SLOTS = {
+    "disabled": SlotCause(Skip.DISABLED),
+    "removed": SlotCause(Skip.REMOVED),
+    UNKNOWN_STATE: SlotCause(reason_texts.NOT_DECLARED),
 }
 
 
-def _without_slots(stand: Stand, begin: datetime, end: datetime) -> Fate | None:
+def _time_without_slots(stand: SchedulePeriod, begin: datetime, end: datetime) -> SlotResult | None:
     """A time in which an entry had no slots, because it was disabled or not there."""
     if stand.state == "active" or stand.since >= end or (stand.until is not None and stand.until < begin):
         return None
-    return Fate(max(begin, stand.since), NONE_WHILE[stand.state], count=0)
+    return SlotResult(max(begin, stand.since), CAUSES_WITHOUT_SLOTS[stand.state], count=0)
 
 
-def cause_of(state: str, outcome: str | None, reason: str | None, suppression: str | None) -> Cause:
+def cause_of_run(state: str, outcome: str | None, reason: str | None, suppression: str | None) -> SlotCause:
     """What a row of the history says."""
     if state != "closed":
-        return Cause(reason_texts.RUNNING if state == "running" else reason_texts.WAITING, reason)
+        return SlotCause(reason_texts.RUNNING if state == "running" else reason_texts.WAITING, reason)
     if outcome == Outcome.SKIPPED:
-        return Cause(reason or outcome)
-    return Cause(outcome or state, suppression or reason)
+        return SlotCause(reason or outcome)
+    return SlotCause(outcome or state, suppression or reason)
 
 
-BESIDE = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # what is started by no slot
+TRIGGERS_WITHOUT_SLOT = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # what is started by no slot
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadedHistory:
     """The record of a time, and what ran in it that no slot started."""
 
-    record: Record
-    beside: tuple[Cause, ...]
+    record: EntryRecord
+    other_runs: tuple[SlotCause, ...]
 
 
-def load(db: sqlite3.Connection, standing: Standing, begin: datetime, end: datetime, now: datetime, *, running: bool) -> Found:
+def load_history(
+    db: sqlite3.Connection, standing: Standing, begin: datetime, end: datetime, now: datetime, *, running: bool
+) -> LoadedHistory:
     """What is known of an entry in [begin, end); `running` says that a daemon runs now."""
     rows = runs_view.speaking_of(db, standing.kind, standing.name, begin, end)
     open_run = entries.open_run(db, standing.kind, standing.name)
-    record = Record(
-        stands=tuple(_stands(db, standing)),
-        rows=tuple(Row(row["id"], moment(row["slot"]), row["slots"], _cause(row)) for row in rows if _is_own(row)),
+    record = EntryRecord(
+        periods=tuple(_schedule_periods(db, standing)),
+        rows=tuple(SlotRow(row["id"], moment(row["slot"]), row["slots"], _cause_of_row(row)) for row in rows if _is_of_slot(row)),
         downs=boots.gaps(boots.lives(db), running=running),
         jumps=clock_changes.between(db, begin, end),
         stalls=stalls.between(db, begin, end),
         now=now,
         settled_until=standing.settled_until,
         paused_until=standing.paused_until if standing.state == "active" else None,
-        rests_until=standing.backs_off_until,
-        in_the_way=planning.in_the_way(open_run) if open_run else None,
+        backs_off_until=standing.backs_off_until,
+        blocked_by=planning.in_the_way(open_run) if open_run else None,
     )
-    return Found(record, tuple(_cause(row) for row in rows if not _is_own(row)))
+    return LoadedHistory(record, tuple(_cause_of_row(row) for row in rows if not _is_of_slot(row)))
 
 
-def _is_own(row: sqlite3.Row) -> bool:
-    return row["trigger"] not in BESIDE
+def _is_of_slot(row: sqlite3.Row) -> bool:
+    return row["trigger"] not in TRIGGERS_WITHOUT_SLOT
 
 
-def _cause(row: sqlite3.Row) -> Cause:
-    return cause_of(row["state"], row["outcome"], row["reason"], row["suppression"])
+def _cause_of_row(row: sqlite3.Row) -> SlotCause:
+    return cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"])
 
 
-def _stands(db: sqlite3.Connection, standing: Standing) -> Iterator[Stand]:
+def _schedule_periods(db: sqlite3.Connection, standing: Standing) -> Iterator[SchedulePeriod]:
     """How it has stood, one after the other; before it was first seen it was not known."""
     since = standing.first_seen_at - MILLISECOND
-    yield Stand(UNKNOWN, "{}", since, EPOCH, since)
+    yield SchedulePeriod(UNKNOWN_STATE, "{}", since, EPOCH, since)
     for before in entry_history.of(db, standing.kind, standing.name):
-        yield Stand(before.state, before.pace_text, before.anchor, since, before.until)
+        yield SchedulePeriod(before.state, before.pace_text, before.anchor, since, before.until)
         since = before.until
-    yield Stand(standing.state, standing.pace_text, standing.anchor, since, None)
+    yield SchedulePeriod(standing.state, standing.pace_text, standing.anchor, since, None)
 
 
-MOST = 12
+MAX_GROUPS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SlotGroup:
     """Slots in a row, from the first to the last: how many for each cause, the most frequent first, and the row if it is one."""
 
     first: datetime
     last: datetime
-    counts: tuple[tuple[Cause, int], ...]
-    run: int | None
+    cause_counts: tuple[tuple[SlotCause, int], ...]
+    run_id: int | None
 
     @property
-    def slots(self) -> int:
+    def slot_count(self) -> int:
         """How many slots it stands for; 0: a time without any."""
-        return sum(count for _, count in self.counts)
+        return sum(count for _, count in self.cause_counts)
 
 
-def fold(fates: Iterable[Fate], most: int = MOST) -> list[Stretch]:
+def group_results(fates: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> list[SlotGroup]:
     """About `most` stretches. Fates in a row with one cause are one; if there are too many, short neighbours become mixed ones.
 
     Those that ran are mixed with each other first, so that a silence stands by itself as long as it may; a time without slots
     is never mixed.
     """
-    stretches = _joined([Stretch(fate.at, fate.at, ((fate.cause, fate.count),), fate.run) for fate in fates], _have_one_cause)
-    slots = sum(stretch.slots for stretch in stretches)
-    for mixed in (_ran, _has_slots):
+    stretches = _join_neighbours(
+        [SlotGroup(fate.at, fate.at, ((fate.cause, fate.count),), fate.run_id) for fate in fates], _have_one_cause
+    )
+    slots = sum(stretch.slot_count for stretch in stretches)
+    for mixed in (_all_have_run, _has_slots):
         size = 2
-        while len(stretches) > most and size <= slots:
-            stretches = _joined(stretches, partial(_are_short, size, mixed))
+        while len(stretches) > max_groups and size <= slots:
+            stretches = _join_neighbours(stretches, partial(_are_short_enough, size, mixed))
             size += 1
     return stretches
 
 
-def total(stretches: Iterable[Stretch]) -> list[tuple[Cause, int]]:
+def count_causes(stretches: Iterable[SlotGroup]) -> list[tuple[SlotCause, int]]:
     """How many slots there were for each cause, the most frequent first."""
-    return _sum(count for stretch in stretches for count in stretch.counts)
+    return _sum_by_cause(count for stretch in stretches for count in stretch.cause_counts)
 
 
-def _are_short(size: int, mixed: Callable[[Stretch], bool], before: Stretch, after: Stretch) -> bool:
-    return mixed(before) and mixed(after) and before.slots + after.slots <= size
+def _are_short_enough(size: int, mixed: Callable[[SlotGroup], bool], before: SlotGroup, after: SlotGroup) -> bool:
+    return mixed(before) and mixed(after) and before.slot_count + after.slot_count <= size
 
 
-def _ran(stretch: Stretch) -> bool:
-    return all(cause.ran for cause, _ in stretch.counts)
+def _all_have_run(stretch: SlotGroup) -> bool:
+    return all(cause.has_run for cause, _ in stretch.cause_counts)
 
 
-def _has_slots(stretch: Stretch) -> bool:
-    return stretch.slots > 0
+def _has_slots(stretch: SlotGroup) -> bool:
+    return stretch.slot_count > 0
 
 
-def _have_one_cause(before: Stretch, after: Stretch) -> bool:
-    return [cause for cause, _ in before.counts] == [cause for cause, _ in after.counts]
+def _have_one_cause(before: SlotGroup, after: SlotGroup) -> bool:
+    return [cause for cause, _ in before.cause_counts] == [cause for cause, _ in after.cause_counts]
 
 
-def _joined(stretches: Sequence[Stretch], may: Callable[[Stretch, Stretch], bool]) -> list[Stretch]:
+def _join_neighbours(stretches: Sequence[SlotGroup], may: Callable[[SlotGroup, SlotGroup], bool]) -> list[SlotGroup]:
     """Each stretch joined to the one before it where it may be."""
-    joined: list[Stretch] = []
+    joined: list[SlotGroup] = []
     for stretch in stretches:
         if joined and may(joined[-1], stretch):
-            joined[-1] = _together(joined[-1], stretch)
+            joined[-1] = _merge_groups(joined[-1], stretch)
         else:
             joined.append(stretch)
     return joined
 
 
-def _together(before: Stretch, after: Stretch) -> Stretch:
-    run = before.run if before.run == after.run else None
-    return Stretch(before.first, after.last, tuple(_sum([*before.counts, *after.counts])), run)
+def _merge_groups(before: SlotGroup, after: SlotGroup) -> SlotGroup:
+    run = before.run_id if before.run_id == after.run_id else None
+    return SlotGroup(before.first, after.last, tuple(_sum_by_cause([*before.cause_counts, *after.cause_counts])), run)
 
 
-def _sum(counts: Iterable[tuple[Cause, int]]) -> list[tuple[Cause, int]]:
-    sums: Counter[Cause] = Counter()
+def _sum_by_cause(counts: Iterable[tuple[SlotCause, int]]) -> list[tuple[SlotCause, int]]:
+    sums: Counter[SlotCause] = Counter()
     for cause, count in counts:
         sums[cause] += count
     return sums.most_common()

@@ -19,31 +19,31 @@ from scheduler.store.entries import UNTIL_RESUMED
 from scheduler.store.outages import Outage
 
 
-def snapshot(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
+def read_status(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
     """Everything at a glance, as plain data: times in UTC with Z, None where something is not known.
 
     `daemon` is the last life that there was; whether it goes on is for the caller to find out. `config_hash` is that of the
     config it started with.
     """
-    listed = entries(db, now)
+    listed = read_entries(db, now)
     return {
-        "daemon": _daemon(boots.latest(db)),
+        "daemon": _daemon_data(boots.latest(db)),
         "downs": [{"since": iso(down.since), "until": iso(down.until), "clean": down.clean} for down in boots.downs(db)],
         "config_hash": _config_hash(db),
-        "config_refused": _refused(boots.latest(db)),
+        "config_refused": _refused_config_data(boots.latest(db)),
         "deadman_problem": _deadman_problem(boots.latest(db)),
-        "outages": [_outage(outage, told_at) for outage, told_at in outages.everything(db)],
+        "outages": [_outage_data(outage, told_at) for outage, told_at in outages.everything(db)],
         "flapping": entries_view.flapping_entries(db),
-        "breakers": [_breaker(breaker) for breaker in breakers.open_ones(db)],
-        "budget": _budget(spend.today(db, now).get(ALL)),
+        "breakers": [_breaker_data(breaker) for breaker in breakers.open_ones(db)],
+        "budget": _budget_data(spend.today(db, now).get(ALL)),
         "entries": listed,
-        "queue": _queue(db, listed, now),
-        "wakes": wake_waits.everywhere(db, now),
-        "outbox": [_outbox(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
+        "queue": _queue_data(db, listed, now),
+        "wakes": wake_waits.waits_by_agent(db, now),
+        "outbox": [_outbox_data(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
     }
 
 
-def _breaker(breaker: Breaker) -> dict[str, Any]:
+def _breaker_data(breaker: Breaker) -> dict[str, Any]:
     """To what no calls are made, why, and when the next one may probe it; a model of null means the provider as a whole."""
     circuit = breaker.circuit
     return {
@@ -56,7 +56,7 @@ def _breaker(breaker: Breaker) -> dict[str, Any]:
     }
 
 
-def _outage(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
+def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
     """A provider, or a model of it, that fails at present, or flaps; a model of null means the provider as a whole."""
     circuit = outage.circuit
     return {
@@ -71,7 +71,7 @@ def _outage(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
     }
 
 
-def _refused(life: sqlite3.Row | None) -> dict[str, Any] | None:
+def _refused_config_data(life: sqlite3.Row | None) -> dict[str, Any] | None:
     """A changed config that was refused and waits, while the one before it stays in force."""
     if life is None or life["config_problem"] is None:
         return None
@@ -83,16 +83,18 @@ def _deadman_problem(life: sqlite3.Row | None) -> str | None:
     return life["deadman_problem"] if life else None
 
 
-def entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[dict[str, Any]]:
+def read_entries(
+    db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None
+) -> list[dict[str, Any]]:
     """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
     held, spent = lane_holds.by_agent(db, now), spend.today(db, now)
     return [
-        _entry(row, held) | {"budget": _budget(spent.get((row["kind"], row["name"])))}
+        _entry_data(row, held) | {"budget": _budget_data(spent.get((row["kind"], row["name"])))}
         for row in entries_view.entry_overviews(db, kind, name)
     ]
 
 
-def _budget(row: sqlite3.Row | None) -> dict[str, Any] | None:
+def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:
     """What a day has had of each bound; None where nothing was counted yet today, or nothing is to be."""
     if row is None:
         return None
@@ -101,7 +103,7 @@ def _budget(row: sqlite3.Row | None) -> dict[str, Any] | None:
     return {"day": row["day"], "ends_at": iso(optional(row["ends_at"])), **bounds}
 
 
-def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
+def read_wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
     """Where one wake stands (waiting, taken, ended), and the run that took it last; None when it is not known any more."""
     row = wakes.one(db, wake_id)
     if row is None:
@@ -110,25 +112,25 @@ def wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
     return {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")} | {"run": run}
 
 
-def _entry(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     paused = row["state"] == "active" and row["paused_until"] is not None
     done = _done_at(row) if row["state"] == "active" and not paused else None
     return {
         "kind": row["kind"],
         "name": row["name"],
         "state": "paused" if paused else "done" if done else row["state"],
-        "paused_until": _pause_ends(row["paused_until"]) if paused else None,
+        "paused_until": _pause_end(row["paused_until"]) if paused else None,
         "done_at": iso(done),
         "next_slot": iso(optional(row["slot"])),
         "next_due": None if paused else iso(optional(row["due_at"])),
-        "last_run": _last_run(row),
+        "last_run": _last_run_data(row),
         "last_success_at": iso(optional(row["last_success_at"])),
         "consecutive_failures": row["failures"],
         "consecutive_quiet": row["quiet"],
         "alerting": bool(row["alerting"]),
-        "failing": _failing(row),
+        "failing": _failing_data(row),
         "wakes_waiting": row["wakes"],
-        "activity": _activity(row),
+        "activity": _activity_data(row),
         "busy": held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
     }
 
@@ -139,7 +141,7 @@ def _done_at(row: sqlite3.Row) -> datetime | None:
     return None if going_on else schedule.done(row["pace"], moment(row["settled_until"]))
 
 
-def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
+def _failing_data(row: sqlite3.Row) -> dict[str, Any] | None:
     """What goes wrong at present: how often in a row, since when, and when its people were told last."""
     if row["failing_since"] is None or not row["troubles"]:
         return None
@@ -147,18 +149,18 @@ def _failing(row: sqlite3.Row) -> dict[str, Any] | None:
     return {"times": row["troubles"], "reason": row["failing_reason"], **times}
 
 
-def _activity(row: sqlite3.Row) -> dict[str, Any] | None:
+def _activity_data(row: sqlite3.Row) -> dict[str, Any] | None:
     """What a gateway last told of an agent."""
     if row["active_at"] is None:
         return None
     return {"queue": row["queue"], "pending_approvals": row["approvals"], "at": iso(optional(row["active_at"]))}
 
 
-def _pause_ends(paused_until: int) -> str | None:
+def _pause_end(paused_until: int) -> str | None:
     return None if paused_until == millis(UNTIL_RESUMED) else iso(optional(paused_until))
 
 
-def _last_run(row: sqlite3.Row) -> dict[str, Any] | None:
+def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
     """The newest row: a run, or slots that were not run."""
     if row["last_id"] is None:
         return None
@@ -175,16 +177,16 @@ def _last_run(row: sqlite3.Row) -> dict[str, Any] | None:
         "started_at": iso(optional(row["last_run_started_at"])),
         "finished_at": iso(optional(row["last_finished_at"])),
         "error": row["last_error"],
-        "delivery": _delivery(row),
+        "delivery": _delivery_state(row),
     }
 
 
-def _delivery(row: sqlite3.Row) -> str:
+def _delivery_state(row: sqlite3.Row) -> str:
     states = json.loads(row["last_deliveries"])
     return runs_view.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
 
 
-def _daemon(boot: sqlite3.Row | None) -> dict[str, Any] | None:
+def _daemon_data(boot: sqlite3.Row | None) -> dict[str, Any] | None:
     if boot is None:
         return None
     times = {name: iso(optional(boot[name])) for name in ("started_at", "last_tick_at", "ended_at")}
@@ -196,7 +198,7 @@ def _config_hash(db: sqlite3.Connection) -> str | None:
     return boot["config_hash"] if boot else None
 
 
-def _queue(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) -> dict[str, int]:
+def _queue_data(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) -> dict[str, int]:
     states = [each["state"] for each in listed]
     due, _ = entries_view.count_due_entries(db, now)
     open_runs = entries_view.count_open_runs(db)
@@ -209,5 +211,5 @@ def _queue(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datetime) 
     }
 
 
-def _outbox(row: dict[str, Any]) -> dict[str, Any]:
+def _outbox_data(row: dict[str, Any]) -> dict[str, Any]:
     return {"channel": row["channel"], "pending": row["pending"], "dead": row["dead"], "oldest_at": iso(optional(row["oldest"]))}

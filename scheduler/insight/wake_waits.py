@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.insight.reason_texts import Cause
+from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
 from scheduler.model.timestamps import iso, optional
 from scheduler.model.wake import FLOOD, GAP
@@ -21,7 +21,7 @@ OTHER_JOBS = "other_jobs"
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WakeWait:
     """For what a wake waits: the reason of a skip or of a failed run, wake_gap, wake_flood, or one of the words above.
 
     `until` None: nobody knows, or somebody has to end it. `run`: the open run for which it waits. `taken`: that run tells it.
@@ -29,26 +29,26 @@ class Wait:
 
     reason: str
     until: datetime | None = None
-    run: int | None = None
-    taken: bool = False
+    run_id: int | None = None
+    is_taken: bool = False
 
     @property
-    def starts(self) -> bool:
+    def is_starting(self) -> bool:
         """Whether nothing is in its way: its run has begun, or begins at once."""
         return self.reason == STARTING
 
     @property
     def was_refused(self) -> bool:
         """Whether a run of it was refused, or would be."""
-        return not self.taken and self.reason in tuple(Skip) and self.reason != Skip.ALREADY_RUNNING
+        return not self.is_taken and self.reason in tuple(Skip) and self.reason != Skip.ALREADY_RUNNING
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The same for people, without the time."""
-        if self.reason in WORDS:
-            return WORDS[self.reason]
+        if self.reason in WAIT_TEXTS:
+            return WAIT_TEXTS[self.reason]
         if self.reason in tuple(Skip):
-            return Cause(self.reason).said_of_now
+            return SlotCause(self.reason).text_for_now
         return f"its run failed ({self.reason}), and it is tried again"
 
     def as_data(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Wait:
         return {"waits_for": self.reason, "until": iso(self.until)}
 
 
-WORDS = {
+WAIT_TEXTS = {
     STARTING: "its run is starting",
     NEXT_SLOT: "it is told with the next slot",
     ANOTHER_WAKE: "no run is planned; another wake starts one",
@@ -69,65 +69,65 @@ WORDS = {
 }
 
 
-def of(db: sqlite3.Connection, wake_id: int, now: datetime) -> Wait | None:
+def wait_of_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeWait | None:
     """What one wake waits for; None for one that has ended, or is not known."""
     row = wakes.one(db, wake_id)
     if row is None or row["state"] == "ended":
         return None
-    return _of(db, row, entries.find(db, Kind(row["kind"]), row["name"]), now)
+    return _wait_of_row(db, row, entries.find(db, Kind(row["kind"]), row["name"]), now)
 
 
-def next_of(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> Wait | None:
+def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> WakeWait | None:
     """What the waiting wake of an entry waits for that starts a run first; None where none waits."""
     row = wakes.next_of(db, kind, name)
-    return _of(db, row, entries.find(db, kind, name), now) if row else None
+    return _wait_of_row(db, row, entries.find(db, kind, name), now) if row else None
 
 
-def everywhere(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
+def waits_by_agent(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
     """How many wakes wait for each agent, and for what, as plain data."""
     found = []
     for row in wakes.waiting(db):
-        wait = next_of(db, Kind.HEARTBEAT, row["name"], now)
+        wait = next_wait(db, Kind.HEARTBEAT, row["name"], now)
         found.append({"name": row["name"], "waiting": row["rows"], **(wait.as_data() if wait else {})})
     return found
 
 
-def _of(db: sqlite3.Connection, row: sqlite3.Row, standing: Standing | None, now: datetime) -> Wait:
+def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, standing: Standing | None, now: datetime) -> WakeWait:
     reason = row["waits_for"]
     run = entries.open_run(db, Kind(row["kind"]), row["name"])
     if row["state"] == "taken":
-        return _of_taken(run)
+        return _wait_of_taken_wake(run)
     if standing is not None and standing.paused and (standing.pause_ends is None or standing.pause_ends > now):
-        return Wait(Skip.PAUSED, standing.pause_ends)
+        return WakeWait(Skip.PAUSED, standing.pause_ends)
     start, held_until = optional(row["due_at"]), optional(row["held_until"])
     if start is None:
-        return _of_slot(standing, reason)
+        return _wait_for_slot(standing, reason)
     if run is not None and run.state == "running":
-        return Wait(Skip.ALREADY_RUNNING, run=run.run_id)
+        return WakeWait(Skip.ALREADY_RUNNING, run_id=run.run_id)
     if held_until is not None and held_until > now and held_until > start:
-        return Wait(OTHER_JOBS, held_until)
+        return WakeWait(OTHER_JOBS, held_until)
     if start <= now:
-        return Wait(STARTING)
-    return Wait(reason or GAP, min(start, _slot(standing) or start))
+        return WakeWait(STARTING)
+    return WakeWait(reason or GAP, min(start, _next_due_time(standing) or start))
 
 
-def _of_taken(run: Open | None) -> Wait:
+def _wait_of_taken_wake(run: Open | None) -> WakeWait:
     """A run tells it, which may still wait for its lane, for its provider or for its next attempt."""
     if run is None or run.state == "running":
-        return Wait(STARTING, run=run.run_id if run else None, taken=True)
+        return WakeWait(STARTING, run_id=run.run_id if run else None, is_taken=True)
     reason = run.in_its_way.value if run.has_not_begun else (run.reason or Outcome.FAILED)
-    return Wait(reason, run.not_before, run.run_id, taken=True)
+    return WakeWait(reason, run.not_before, run.run_id, is_taken=True)
 
 
-def _of_slot(standing: Standing | None, reason: str | None) -> Wait:
+def _wait_for_slot(standing: Standing | None, reason: str | None) -> WakeWait:
     """It starts nothing by itself; the next slot tells it."""
-    until = _slot(standing)
+    until = _next_due_time(standing)
     if until is None:
-        return Wait(reason or ANOTHER_WAKE)
-    return Wait(reason or NEXT_SLOT, until)
+        return WakeWait(reason or ANOTHER_WAKE)
+    return WakeWait(reason or NEXT_SLOT, until)
 
 
-def _slot(standing: Standing | None) -> datetime | None:
+def _next_due_time(standing: Standing | None) -> datetime | None:
     if standing is None or standing.slot is None:
         return None
     return standing.slot + standing.pace.offset

@@ -29,15 +29,17 @@ from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
 from scheduler.system.log import event
 
 
-class Journal:
+class EventLog:
     """Hears events and logs them. Each slot has its one line; the steps on the way are for DEBUG."""
 
     def __init__(self) -> None:
-        self._remarked: dict[str, tuple[str, ...]] = {}
-        self._full: set[str] = set()  # agents for which too many wakes wait: one line is enough, a storm brings thousands
+        self._logged_remarks: dict[str, tuple[str, ...]] = {}
+        self._agents_with_full_queue: set[str] = (
+            set()
+        )  # agents for which too many wakes wait: one line is enough, a storm brings thousands
         self._logs = self._log  # a dispatching method makes a function anew each time it is looked up
 
-    def hear(self, happened: Event) -> None:
+    def log_event(self, happened: Event) -> None:
         """Log one event."""
         self._logs(happened)
 
@@ -49,7 +51,7 @@ class Journal:
     def _(self, closed: Closed) -> None:
         took = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
         event(
-            _level(closed),
+            _level_of_run(closed),
             "skip" if closed.outcome is Outcome.SKIPPED else "run",
             id=closed.run_id,
             kind=closed.kind,
@@ -115,11 +117,11 @@ class Journal:
     def _(self, wake: WakeTold) -> None:
         level = logging.WARNING if wake.result in (WakeResult.REJECTED, WakeResult.EXPIRED) else logging.DEBUG
         if wake.problem is None:
-            self._full.discard(wake.name)  # a wake of the agent was told or kept: there is room again
-        elif wake.name in self._full:
+            self._agents_with_full_queue.discard(wake.name)  # a wake of the agent was told or kept: there is room again
+        elif wake.name in self._agents_with_full_queue:
             level = logging.DEBUG
         else:
-            self._full.add(wake.name)
+            self._agents_with_full_queue.add(wake.name)
         event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result, problem=wake.problem)
 
     @_log.register
@@ -179,8 +181,8 @@ class Journal:
     @_log.register
     def _(self, remarked: ChecklistRemarked) -> None:
         """Once for each text of a checklist, and not at every run."""
-        before = self._remarked.get(remarked.name, ())
-        self._remarked[remarked.name] = remarked.remarks
+        before = self._logged_remarks.get(remarked.name, ())
+        self._logged_remarks[remarked.name] = remarked.remarks
         for remark in remarked.remarks:
             if remark not in before:
                 event(logging.WARNING, "checklist", name=remarked.name, problem=remark)
@@ -190,5 +192,5 @@ class Journal:
         event(logging.DEBUG, "adopted", config_hash=adopted.settings.hash)
 
 
-def _level(closed: Closed) -> int:
+def _level_of_run(closed: Closed) -> int:
     return logging.WARNING if closed.outcome in FAILURES or closed.precheck_problem else logging.INFO

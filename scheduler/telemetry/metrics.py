@@ -37,27 +37,27 @@ from scheduler.model.events import (
 from scheduler.model.outcome import Failure, Kind, Outcome, Trigger, WakeResult
 from scheduler.model.settings import Settings
 from scheduler.telemetry import gauges, possible_labels
-from scheduler.telemetry.gauges import Key, one
-from scheduler.telemetry.possible_labels import Possible
-from scheduler.telemetry.series import Family
+from scheduler.telemetry.gauges import EntryLabels, single_gauge
+from scheduler.telemetry.possible_labels import PossibleLabels
+from scheduler.telemetry.series import MetricFamily
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-SECONDS_OF_A_RUN = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
-SECONDS_LATE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 600, 3600)
-TOKENS = tuple(field.name for field in fields(Tokens))
-DELIVERIES = ("delivered", "retried", "uncertain", "dead")
+DURATION_BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+LATENESS_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 600, 3600)
+TOKEN_TYPES = tuple(field.name for field in fields(Tokens))
+DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class ScrapeState:
     """What the daemon is like at the moment of a scrape, beside what its database says.
 
     `running` is the number of runs in progress by kind; a kind that is left out has none.
     """
 
     health: Health
-    standing: Standing
+    reload_state: Standing
     running: Mapping[str, int]
     at: datetime
 
@@ -75,103 +75,114 @@ class Metrics:
         registry = CollectorRegistry()
         self._registry = registry
         self._duration = Histogram(
-            "heartbeatd_run_duration_seconds", "How long runs took.", ["kind"], registry=registry, buckets=SECONDS_OF_A_RUN
+            "heartbeatd_run_duration_seconds", "How long runs took.", ["kind"], registry=registry, buckets=DURATION_BUCKETS
         )
         self._lateness = Histogram(
             "heartbeatd_dispatch_lateness_seconds",
             "How long after its due time a slot was started, or given up because it could not start.",
             ["kind"],
             registry=registry,
-            buckets=SECONDS_LATE,
+            buckets=LATENESS_BUCKETS,
         )
-        self._runs = _counter("runs_total", "Runs, by how they ended.", "kind", "name", "trigger", "outcome")
-        self._suppressions = _counter("suppressions_total", "Runs of which nobody was told, and why.", "kind", "name", "reason")
-        self._skips = _counter("skips_total", "Slots that were not run, and why.", "kind", "name", "reason")
-        self._truncated = _counter("truncated_total", "Answers that were cut at a limit of tokens.", "kind", "name")
-        self._prechecks = _counter("precheck_failures_total", "Prechecks that failed, whether the run went on or not.", "name")
-        self._retries = _counter("retries_total", "Attempts that failed and were planned anew.", "kind", "name")
-        self._seconds = _counter("run_seconds_total", "Time spent in runs.", "kind", "name")
-        self._wakes = _counter("wakes_total", "Wakes, by what became of them in the end.", "name", "source", "result")
-        self._deliveries = _counter("deliveries_total", "Messages, by what became of them.", "channel", "result")
-        self._tokens = _counter("tokens_total", "Tokens, by the model asked for.", "kind", "name", "model", "type")
-        self._cost = _counter(
+        self._runs = _new_counter("runs_total", "Runs, by how they ended.", "kind", "name", "trigger", "outcome")
+        self._suppressions = _new_counter(
+            "suppressions_total", "Runs of which nobody was told, and why.", "kind", "name", "reason"
+        )
+        self._skips = _new_counter("skips_total", "Slots that were not run, and why.", "kind", "name", "reason")
+        self._truncated = _new_counter("truncated_total", "Answers that were cut at a limit of tokens.", "kind", "name")
+        self._prechecks = _new_counter(
+            "precheck_failures_total", "Prechecks that failed, whether the run went on or not.", "name"
+        )
+        self._retries = _new_counter("retries_total", "Attempts that failed and were planned anew.", "kind", "name")
+        self._seconds = _new_counter("run_seconds_total", "Time spent in runs.", "kind", "name")
+        self._wakes = _new_counter("wakes_total", "Wakes, by what became of them in the end.", "name", "source", "result")
+        self._deliveries = _new_counter("deliveries_total", "Messages, by what became of them.", "channel", "result")
+        self._tokens = _new_counter("tokens_total", "Tokens, by the model asked for.", "kind", "name", "model", "type")
+        self._cost = _new_counter(
             "cost_usd_total", "What runs cost, by the prices of the config.", "kind", "name", "model", "outcome"
         )
-        self._unpriced = _counter("unpriced_tokens_total", "Tokens of models without a price in the config.", "model")
-        self._provider_errors = _counter("provider_errors_total", "Calls that got no proper answer.", "provider", "class")
-        self._mismatches = _counter("model_mismatches_total", "Answers of another model than was asked for.", "kind", "name")
-        self._recovered = _counter("orphans_recovered_total", "Runs that an earlier life of the daemon left open.", "kind")
-        self._stale = _counter("stale_results_total", "Results that came for a run that was no longer theirs.")
-        self._stale.put(0)
-        self._taken_back = _counter(
+        self._unpriced = _new_counter("unpriced_tokens_total", "Tokens of models without a price in the config.", "model")
+        self._provider_errors = _new_counter("provider_errors_total", "Calls that got no proper answer.", "provider", "class")
+        self._mismatches = _new_counter("model_mismatches_total", "Answers of another model than was asked for.", "kind", "name")
+        self._recovered = _new_counter("orphans_recovered_total", "Runs that an earlier life of the daemon left open.", "kind")
+        self._stale = _new_counter("stale_results_total", "Results that came for a run that was no longer theirs.")
+        self._stale.set_value(0)
+        self._taken_back = _new_counter(
             "skips_taken_back_total", "Slots that were counted as skipped under a clock that was ahead, and are still to come."
         )
-        self._taken_back.put(0)
-        self._build = Family(
+        self._taken_back.set_value(0)
+        self._build = MetricFamily(
             "gauge", "heartbeatd_build_info", "Which heartbeatd this is, by which zone rules.", ("version", "tzdata")
         )
-        self._build.put(1, version, tzdata)
+        self._build.set_value(1, version, tzdata)
         self._settings = settings
         self._counts = self._count  # a dispatching method makes a function anew each time it is looked up
-        self._shown: frozenset[Key] = frozenset()
+        self._entries_with_series: frozenset[EntryLabels] = frozenset()
         for kind in Kind:
             self._duration.labels(kind.value)
             self._lateness.labels(kind.value)
-            self._recovered.put(0, kind.value)
-        self._adopt(settings)
+            self._recovered.set_value(0, kind.value)
+        self._apply_settings(settings)
 
-    def hear(self, happened: Event) -> None:
+    def count_event(self, happened: Event) -> None:
         """Count one event; called after its commit, by one thread."""
         self._counts(happened)
 
-    def render(self, db: sqlite3.Connection | None, now: Now) -> bytes:
+    def render_page(self, db: sqlite3.Connection | None, now: ScrapeState) -> bytes:
         """The metrics page. `db` is a connection that only reads; without it what it knows is left out. Raises sqlite3.Error."""
-        families = chain(self._counters(), self._process(now), self._stored(db, now.at) if db is not None else ())
-        return generate_latest(self._registry) + "".join(chain.from_iterable(family.lines() for family in families)).encode()
+        families = chain(
+            self._counter_families(), self._process_families(now), self._database_families(db, now.at) if db is not None else ()
+        )
+        return (
+            generate_latest(self._registry)
+            + "".join(chain.from_iterable(family.exposition_lines() for family in families)).encode()
+        )
 
-    def _counters(self) -> tuple[Family, ...]:
+    def _counter_families(self) -> tuple[MetricFamily, ...]:
         runs = (self._runs, self._suppressions, self._truncated, self._skips, self._prechecks, self._retries, self._seconds)
         models = (self._tokens, self._cost, self._unpriced, self._provider_errors, self._mismatches)
         return (*runs, self._wakes, *models, self._deliveries, self._recovered, self._stale, self._taken_back)
 
-    def _process(self, now: Now) -> Iterator[Family]:
-        running = Family("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
+    def _process_families(self, now: ScrapeState) -> Iterator[MetricFamily]:
+        running = MetricFamily("gauge", "heartbeatd_running", "Runs in progress.", ("kind",))
         for kind in Kind:
-            running.put(now.running.get(kind, 0), kind.value)
+            running.set_value(now.running.get(kind, 0), kind.value)
         yield running
-        jumps = _counter("clock_jumps_total", "Times that the wall clock was set, by direction.", "direction")
+        jumps = _new_counter("clock_jumps_total", "Times that the wall clock was set, by direction.", "direction")
         for direction, count in now.health.jumps.items():
-            jumps.put(count, direction)
+            jumps.set_value(count, direction)
         yield jumps
-        busy = _counter("db_busy_total", "Times that the database could not be written.")
-        busy.put(now.health.busy)
+        busy = _new_counter("db_busy_total", "Times that the database could not be written.")
+        busy.set_value(now.health.busy)
         yield busy
         if self._settings.deadman is not None:
-            pings = _counter("deadman_pings_total", "Pings to the dead man's switch, by what became of them.", "result")
+            pings = _new_counter("deadman_pings_total", "Pings to the dead man's switch, by what became of them.", "result")
             for result, count in now.health.pings.items():
-                pings.put(count, result)
+                pings.set_value(count, result)
             yield pings
         ticked = None if now.health.ticked_at is None else now.health.ticked_at.timestamp()
-        yield one("heartbeatd_last_tick_timestamp_seconds", "When the engine last went round.", ticked)
-        yield one(
-            "heartbeatd_config_last_reload_successful", "0 while a config that was refused waits.", int(now.standing.successful)
+        yield single_gauge("heartbeatd_last_tick_timestamp_seconds", "When the engine last went round.", ticked)
+        yield single_gauge(
+            "heartbeatd_config_last_reload_successful",
+            "0 while a config that was refused waits.",
+            int(now.reload_state.successful),
         )
-        yield one(
+        yield single_gauge(
             "heartbeatd_config_last_reload_success_timestamp_seconds",
             "When the config in force was taken.",
-            now.standing.succeeded_at.timestamp(),
+            now.reload_state.succeeded_at.timestamp(),
         )
         yield self._build
-        yield from gauges.of_settings(self._settings, self._shown)
+        yield from gauges.settings_gauges(self._settings, self._entries_with_series)
 
-    def _stored(self, db: sqlite3.Connection, at: datetime) -> Iterator[Family]:
-        yield from gauges.of_entries(db, self._shown)
-        yield from gauges.of_wakes(db, [name for kind, name in self._shown if kind == Kind.HEARTBEAT])
-        yield from gauges.of_outbox(db, self._settings.channels)
-        yield from gauges.of_breakers(db, possible_labels.circuits(self._settings))
-        yield from gauges.of_queue(db, at)
-        yield from gauges.of_budgets(db, self._settings, self._shown, at)
-        yield from gauges.of_files(self._settings.state)
+    def _database_families(self, db: sqlite3.Connection, at: datetime) -> Iterator[MetricFamily]:
+        yield from gauges.entry_gauges(db, self._entries_with_series)
+        yield from gauges.wake_gauges(db, [name for kind, name in self._entries_with_series if kind == Kind.HEARTBEAT])
+        yield from gauges.outbox_gauges(db, self._settings.channels)
+        yield from gauges.breaker_gauges(db, possible_labels.called_circuits(self._settings))
+        yield from gauges.queue_gauges(db, at)
+        yield from gauges.budget_gauges(db, self._settings, self._entries_with_series, at)
+        yield from gauges.file_gauges(self._settings.state)
 
     @singledispatchmethod
     def _count(self, happened: Event) -> None:
@@ -182,20 +193,20 @@ class Metrics:
         took = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
         if took is not None and closed.outcome is not Outcome.SKIPPED:
             self._duration.labels(closed.kind.value).observe(took)
-        if (closed.kind, closed.name) not in self._shown:
+        if (closed.kind, closed.name) not in self._entries_with_series:
             return
         key = (closed.kind.value, closed.name)
         if closed.precheck_problem and closed.trigger is not Trigger.RESULT:
-            self._prechecks.grow(closed.name)
+            self._prechecks.increase(closed.name)
         if closed.truncated:
-            self._truncated.grow(*key)
+            self._truncated.increase(*key)
         if closed.outcome is Outcome.SKIPPED:
-            self._skips.grow(*key, str(closed.reason), by=closed.slots)
+            self._skips.increase(*key, str(closed.reason), by=closed.slots)
             return
-        self._runs.grow(*key, closed.trigger.value, closed.outcome.value)
-        self._seconds.grow(*key, by=took or 0)
+        self._runs.increase(*key, closed.trigger.value, closed.outcome.value)
+        self._seconds.increase(*key, by=took or 0)
         if closed.suppression is not None:
-            self._suppressions.grow(*key, str(closed.suppression))
+            self._suppressions.increase(*key, str(closed.suppression))
 
     @_count.register
     def _(self, started: Started) -> None:
@@ -209,8 +220,8 @@ class Metrics:
 
     @_count.register
     def _(self, retried: Retried) -> None:
-        if (retried.kind, retried.name) in self._shown:
-            self._retries.grow(retried.kind.value, retried.name)
+        if (retried.kind, retried.name) in self._entries_with_series:
+            self._retries.increase(retried.kind.value, retried.name)
 
     @_count.register
     def _(self, taken: LaneTaken) -> None:
@@ -222,35 +233,35 @@ class Metrics:
 
     @_count.register
     def _(self, wake: WakeTold) -> None:
-        if wake.final and (Kind.HEARTBEAT, wake.name) in self._shown:
-            self._wakes.grow(wake.name, str(wake.source), wake.result.value)
+        if wake.final and (Kind.HEARTBEAT, wake.name) in self._entries_with_series:
+            self._wakes.increase(wake.name, str(wake.source), wake.result.value)
 
     @_count.register
     def _(self, told: Told) -> None:
         result = "retried" if told.retried else str(told.state)
-        if told.channel in self._settings.channels and result in DELIVERIES:
-            self._deliveries.grow(told.channel, result)
+        if told.channel in self._settings.channels and result in DELIVERY_RESULTS:
+            self._deliveries.increase(told.channel, result)
 
     @_count.register
     def _(self, paid: Paid) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
         tokens = paid.tokens.by_kind() if paid.tokens else {}
-        if key in self._shown:
+        if key in self._entries_with_series:
             for kind, count in tokens.items():
-                self._tokens.grow(*key, model, kind, by=count)
-            self._cost.grow(*key, model, paid.outcome.value, by=paid.cost_usd or 0)
-        if paid.cost_usd is None and model in possible_labels.models(self._settings):
-            self._unpriced.grow(model, by=sum(tokens.values()))
+                self._tokens.increase(*key, model, kind, by=count)
+            self._cost.increase(*key, model, paid.outcome.value, by=paid.cost_usd or 0)
+        if paid.cost_usd is None and model in possible_labels.called_models(self._settings):
+            self._unpriced.increase(model, by=sum(tokens.values()))
 
     @_count.register
     def _(self, failed: ProviderFailed) -> None:
-        if failed.provider in possible_labels.providers(self._settings):
-            self._provider_errors.grow(failed.provider, failed.error_class)
+        if failed.provider in possible_labels.called_providers(self._settings):
+            self._provider_errors.increase(failed.provider, failed.error_class)
 
     @_count.register
     def _(self, mismatched: Mismatched) -> None:
-        if (mismatched.kind, mismatched.name) in self._shown:
-            self._mismatches.grow(mismatched.kind.value, mismatched.name)
+        if (mismatched.kind, mismatched.name) in self._entries_with_series:
+            self._mismatches.increase(mismatched.kind.value, mismatched.name)
 
     @_count.register
     def _(self, moved: BreakerMoved) -> None:
@@ -262,81 +273,81 @@ class Metrics:
 
     @_count.register
     def _(self, recovered: Recovered) -> None:
-        self._recovered.grow(recovered.kind.value)
+        self._recovered.increase(recovered.kind.value)
 
     @_count.register
     def _(self, taken: TakenBack) -> None:
-        self._taken_back.grow(by=taken.slots)
+        self._taken_back.increase(by=taken.slots)
 
     @_count.register
     def _(self, stale: Stale) -> None:
-        self._stale.grow()
+        self._stale.increase()
 
     @_count.register
     def _(self, adopted: Adopted) -> None:
-        self._adopt(adopted.settings)
+        self._apply_settings(adopted.settings)
 
-    def _adopt(self, settings: Settings) -> None:
+    def _apply_settings(self, settings: Settings) -> None:
         """Make the counters that the settings call for, and let go of those whose entry or channel is gone."""
-        shown = dict(islice(_possible(settings), settings.server.metrics_entries))
-        self._settings, self._shown = settings, frozenset(shown)
+        shown = dict(islice(_possible_labels_by_entry(settings), settings.server.metrics_entries))
+        self._settings, self._entries_with_series = settings, frozenset(shown)
         for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
-            family.keep(lambda labels: labels[:2] in shown)
+            family.keep_series(lambda labels: labels[:2] in shown)
         for family in (self._tokens, self._cost):
-            family.keep(lambda labels: (key := (labels[0], labels[1])) in shown and labels[2] in shown[key].models)
-        self._mismatches.keep(lambda labels: labels in shown)
-        self._truncated.keep(lambda labels: labels in shown)
-        self._prechecks.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
-        self._wakes.keep(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
-        self._deliveries.keep(lambda labels: labels[0] in settings.channels)
+            family.keep_series(lambda labels: (key := (labels[0], labels[1])) in shown and labels[2] in shown[key].models)
+        self._mismatches.keep_series(lambda labels: labels in shown)
+        self._truncated.keep_series(lambda labels: labels in shown)
+        self._prechecks.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
+        self._wakes.keep_series(lambda labels: (Kind.HEARTBEAT, labels[0]) in shown)
+        self._deliveries.keep_series(lambda labels: labels[0] in settings.channels)
         for key, what in shown.items():
-            self._declare(key, what)
-        models, providers = possible_labels.models(settings), possible_labels.providers(settings)
-        self._unpriced.keep(lambda labels: labels[0] in models)
-        self._provider_errors.keep(lambda labels: labels[0] in providers)
+            self._declare_series(key, what)
+        models, providers = possible_labels.called_models(settings), possible_labels.called_providers(settings)
+        self._unpriced.keep_series(lambda labels: labels[0] in models)
+        self._provider_errors.keep_series(lambda labels: labels[0] in providers)
         for model in models:
-            self._unpriced.grow(model, by=0)
+            self._unpriced.increase(model, by=0)
         for provider, failure in product(providers, Failure):
-            self._provider_errors.grow(provider, failure.value, by=0)
-        for channel, result in product(settings.channels, DELIVERIES):
-            self._deliveries.grow(channel, result, by=0)
+            self._provider_errors.increase(provider, failure.value, by=0)
+        for channel, result in product(settings.channels, DELIVERY_RESULTS):
+            self._deliveries.increase(channel, result, by=0)
 
-    def _declare(self, key: Key, what: Possible) -> None:
+    def _declare_series(self, key: EntryLabels, what: PossibleLabels) -> None:
         _, name = key
         for trigger, outcome in product(what.triggers, what.outcomes):
-            self._runs.grow(*key, trigger.value, outcome.value, by=0)
+            self._runs.increase(*key, trigger.value, outcome.value, by=0)
         for suppression in what.suppressions:
-            self._suppressions.grow(*key, suppression.value, by=0)
+            self._suppressions.increase(*key, suppression.value, by=0)
         for skip in what.skips:
-            self._skips.grow(*key, skip.value, by=0)
+            self._skips.increase(*key, skip.value, by=0)
         for source, result in product(what.sources, WakeResult):
-            self._wakes.grow(name, source.value, result.value, by=0)
-        for model, kind in product(what.models, TOKENS):
-            self._tokens.grow(*key, model, kind, by=0)
+            self._wakes.increase(name, source.value, result.value, by=0)
+        for model, kind in product(what.models, TOKEN_TYPES):
+            self._tokens.increase(*key, model, kind, by=0)
         for model, outcome in product(what.models, what.outcomes):
-            self._cost.grow(*key, model, outcome.value, by=0)
+            self._cost.increase(*key, model, outcome.value, by=0)
         if what.models:
-            self._mismatches.grow(*key, by=0)
-            self._truncated.grow(*key, by=0)
+            self._mismatches.increase(*key, by=0)
+            self._truncated.increase(*key, by=0)
         if what.has_precheck:
-            self._prechecks.grow(name, by=0)
-        self._retries.grow(*key, by=0)
-        self._seconds.grow(*key, by=0)
+            self._prechecks.increase(name, by=0)
+        self._retries.increase(*key, by=0)
+        self._seconds.increase(*key, by=0)
 
 
-def _counter(name: str, told: str, *labels: str) -> Family:
-    return Family("counter", f"heartbeatd_{name}", told, labels)
+def _new_counter(name: str, told: str, *labels: str) -> MetricFamily:
+    return MetricFamily("counter", f"heartbeatd_{name}", told, labels)
 
 
-def _possible(settings: Settings) -> Iterator[tuple[Key, Possible]]:
+def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels, PossibleLabels]]:
     """What every declared entry can come to, in the order of the file."""
     woken = {name for job in settings.jobs.values() for name in job.wake_heartbeat}
     for beat in settings.heartbeats.values():
         bounded = (Kind.HEARTBEAT, beat.name) in settings.allowances
         yield (
             (Kind.HEARTBEAT.value, beat.name),
-            possible_labels.of_heartbeat(beat, woken_by_jobs=beat.name in woken, bounded=bounded),
+            possible_labels.heartbeat_labels(beat, woken_by_jobs=beat.name in woken, bounded=bounded),
         )
     for job in settings.jobs.values():
         bounded = (Kind.CRON, job.name) in settings.allowances
-        yield (Kind.CRON.value, job.name), possible_labels.of_job(job, settings.asked.get(job.name), bounded=bounded)
+        yield (Kind.CRON.value, job.name), possible_labels.job_labels(job, settings.asked.get(job.name), bounded=bounded)

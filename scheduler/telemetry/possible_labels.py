@@ -13,13 +13,13 @@ from scheduler.model.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.model.settings import Settings
 from scheduler.work import asking
 
-BY_HAND = (Trigger.MANUAL, Trigger.API)
-FROM_OUTSIDE = (*BY_HAND, Trigger.WEBHOOK)
-UNLUCKY = (Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED)
+MANUAL_TRIGGERS = (Trigger.MANUAL, Trigger.API)
+EXTERNAL_TRIGGERS = (*MANUAL_TRIGGERS, Trigger.WEBHOOK)
+FAILED_OUTCOMES = (Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True)
-class Possible:
+class PossibleLabels:
     """Closed sets of words; `sources` are those of its wakes, empty for what is not woken."""
 
     triggers: tuple[Trigger, ...]
@@ -31,56 +31,56 @@ class Possible:
     has_precheck: bool = False
 
 
-def of_heartbeat(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> Possible:
+def heartbeat_labels(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> PossibleLabels:
     """What an agent's heartbeat can come to, `bounded` by a budget or not; a disabled one only refuses wakes."""
-    sources = (*((Trigger.CRON,) if woken_by_jobs else ()), *FROM_OUTSIDE)
+    sources = (*((Trigger.CRON,) if woken_by_jobs else ()), *EXTERNAL_TRIGGERS)
     if not beat.enabled:
-        return Possible((), (), (), (Skip.DISABLED,), sources)
-    return Possible(
+        return PossibleLabels((), (), (), (Skip.DISABLED,), sources)
+    return PossibleLabels(
         triggers=(
             *((Trigger.INTERVAL,) if beat.interval else ()),
             *((Trigger.SCHEDULE,) if beat.schedule else ()),
             *sources,
             *((Trigger.RESULT,) if _may_answer_later(beat.runner) else ()),
         ),
-        outcomes=(Outcome.OK, Outcome.ALERT, *((Outcome.ASYNC,) if _may_answer_later(beat.runner) else ()), *UNLUCKY),
-        suppressions=tuple(_suppressions(beat)),
-        skips=(*_skips(beat), *((Skip.BUDGET,) if bounded else ())),
+        outcomes=(Outcome.OK, Outcome.ALERT, *((Outcome.ASYNC,) if _may_answer_later(beat.runner) else ()), *FAILED_OUTCOMES),
+        suppressions=tuple(_heartbeat_suppressions(beat)),
+        skips=(*_heartbeat_skips(beat), *((Skip.BUDGET,) if bounded else ())),
         sources=sources,
-        models=tuple(_models(beat)),
+        models=tuple(_models_of_heartbeat(beat)),
         has_precheck=beat.precheck is not None,
     )
 
 
-def models(settings: Settings) -> list[str]:
+def called_models(settings: Settings) -> list[str]:
     """Every model that an enabled agent or job may ask for."""
-    of_beats = {model for beat in settings.heartbeats.values() if beat.enabled for model in _models(beat)}
-    return sorted(of_beats | {agent.model or "" for agent in _asked_by_jobs(settings)})
+    of_beats = {model for beat in settings.heartbeats.values() if beat.enabled for model in _models_of_heartbeat(beat)}
+    return sorted(of_beats | {agent.model or "" for agent in _called_by_jobs(settings)})
 
 
-def providers(settings: Settings) -> list[str]:
+def called_providers(settings: Settings) -> list[str]:
     """Every provider that an enabled agent or job may ask."""
-    return sorted({circuit.provider for circuit in circuits(settings)})
+    return sorted({circuit.provider for circuit in called_circuits(settings)})
 
 
-def circuits(settings: Settings) -> list[Circuit]:
+def called_circuits(settings: Settings) -> list[Circuit]:
     """Every model that an enabled agent or job may ask at a provider."""
-    of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _asked_by(beat))
-    of_jobs = ((agent.runner, agent.model) for agent in _asked_by_jobs(settings))
+    of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _called_by_heartbeat(beat))
+    of_jobs = ((agent.runner, agent.model) for agent in _called_by_jobs(settings))
     return sorted(asking.models(*of_beats, *of_jobs))
 
 
-def _asked_by(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:
+def _called_by_heartbeat(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:
     yield beat.runner, beat.model
     if beat.decide:
         yield beat.decide.runner, beat.decide.model
 
 
-def _asked_by_jobs(settings: Settings) -> Iterator[Agent]:
+def _called_by_jobs(settings: Settings) -> Iterator[Agent]:
     return (agent for name, agent in settings.asked.items() if settings.jobs[name].enabled)
 
 
-def _models(beat: Heartbeat) -> Iterator[str]:
+def _models_of_heartbeat(beat: Heartbeat) -> Iterator[str]:
     asked = beat.model or ""  # a program, too, may report what it took
     yield asked
     if beat.decide and beat.decide.model != asked:
@@ -98,13 +98,13 @@ def _may_answer_later(runner: Runner) -> bool:
     return isinstance(runner, HttpRunner | PythonRunner)
 
 
-def of_job(job: Job, asked: Agent | None, *, bounded: bool) -> Possible:
+def job_labels(job: Job, asked: Agent | None, *, bounded: bool) -> PossibleLabels:
     """What a cron job can come to, which asks `asked` if it has a prompt; one that only wakes has nothing that could fail."""
     later = asked is not None and _may_answer_later(asked.runner)
     acts = job.command is not None or asked is not None
-    return Possible(
-        triggers=(*_own_triggers(job), *BY_HAND, *((Trigger.RESULT,) if later else ())),
-        outcomes=(Outcome.OK, *((Outcome.ASYNC,) if later else ()), *(UNLUCKY if acts else (Outcome.ABANDONED,))),
+    return PossibleLabels(
+        triggers=(*_own_triggers(job), *MANUAL_TRIGGERS, *((Trigger.RESULT,) if later else ())),
+        outcomes=(Outcome.OK, *((Outcome.ASYNC,) if later else ()), *(FAILED_OUTCOMES if acts else (Outcome.ABANDONED,))),
         suppressions=(),
         skips=(*_job_skips(job), *(_prompt_skips(asked) if asked else ()), *((Skip.BUDGET,) if bounded else ())),
         sources=(),
@@ -118,7 +118,7 @@ def _prompt_skips(asked: Agent) -> Iterator[Skip]:
         yield Skip.BREAKER_OPEN
 
 
-def _suppressions(beat: Heartbeat) -> Iterator[Suppression]:
+def _heartbeat_suppressions(beat: Heartbeat) -> Iterator[Suppression]:
     if not beat.show_ok:
         yield Suppression.EMPTY
         yield Suppression.HEARTBEAT_OK
@@ -132,7 +132,7 @@ def _suppressions(beat: Heartbeat) -> Iterator[Suppression]:
         yield Suppression.DUPLICATE
 
 
-def _skips(beat: Heartbeat) -> Iterator[Skip]:
+def _heartbeat_skips(beat: Heartbeat) -> Iterator[Skip]:
     yield from (Skip.PAUSED, Skip.BUSY)
     if not beat.calendars.always:
         yield Skip.CALENDAR

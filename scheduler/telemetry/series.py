@@ -9,54 +9,54 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-Labels = tuple[str, ...]
+LabelValues = tuple[str, ...]
 
 
-class Family:
+class MetricFamily:
     """All series of one name. One thread changes it; others may read it meanwhile."""
 
-    __slots__ = ("_help", "_lines", "_names", "_values", "kind", "name")
+    __slots__ = ("_help", "_label_names", "_lines", "_values", "kind", "name")
 
-    def __init__(self, kind: Literal["counter", "gauge"], name: str, help_text: str, names: Labels = ()) -> None:
+    def __init__(self, kind: Literal["counter", "gauge"], name: str, help_text: str, names: LabelValues = ()) -> None:
         self.kind = kind
         self.name = name
         self._help = help_text
-        self._names = names
-        self._values: dict[Labels, float] = {}
-        self._lines: dict[Labels, str] = {}
+        self._label_names = names
+        self._values: dict[LabelValues, float] = {}
+        self._lines: dict[LabelValues, str] = {}
 
-    def grow(self, *labels: str, by: float = 1) -> None:
+    def increase(self, *labels: str, by: float = 1) -> None:
         """Add to a series, which is made if it is not there."""
         value = self._values.get(labels)
         if value is None:
-            self.put(by, *labels)
+            self.set_value(by, *labels)
         else:
             self._values[labels] = value + by
 
-    def put(self, value: float, *labels: str) -> None:
+    def set_value(self, value: float, *labels: str) -> None:
         """Set a series, which is made if it is not there."""
         if labels not in self._lines:
-            self._lines[labels] = self._line(labels)
+            self._lines[labels] = self._series_prefix(labels)
         self._values[labels] = value
 
-    def keep(self, wanted: Callable[[Labels], bool]) -> None:
+    def keep_series(self, wanted: Callable[[LabelValues], bool]) -> None:
         """Let go of every series whose labels are not wanted."""
         for labels in [labels for labels in self._values if not wanted(labels)]:
             del self._values[labels], self._lines[labels]
 
-    def lines(self) -> Iterator[str]:
+    def exposition_lines(self) -> Iterator[str]:
         """The exposition of the family; nothing at all while it has no series."""
         # One copy in one step: the other thread may add a series while this one writes.
         values = list(self._values.items())
         if not values:
             return
         yield f"# HELP {self.name} {self._help}\n# TYPE {self.name} {self.kind}\n"
-        yield from (f"{self._lines.get(labels) or self._line(labels)}{value}\n" for labels, value in values)
+        yield from (f"{self._lines.get(labels) or self._series_prefix(labels)}{value}\n" for labels, value in values)
 
-    def _line(self, labels: Labels) -> str:
-        said = ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(self._names, labels, strict=True))
+    def _series_prefix(self, labels: LabelValues) -> str:
+        said = ",".join(f'{name}="{_escape_label(value)}"' for name, value in zip(self._label_names, labels, strict=True))
         return f"{self.name}{{{said}}} " if said else f"{self.name} "
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

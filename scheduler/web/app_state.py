@@ -16,14 +16,14 @@ from scheduler.model.settings import Settings
 from scheduler.telemetry.metrics import Metrics
 
 
-class Reload(Protocol):
+class ReloadConfig(Protocol):
     """Takes the config file as it is now, or says what would change. Raises ConfigError or Refused."""
 
     def __call__(self, *, dry: bool) -> Reloaded: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AppState:
     """Callables answer at once and from any thread, except `reload`, which waits for the engine.
 
     `settings` gives the config in force and `health` how the engine does; `running` counts the runs in progress by kind;
@@ -32,12 +32,12 @@ class Reach:
     """
 
     settings: Callable[[], Settings]
-    ask: Callable[[Request], Future[Any]]
-    reload: Reload
-    reload_standing: Callable[[], Standing]
+    submit_request: Callable[[Request], Future[Any]]
+    reload_config: ReloadConfig
+    reload_state: Callable[[], Standing]
     metrics: Metrics
     health: Health
-    running: Callable[[], Mapping[str, int]]
+    count_running: Callable[[], Mapping[str, int]]
     clock: Callable[[], datetime]
-    state: Path
-    answer_within: float = 15.0
+    database_path: Path
+    answer_timeout: float = 15.0

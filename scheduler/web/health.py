@@ -11,62 +11,62 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from scheduler.store.database import StoreError
-from scheduler.telemetry.metrics import CONTENT_TYPE, Now
-from scheduler.web.app_state import Reach
-from scheduler.web.http_errors import Problem, said
-from scheduler.web.queries import reading
+from scheduler.telemetry.metrics import CONTENT_TYPE, ScrapeState
+from scheduler.web.app_state import AppState
+from scheduler.web.http_errors import HttpError, error_response
+from scheduler.web.queries import open_reader
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-LATE = timedelta(seconds=90)  # the engine goes round at least every 15 seconds
+STALLED_AFTER = timedelta(seconds=90)  # the engine goes round at least every 15 seconds
 
 
-def metrics(reach: Reach) -> Endpoint:
+def metrics_endpoint(app_state: AppState) -> Endpoint:
     """What Prometheus scrapes. While the database cannot be read, only what the process itself knows."""
 
     async def endpoint(_: Request) -> Response:
-        return Response(await run_in_threadpool(_page, reach), media_type=CONTENT_TYPE)
+        return Response(await run_in_threadpool(_render_metrics, app_state), media_type=CONTENT_TYPE)
 
     return endpoint
 
 
-def alive(reach: Reach) -> Endpoint:
+def liveness_endpoint(app_state: AppState) -> Endpoint:
     """200 unless the engine stands still."""
 
     async def endpoint(_: Request) -> Response:
-        return _answer(_stands_still(reach))
+        return _health_response(_stall_reason(app_state))
 
     return endpoint
 
 
-def ready(reach: Reach) -> Endpoint:
+def readiness_endpoint(app_state: AppState) -> Endpoint:
     """200 while the engine can do its work; else the reason why it cannot."""
 
     async def endpoint(_: Request) -> Response:
-        if reach.health.problem is not None:
-            return _answer(reach.health.problem)
-        if reach.health.ticked_at is None:
-            return _answer("the daemon is starting")
-        return _answer(_stands_still(reach))
+        if app_state.health.problem is not None:
+            return _health_response(app_state.health.problem)
+        if app_state.health.ticked_at is None:
+            return _health_response("the daemon is starting")
+        return _health_response(_stall_reason(app_state))
 
     return endpoint
 
 
-def _page(reach: Reach) -> bytes:
-    now = Now(reach.health, reach.reload_standing(), reach.running(), reach.clock())
+def _render_metrics(app_state: AppState) -> bytes:
+    now = ScrapeState(app_state.health, app_state.reload_state(), app_state.count_running(), app_state.clock())
     try:
-        with reading(reach) as db:
-            return reach.metrics.render(db, now)
+        with open_reader(app_state) as db:
+            return app_state.metrics.render_page(db, now)
     except (StoreError, sqlite3.Error):
-        return reach.metrics.render(None, now)
+        return app_state.metrics.render_page(None, now)
 
 
-def _stands_still(reach: Reach) -> str | None:
-    tried_at = reach.health.tried_at
-    if tried_at is None or reach.clock() - tried_at <= LATE:
+def _stall_reason(app_state: AppState) -> str | None:
+    tried_at = app_state.health.tried_at
+    if tried_at is None or app_state.clock() - tried_at <= STALLED_AFTER:
         return None
     return f"the engine has not gone round since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _answer(reason: str | None) -> Response:
-    return JSONResponse({"ok": True}) if reason is None else said(Problem(503, "unhealthy", reason))
+def _health_response(reason: str | None) -> Response:
+    return JSONResponse({"ok": True}) if reason is None else error_response(HttpError(503, "unhealthy", reason))

@@ -22,9 +22,9 @@ from scheduler.model.timestamps import iso
 from scheduler.model.wake import Wake
 from scheduler.store.targets import Target
 from scheduler.web import alertmanager, queries
-from scheduler.web.api_request import Call
-from scheduler.web.http_errors import Problem, bad, not_found
-from scheduler.web.queries import check_reach
+from scheduler.web.api_request import ApiRequest
+from scheduler.web.http_errors import HttpError, bad_request, not_found
+from scheduler.web.queries import check_access
 from scheduler.web.request_bodies import (
     ActivityBody,
     AlertmanagerBody,
@@ -39,103 +39,107 @@ from scheduler.web.request_bodies import (
 )
 
 
-async def wake(call: Call, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
+async def wake_agent(request: ApiRequest, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
     """Wake an agent, with a text for it or with what Alertmanager notifies of; says what it waits for, if it does."""
-    name = call.path["name"]
-    check_reach(call, Kind.HEARTBEAT, name)
-    found = _wake(call, body) if isinstance(body, WakeBody) else alertmanager.wake(name, body, call.caller.name)
-    number = await ask(call, WakeAgent(found, cause=call.headers.get("x-heartbeatd-run")))
-    wait = await run_in_threadpool(queries.wait, call, number)
-    return {"wake": number} | (wait.as_data() if wait is not None and not wait.starts else {})
+    name = request.path["name"]
+    check_access(request, Kind.HEARTBEAT, name)
+    found = (
+        _build_wake(request, body)
+        if isinstance(body, WakeBody)
+        else alertmanager.wake_from_alerts(name, body, request.caller.name)
+    )
+    number = await call_engine(request, WakeAgent(found, cause=request.headers.get("x-heartbeatd-run")))
+    wait = await run_in_threadpool(queries.read_wait, request, number)
+    return {"wake": number} | (wait.as_data() if wait is not None and not wait.is_starting else {})
 
 
-def _wake(call: Call, body: WakeBody) -> Wake:
-    source, sender = _source(call)
+def _build_wake(request: ApiRequest, body: WakeBody) -> Wake:
+    source, sender = _wake_source(request)
     token = sender if source is Trigger.API else ""
-    return Wake(call.path["name"], source=source, sender=sender, text=body.text, token=token)
+    return Wake(request.path["name"], source=source, sender=sender, text=body.text, token=token)
 
 
-async def run_job(call: Call, _: EmptyBody) -> dict[str, int]:
+async def run_job(request: ApiRequest, _: EmptyBody) -> dict[str, int]:
     """Run a cron job now."""
-    check_reach(call, Kind.CRON, call.path["name"])
-    source, _sender = _source(call)
-    return {"wake": await ask(call, RunJob(call.path["name"], source))}
+    check_access(request, Kind.CRON, request.path["name"])
+    source, _sender = _wake_source(request)
+    return {"wake": await call_engine(request, RunJob(request.path["name"], source))}
 
 
-async def result(call: Call, body: ResultBody) -> dict[str, int]:
+async def report_result(request: ApiRequest, body: ResultBody) -> dict[str, int]:
     """Take the result of a run that was to answer later."""
-    run = await run_in_threadpool(queries.run, call)
-    return {"run": await ask(call, Report(run["id"], body.text, body.error, body.truncated))}
+    run = await run_in_threadpool(queries.get_run, request)
+    return {"run": await call_engine(request, Report(run["id"], body.text, body.error, body.truncated))}
 
 
-async def cancel(call: Call, _: EmptyBody) -> dict[str, Any]:
+async def cancel_run(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """End a run; `ended` is false for one in progress, which ends within seconds."""
-    run = await run_in_threadpool(queries.run, call)
-    return {"run": run["id"], "ended": await ask(call, Cancel(run["id"]))}
+    run = await run_in_threadpool(queries.get_run, request)
+    return {"run": run["id"], "ended": await call_engine(request, Cancel(run["id"]))}
 
 
-async def hold(call: Call, body: HoldBody) -> dict[str, Any]:
+async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
     """Keep an agent's lane taken for a time, or for longer; `run` is the beat in progress, which is to be waited for."""
-    name = call.path["name"]
-    check_reach(call, Kind.HEARTBEAT, name)
-    until = call.reach.clock() + body.span
-    return {"id": body.id, "until": iso(until), "run": await ask(call, Hold(name, body.id, until))}
+    name = request.path["name"]
+    check_access(request, Kind.HEARTBEAT, name)
+    until = request.app_state.clock() + body.span
+    return {"id": body.id, "until": iso(until), "run": await call_engine(request, Hold(name, body.id, until))}
 
 
-async def let_go(call: Call, body: ReleaseBody) -> dict[str, Any]:
+async def release_lane(request: ApiRequest, body: ReleaseBody) -> dict[str, Any]:
     """Let go of an agent's lane."""
-    name = call.path["name"]
-    check_reach(call, Kind.HEARTBEAT, name)
-    await ask(call, LetGo(name, body.id))
+    name = request.path["name"]
+    check_access(request, Kind.HEARTBEAT, name)
+    await call_engine(request, LetGo(name, body.id))
     return {"id": body.id}
 
 
-async def activity(call: Call, body: ActivityBody) -> dict[str, Any]:
+async def record_activity(request: ApiRequest, body: ActivityBody) -> dict[str, Any]:
     """Take note of whom an agent has just been spoken with, and of what waits there."""
-    name = call.path["name"]
-    check_reach(call, Kind.HEARTBEAT, name)
+    name = request.path["name"]
+    check_access(request, Kind.HEARTBEAT, name)
     target = None if body.channel is None or body.target is None else Target(body.channel, body.target)
-    noted: dict[str, Any] = await ask(call, Note(name, target, body.title, body.queue, body.pending_approvals))
+    noted: dict[str, Any] = await call_engine(request, Note(name, target, body.title, body.queue, body.pending_approvals))
     return noted
 
 
-async def pause_agent(call: Call, body: PauseBody) -> dict[str, Any]:
+async def pause_agent(request: ApiRequest, body: PauseBody) -> dict[str, Any]:
     """Pause one agent."""
-    return await _pause(call, body, (Kind.HEARTBEAT, call.path["name"]))
+    return await _pause_entry(request, body, (Kind.HEARTBEAT, request.path["name"]))
 
 
-async def pause_job(call: Call, body: PauseBody) -> dict[str, Any]:
+async def pause_job(request: ApiRequest, body: PauseBody) -> dict[str, Any]:
     """Pause one cron job."""
-    return await _pause(call, body, (Kind.CRON, call.path["name"]))
+    return await _pause_entry(request, body, (Kind.CRON, request.path["name"]))
 
 
-async def pause_all(call: Call, body: PauseBody) -> dict[str, Any]:
+async def pause_all(request: ApiRequest, body: PauseBody) -> dict[str, Any]:
     """Pause everything."""
-    return await _pause(call, body, None)
+    return await _pause_entry(request, body, None)
 
 
-async def resume_agent(call: Call, _: EmptyBody) -> dict[str, Any]:
+async def resume_agent(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Resume one agent."""
-    return await _resume(call, (Kind.HEARTBEAT, call.path["name"]))
+    return await _resume_entry(request, (Kind.HEARTBEAT, request.path["name"]))
 
 
-async def resume_job(call: Call, _: EmptyBody) -> dict[str, Any]:
+async def resume_job(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Resume one cron job."""
-    return await _resume(call, (Kind.CRON, call.path["name"]))
+    return await _resume_entry(request, (Kind.CRON, request.path["name"]))
 
 
-async def resume_all(call: Call, _: EmptyBody) -> dict[str, Any]:
+async def resume_all(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Resume everything."""
-    return await _resume(call, None)
+    return await _resume_entry(request, None)
 
 
-async def reload(call: Call, body: ReloadBody) -> dict[str, Any]:
+async def reload_config(request: ApiRequest, body: ReloadBody) -> dict[str, Any]:
     """Take the config up as it is now, or only say what that would change."""
-    check_all(call)
-    return _told(await run_in_threadpool(call.reach.reload, dry=body.dry_run))
+    check_access_to_all(request)
+    return _reload_data(await run_in_threadpool(request.app_state.reload_config, dry=body.dry_run))
 
 
-def _told(reloaded: Reloaded) -> dict[str, Any]:
+def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
     diff = reloaded.diff
     return {
         "added": list(diff.added),
@@ -147,75 +151,75 @@ def _told(reloaded: Reloaded) -> dict[str, Any]:
     }
 
 
-async def _pause(call: Call, body: PauseBody, key: Key | None) -> dict[str, Any]:
-    _check_key(call, key)
-    until = _until(body, call.reach.clock())
-    return {"paused": await ask(call, Pause(key, until))}
+async def _pause_entry(request: ApiRequest, body: PauseBody, key: Key | None) -> dict[str, Any]:
+    _check_entry_access(request, key)
+    until = _pause_end(body, request.app_state.clock())
+    return {"paused": await call_engine(request, Pause(key, until))}
 
 
-async def _resume(call: Call, key: Key | None) -> dict[str, Any]:
-    _check_key(call, key)
-    return {"resumed": await ask(call, Resume(key))}
+async def _resume_entry(request: ApiRequest, key: Key | None) -> dict[str, Any]:
+    _check_entry_access(request, key)
+    return {"resumed": await call_engine(request, Resume(key))}
 
 
-def _until(body: PauseBody, now: datetime) -> datetime | None:
+def _pause_end(body: PauseBody, now: datetime) -> datetime | None:
     """When a pause ends: after a time, at a time, or (None) when somebody ends it."""
     if body.span is not None:
         return now + body.span
     if body.until is not None and body.until <= now:
-        raise bad("until: that time is over")
+        raise bad_request("until: that time is over")
     return body.until
 
 
-def _check_key(call: Call, key: Key | None) -> None:
+def _check_entry_access(request: ApiRequest, key: Key | None) -> None:
     if key is None:
-        check_all(call)
+        check_access_to_all(request)
     else:
-        check_reach(call, *key)
+        check_access(request, *key)
 
 
-def check_all(call: Call) -> None:
-    """Raises Problem when the caller's token is only for some agents."""
-    if call.caller.agents is not None:
-        raise Problem(403, "forbidden", f"the token {call.caller.name!r} is only for some agents, and this concerns all")
+def check_access_to_all(request: ApiRequest) -> None:
+    """Raises HttpError when the caller's token is only for some agents."""
+    if request.caller.agents is not None:
+        raise HttpError(403, "forbidden", f"the token {request.caller.name!r} is only for some agents, and this concerns all")
 
 
-def _source(call: Call) -> tuple[Trigger, str]:
+def _wake_source(request: ApiRequest) -> tuple[Trigger, str]:
     """Where a wake comes from. Only our own command line may say that somebody sits at it."""
-    if call.caller.local and call.headers.get("x-heartbeatd-source") == "cli":
+    if request.caller.is_local and request.headers.get("x-heartbeatd-source") == "cli":
         return Trigger.MANUAL, "cli"
-    return Trigger.API, call.caller.name
+    return Trigger.API, request.caller.name
 
 
-async def ask(call: Call, request: Request) -> Any:
+async def call_engine(request: ApiRequest, engine_request: Request) -> Any:
     """The engine's answer. The request is not taken back when the answer is late: the engine may be at it."""
-    answer = asyncio.wrap_future(call.reach.ask(request))
-    done, _ = await asyncio.wait([answer], timeout=call.reach.answer_within)  # unlike wait_for, this cancels nothing
+    answer = asyncio.wrap_future(request.app_state.submit_request(engine_request))
+    done, _ = await asyncio.wait([answer], timeout=request.app_state.answer_timeout)  # unlike wait_for, this cancels nothing
     if not done:
-        raise Problem(503, "no_answer", "the database cannot be written just now; this will be done once it can be")
+        raise HttpError(503, "no_answer", "the database cannot be written just now; this will be done once it can be")
     return answer.result()
 
 
-async def send_again(call: Call, _: EmptyBody) -> dict[str, Any]:
+async def retry_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Have a message sent as soon as possible."""
-    return await _move(call, SendAgain)
+    return await _change_message(request, SendAgain)
 
 
-async def drop(call: Call, _: EmptyBody) -> dict[str, Any]:
+async def drop_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Give a message up for good."""
-    return await _move(call, Drop)
+    return await _change_message(request, Drop)
 
 
-async def _move(call: Call, request: Callable[[int], Request]) -> dict[str, Any]:
-    message_id = await run_in_threadpool(queries.message_id, call)
-    return {"message": message_id, "channel": await ask(call, request(message_id))}
+async def _change_message(request: ApiRequest, make_request: Callable[[int], Request]) -> dict[str, Any]:
+    message_id = await run_in_threadpool(queries.find_message_id, request)
+    return {"message": message_id, "channel": await call_engine(request, make_request(message_id))}
 
 
-async def ping(call: Call, body: PingBody) -> dict[str, Any]:
+async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
     """Try one channel, as `chat:4711` one with a target, or all that need none, with a message that goes past the outbox."""
-    check_all(call)
-    channels = _tried(call, body.channel)
-    network, now = call.reach.settings().network, call.reach.clock()
+    check_access_to_all(request)
+    channels = _channels_to_ping(request, body.channel)
+    network, now = request.app_state.settings().network, request.app_state.clock()
     sent = await asyncio.gather(*(run_in_threadpool(channel_test.send, channel, network, now) for channel in channels))
     return {
         "channels": [
@@ -225,8 +229,8 @@ async def ping(call: Call, body: PingBody) -> dict[str, Any]:
     }
 
 
-def _tried(call: Call, named: str | None) -> list[Channel]:
-    declared = call.reach.settings().channels
+def _channels_to_ping(request: ApiRequest, named: str | None) -> list[Channel]:
+    declared = request.app_state.settings().channels
     if named is None:
         return [channel for channel in channel_test.all_of(declared) if not channel.open]
     name, _, whom = named.partition(":")
@@ -235,4 +239,4 @@ def _tried(call: Call, named: str | None) -> list[Channel]:
     try:
         return [channel_test.aimed(declared[name], whom)]
     except ValueError as error:
-        raise bad(str(error)) from None
+        raise bad_request(str(error)) from None

@@ -25,15 +25,15 @@ from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import join_with_or
 from scheduler.config.keys import value_parsers, value_types
 from scheduler.store import lane_holds
-from scheduler.web.http_errors import bad
+from scheduler.web.http_errors import bad_request
 
-LONGEST_WORDS = 200
-MANY = 1_000_000
-VERSION = '"4": only this version of the body of Alertmanager\'s webhook is understood'
-HOLDER = r"^[A-Za-z0-9._:/@+-]{1,100}$"
+MAX_TEXT_LENGTH = 200
+MAX_COUNT = 1_000_000
+VERSION_HINT = '"4": only this version of the body of Alertmanager\'s webhook is understood'
+HOLDER_PATTERN = r"^[A-Za-z0-9._:/@+-]{1,100}$"
 
 
-def parse_instant(value: object) -> datetime:
+def parse_time(value: object) -> datetime:
     """A time with its zone, in UTC. Raises ValueError for anything else."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else None
@@ -44,37 +44,38 @@ def parse_instant(value: object) -> datetime:
     raise ValueError("write a time with its zone, as in 2027-03-28T01:00:00Z")
 
 
-def _on_one_line(text: str | None) -> str | None:
+def _replace_control_characters(text: str | None) -> str | None:
     """A blank stands for each control character."""
     return text and "".join(sign if sign.isprintable() else " " for sign in text)
 
 
-def _hold_span(value: object) -> timedelta:
+def _parse_hold_span(value: object) -> timedelta:
     span = value_parsers.parse_positive_duration(value)
     if span > lane_holds.LONGEST:
         raise ValueError(f"at most {format_duration(lane_holds.LONGEST)}, and it can be prolonged")
     return span
 
 
-_SPAN = {"type": "string", "pattern": value_types.DURATION_PATTERN}
+_SPAN_SCHEMA = {"type": "string", "pattern": value_types.DURATION_PATTERN}
 
-Truth = Annotated[bool, Field(description="true or false")]
-Text = Annotated[str, Field(description="a text in quotes")]
+TrueOrFalse = Annotated[bool, Field(description="true or false")]
+AnyText = Annotated[str, Field(description="a text in quotes")]
 TextOrNone = Annotated[str | None, Field(description="a text in quotes")]
-Words = Annotated[
+ShortTextOrNone = Annotated[
     str | None,
-    Field(max_length=LONGEST_WORDS, description=f"a text in quotes, of at most {LONGEST_WORDS} characters"),
-    AfterValidator(_on_one_line),
+    Field(max_length=MAX_TEXT_LENGTH, description=f"a text in quotes, of at most {MAX_TEXT_LENGTH} characters"),
+    AfterValidator(_replace_control_characters),
 ]
-Count = Annotated[int | None, Field(ge=0, le=MANY, description=f"a number from 0 to {MANY}")]
-Holder = Annotated[str, Field(pattern=HOLDER, description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711")]
-SpanOrNone = Annotated[timedelta | None, PlainValidator(value_parsers.parse_positive_duration), WithJsonSchema(_SPAN)]
+CountOrNone = Annotated[int | None, Field(ge=0, le=MAX_COUNT, description=f"a number from 0 to {MAX_COUNT}")]
+HolderId = Annotated[str, Field(pattern=HOLDER_PATTERN, description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711")]
+SpanOrNone = Annotated[timedelta | None, PlainValidator(value_parsers.parse_positive_duration), WithJsonSchema(_SPAN_SCHEMA)]
 HoldSpan = Annotated[
-    timedelta, PlainValidator(_hold_span), WithJsonSchema(_SPAN), Field(description=join_with_or(value_parsers.DURATION_EXAMPLES))
+    timedelta,
+    PlainValidator(_parse_hold_span),
+    WithJsonSchema(_SPAN_SCHEMA),
+    Field(description=join_with_or(value_parsers.DURATION_EXAMPLES)),
 ]
-InstantOrNone = Annotated[
-    datetime | None, PlainValidator(parse_instant), WithJsonSchema({"type": "string", "format": "date-time"})
-]
+TimeOrNone = Annotated[datetime | None, PlainValidator(parse_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
 class RequestBody(BaseModel):
@@ -82,10 +83,10 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    marker: ClassVar[str | None] = None  # the key by which this is told from the other bodies of a path
+    marker_key: ClassVar[str | None] = None  # the key by which this is told from the other bodies of a path
 
     @classmethod
-    def keys(cls) -> list[str]:
+    def allowed_keys(cls) -> list[str]:
         """The keys that may be sent."""
         return [field.alias or name for name, field in cls.model_fields.items()]
 
@@ -97,7 +98,7 @@ class EmptyBody(RequestBody):
 class WakeBody(RequestBody):
     """What an agent is to read when it wakes."""
 
-    text: Text = ""
+    text: AnyText = ""
 
 
 class AlertmanagerBody(RequestBody):
@@ -107,14 +108,14 @@ class AlertmanagerBody(RequestBody):
     """
 
     model_config = ConfigDict(extra="ignore")
-    marker = "alerts"
+    marker_key = "alerts"
 
-    version: Annotated[Literal["4"], Field(description=VERSION)]
+    version: Annotated[Literal["4"], Field(description=VERSION_HINT)]
     alerts: Annotated[list[dict[str, Any]], Field(min_length=1, description="a list of one alert or more")]
     status: Any = None
     receiver: Any = None
-    group: Any = Field(None, alias="groupKey")
-    truncated: Any = Field(None, alias="truncatedAlerts")
+    group_key: Any = Field(None, alias="groupKey")
+    truncated_alerts: Any = Field(None, alias="truncatedAlerts")
 
 
 class ResultBody(RequestBody):
@@ -122,10 +123,10 @@ class ResultBody(RequestBody):
 
     text: TextOrNone = None
     error: TextOrNone = None
-    truncated: Truth = False
+    truncated: TrueOrFalse = False
 
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
+    def _check_one_result(self) -> Self:
         if (self.text is None) == (self.error is None):
             raise ValueError("write either text or error, as a text in quotes")
         return self
@@ -134,27 +135,27 @@ class ResultBody(RequestBody):
 class HoldBody(RequestBody):
     """Who takes an agent's lane, and for how long."""
 
-    id: Holder
+    id: HolderId
     span: HoldSpan = Field(alias="for")
 
 
 class ReleaseBody(RequestBody):
     """Who lets go of an agent's lane."""
 
-    id: Holder
+    id: HolderId
 
 
 class ActivityBody(RequestBody):
     """Whom an agent has just been spoken with, and what waits there."""
 
-    channel: Words = None
-    target: Words = None
-    title: Words = None
-    queue: Count = None
-    pending_approvals: Count = None
+    channel: ShortTextOrNone = None
+    target: ShortTextOrNone = None
+    title: ShortTextOrNone = None
+    queue: CountOrNone = None
+    pending_approvals: CountOrNone = None
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Self:
+    def _check_completeness(self) -> Self:
         if (self.channel is None) != (self.target is None) or (self.title is not None and self.target is None):
             raise ValueError("write channel and target together; a title only beside them")
         if self.target is None and self.queue is None and self.pending_approvals is None:
@@ -166,10 +167,10 @@ class PauseBody(RequestBody):
     """How long a pause lasts; with neither key until somebody ends it."""
 
     span: SpanOrNone = Field(None, alias="for")
-    until: InstantOrNone = None
+    until: TimeOrNone = None
 
     @model_validator(mode="after")
-    def _has_one_end(self) -> Self:
+    def _check_one_end(self) -> Self:
         if self.span is not None and self.until is not None:
             raise ValueError("write either for or until")
         return self
@@ -178,7 +179,7 @@ class PauseBody(RequestBody):
 class ReloadBody(RequestBody):
     """Whether the config is only to be compared."""
 
-    dry_run: Truth = False
+    dry_run: TrueOrFalse = False
 
 
 class PingBody(RequestBody):
@@ -198,23 +199,23 @@ Body = TypeVar("Body", bound=RequestBody)
 
 
 def parse_body(sent: Mapping[str, Any], model: type[Body]) -> Body:
-    """What was sent, as a value of its model. Raises Problem with one sentence on what is wrong."""
+    """What was sent, as a value of its model. Raises HttpError with one sentence on what is wrong."""
     try:
         return model.model_validate(sent)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-        raise bad(_sentence(min(faults, key=lambda fault: fault["type"] != "extra_forbidden"), model)) from None
+        raise bad_request(_error_sentence(min(faults, key=lambda fault: fault["type"] != "extra_forbidden"), model)) from None
 
 
-def _sentence(fault: ErrorDetails, model: type[RequestBody]) -> str:
+def _error_sentence(fault: ErrorDetails, model: type[RequestBody]) -> str:
     """Our words for a finding of pydantic: its own name Python's types."""
     key = str(fault["loc"][0]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":
-        return f"{key!r} is not known here; {', '.join(model.keys()) or 'nothing'} is"
+        return f"{key!r} is not known here; {', '.join(model.allowed_keys()) or 'nothing'} is"
     if fault["type"] == "value_error":
         reason = str(fault["ctx"]["error"])
         return f"{key}: {reason}" if key else reason
     if not key:
-        return f"a key of the body is no text; {', '.join(model.keys()) or 'nothing'} is known here"
+        return f"a key of the body is no text; {', '.join(model.allowed_keys()) or 'nothing'} is known here"
     described = {field.alias or name: field.description for name, field in model.model_fields.items()}
     return f"{key}: write {described[key]}"

@@ -9,8 +9,8 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from scheduler.web import checklists, health, operations, queries
-from scheduler.web.api_request import Call, Endpoint, answering, doing
-from scheduler.web.app_state import Reach
+from scheduler.web.api_request import ApiRequest, Endpoint, read_endpoint, write_endpoint
+from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS
 from scheduler.web.request_bodies import (
     ActivityBody,
@@ -27,59 +27,59 @@ from scheduler.web.request_bodies import (
     WakeBody,
 )
 
-LARGEST_WAKE = 1024 * 1024  # bytes; Alertmanager does not send again what was refused, however many alerts it holds
-LARGEST_CHECKLIST = 512 * 1024  # JSON may need six bytes for one of the text
-CHECKLIST = "/api/v1/agents/{name}/checklist"
+MAX_WAKE_BYTES = 1024 * 1024  # bytes; Alertmanager does not send again what was refused, however many alerts it holds
+MAX_CHECKLIST_BYTES = 512 * 1024  # JSON may need six bytes for one of the text
+CHECKLIST_PATH = "/api/v1/agents/{name}/checklist"
 
 
-def application(reach: Reach) -> Starlette:
+def build_application(app_state: AppState) -> Starlette:
     """The interface without its gate."""
-    return Starlette(routes=_routes(reach), exception_handlers=HANDLERS)
+    return Starlette(routes=build_routes(app_state), exception_handlers=HANDLERS)
 
 
-def _routes(reach: Reach) -> list[Route]:
-    def operate(do: Callable[[Call, Body], Awaitable[Any]], model: type[Body]) -> Endpoint:
-        return doing(reach, "operate", do, model)
+def build_routes(app_state: AppState) -> list[Route]:
+    def operate_endpoint(do: Callable[[ApiRequest, Body], Awaitable[Any]], model: type[Body]) -> Endpoint:
+        return write_endpoint(app_state, "operate", do, model)
 
-    probes = {"/metrics": health.metrics, "/healthz": health.alive, "/readyz": health.ready}
+    probes = {"/metrics": health.metrics_endpoint, "/healthz": health.liveness_endpoint, "/readyz": health.readiness_endpoint}
     reads = {
-        "/api/v1/status": queries.overview,
-        "/api/v1/agents": queries.agents,
-        "/api/v1/agents/{name}": queries.agent,
-        "/api/v1/cron": queries.jobs,
-        "/api/v1/runs": queries.runs,
-        "/api/v1/runs/{id}": queries.run,
-        "/api/v1/wakes/{id}": queries.wake,
-        "/api/v1/plan": queries.plan,
-        "/api/v1/explain/{name}": queries.explain,
-        "/api/v1/outbox": queries.outbox,
+        "/api/v1/status": queries.get_status,
+        "/api/v1/agents": queries.list_agents,
+        "/api/v1/agents/{name}": queries.get_agent,
+        "/api/v1/cron": queries.list_jobs,
+        "/api/v1/runs": queries.list_runs,
+        "/api/v1/runs/{id}": queries.get_run,
+        "/api/v1/wakes/{id}": queries.get_wake,
+        "/api/v1/plan": queries.get_plan,
+        "/api/v1/explain/{name}": queries.get_explanation,
+        "/api/v1/outbox": queries.list_undelivered,
     }
     posts = {
-        "/-/reload": operate(operations.reload, ReloadBody),
-        "/api/v1/cron/{name}/run": operate(operations.run_job, EmptyBody),
-        "/api/v1/agents/{name}/pause": operate(operations.pause_agent, PauseBody),
-        "/api/v1/agents/{name}/resume": operate(operations.resume_agent, EmptyBody),
-        "/api/v1/cron/{name}/pause": operate(operations.pause_job, PauseBody),
-        "/api/v1/cron/{name}/resume": operate(operations.resume_job, EmptyBody),
-        "/api/v1/runs/{id}/result": operate(operations.result, ResultBody),
-        "/api/v1/agents/{name}/activity": operate(operations.activity, ActivityBody),
-        "/api/v1/runs/{id}/cancel": operate(operations.cancel, EmptyBody),
-        "/api/v1/outbox/{id}/retry": operate(operations.send_again, EmptyBody),
-        "/api/v1/outbox/{id}/drop": operate(operations.drop, EmptyBody),
-        "/api/v1/ping": operate(operations.ping, PingBody),
-        "/api/v1/pause": operate(operations.pause_all, PauseBody),
-        "/api/v1/resume": operate(operations.resume_all, EmptyBody),
+        "/-/reload": operate_endpoint(operations.reload_config, ReloadBody),
+        "/api/v1/cron/{name}/run": operate_endpoint(operations.run_job, EmptyBody),
+        "/api/v1/agents/{name}/pause": operate_endpoint(operations.pause_agent, PauseBody),
+        "/api/v1/agents/{name}/resume": operate_endpoint(operations.resume_agent, EmptyBody),
+        "/api/v1/cron/{name}/pause": operate_endpoint(operations.pause_job, PauseBody),
+        "/api/v1/cron/{name}/resume": operate_endpoint(operations.resume_job, EmptyBody),
+        "/api/v1/runs/{id}/result": operate_endpoint(operations.report_result, ResultBody),
+        "/api/v1/agents/{name}/activity": operate_endpoint(operations.record_activity, ActivityBody),
+        "/api/v1/runs/{id}/cancel": operate_endpoint(operations.cancel_run, EmptyBody),
+        "/api/v1/outbox/{id}/retry": operate_endpoint(operations.retry_message, EmptyBody),
+        "/api/v1/outbox/{id}/drop": operate_endpoint(operations.drop_message, EmptyBody),
+        "/api/v1/ping": operate_endpoint(operations.ping_channels, PingBody),
+        "/api/v1/pause": operate_endpoint(operations.pause_all, PauseBody),
+        "/api/v1/resume": operate_endpoint(operations.resume_all, EmptyBody),
     }
     wakes: tuple[type[WakeBody | AlertmanagerBody], ...] = (AlertmanagerBody, WakeBody)
-    wake = doing(reach, "wake", operations.wake, *wakes, largest=LARGEST_WAKE)
-    edit = doing(reach, "edit", checklists.write, ChecklistBody, largest=LARGEST_CHECKLIST)
+    wake = write_endpoint(app_state, "wake", operations.wake_agent, *wakes, largest=MAX_WAKE_BYTES)
+    edit = write_endpoint(app_state, "edit", checklists.put_checklist, ChecklistBody, largest=MAX_CHECKLIST_BYTES)
     return [
-        *(Route(path, make(reach), methods=["GET"]) for path, make in probes.items()),
-        *(Route(path, answering(reach, "read", answer), methods=["GET"]) for path, answer in reads.items()),
+        *(Route(path, make(app_state), methods=["GET"]) for path, make in probes.items()),
+        *(Route(path, read_endpoint(app_state, "read", answer), methods=["GET"]) for path, answer in reads.items()),
         *(Route(path, do, methods=["POST"]) for path, do in posts.items()),
-        Route("/api/v1/agents/{name}/busy", operate(operations.hold, HoldBody), methods=["PUT"]),
-        Route("/api/v1/agents/{name}/busy", operate(operations.let_go, ReleaseBody), methods=["DELETE"]),
-        Route(CHECKLIST, answering(reach, "read", checklists.read), methods=["GET"]),
-        Route(CHECKLIST, edit, methods=["PUT"]),
+        Route("/api/v1/agents/{name}/busy", operate_endpoint(operations.hold_lane, HoldBody), methods=["PUT"]),
+        Route("/api/v1/agents/{name}/busy", operate_endpoint(operations.release_lane, ReleaseBody), methods=["DELETE"]),
+        Route(CHECKLIST_PATH, read_endpoint(app_state, "read", checklists.get_checklist), methods=["GET"]),
+        Route(CHECKLIST_PATH, edit, methods=["PUT"]),
         Route("/api/v1/agents/{name}/wake", wake, methods=["POST"]),
     ]

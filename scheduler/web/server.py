@@ -14,35 +14,35 @@ from starlette.types import ASGIApp
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.state_lock import Unusable
 from scheduler.web import token_file
-from scheduler.web.app_state import Reach
-from scheduler.web.connection_timeouts import Patience, PatientConfig, PatientProtocol
-from scheduler.web.middleware import MOST_HEADERS, Gate
-from scheduler.web.routes import application
+from scheduler.web.app_state import AppState
+from scheduler.web.connection_timeouts import ClientTimeouts, TimeoutConfig, TimeoutProtocol
+from scheduler.web.middleware import MAX_HEADER_BYTES, SecurityMiddleware
+from scheduler.web.routes import build_application
 
-CONNECTIONS = 128  # above that idle ones are closed, and where there are none, whoever comes is told to come back later
-BACKLOG = 128
-KEEP_ALIVE = 5  # seconds
-LAST_ANSWERS = 2  # seconds that answers in progress get at the end
+MAX_CONNECTIONS = 128  # above that idle ones are closed, and where there are none, whoever comes is told to come back later
+ACCEPT_BACKLOG = 128
+KEEP_ALIVE_SECONDS = 5  # seconds
+SHUTDOWN_SECONDS = 2  # seconds that answers in progress get at the end
 
 
 class CannotListen(Exception):
     """The address cannot be listened on; the text says why and what to write instead."""
 
 
-class Server:
+class HttpServer:
     """The HTTP interface of one daemon, at the address that its settings name when it starts."""
 
     def __init__(
         self,
-        reach: Reach,
-        patience: Patience = Patience(),  # noqa: B008 (frozen)
-        scarce: Callable[[str], None] | None = None,
+        app_state: AppState,
+        timeouts: ClientTimeouts = ClientTimeouts(),  # noqa: B008 (frozen)
+        report_scarcity: Callable[[str], None] | None = None,
     ) -> None:
-        """`scarce` is called whenever no connection can be accepted, because no more files can be opened: often."""
-        self._scarce = scarce
-        self._reach = reach
-        self._patience = patience
-        self._listening: _Listening | None = None
+        """`report_scarcity` is called whenever no connection can be accepted, because no more files can be opened: often."""
+        self._report_scarcity = report_scarcity
+        self._app_state = app_state
+        self._timeouts = timeouts
+        self._listening: _ServerThread | None = None
 
     @property
     def url(self) -> str:
@@ -52,14 +52,14 @@ class Server:
 
     def start(self) -> None:
         """Listen, and write token and address beside the database; gives back once it listens. Raises CannotListen, Unusable."""
-        server = self._reach.settings().server
-        listener = _bind(server.host, server.port)
+        server = self._app_state.settings().server
+        listener = _bind_socket(server.host, server.port)
         port = listener.getsockname()[1]
-        token = token_file.local_token(self._reach.state)
-        gate = Gate(application(self._reach), self._reach.settings, port, token)
-        self._listening = _Listening(gate, listener, _url(server.host, port), self._patience, self._scarce)
+        token = token_file.load_or_create_token(self._app_state.database_path)
+        gate = SecurityMiddleware(build_application(self._app_state), self._app_state.settings, port, token)
+        self._listening = _ServerThread(gate, listener, _local_url(server.host, port), self._timeouts, self._report_scarcity)
         try:
-            token_file.write_address(self._reach.state, self.url, self._reach.clock())
+            token_file.write_address_file(self._app_state.database_path, self.url, self._app_state.clock())
         except Unusable:
             self.stop()
             raise
@@ -67,101 +67,101 @@ class Server:
     def stop(self) -> None:
         """Stop listening; answers in progress get a moment to end."""
         if self._listening is not None:
-            token_file.remove_address(self._reach.state)
-            self._listening.end()
+            token_file.remove_address_file(self._app_state.database_path)
+            self._listening.stop()
             self._listening = None
 
 
-class _Listening:
+class _ServerThread:
     """The thread and its loop."""
 
     def __init__(
-        self, app: ASGIApp, listener: socket, url: str, patience: Patience, scarce: Callable[[str], None] | None
+        self, app: ASGIApp, listener: socket, url: str, timeouts: ClientTimeouts, report_scarcity: Callable[[str], None] | None
     ) -> None:
         self.url = url
         self._listener = listener
         self._ready = threading.Event()
-        self._uvicorn = _Quiet(_config(app, patience), self._ready, scarce)
-        self._thread = threading.Thread(target=self._run, name="heartbeatd-web", daemon=True)
+        self._uvicorn = _EventStoppedServer(_uvicorn_config(app, timeouts), self._ready, report_scarcity)
+        self._thread = threading.Thread(target=self._run_loop, name="heartbeatd-web", daemon=True)
         self._thread.start()
         self._ready.wait()
 
-    def end(self) -> None:
-        self._uvicorn.end()
+    def stop(self) -> None:
+        self._uvicorn.request_stop()
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.run(self._uvicorn.serve(sockets=[self._listener]))
 
 
-class _Quiet(uvicorn.Server):
+class _EventStoppedServer(uvicorn.Server):
     """uvicorn looks ten times a second whether it should stop; this one is told."""
 
-    def __init__(self, config: uvicorn.Config, ready: threading.Event, scarce: Callable[[str], None] | None) -> None:
+    def __init__(self, config: uvicorn.Config, ready: threading.Event, report_scarcity: Callable[[str], None] | None) -> None:
         super().__init__(config)
         self._ready = ready
-        self._scarce = scarce
+        self._report_scarcity = report_scarcity
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
 
     async def main_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._on_error)
+        self._loop.set_exception_handler(self._handle_loop_error)
         self._ready.set()
         await self._over.wait()
 
-    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """asyncio accepts as many connections at a time as may wait, and complains of each that it cannot accept."""
-        if self._scarce and is_scarcity(context.get("exception")):
-            self._scarce("no connection is accepted")
+        if self._report_scarcity and is_scarcity(context.get("exception")):
+            self._report_scarcity("no connection is accepted")
         else:
             loop.default_exception_handler(context)
 
-    def end(self) -> None:
+    def request_stop(self) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._over.set)
 
 
-def _config(app: ASGIApp, patience: Patience) -> PatientConfig:
-    return PatientConfig(
+def _uvicorn_config(app: ASGIApp, timeouts: ClientTimeouts) -> TimeoutConfig:
+    return TimeoutConfig(
         app,
-        patience,
-        most_connections=CONNECTIONS,
-        http=PatientProtocol,
+        timeouts,
+        max_connections=MAX_CONNECTIONS,
+        http=TimeoutProtocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
         loop="asyncio",
         log_config=None,
         log_level="error",
-        backlog=BACKLOG,
+        backlog=ACCEPT_BACKLOG,
         access_log=False,
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=CONNECTIONS + 1,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=LAST_ANSWERS,
-        h11_max_incomplete_event_size=MOST_HEADERS,
+        limit_concurrency=MAX_CONNECTIONS + 1,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
 
 
-def _bind(host: str, port: int) -> socket:
+def _bind_socket(host: str, port: int) -> socket:
     try:
         family = getaddrinfo(host, port, type=SOCK_STREAM)[0][0]
-        return create_server((host, port), family=family, backlog=BACKLOG)
+        return create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
     except OSError as error:
         raise CannotListen(
-            f"cannot listen on {_authority(host, port)}: {error.strerror or error}; end what listens there, or name another"
+            f"cannot listen on {_host_and_port(host, port)}: {error.strerror or error}; end what listens there, or name another"
             f' address in config.yaml: server: {{listen: "127.0.0.1:{port + 1}"}}'
         ) from error
 
 
-def _url(host: str, port: int) -> str:
+def _local_url(host: str, port: int) -> str:
     """How this machine reaches it: whoever listens anywhere listens on loopback too."""
     near = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    return f"http://{_authority(near, port)}"
+    return f"http://{_host_and_port(near, port)}"
 
 
-def _authority(host: str, port: int) -> str:
+def _host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

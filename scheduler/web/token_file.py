@@ -14,23 +14,23 @@ from scheduler.model.secret import Secret
 from scheduler.model.timestamps import iso
 from scheduler.system.state_lock import refuse
 
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
+_TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
 
 
-def local_token(state: Path) -> Secret:
+def load_or_create_token(state: Path) -> Secret:
     """The token of this machine's owner, kept over restarts; made anew where there is none or others could have read it.
 
     It is there also when the config declares tokens: whoever can read it can read and write the database itself.
     """
     path = state.with_name("token")
-    text = _kept(path)
+    text = _read_private_token(path)
     if text is None:
         text = secrets.token_urlsafe(32)
-        _write(path, text)
+        _write_private_file(path, text)
     return Secret(text)
 
 
-def _kept(path: Path) -> str | None:
+def _read_private_token(path: Path) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -39,20 +39,22 @@ def _kept(path: Path) -> str | None:
         found = os.fstat(fd)
         private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
         text = file.read(64).decode("ascii", "replace").strip() if private else ""
-    return text if _TOKEN.fullmatch(text) else None
+    return text if _TOKEN_PATTERN.fullmatch(text) else None
 
 
-def write_address(state: Path, url: str, started_at: datetime) -> None:
+def write_address_file(state: Path, url: str, started_at: datetime) -> None:
     """Say where this daemon listens."""
-    _write(state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso(started_at)}))
+    _write_private_file(
+        state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso(started_at)})
+    )
 
 
-def remove_address(state: Path) -> None:
+def remove_address_file(state: Path) -> None:
     """Nobody listens any more."""
     state.with_name("daemon.json").unlink(missing_ok=True)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_private_file(path: Path, text: str) -> None:
     """Written whole or not at all, 0600 whatever the umask. Raises Unusable, and leaves no draft then."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -20,9 +20,9 @@ from scheduler.config.build.load import load_config
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Request
 from scheduler.telemetry.metrics import Metrics
-from scheduler.web.app_state import Reach
-from scheduler.web.connection_timeouts import Patience
-from scheduler.web.server import Server
+from scheduler.web.app_state import AppState
+from scheduler.web.connection_timeouts import ClientTimeouts
+from scheduler.web.server import HttpServer
 
 TEXT = "the disk /srv is full"
 
@@ -70,10 +70,10 @@ class Reply:
         return str(self.data["error"]["code"])
 
 
-class Living:
-    """`with Living(folder) as daemon: daemon.get(...)`. The world lives in one thread, as the engine does."""
+class WebDaemon:
+    """`with WebDaemon(folder) as daemon: daemon.get(...)`. The world lives in one thread, as the engine does."""
 
-    def __init__(self, folder: Path, yaml: str = CONFIG, patience: Patience | None = None) -> None:
+    def __init__(self, folder: Path, yaml: str = CONFIG, timeouts: ClientTimeouts | None = None) -> None:
         self.config = folder / "config.yaml"
         self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._engine = threading.Thread(target=self._live, daemon=True)
@@ -84,18 +84,18 @@ class Living:
         self.reloader = Reloader(
             lambda: load_config(self.config, {}), lambda: self.world.engine.plan, _Inbox(self.ask), lambda: self.now
         )  # type: ignore[arg-type]
-        self.reach = Reach(
+        self.app_state = AppState(
             settings=lambda: self.settings,
-            ask=self.ask,
-            reload=self.reloader.reload,
-            reload_standing=lambda: self.reloader.standing,
+            submit_request=self.ask,
+            reload_config=self.reloader.reload,
+            reload_state=lambda: self.reloader.standing,
             metrics=self.metrics,
             health=self.world.engine.health,
-            running=lambda: {"heartbeat": 1},
+            count_running=lambda: {"heartbeat": 1},
             clock=lambda: self.now,
-            state=self.world.state,
+            database_path=self.world.state,
         )
-        self.server = Server(self.reach, patience or Patience())
+        self.server = HttpServer(self.app_state, timeouts or ClientTimeouts())
 
     def __enter__(self) -> Self:
         self.server.start()
