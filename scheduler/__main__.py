@@ -8,14 +8,14 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parents[1]
+INSTALL_FOLDER = Path(__file__).resolve().parents[1]
 PACKAGES = ("scheduler", "heartbeat", "cron")  # a published library of another purpose installs a `scheduler/` too
-ALONE = "install heartbeatd in an environment of its own, and run it from another folder"
+OWN_ENVIRONMENT = "install heartbeatd in an environment of its own, and run it from another folder"
 
-ENOUGH = 512  # MiB of address space: enough for a daemon with a model runner
+ENOUGH_MIB = 512  # MiB of address space: enough for a daemon with a model runner
 
 # What the interpreter and the loader of libraries write when they get no memory, in errors that are not MemoryError.
-WORDS = (
+MEMORY_ERROR_WORDS = (
     "can't start new thread",
     "failed to map segment",
     "cannot allocate memory",
@@ -26,7 +26,7 @@ WORDS = (
 
 def main() -> int:
     """Run the command line of this process; gives its exit code."""
-    stray = stray_package()
+    stray = find_stray_package()
     if stray:
         print(f"heartbeatd: {stray}", file=sys.stderr)  # noqa: T201 (no other module of ours can be trusted to be there)
         return 1
@@ -35,50 +35,55 @@ def main() -> int:
 
         return command_line.main()
     except Exception as error:
-        message = shortage(error)
+        message = describe_memory_shortage(error)
         if message is None:
             raise
         print(f"heartbeatd: {message}", file=sys.stderr)  # noqa: T201 (there may be no memory for anything larger)
         return 1
 
 
-def stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:
+def find_stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:
     """A sentence about the first of our packages that Python finds in another place than this file; None if all is well."""
-    locate = locate or _locate
+    locate = locate or _locate_package
     for package in PACKAGES:
         found = locate(package)
         if found is None:
-            return f"the package {package}/ is missing beside {HOME / 'scheduler'}; {ALONE}"
-        if found != HOME:
-            return f"the package {package}/ comes from {found}, not {HOME}: another library has its name; {ALONE}"
+            return f"the package {package}/ is missing beside {INSTALL_FOLDER / 'scheduler'}; {OWN_ENVIRONMENT}"
+        if found != INSTALL_FOLDER:
+            return (
+                f"the package {package}/ comes from {found}, not {INSTALL_FOLDER}: another library has its name;"
+                f" {OWN_ENVIRONMENT}"
+            )
     return None
 
 
-def _locate(package: str) -> Path | None:
+def _locate_package(package: str) -> Path | None:
     """The folder in which Python finds a package, without importing it."""
     spec = find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec else []
     return Path(places[0]).resolve().parent if places else None
 
 
-def shortage(error: BaseException) -> str | None:
+def describe_memory_shortage(error: BaseException) -> str | None:
     """One sentence on an error that means that the process gets no more memory; None for any other error."""
-    if not _is_shortage(error):
+    if not _is_memory_shortage(error):
         return None
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most == resource.RLIM_INFINITY:
         return "there is not enough memory; end other programs, or give this one more"
     return (
         f"there is not enough memory: its address space is limited to {most // 1024**2} MiB;"
-        f" allow {ENOUGH} MiB (ulimit -v {ENOUGH * 1024}) or more"
+        f" allow {ENOUGH_MIB} MiB (ulimit -v {ENOUGH_MIB * 1024}) or more"
     )
 
 
-def _is_shortage(error: BaseException) -> bool:
+def _is_memory_shortage(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     said = str(error).lower()
-    return isinstance(error, ImportError | RuntimeError | OSError | SystemError) and any(words in said for words in WORDS)
+    return isinstance(error, ImportError | RuntimeError | OSError | SystemError) and any(
+        words in said for words in MEMORY_ERROR_WORDS
+    )
 
 
 if __name__ == "__main__":

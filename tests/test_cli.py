@@ -99,7 +99,7 @@ def _loaded(*names: str) -> str:
 
 
 def test_packages_of_ours_are_found_beside_each_other() -> None:
-    assert __main__.stray_package() is None
+    assert __main__.find_stray_package() is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_packages_of_ours_are_found_beside_each_other() -> None:
     ],
 )
 def test_a_package_from_elsewhere_is_told_of(found: dict[str, Path | None], said: str) -> None:
-    told = __main__.stray_package(lambda package: found.get(package, __main__.HOME))
+    told = __main__.find_stray_package(lambda package: found.get(package, __main__.INSTALL_FOLDER))
     assert told is not None
     assert said in told
 
@@ -151,4 +151,4 @@ def test_too_little_address_space_is_one_sentence(tmp_path: Path, mib: int) -> N
     ],
 )
 def test_which_errors_mean_that_memory_is_short(error: Exception, short: bool) -> None:
-    assert (__main__.shortage(error) is not None) is short
+    assert (__main__.describe_memory_shortage(error) is not None) is short

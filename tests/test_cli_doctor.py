@@ -54,12 +54,12 @@ def make_database(config: Path) -> Path:
     ],
 )
 def test_a_sqlite_that_can_lose_its_log_is_warned_of(version: tuple[int, ...], level: str) -> None:
-    assert doctor.sqlite(version).level == level
+    assert doctor.check_sqlite(version).level == level
 
 
 @pytest.mark.parametrize(("version", "level"), [((3, 10, 4), "bad"), ((3, 11, 0), "ok"), ((3, 14, 0), "ok")])
 def test_an_old_python_is_bad(version: tuple[int, ...], level: str) -> None:
-    assert doctor.python(version).level == level
+    assert doctor.check_python(version).level == level
 
 
 def test_a_fresh_folder_is_well(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,7 @@ def test_messages_that_were_given_up_are_warned_of(config: Path, capsys: pytest.
 
 
 def test_an_old_sqlite_is_no_reason_to_worry_and_it_is_said_what_to_leave_alone() -> None:
-    told = doctor.sqlite((3, 40, 1)).text
+    told = doctor.check_sqlite((3, 40, 1)).text
     assert "normal use is safe" in told
     assert "copy it only by `.backup`" in told
 
@@ -147,8 +147,8 @@ def test_a_job_that_the_crontab_still_has_is_named(tmp_path: Path) -> None:
     )
     config.chmod(0o644)
     jobs = load_config(config, {}).settings.jobs.values()
-    assert doctor.twice(doctor.listed(str(program)), jobs) == ["day"]
+    assert doctor.jobs_in_crontab(doctor.read_user_crontab(str(program)), jobs) == ["day"]
 
 
 def test_a_host_without_cron_has_no_crontab(tmp_path: Path) -> None:
-    assert doctor.listed(str(tmp_path / "crontab")) == ""
+    assert doctor.read_user_crontab(str(tmp_path / "crontab")) == ""

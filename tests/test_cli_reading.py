@@ -17,7 +17,16 @@ import pytest
 from rich.cells import cell_len
 
 from scheduler.cli.main import main
-from scheduler.cli.output import between, harmless, host_zone_name, rough, short, table, wrapped, zone_name
+from scheduler.cli.output import (
+    abbreviate_duration,
+    escape_control,
+    format_elapsed,
+    format_short_time,
+    format_table,
+    host_zone_name,
+    wrap_text,
+    zone_name,
+)
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import millis
@@ -380,20 +389,20 @@ def test_status_before_the_first_start_says_so(state: Path, capsys: pytest.Captu
 
 def test_a_table_is_aligned_and_cut_where_it_is_widest() -> None:
     rows = [("1", "short"), ("22", "x" * 60)]
-    assert table(("N", "WHAT"), rows, width=40).splitlines() == ["N   WHAT", "1   short", "22  " + "x" * 35 + "…"]
+    assert format_table(("N", "WHAT"), rows, width=40).splitlines() == ["N   WHAT", "1   short", "22  " + "x" * 35 + "…"]
 
 
 def test_characters_that_take_two_columns_keep_a_table_aligned() -> None:
     rows = [("東京の天気", "1"), ("ops", "12"), ("日本" * 20, "3")]
-    lines = table(("NAME", "RUNS"), rows, width=40, numbers=[1]).splitlines()
+    lines = format_table(("NAME", "RUNS"), rows, width=40, numbers=[1]).splitlines()
     assert lines[:3] == ["NAME" + " " * 32 + "RUNS", "東京の天気" + " " * 29 + "1", "ops" + " " * 35 + "12"]
     assert lines[3].startswith("日本日本")
     assert [cell_len(line) for line in lines] == [40] * 4
-    assert table(("NAME", "RUNS"), rows[:2]).splitlines()[:2] == ["NAME" + " " * 8 + "RUNS", "東京の天気  1"]
+    assert format_table(("NAME", "RUNS"), rows[:2]).splitlines()[:2] == ["NAME" + " " * 8 + "RUNS", "東京の天気  1"]
 
 
 def test_a_line_of_characters_that_take_two_columns_is_wrapped_by_columns() -> None:
-    lines = wrapped(" ".join(["東京"] * 40), 2)
+    lines = wrap_text(" ".join(["東京"] * 40), 2)
     assert max(map(cell_len, lines)) <= 80
     assert " ".join(lines).split() == ["東京"] * 40
 
@@ -401,7 +410,7 @@ def test_a_line_of_characters_that_take_two_columns_is_wrapped_by_columns() -> N
 def test_a_table_in_a_pipe_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     done = subprocess.run(
-        [sys.executable, "-c", "from scheduler.cli.output import table; print(table(('A',), [('x' * 300,)]))"],
+        [sys.executable, "-c", "from scheduler.cli.output import format_table; print(format_table(('A',), [('x' * 300,)]))"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -411,11 +420,11 @@ def test_a_table_in_a_pipe_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_keeps_every_line_to_itself() -> None:
-    assert table(("A",), [("one\ntwo\x1b",)]).splitlines() == ["A", "one two"]
+    assert format_table(("A",), [("one\ntwo\x1b",)]).splitlines() == ["A", "one two"]
 
 
 def test_text_of_others_keeps_its_lines_and_loses_its_escapes() -> None:
-    assert harmless("a\n\tb\x1b[2J\u202e") == "a\n\tb\\x1b[2J\\x202e"
+    assert escape_control("a\n\tb\x1b[2J\u202e") == "a\n\tb\\x1b[2J\\x202e"
 
 
 @pytest.mark.parametrize(
@@ -429,19 +438,19 @@ def test_text_of_others_keeps_its_lines_and_loses_its_escapes() -> None:
     ],
 )
 def test_lengths_of_time_are_rough(span: timedelta, said: str) -> None:
-    assert rough(span) == said
+    assert abbreviate_duration(span) == said
 
 
 def test_todays_times_are_short() -> None:
     here = NOON.astimezone()
-    assert short("2026-11-20T12:00:00Z", NOON) == f"{here:%H:%M:%S}"
-    assert short("2026-11-18T12:00:00Z", NOON) == f"{here - timedelta(days=2):%m-%d %H:%M}"
-    assert short(None, NOON) == "-"
+    assert format_short_time("2026-11-20T12:00:00Z", NOON) == f"{here:%H:%M:%S}"
+    assert format_short_time("2026-11-18T12:00:00Z", NOON) == f"{here - timedelta(days=2):%m-%d %H:%M}"
+    assert format_short_time(None, NOON) == "-"
 
 
 def test_what_has_not_ended_took_no_time_yet() -> None:
-    assert between("2026-11-20T12:00:00Z", None) == "-"
-    assert between("2026-11-20T12:00:00Z", "2026-11-20T12:00:01.500Z") == "1.5s"
+    assert format_elapsed("2026-11-20T12:00:00Z", None) == "-"
+    assert format_elapsed("2026-11-20T12:00:00Z", "2026-11-20T12:00:01.500Z") == "1.5s"
 
 
 def test_the_hosts_zone_has_the_name_of_its_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

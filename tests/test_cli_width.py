@@ -8,7 +8,7 @@ from world import World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.cli.output import wrapped
+from scheduler.cli.output import wrap_text
 from scheduler.engine.requests import Hold
 
 Play = Callable[..., World]
@@ -85,5 +85,5 @@ def test_long_names_leave_lines_within_eighty_columns(
 
 
 def test_a_command_is_never_parted() -> None:
-    lines = wrapped("x" * 70 + " and then `heartbeatd run` starts it", 2)
+    lines = wrap_text("x" * 70 + " and then `heartbeatd run` starts it", 2)
     assert lines == ["x" * 70 + " and then", "  `heartbeatd run` starts it"]

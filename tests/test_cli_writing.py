@@ -15,9 +15,9 @@ from config_file import write
 from world import Takes, World
 
 from scheduler.cli import daemon_client
-from scheduler.cli.daemon_state import Place
+from scheduler.cli.daemon_state import DaemonFiles
 from scheduler.cli.main import main
-from scheduler.cli.wake_progress import tell_of_wait
+from scheduler.cli.wake_progress import print_wait
 from scheduler.engine.pending_runs import Cancel
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
@@ -46,15 +46,15 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def place(config: Path) -> Place:
-    return Place(config.parent / "state" / "heartbeatd.db")
+def place(config: Path) -> DaemonFiles:
+    return DaemonFiles(config.parent / "state" / "heartbeatd.db")
 
 
 def call(config: Path, *arguments: str) -> int:
     return main(["-c", str(config), *arguments])
 
 
-def read(place: Place, query: str) -> list[dict[str, Any]]:
+def read(place: DaemonFiles, query: str) -> list[dict[str, Any]]:
     db = reader(place.database)
     try:
         return [dict(row) for row in db.execute(query)]
@@ -62,7 +62,7 @@ def read(place: Place, query: str) -> list[dict[str, Any]]:
         db.close()
 
 
-def standing(place: Place, kind: Kind, name: str) -> entries.Standing:
+def standing(place: DaemonFiles, kind: Kind, name: str) -> entries.Standing:
     db = reader(place.database)
     try:
         found = entries.find(db, kind, name)
@@ -72,14 +72,16 @@ def standing(place: Place, kind: Kind, name: str) -> entries.Standing:
     return found
 
 
-def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "wake", "ops", "--text", "look here") == 0
     assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\n"
     waiting = read(place, "select name, source, sender, text, state from wake")
     assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
 
 
-def test_a_wake_that_has_to_wait_says_for_what_at_once(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wake_that_has_to_wait_says_for_what_at_once(
+    config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(config, "pause", "ops") == 0
     capsys.readouterr()
     assert call(config, "wake", "ops") == 0
@@ -92,18 +94,18 @@ def test_a_wake_that_has_to_wait_says_for_what_at_once(config: Path, place: Plac
 
 
 def test_a_wake_outside_the_hours_says_until_when_it_waits(
-    config: Path, place: Place, play: Callable[..., World], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    config: Path, place: DaemonFiles, play: Callable[..., World], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     hours = CONFIG.replace("interval: 30m", 'interval: 30m, stagger: 0s, active_hours: "08:00-22:00"', 1)
     world = play(hours, start="2026-03-02 23:00")
     number = world.wake("ops", "look")
     with click.Context(click.Command("wake")) as context:  # by which times are told in the zone of the config
         context.params["path"] = world.config
-        tell_of_wait(world.config, number)
+        print_wait(world.config, number)
     assert capsys.readouterr().out == "waits until 2026-03-03 08:00:00: outside active hours\n"
 
 
-def test_a_wake_takes_the_agents_form_of_the_name(config: Path, place: Place) -> None:
+def test_a_wake_takes_the_agents_form_of_the_name(config: Path, place: DaemonFiles) -> None:
     assert call(config, "wake", "agent/both") == 0
     assert read(place, "select kind, name from wake") == [{"kind": "heartbeat", "name": "both"}]
 
@@ -126,12 +128,12 @@ def test_a_wake_that_nobody_can_answer_is_not_waited_for(config: Path, capsys: p
     assert capsys.readouterr().err == "heartbeatd: no daemon runs; wake 1 is kept for its next start\n"
 
 
-def test_a_job_can_be_asked_for_with_the_daemon_down(config: Path, place: Place) -> None:
+def test_a_job_can_be_asked_for_with_the_daemon_down(config: Path, place: DaemonFiles) -> None:
     assert call(config, "cron", "run", "tick") == 0
     assert read(place, "select kind, name, source from wake") == [{"kind": "cron", "name": "tick", "source": "manual"}]
 
 
-def test_a_pause_lasts_as_long_as_it_was_said(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pause_lasts_as_long_as_it_was_said(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "pause", "ops", "--for", "2h") == 0
     assert capsys.readouterr().out.startswith("agent/ops paused until 2")
     ends = standing(place, Kind.HEARTBEAT, "ops").pause_ends
@@ -141,7 +143,7 @@ def test_a_pause_lasts_as_long_as_it_was_said(config: Path, place: Place, capsys
     assert not standing(place, Kind.HEARTBEAT, "ops").paused
 
 
-def test_all_are_paused_until_all_are_resumed(config: Path, place: Place) -> None:
+def test_all_are_paused_until_all_are_resumed(config: Path, place: DaemonFiles) -> None:
     assert call(config, "pause", "--all") == 0
     assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 4}]
     assert call(config, "resume", "--all") == 0
@@ -167,7 +169,7 @@ def test_a_name_of_two_must_say_which(config: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_broken_config_is_told_before_anything_is_written(
-    config: Path, place: Place, capsys: pytest.CaptureFixture[str]
+    config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text("agents: {ops: {heartbeat: {interval: soon}}}")
     assert call(config, "wake", "ops") == 2
@@ -180,7 +182,7 @@ def test_a_reload_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.startswith("heartbeatd: no daemon runs")
 
 
-def undelivered(config: Path, place: Place, *states: str) -> None:
+def undelivered(config: Path, place: DaemonFiles, *states: str) -> None:
     """Messages of the agent `ops`, one in each of these states."""
     assert call(config, "resume", "--all") == 0
     store = Store.open(place.database)
@@ -194,11 +196,13 @@ def undelivered(config: Path, place: Place, *states: str) -> None:
     store.close()
 
 
-def stand(place: Place) -> list[str]:
+def stand(place: DaemonFiles) -> list[str]:
     return [row["state"] for row in read(place, "select state from outbox order by id")]
 
 
-def test_messages_are_sent_again_with_the_daemon_down(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_are_sent_again_with_the_daemon_down(
+    config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
     undelivered(config, place, "dead", "held", "dead")
     capsys.readouterr()
     assert call(config, "outbox", "retry", "1", "2") == 0
@@ -206,7 +210,7 @@ def test_messages_are_sent_again_with_the_daemon_down(config: Path, place: Place
     assert stand(place) == ["pending", "pending", "dead"]
 
 
-def test_all_messages_that_can_be_dropped_are(config: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_messages_that_can_be_dropped_are(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
     undelivered(config, place, "dead", "pending", "sending", "delivered", "held")
     assert call(config, "outbox", "drop", "--all") == 0
     assert stand(place) == ["dropped", "dropped", "sending", "delivered", "dropped"]
@@ -216,7 +220,7 @@ def test_all_messages_that_can_be_dropped_are(config: Path, place: Place, capsys
 
 
 def test_one_message_that_cannot_be_moved_keeps_no_other_from_it(
-    config: Path, place: Place, capsys: pytest.CaptureFixture[str]
+    config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undelivered(config, place, "delivered", "dead")
     assert call(config, "outbox", "retry", "1", "9", "2") == 1
@@ -235,14 +239,14 @@ def test_it_must_be_said_which_messages_are_meant(arguments: list[str], config: 
 
 @pytest.mark.parametrize("move", ["retry", "drop"])
 def test_a_number_that_no_message_can_have_is_told_of(
-    move: str, config: Path, place: Place, capsys: pytest.CaptureFixture[str]
+    move: str, config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undelivered(config, place, "dead")
     assert call(config, "outbox", move, "9" * 23) == 2
     assert f"'{'9' * 23}' is not a number as lists show it, like 12" in capsys.readouterr().err
 
 
-def test_the_config_that_is_named_at_the_group_counts_for_its_commands(config: Path, place: Place) -> None:
+def test_the_config_that_is_named_at_the_group_counts_for_its_commands(config: Path, place: DaemonFiles) -> None:
     undelivered(config, place, "dead")
     assert main(["outbox", "-c", str(config), "drop", "1"]) == 0
     assert stand(place) == ["dropped"]
@@ -256,20 +260,20 @@ def test_cancelling_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[s
 class Daemon:
     """Stands for a running daemon: holds the lock, has its address written, keeps what it was asked, answers as told."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DaemonFiles) -> None:
         self.place = place
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: dict[str, str] = {}
         self.answers: dict[str, tuple[int, object]] = {}
-        self._lock = Lock.take(place.lock, started_at=START, instance="other")
+        self._lock = Lock.take(place.lock_file, started_at=START, instance="other")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
     def write_address(self, pid: int | None = None) -> None:
         url = f"http://127.0.0.1:{self._server.server_port}"
-        self.place.address.write_text(json.dumps({"url": url, "pid": os.getpid() if pid is None else pid}))
-        self.place.token.write_text("s3cret\n")
+        self.place.address_file.write_text(json.dumps({"url": url, "pid": os.getpid() if pid is None else pid}))
+        self.place.token_file.write_text("s3cret\n")
 
     def close(self) -> None:
         self._server.shutdown()
@@ -302,7 +306,7 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(config: Path, place: Place) -> Iterator[Daemon]:
+def daemon(config: Path, place: DaemonFiles) -> Iterator[Daemon]:
     call(config, "resume", "--all")
     daemon = Daemon(place)
     daemon.write_address()
@@ -442,19 +446,19 @@ def test_what_is_no_file_is_refused_before_anything_is_made(config: Path, capsys
 def test_an_address_that_another_life_left_is_not_believed(daemon: Daemon) -> None:
     daemon.write_address(pid=1)
     with pytest.raises(click.ClickException, match="cannot be reached"):
-        daemon_client.daemon(daemon.place, patience=0)
+        daemon_client.connect_to_daemon(daemon.place, timeout=0)
     assert daemon.asked == []
 
 
 def test_a_daemon_that_has_not_opened_its_door_is_told_of(daemon: Daemon) -> None:
-    daemon.place.address.unlink()
+    daemon.place.address_file.unlink()
     with pytest.raises(click.ClickException, match=f"pid {os.getpid()} holds"):
-        daemon_client.daemon(daemon.place, patience=0)
+        daemon_client.connect_to_daemon(daemon.place, timeout=0)
 
 
 def test_a_token_that_cannot_be_read_is_told_of(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    daemon.place.token.unlink()
+    daemon.place.token_file.unlink()
     assert call(config, "wake", "ops") == 1
     assert "are you the user that runs the daemon?" in capsys.readouterr().err
 
@@ -487,7 +491,7 @@ class Waking(Daemon):
 
 
 @pytest.fixture
-def waking(config: Path, place: Place) -> Iterator[Waking]:
+def waking(config: Path, place: DaemonFiles) -> Iterator[Waking]:
     call(config, "resume", "--all")
     daemon = Waking(place)
     daemon.write_address()

@@ -17,7 +17,7 @@ from world import Asked, Takes, World, at
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import report
 from scheduler.cli.main import main
-from scheduler.cli.output import amount, usd, why
+from scheduler.cli.output import abbreviate_count, format_reason, format_usd
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report as summed_up
 from scheduler.store import run_counts
@@ -92,7 +92,9 @@ def test_what_nobody_told_is_told_by_what_budgets_count_for_it(store: Store) -> 
     told = summed(store)
     assert only(told["entries"], "name", "untold_usd") == [("whole", 0.0), ("cut", 0.04), ("silent", 0.04)]
     assert told["totals"]["untold_usd"] == 0.08
-    assert list(report._spent(told["totals"])) == ["Cost $0.0400 for 0 tokens in and 0 out; up to $0.0800 more that nobody told."]
+    assert list(report._cost_sentences(told["totals"])) == [
+        "Cost $0.0400 for 0 tokens in and 0 out; up to $0.0800 more that nobody told."
+    ]
 
 
 def test_a_model_is_summed_over_its_entries(store: Store) -> None:
@@ -259,7 +261,7 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_month_reads_well_within_eighty_columns(play: Play, in_utc: None) -> None:
     month = Month(play)
     told = summed_up(month.world.store.connection, at("2026-10-10 00:00"), at("2026-11-09 00:00"), running=True)
-    text = report.text(told, "entry")
+    text = report.format_report(told, "entry")
     assert text == AS_IT_READS
     assert max(map(len, text.splitlines())) <= 80
 
@@ -292,17 +294,17 @@ def test_of_many_entries_the_dearest_the_noisiest_and_the_worst_are_shown() -> N
         an_entry("loud", said=7),
         an_entry("bad", failed=3),
     ]
-    rows = report._entries(entries).splitlines()
+    rows = report._entries_table(entries).splitlines()
     names = [row.split()[0] for row in rows[1:]]
     assert {"agent/dear", "agent/loud", "agent/bad"} <= set(names)
-    assert len(names) <= report.MOST + 1
+    assert len(names) <= report.MAX_ENTRIES + 1
     assert rows[-1].split()[1:] == ["others", str(43 - len(names) + 1), "0", "0", "0", "0", "-"]
 
 
 def test_a_cost_that_is_not_whole_says_so() -> None:
-    rows = report._entries([an_entry("a", cost_usd=1.5, runs_without_price=2)]).splitlines()
+    rows = report._entries_table([an_entry("a", cost_usd=1.5, runs_without_price=2)]).splitlines()
     assert rows[1].split()[-1] == "$1.50+"
-    rows = report._entries([an_entry("a", cost_usd=1.5, untold_usd=0.2)]).splitlines()
+    rows = report._entries_table([an_entry("a", cost_usd=1.5, untold_usd=0.2)]).splitlines()
     assert rows[1].split()[-1] == "$1.50+"
 
 
@@ -314,7 +316,7 @@ def test_nothing_at_all_is_one_sentence(state: Path, store: Store, capsys: pytes
 @pytest.mark.parametrize("by", ["entry", "model"])
 def test_of_a_time_in_which_nothing_ran_a_line_says_so_and_no_table_is_a_head_alone(by: str, store: Store) -> None:
     add_run(store, NOON - WEEK / 2, "skipped", reason="active_hours", slots=2)
-    text = report.text(summed(store), by)
+    text = report.format_report(summed(store), by)
     assert "Nothing ran. 2 slots skipped.\n" in text
     assert not [table for table in text.split("\n\n") if table.isupper() and "\n" not in table]
     assert ("MODEL" in text, "NAME" in text) == (False, by == "entry")
@@ -360,14 +362,14 @@ def test_reading_a_report_changes_nothing(state: Path, store: Store) -> None:
     [(None, "-"), (0.0, "$0.00"), (0.00003, "<$0.0001"), (0.0123, "$0.0123"), (0.4, "$0.40"), (1234.5, "$1,234.50")],
 )
 def test_money_is_as_exact_as_it_is_small(cost: float | None, said: str) -> None:
-    assert usd(cost) == said
+    assert format_usd(cost) == said
 
 
 @pytest.mark.parametrize(
     ("count", "said"), [(0, "0"), (950, "950"), (1200, "1.2k"), (310_400, "310k"), (999_960, "1.0m"), (4_100_000, "4.1m")]
 )
 def test_amounts_are_short(count: int, said: str) -> None:
-    assert amount(count) == said
+    assert abbreviate_count(count) == said
 
 
 @pytest.mark.parametrize(
@@ -382,4 +384,4 @@ def test_amounts_are_short(count: int, said: str) -> None:
 def test_beside_an_outcome_stands_why_and_where_its_messages_are(
     reason: str | None, suppression: str | None, delivery: str, said: str
 ) -> None:
-    assert why(reason, suppression, delivery) == said
+    assert format_reason(reason, suppression, delivery) == said

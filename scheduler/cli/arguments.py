@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from scheduler.cli import output
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import KINDS, WORDS
+from scheduler.cli.options import InputError
+from scheduler.cli.output import KIND_BY_WORD, WORD_BY_KIND
 from scheduler.config.file.message_parts import did_you_mean, quote_value
 from scheduler.config.keys.value_parsers import parse_positive_duration
 from scheduler.model.entry import Key
@@ -19,10 +19,10 @@ from scheduler.store.database import row_number
 
 ZONE_RULE = "Without an offset it is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
-NAMED = {"today": 0, "yesterday": 1}  # days by their names, and how many days ago they are
+DAYS_AGO = {"today": 0, "yesterday": 1}  # days by their names, and how many days ago they are
 
 
-class Span(click.ParamType[timedelta]):
+class DurationParam(click.ParamType[timedelta]):
     """A length of time as the config writes it: 90s, 30m, 1h30m."""
 
     name = "duration"
@@ -36,7 +36,7 @@ class Span(click.ParamType[timedelta]):
             self.fail(str(error), param, ctx)
 
 
-class Number(click.ParamType[int]):
+class NumberParam(click.ParamType[int]):
     """The number of a run or a message, as lists show it."""
 
     name = "number"
@@ -46,7 +46,7 @@ class Number(click.ParamType[int]):
         return number or self.fail(f"{value!r} is not a number as lists show it, like 12", param, ctx)
 
 
-class Moment(click.ParamType[datetime]):
+class TimeParam(click.ParamType[datetime]):
     """A time as `moment` reads it, in the zone of the config."""
 
     name = "time"
@@ -55,12 +55,12 @@ class Moment(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
-            return moment(value)
+            return parse_time(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class Why(click.ParamType[str]):
+class ReasonParam(click.ParamType[str]):
     """A reason, as rows have it."""
 
     name = "reason"
@@ -71,12 +71,12 @@ class Why(click.ParamType[str]):
         return str(value)
 
 
-def named_day(text: str, now: datetime) -> date | None:
+def parse_named_day(text: str, now: datetime) -> date | None:
     """The day in the zone of `now` that `today` or `yesterday` names; None for any other text."""
-    return now.date() - timedelta(days=NAMED[text]) if text in NAMED else None
+    return now.date() - timedelta(days=DAYS_AGO[text]) if text in DAYS_AGO else None
 
 
-def moment(text: str, zone: tzinfo | None = None) -> datetime:
+def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
     """The instant, in UTC, of `2026-11-20` or `2026-11-20T03:00` (in `zone`, else the one that all times are
     printed in) or with an offset or Z; `2h` is two hours ago, `today` and
     `yesterday` are when that day began. Raises ValueError with one line."""
@@ -84,42 +84,42 @@ def moment(text: str, zone: tzinfo | None = None) -> datetime:
         return output.utc_now() - parse_positive_duration(text)
     except ValueError:
         pass
-    zone = zone or output.zone()
+    zone = zone or output.display_zone()
     try:
-        said = datetime.fromisoformat(str(named_day(text, output.utc_now().astimezone(zone)) or text))
+        said = datetime.fromisoformat(str(parse_named_day(text, output.utc_now().astimezone(zone)) or text))
         return (said if said.tzinfo else said.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
         wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"
         raise ValueError(f"{text!r} is not a time; {wanted}") from None
 
 
-def choose(text: str, known: Callable[[Key], bool], every: Callable[[], Iterable[Key]]) -> Key:
-    """The entry that `text` means among those known. Raises Mistake for two, and for none, with a close one of `every`."""
+def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callable[[], Iterable[Key]]) -> Key:
+    """The entry that `text` means among those known. Raises InputError if there are two, or none."""
     word, slash, name = text.partition("/")
-    kinds = list(KINDS.values())
+    kinds = list(KIND_BY_WORD.values())
     if slash:
-        if word not in KINDS:
-            raise Mistake(f"{text!r} is neither agent/NAME nor cron/NAME")
-        kinds, text = [KINDS[word]], name
-    found = [(kind, text) for kind in kinds if known((kind, text))]
+        if word not in KIND_BY_WORD:
+            raise InputError(f"{text!r} is neither agent/NAME nor cron/NAME")
+        kinds, text = [KIND_BY_WORD[word]], name
+    found = [(kind, text) for kind in kinds if is_known((kind, text))]
     if len(found) > 1:
-        raise Mistake(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
+        raise InputError(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
     if not found:
         what = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
-        raise Mistake(f"no {what} {text!r}{instead(text, [name for kind, name in every() if kind in kinds])}")
+        raise InputError(f"no {what} {text!r}{suggest_entry(text, [name for kind, name in list_keys() if kind in kinds])}")
     return found[0]
 
 
-def instead(name: str, known: Collection[str]) -> str:
+def suggest_entry(name: str, known: Collection[str]) -> str:
     """What to write in place of a name that nothing bears."""
     return did_you_mean(name, known) or "; `heartbeatd status` lists them"
 
 
-def only(kind: Kind, text: str, instead: str) -> str:
+def name_of_kind(kind: Kind, text: str, advice: str) -> str:
     """The name of an agent, or of a job, where nothing else will do; `instead` says what does the same for the other kind."""
     word, slash, name = text.partition("/")
     if not slash:
         return text
-    if KINDS.get(word) is not kind:
-        raise Mistake(f"{text!r} is not {WORDS[kind]}/NAME; {instead}")
+    if KIND_BY_WORD.get(word) is not kind:
+        raise InputError(f"{text!r} is not {WORD_BY_KIND[kind]}/NAME; {advice}")
     return name

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from scheduler.cli import arguments, daemon_state, options
-from scheduler.cli.options import Mistake
+from scheduler.cli.options import InputError
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.system import lanes
@@ -22,21 +22,21 @@ from scheduler.system.state_lock import private_folder
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("agent")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@options.config
+@options.config_option
 def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
     """Run a command while no beat speaks to an agent.
 
     Waits for a beat in progress, and keeps later ones waiting until the command has ended; gives the command's exit code. Works
     with the daemon up or down. `flock lanes/AGENT.lock COMMAND` beside the database does the same.
     """
-    name = arguments.only(Kind.HEARTBEAT, agent, "a job has no lane")
-    where = daemon_state.place(path)
-    with daemon_state.reading(where) as db:
+    name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "a job has no lane")
+    where = daemon_state.locate_files(path)
+    with daemon_state.open_for_reading(where) as db:
         _check_known(name, db, path)
         own = db is not None and _is_own_run(db, name)
     if not own:  # a beat that calls us has the lane already, and would wait for itself
-        _take(name, where.database)
-    _become(command)
+        _take_lane(name, where.database)
+    _replace_process(command)
 
 
 def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
@@ -48,7 +48,7 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
 
     declared = load_config(path, os.environ).settings.heartbeats
     if name not in declared:
-        raise Mistake(f"no agent {name!r}{arguments.instead(name, declared)}")
+        raise InputError(f"no agent {name!r}{arguments.suggest_entry(name, declared)}")
 
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
@@ -56,7 +56,7 @@ def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
     return run is not None and os.environ.get(MARK) == f"{run.owner}/{run.run_id}"
 
 
-def _take(name: str, database: Path) -> None:
+def _take_lane(name: str, database: Path) -> None:
     """Take the lane, for ourselves and what we are about to become."""
     private_folder(database.parent)
     waiting = f"heartbeatd: somebody speaks to agent/{name} just now; waiting for that to end"
@@ -64,7 +64,7 @@ def _take(name: str, database: Path) -> None:
     os.set_inheritable(fd, True)
 
 
-def _become(command: tuple[str, ...]) -> NoReturn:
+def _replace_process(command: tuple[str, ...]) -> NoReturn:
     """Be the command from here on: signals and exit code are its own, and the lane lasts as long as it does."""
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, for itself; what we become would inherit it
         signal.signal(ignored, signal.SIG_DFL)

@@ -7,43 +7,43 @@ from pathlib import Path
 import click
 
 from scheduler.cli import daemon_state, options
-from scheduler.cli.arguments import Number
-from scheduler.cli.daemon_client import daemon
-from scheduler.cli.daemon_state import Place
-from scheduler.cli.output import utc_now, wrapped
-from scheduler.cli.wake_progress import is_closed_within, waiting
+from scheduler.cli.arguments import NumberParam
+from scheduler.cli.daemon_client import connect_to_daemon
+from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.output import utc_now, wrap_text
+from scheduler.cli.wake_progress import wait_until_closed, waiting_wakes_lines
 from scheduler.insight.status_data import read_entries
 from scheduler.model.outcome import Kind
 from scheduler.store import runs_view
 
-PATIENCE = 15.0  # seconds: longer than an ended run may take to give its result
+CLOSE_TIMEOUT = 15.0  # seconds: longer than an ended run may take to give its result
 
 
 @click.command()
-@click.argument("run", type=Number())
-@options.config
+@click.argument("run", type=NumberParam())
+@options.config_option
 def cancel(run: int, path: Path) -> None:
     """End a run that is in progress, or would go on.
 
     RUN is its number, as `heartbeatd runs` lists it. It ends `abandoned` with the reason `cancelled` and is not tried again;
     a run between its attempts, or with an answer that is still to come, can be cancelled too. The wakes that it held wait on.
     """
-    where = daemon_state.looked_at(path)
-    running = daemon(where)
+    where = daemon_state.locate_files_or_warn(path)
+    running = connect_to_daemon(where)
     if running is None:
         raise click.ClickException("no daemon runs, so nothing is in progress; `heartbeatd pause` keeps it from being taken up")
-    if running.cancel(run) or is_closed_within(PATIENCE, where, run):
+    if running.cancel_run(run) or wait_until_closed(CLOSE_TIMEOUT, where, run):
         click.echo(f"run {run} is cancelled")
-        _tell_of_wakes(where, run)
+        _print_waiting_wakes(where, run)
     else:
         click.echo(f"run {run} is being ended; `heartbeatd show {run}` says when it is")
 
 
-def _tell_of_wakes(where: Place, run_id: int) -> None:
+def _print_waiting_wakes(where: DaemonFiles, run_id: int) -> None:
     """What the run held has not been heard: who cancelled it may have to see to that."""
-    with daemon_state.reading(where) as db:
+    with daemon_state.open_for_reading(where) as db:
         run = runs_view.one(db, run_id) if db else None
         found = read_entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
-    for fact in (fact for entry in found for fact in waiting(entry)):
-        for line in wrapped(fact, 2):
+    for fact in (fact for entry in found for fact in waiting_wakes_lines(entry)):
+        for line in wrap_text(fact, 2):
             click.echo(line)

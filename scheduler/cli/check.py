@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from scheduler.cli import options
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import table, utc_now
+from scheduler.cli.options import InputError
+from scheduler.cli.output import format_table, utc_now
 from scheduler.config.build import load
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.build.load import LoadedConfig
@@ -24,8 +24,8 @@ from scheduler.store import one_time_jobs
 @click.command()
 @click.option("--effective", "name", metavar="NAME", help="Show each value in force for this agent or job, and where it is from.")
 @click.option("--strict", is_flag=True, help="Count each warning as a fault.")
-@options.config
-@options.form
+@options.config_option
+@options.format_option
 def check(name: str | None, strict: bool, path: Path, form: str) -> int:
     """Check the config, or show what is in force for one entry.
 
@@ -35,38 +35,38 @@ def check(name: str | None, strict: bool, path: Path, form: str) -> int:
     try:
         loaded = load.load_config(path, os.environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows), check_files=True)
     except ConfigError as error:
-        return _refuse(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
+        return _print_faults(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:
-        return _refuse(ConfigError(loaded.warnings, ()), form)
-    return _praise(path, loaded, form) if name is None else _show_effective(path, name, form)
+        return _print_faults(ConfigError(loaded.warnings, ()), form)
+    return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, form)
 
 
 def _show_effective(path: Path, name: str, form: str) -> int:
     try:
         rows = list_effective_values(path, os.environ, name)
     except LookupError as error:
-        raise Mistake(str(error)) from error
+        raise InputError(str(error)) from error
     if form == "json":
         click.echo(json.dumps([row._asdict() for row in rows], indent=2))
     else:
-        click.echo(table(("KEY", "VALUE", "FROM"), rows))
+        click.echo(format_table(("KEY", "VALUE", "FROM"), rows))
     return 0
 
 
-def _praise(path: Path, loaded: LoadedConfig, form: str) -> int:
+def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     if form == "json":
         found = {"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{path} is good: {_counted(loaded.settings)}")
+    click.echo(f"{path} is good: {_count_entries(loaded.settings)}")
     for variable in loaded.overrides:
         click.echo(f"overridden by {variable}")
     return 0
 
 
-def _refuse(error: ConfigError, form: str) -> int:
+def _print_faults(error: ConfigError, form: str) -> int:
     if form == "json":
         errors, warnings = ([each.as_json() for each in notes] for notes in (error.errors, error.warnings))
         click.echo(json.dumps({"ok": False, "errors": errors, "warnings": warnings}))
@@ -78,7 +78,7 @@ def _refuse(error: ConfigError, form: str) -> int:
     return 2
 
 
-def _counted(settings: Settings) -> str:
+def _count_entries(settings: Settings) -> str:
     return f"{format_count(len(settings.heartbeats), 'agent')}, {format_count(len(settings.jobs), 'job')}"
 
 

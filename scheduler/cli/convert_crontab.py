@@ -18,8 +18,8 @@ from cron.crontab_reader import Crontab, CrontabLine, LineNote
 from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
 from scheduler.cli import options, output
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import plain
+from scheduler.cli.options import InputError
+from scheduler.cli.output import one_line
 from scheduler.config.build import config_data, crontab_jobs, load
 from scheduler.config.build.crontab_jobs import CrontabAccount
 from scheduler.config.build.secrets import has_reference
@@ -33,7 +33,7 @@ from scheduler.model import schedule
 from scheduler.system import files
 
 WEEK = timedelta(days=7)
-SHOWN = 5  # numbers of lines that are named before the rest is counted
+MAX_LINE_NUMBERS = 5  # numbers of lines that are named before the rest is counted
 
 
 @click.command(name="import")
@@ -45,74 +45,74 @@ SHOWN = 5  # numbers of lines that are named before the rest is counted
 @click.option("--timezone", metavar="ZONE", help="The IANA zone in which cron reads the file.  [default: this host's]")
 @click.option("--into", type=click.Path(path_type=Path), help="The config to put the jobs into; else they are printed.")
 @load.pause_garbage_collection()
-def import_(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
+def import_crontab(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
     """Take over the crontab FILE, or - for standard input.
 
     Prints the jobs as YAML, or puts them into a config in which nothing else changes. Lines that are no use are named, all
     others are taken; exit code 1 if there were any.
     """
-    account = _account(user)
-    found = crontab_reader.read_crontab(_text(file), _zone(timezone), time_zones.find_zone, user_column=user_column)
-    mine, foreign = _of(account, found)
-    _tell(file, found, foreign, _remarks(found, account))
+    account = _find_account(user)
+    found = crontab_reader.read_crontab(_read_crontab(file), _find_zone(timezone), time_zones.find_zone, user_column=user_column)
+    mine, foreign = _split_by_user(account, found)
+    _print_notes(file, found, foreign, _general_notes(found, account))
     if not mine:
         click.echo("there is nothing to import", err=True)
     elif into is None:
-        _print(mine, account)
+        _print_jobs(mine, account)
     else:
-        _put(mine, account, into, _next_step(file, user_column=user_column))
+        _add_to_config(mine, account, into, _next_step(file, user_column=user_column))
     return 1 if found.errors or foreign else 0
 
 
 @click.command(name="export")
 @click.option("--user", metavar="NAME", help="Whose crontab it will be.  [default: yours]")
 @click.option("--timezone", metavar="ZONE", help="The IANA zone of the host that will read it.  [default: this one's]")
-@options.config
-def export_(user: str | None, timezone: str | None, path: Path) -> None:
+@options.config_option
+def export_crontab(user: str | None, timezone: str | None, path: Path) -> None:
     """Print the config's jobs as a crontab of one user.
 
     What a crontab cannot say is a comment in it.
     """
     jobs = load.load_config(path, os.environ, resolve_secrets=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
-    host = crontab_writer.TargetHost(_zone(timezone), _account(user).home, wake)
+    host = crontab_writer.TargetHost(_find_zone(timezone), _find_account(user).home, wake)
     click.echo(
         f"# The jobs of {path.name}, for crontab(1). cron makes up for nothing that it missed and ends nothing that hangs."
     )
-    click.echo(crontab_writer.format_crontab(_said(path, jobs.values()), host), nl=False)
+    click.echo(crontab_writer.format_crontab(_jobs_to_export(path, jobs.values()), host), nl=False)
 
 
-def _account(name: str | None) -> CrontabAccount:
+def _find_account(name: str | None) -> CrontabAccount:
     try:
         found = pwd.getpwnam(name) if name is not None else pwd.getpwuid(os.geteuid())
     except KeyError:
-        raise Mistake(f"{name or os.geteuid()} is no user of this host; say whose commands they are with --user") from None
+        raise InputError(f"{name or os.geteuid()} is no user of this host; say whose commands they are with --user") from None
     return CrontabAccount(found.pw_name, found.pw_dir)
 
 
-def _zone(name: str | None) -> ZoneInfo:
+def _find_zone(name: str | None) -> ZoneInfo:
     try:
         return time_zones.find_zone(name or output.host_zone_name())
     except ValueError as error:
         advice = "" if name else "; say with --timezone in which zone cron reads the file"
-        raise Mistake(f"{error}{advice}") from error
+        raise InputError(f"{error}{advice}") from error
 
 
-def _text(file: str) -> str:
-    content = sys.stdin.buffer.read() if file == "-" else _content(Path(file))
+def _read_crontab(file: str) -> str:
+    content = sys.stdin.buffer.read() if file == "-" else _read_file(Path(file))
     return content.decode(errors="surrogateescape").removeprefix("\ufeff")
 
 
-def _content(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return files.content(path)
     except OSError as error:
-        raise Mistake(
+        raise InputError(
             f"{path} cannot be read: {error.strerror or error}; what is no file can be piped into `import -`"
         ) from error
 
 
-def _of(account: CrontabAccount, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
+def _split_by_user(account: CrontabAccount, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
     """The lines of this user, and a note for each of another: those commands must not run as somebody else."""
     mine = [line for line in found.lines if line.user in (None, account.name)]
     advice = "import it with --user into the config of a daemon of theirs"
@@ -123,7 +123,7 @@ def _of(account: CrontabAccount, found: Crontab) -> tuple[list[CrontabLine], lis
     ]
 
 
-def _remarks(found: Crontab, account: CrontabAccount) -> list[LineNote]:
+def _general_notes(found: Crontab, account: CrontabAccount) -> list[LineNote]:
     """What there is to say about the file as a whole."""
     remarks = []
     users = {entry.pw_name for entry in pwd.getpwall()}
@@ -143,52 +143,52 @@ def _remarks(found: Crontab, account: CrontabAccount) -> list[LineNote]:
     return remarks
 
 
-def _tell(file: str, found: Crontab, foreign: Sequence[LineNote], remarks: Sequence[LineNote]) -> None:
+def _print_notes(file: str, found: Crontab, foreign: Sequence[LineNote], remarks: Sequence[LineNote]) -> None:
     for note in sorted((*found.errors, *foreign), key=lambda note: note.number):
-        click.echo(f"{file}:{note.number}: {plain(note.text)}", err=True)
+        click.echo(f"{file}:{note.number}: {one_line(note.text)}", err=True)
     numbers: dict[str, list[int]] = {}
     for note in (*found.hints, *remarks):
-        numbers.setdefault(plain(note.text), []).append(note.number)
+        numbers.setdefault(one_line(note.text), []).append(note.number)
     for text, where in numbers.items():
-        click.echo(f"hint: {_lines(where)}{text}", err=True)
+        click.echo(f"hint: {_format_line_numbers(where)}{text}", err=True)
 
 
-def _lines(numbers: Sequence[int]) -> str:
+def _format_line_numbers(numbers: Sequence[int]) -> str:
     if not any(numbers):
         return ""
-    shown = ", ".join(map(str, numbers[:SHOWN]))
-    more = f" and {len(numbers) - SHOWN:,} more" if len(numbers) > SHOWN else ""
+    shown = ", ".join(map(str, numbers[:MAX_LINE_NUMBERS]))
+    more = f" and {len(numbers) - MAX_LINE_NUMBERS:,} more" if len(numbers) > MAX_LINE_NUMBERS else ""
     return f"line{'' if len(numbers) == 1 else 's'} {shown}{more}: "
 
 
-def _print(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
+def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
     made = crontab_jobs.build_new_jobs(lines, account, ())
     text = job_insertion.render_cron_section(made)
     jobs = load.load_config(Path("config.yaml"), {}, resolve_secrets=False, content=text.encode()).settings.jobs
     click.echo(text, nl=False)
-    click.echo(_proof(lines, made, jobs), err=True)
+    click.echo(_verify_jobs(lines, made, jobs), err=True)
 
 
-def _put(lines: Sequence[CrontabLine], account: CrontabAccount, path: Path, next_step: str) -> None:
-    before = _before(path)
-    new = crontab_jobs.find_missing_lines(lines, map(crontab_reader.job_identity, _jobs(path, before).values()))
+def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: Path, next_step: str) -> None:
+    before = _read_config(path)
+    new = crontab_jobs.find_missing_lines(lines, map(crontab_reader.job_identity, _existing_jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
         click.echo(f"nothing to add: {path} has {format_count(there, 'job')} of this file already")
         return
-    root = _root(path, before)
-    entries = crontab_jobs.build_new_jobs(new, account, _part(root, "cron"))
-    made = _with(path, before, entries)
+    root = _parse_config(path, before)
+    entries = crontab_jobs.build_new_jobs(new, account, _find_section(root, "cron"))
+    made = _insert_jobs(path, before, entries)
     after = made.text.encode()
     loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after, root=made.root)
-    proof = _proof(new, entries, loaded.settings.jobs)
+    proof = _verify_jobs(new, entries, loaded.settings.jobs)
     try:
         files.swap(path, before, after)
     except files.Changed as error:
-        raise Mistake(str(error)) from error
+        raise InputError(str(error)) from error
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if inherits := _part(root, "defaults", "cron"):
+    if inherits := _find_section(root, "defaults", "cron"):
         click.echo(f"hint: what defaults.cron says holds for them too: {', '.join(inherits)}", err=True)
     click.echo(f"{path}: {format_count(len(new), 'job')} added" + (f", {there:,} there already" if there else ""))
     click.echo(proof)
@@ -198,20 +198,20 @@ def _put(lines: Sequence[CrontabLine], account: CrontabAccount, path: Path, next
 def _next_step(file: str, *, user_column: bool) -> str:
     """What is left to do; doctor knows of the user's own crontab, and may not be let read the system's files."""
     if user_column:
-        there = "the file" if file == "-" else plain(file)
+        there = "the file" if file == "-" else one_line(file)
         return f"take the lines out of {there}, or both run them; `heartbeatd doctor` does not look there"
     return "take the lines out of the crontab, or both run them; `heartbeatd doctor` looks whether `crontab -l` has any left"
 
 
-def _before(path: Path) -> bytes:
+def _read_config(path: Path) -> bytes:
     try:
         return files.content(path)
     except OSError as error:
         advice = "`heartbeatd init DIR` writes a config to begin with"
-        raise Mistake(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error
 
 
-def _jobs(path: Path, content: bytes) -> Mapping[str, Job]:
+def _existing_jobs(path: Path, content: bytes) -> Mapping[str, Job]:
     """The jobs of the config as it is; none where it has faults, which the check of the new one tells."""
     try:
         return load.load_config(path, os.environ, resolve_secrets=False, content=content).settings.jobs
@@ -219,7 +219,7 @@ def _jobs(path: Path, content: bytes) -> Mapping[str, Job]:
         return {}
 
 
-def _root(path: Path, content: bytes) -> object:
+def _parse_config(path: Path, content: bytes) -> object:
     """The config as data. Raises ConfigError for one that cannot be read, or that everybody may write."""
     diagnostics = Diagnostics(str(path))
     config_data.check_owner(path.stat(), path, diagnostics)
@@ -227,42 +227,42 @@ def _root(path: Path, content: bytes) -> object:
     return config_data.parse_content(content, diagnostics)
 
 
-def _part(root: object, *steps: str) -> MarkedMap:
+def _find_section(root: object, *steps: str) -> MarkedMap:
     for step in steps:
         root = root.get(step) if isinstance(root, MarkedMap) else None
     return root if isinstance(root, MarkedMap) else MarkedMap()
 
 
-def _with(path: Path, before: bytes, entries: Sequence[NewJob]) -> EditedText:
+def _insert_jobs(path: Path, before: bytes, entries: Sequence[NewJob]) -> EditedText:
     try:
         return job_insertion.insert_jobs(before.decode(), entries)
     except job_insertion.NoInsertionPoint as error:
         load.load_config(
             path, os.environ, resolve_secrets=False, content=before
         )  # what is wrong with it already is to be told first
-        raise Mistake(f"{path} {error}") from error
+        raise InputError(f"{path} {error}") from error
 
 
-def _proof(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: Mapping[str, Job]) -> str:
-    """That the jobs, as the daemon reads them, are the lines, and how a week of them is beside the crontab's. Raises Mistake."""
+def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: Mapping[str, Job]) -> str:
+    """Compare the jobs, as the daemon reads them, with the lines, over the next week. Raises InputError for a difference."""
     now = output.utc_now()
-    theirs, ours = _Week(now), _Week(now)
+    theirs, ours = _NextWeek(now), _NextWeek(now)
     due = runs = 0
     later = timedelta()
     for line, entry in zip(lines, entries, strict=True):
         job = jobs[entry.name]
-        found = ours.slots(job.schedule)
-        if line.identity != crontab_reader.job_identity(job) or theirs.slots(line.schedule) != found:
-            raise Mistake(
+        found = ours.find_slots(job.schedule)
+        if line.identity != crontab_reader.job_identity(job) or theirs.find_slots(line.schedule) != found:
+            raise InputError(
                 f"line {line.number} would not be the same as cron/{entry.name}, for what defaults.cron says; nothing was written"
             )
         due += found.count if found else 0
-        runs += ours.runs(job)
+        runs += ours.count_runs(job)
         later = max(later, timedelta() if line.max_delay else job.stagger)
-    return f"{format_count(len(lines), 'job')}; the next 7 days: {_beside(due, runs, later)}"
+    return f"{format_count(len(lines), 'job')}; the next 7 days: {_compare_runs(due, runs, later)}"
 
 
-def _beside(due: int, runs: int, later: timedelta) -> str:
+def _compare_runs(due: int, runs: int, later: timedelta) -> str:
     """How many of the crontab's runs there will be, and how much later; fewer and later only for what the jobs inherit."""
     if runs == due and not later:
         return f"{format_count(runs, 'run')}, at the same instants as the crontab's"
@@ -270,14 +270,14 @@ def _beside(due: int, runs: int, later: timedelta) -> str:
     return f"{runs:,} of the crontab's {format_count(due, 'run')}{put_off}, for what defaults.cron says"
 
 
-class _Week:
+class _NextWeek:
     """The firings of a week from now on, of each schedule once."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
         self._known: dict[str, SlotRange | None] = {}
 
-    def slots(self, schedule: CronSchedule | None) -> SlotRange | None:
+    def find_slots(self, schedule: CronSchedule | None) -> SlotRange | None:
         if schedule is None:
             return None
         key = schedule.key()
@@ -285,18 +285,18 @@ class _Week:
             self._known[key] = schedule.slots(self._now, self._now + WEEK)
         return self._known[key]
 
-    def runs(self, job: Job) -> int:
+    def count_runs(self, job: Job) -> int:
         """How many of its firings the daemon would run."""
         if not job.enabled:
             return 0
         if job.calendars.always:
-            found = self.slots(job.schedule)
+            found = self.find_slots(job.schedule)
             return found.count if found else 0
         kept = schedule.pace(schedule.of_job(job), self._now).slots(self._now, self._now + WEEK)
         return kept.count if kept else 0
 
 
-def _said(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.ExportedJob]:
+def _jobs_to_export(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.ExportedJob]:
     written = config_data.read_config_data(path, os.environ, Diagnostics(str(path)))
     found = []
     for job in jobs:

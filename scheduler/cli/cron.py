@@ -12,11 +12,11 @@ import click
 
 from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
 from scheduler.cli import arguments, convert_crontab, options, output
-from scheduler.cli.arguments import moment
-from scheduler.cli.daemon_client import open_door
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import table
-from scheduler.cli.wake_progress import follow, mark
+from scheduler.cli.arguments import parse_time
+from scheduler.cli.daemon_client import open_client
+from scheduler.cli.options import InputError
+from scheduler.cli.output import format_table
+from scheduler.cli.wake_progress import newest_run_id, wait_for_run
 from scheduler.config.keys import time_zones
 from scheduler.model.outcome import Kind
 
@@ -26,24 +26,24 @@ def cron() -> None:
     """Run a cron job now, see when an expression fires, take over or write a crontab."""
 
 
-cron.add_command(convert_crontab.import_)
-cron.add_command(convert_crontab.export_)
+cron.add_command(convert_crontab.import_crontab)
+cron.add_command(convert_crontab.export_crontab)
 
 
 @cron.command()
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit code 1 if it failed.")
-@options.config
+@options.config_option
 def run(name: str, wait: bool, path: Path) -> int:
     """Run a cron job now, beside its schedule.
 
     Works with the daemon up or down; with it down the job is run at the next start.
     """
-    name = arguments.only(Kind.CRON, name, "`heartbeatd wake` wakes agents")
-    before = mark(path)
-    wake_id = open_door(path).run_job(name)
+    name = arguments.name_of_kind(Kind.CRON, name, "`heartbeatd wake` wakes agents")
+    before = newest_run_id(path)
+    wake_id = open_client(path).run_job(name)
     if wait:
-        return follow(path, wake_id, before)
+        return wait_for_run(path, wake_id, before)
     click.echo(f"cron/{name} is in the queue")
     return 0
 
@@ -53,55 +53,60 @@ def run(name: str, wait: bool, path: Path) -> int:
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="The IANA zone in which it is read.")
 @click.option("--after", metavar="TIME", help="Only what comes after this time, in that zone unless it says its own; else now.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many.")
-@options.form
+@options.format_option
 def next(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:  # noqa: A001 (the command's word)
     """Say when EXPRESSION, five fields or a macro in quotes, fires next."""
-    schedule = _schedule(expression, timezone)
-    found = list(islice(_firings(schedule, _start(after, schedule)), count))
+    schedule = _parse_expression(expression, timezone)
+    found = list(islice(_fire_times(schedule, _parse_after(after, schedule)), count))
     for warning in schedule.warnings:
         click.echo(f"warning: {warning}", err=True)
     if form == "json":
-        click.echo(json.dumps([_utc(instant) for instant in found], indent=2))
+        click.echo(json.dumps([_format_utc(instant) for instant in found], indent=2))
     elif not found:
         click.echo(f"it does not fire again before the year {YEARS[-1]} is over")
     else:
-        click.echo(table((f"LOCAL ({schedule.zone})", "UTC"), [(_local(instant, schedule), _utc(instant)) for instant in found]))
+        click.echo(
+            format_table(
+                (f"LOCAL ({schedule.zone})", "UTC"),
+                [(_format_local(instant, schedule), _format_utc(instant)) for instant in found],
+            )
+        )
 
 
-def _schedule(expression: str, timezone: str) -> CronSchedule:
+def _parse_expression(expression: str, timezone: str) -> CronSchedule:
     if is_reboot(expression):
-        raise Mistake("@reboot has no times: it fires once when the daemon starts")
+        raise InputError("@reboot has no times: it fires once when the daemon starts")
     try:
         return parse_schedule(expression, time_zones.find_zone(timezone))
     except (ScheduleError, ValueError) as error:
-        raise Mistake(str(error)) from error
+        raise InputError(str(error)) from error
 
 
-def _start(after: str | None, schedule: CronSchedule) -> datetime:
+def _parse_after(after: str | None, schedule: CronSchedule) -> datetime:
     if after is None:
         return output.utc_now()
     try:
-        found = moment(after, schedule.zone)
+        found = parse_time(after, schedule.zone)
     except ValueError as error:
-        raise Mistake(str(error)) from error
+        raise InputError(str(error)) from error
     if found.year not in YEARS:
-        raise Mistake(f"--after: write a time in the years {YEARS[0]} to {YEARS[-1]}")
+        raise InputError(f"--after: write a time in the years {YEARS[0]} to {YEARS[-1]}")
     return found
 
 
 YEARS = range(2, 9900)  # beyond them the calendar of this machine ends
 
 
-def _firings(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
+def _fire_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
     instant = schedule.next(after)
     while instant is not None and instant.year in YEARS:
         yield instant
         instant = schedule.next(instant)
 
 
-def _local(instant: datetime, schedule: CronSchedule) -> str:
+def _format_local(instant: datetime, schedule: CronSchedule) -> str:
     return f"{instant.astimezone(schedule.zone):%a %Y-%m-%d %H:%M %Z}"
 
 
-def _utc(instant: datetime) -> str:
+def _format_utc(instant: datetime) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

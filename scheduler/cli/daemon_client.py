@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 from scheduler.cli import daemon_state
-from scheduler.cli.daemon_state import Place, Up, reading
+from scheduler.cli.daemon_state import DaemonFiles, DaemonProcess, open_for_reading
 from scheduler.cli.output import utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
@@ -38,23 +38,23 @@ from scheduler.system.state_lock import Lock, private_folder
 from scheduler.work import plan
 
 START_TIMEOUT = 3.0  # seconds from taking the lock to writing the address
-PAUSE = 0.05
+POLL_INTERVAL = 0.05
 CONNECT_TIMEOUT = 1.0  # seconds
 ANSWER_TIMEOUT = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
 
 
-class Door(Protocol):
+class DaemonClient(Protocol):
     """What can be asked for, up or down."""
 
-    def knows(self, key: Key) -> bool:
+    def has_entry(self, key: Key) -> bool:
         """Whether such an entry is declared."""
         ...
 
-    def entries(self) -> Iterable[Key]:
+    def list_entries(self) -> Iterable[Key]:
         """Every entry that is declared."""
         ...
 
-    def wake(self, name: str, text: str) -> int:
+    def wake_agent(self, name: str, text: str) -> int:
         """Wake an agent; gives the wake's id."""
         ...
 
@@ -62,61 +62,61 @@ class Door(Protocol):
         """Run a job; gives the id under which its run can be followed."""
         ...
 
-    def pause(self, key: Key | None, span: timedelta | None) -> None:
+    def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
         """Pause one entry, or all (`key` None), for a time or until resumed."""
         ...
 
-    def resume(self, key: Key | None) -> list[str]:
+    def resume_entries(self, key: Key | None) -> list[str]:
         """Resume one entry or all; the names of those that were paused."""
         ...
 
-    def send_again(self, message_id: int) -> None:
+    def retry_message(self, message_id: int) -> None:
         """Have a message of the outbox sent as soon as possible."""
         ...
 
-    def drop(self, message_id: int) -> None:
+    def drop_message(self, message_id: int) -> None:
         """Give a message of the outbox up for good."""
         ...
 
 
-def open_door(path: Path) -> Door:
+def open_client(path: Path) -> DaemonClient:
     """The daemon of the config at `path` where it runs, else its database; the config must be valid only for the latter."""
-    return daemon(daemon_state.place(path)) or Offline(path)
+    return connect_to_daemon(daemon_state.locate_files(path)) or OfflineDaemonClient(path)
 
 
-def daemon(where: Place, patience: float = START_TIMEOUT) -> Online | None:
+def connect_to_daemon(where: DaemonFiles, timeout: float = START_TIMEOUT) -> HttpDaemonClient | None:
     """The running daemon; None if there is none. One that holds the lock is given a moment to open its door."""
-    deadline = time.monotonic() + patience
-    while up := daemon_state.running(where):
-        found = Online.find(where, up)
+    deadline = time.monotonic() + timeout
+    while up := daemon_state.find_running_daemon(where):
+        found = HttpDaemonClient.connect_if_listening(where, up)
         if found or time.monotonic() >= deadline:
-            return found or _silent(where, up)
-        time.sleep(PAUSE)
+            return found or _raise_unreachable(where, up)
+        time.sleep(POLL_INTERVAL)
     return None
 
 
-def _silent(where: Place, up: Up) -> Online:
+def _raise_unreachable(where: DaemonFiles, up: DaemonProcess) -> HttpDaemonClient:
     who = f"pid {up.pid}" if up.pid else "somebody"
     raise click.ClickException(
-        f"{who} holds {where.lock} and cannot be reached (address in {where.address}); is it just starting or stopping?"
+        f"{who} holds {where.lock_file} and cannot be reached (address in {where.address_file}); is it just starting or stopping?"
     )
 
 
-class Online:
+class HttpDaemonClient:
     """The daemon behind one address. Raises Refused with what it said, ClickException where it cannot be talked to."""
 
-    def __init__(self, where: Place, host: str, port: int, token: str) -> None:
+    def __init__(self, where: DaemonFiles, host: str, port: int, token: str) -> None:
         self._where = where
         self._host, self._port, self._token = host, port, token
 
     @classmethod
-    def find(cls, where: Place, up: Up) -> Self | None:
+    def connect_if_listening(cls, where: DaemonFiles, up: DaemonProcess) -> Self | None:
         """The daemon that runs at this place, if it listens; None if it does not yet, or no more.
 
         An address that another life left is none: somebody else may listen there by now.
         """
         try:
-            said = json.loads(where.address.read_text("utf-8"))
+            said = json.loads(where.address_file.read_text("utf-8"))
             url = urlsplit(said["url"])
             host, port = url.hostname or "", url.port or 80
             if said["pid"] != up.pid:
@@ -124,87 +124,87 @@ class Online:
             socket.create_connection((host, port), CONNECT_TIMEOUT).close()
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return cls(where, host, port, _token(where))
+        return cls(where, host, port, _read_token(where))
 
-    def knows(self, key: Key) -> bool:
-        with reading(self._where) as db:
+    def has_entry(self, key: Key) -> bool:
+        with open_for_reading(self._where) as db:
             found = entries.find(db, *key) if db else None
         return found is not None and found.state != "removed"
 
-    def entries(self) -> Iterable[Key]:
-        with reading(self._where) as db:
+    def list_entries(self) -> Iterable[Key]:
+        with open_for_reading(self._where) as db:
             return [key for key, (state, _) in entries.texts(db).items() if state != "removed"] if db else []
 
-    def wake(self, name: str, text: str) -> int:
-        return int(self._post(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])
+    def wake_agent(self, name: str, text: str) -> int:
+        return int(self._post_or_raise(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])
 
     def run_job(self, name: str) -> int:
-        return int(self._post(f"/api/v1/cron/{name}/run", {})["wake"])
+        return int(self._post_or_raise(f"/api/v1/cron/{name}/run", {})["wake"])
 
-    def pause(self, key: Key | None, span: timedelta | None) -> None:
-        self._post(_path(key, "pause"), {"for": format_duration(span)} if span else {})
+    def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
+        self._post_or_raise(_entry_path(key, "pause"), {"for": format_duration(span)} if span else {})
 
-    def resume(self, key: Key | None) -> list[str]:
-        return list(self._post(_path(key, "resume"), {})["resumed"])
+    def resume_entries(self, key: Key | None) -> list[str]:
+        return list(self._post_or_raise(_entry_path(key, "resume"), {})["resumed"])
 
-    def send_again(self, message_id: int) -> None:
-        self._post(f"/api/v1/outbox/{message_id}/retry", {})
+    def retry_message(self, message_id: int) -> None:
+        self._post_or_raise(f"/api/v1/outbox/{message_id}/retry", {})
 
-    def drop(self, message_id: int) -> None:
-        self._post(f"/api/v1/outbox/{message_id}/drop", {})
+    def drop_message(self, message_id: int) -> None:
+        self._post_or_raise(f"/api/v1/outbox/{message_id}/drop", {})
 
-    def cancel(self, run_id: int) -> bool:
+    def cancel_run(self, run_id: int) -> bool:
         """End a run; whether it has ended by that, and not only will."""
-        return bool(self._post(f"/api/v1/runs/{run_id}/cancel", {})["ended"])
+        return bool(self._post_or_raise(f"/api/v1/runs/{run_id}/cancel", {})["ended"])
 
-    def reload(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
+    def reload_config(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
         """Whether the config was taken, or would be, and what the daemon says of it."""
-        status, answer = self._send("/-/reload", {"dry_run": dry})
+        status, answer = self._post_json("/-/reload", {"dry_run": dry})
         if status not in (200, 422) or "error" in answer:
-            raise _refusal(status, answer)
+            raise _error_from_answer(status, answer)
         return status == 200, answer
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        status, answer = self._send(path, body)
+    def _post_or_raise(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        status, answer = self._post_json(path, body)
         if status >= 300:
-            raise _refusal(status, answer)
+            raise _error_from_answer(status, answer)
         return answer
 
-    def _send(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    def _post_json(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT)
         try:
-            connection.request("POST", path, json.dumps(body), self._headers())
+            connection.request("POST", path, json.dumps(body), self._request_headers())
             response = connection.getresponse()
             said = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise click.ClickException(f"the daemon at {self._host}:{self._port} does not answer: {error}") from error
         finally:
             connection.close()
-        return response.status, _as_map(said)
+        return response.status, _parse_json_object(said)
 
-    def _headers(self) -> dict[str, str]:
+    def _request_headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "X-Heartbeatd-Source": "cli"}
         run = os.environ.get(MARK)
         return headers | {"X-Heartbeatd-Run": run} if run else headers
 
 
-def _token(where: Place) -> str:
+def _read_token(where: DaemonFiles) -> str:
     try:
-        return where.token.read_text("utf-8").strip()
+        return where.token_file.read_text("utf-8").strip()
     except OSError as error:
         raise click.ClickException(
-            f"cannot read {where.token}: {error.strerror}; are you the user that runs the daemon?"
+            f"cannot read {where.token_file}: {error.strerror}; are you the user that runs the daemon?"
         ) from error
 
 
-def _path(key: Key | None, verb: str) -> str:
+def _entry_path(key: Key | None, verb: str) -> str:
     if key is None:
         return f"/api/v1/{verb}"
     kind, name = key
     return f"/api/v1/{'agents' if kind is Kind.HEARTBEAT else 'cron'}/{name}/{verb}"
 
 
-def _as_map(said: bytes) -> dict[str, Any]:
+def _parse_json_object(said: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(said)
     except ValueError:
@@ -212,45 +212,45 @@ def _as_map(said: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _refusal(status: int, answer: Mapping[str, Any]) -> Exception:
+def _error_from_answer(status: int, answer: Mapping[str, Any]) -> Exception:
     error = answer.get("error")
     if not isinstance(error, dict):
         return click.ClickException(f"the daemon answered with HTTP status {status}, and no reason")
     return Refused(str(error.get("code")), str(error.get("message")))
 
 
-class Offline:
+class OfflineDaemonClient:
     """Applies requests to the database of a config that is valid. Raises ConfigError, Taken, Unusable, StoreError, Refused."""
 
     def __init__(self, path: Path) -> None:
         self._plan = plan.make(load.load_config(path, os.environ, resolve_secrets=False).settings)  # nothing is sent from here
 
-    def knows(self, key: Key) -> bool:
+    def has_entry(self, key: Key) -> bool:
         return key in self._plan.entries
 
-    def entries(self) -> Iterable[Key]:
+    def list_entries(self) -> Iterable[Key]:
         return self._plan.entries
 
-    def wake(self, name: str, text: str) -> int:
+    def wake_agent(self, name: str, text: str) -> int:
         wake = Wake(name, source=Trigger.MANUAL, sender="cli", text=text)
-        return int(self._apply(WakeAgent(wake, cause=os.environ.get(MARK))))
+        return int(self._apply_request(WakeAgent(wake, cause=os.environ.get(MARK))))
 
     def run_job(self, name: str) -> int:
-        return int(self._apply(RunJob(name, Trigger.MANUAL)))
+        return int(self._apply_request(RunJob(name, Trigger.MANUAL)))
 
-    def pause(self, key: Key | None, span: timedelta | None) -> None:
-        self._apply(Pause(key, None if span is None else utc_now() + span))
+    def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
+        self._apply_request(Pause(key, None if span is None else utc_now() + span))
 
-    def resume(self, key: Key | None) -> list[str]:
-        return list(self._apply(Resume(key)))
+    def resume_entries(self, key: Key | None) -> list[str]:
+        return list(self._apply_request(Resume(key)))
 
-    def send_again(self, message_id: int) -> None:
-        self._apply(SendAgain(message_id))
+    def retry_message(self, message_id: int) -> None:
+        self._apply_request(SendAgain(message_id))
 
-    def drop(self, message_id: int) -> None:
-        self._apply(Drop(message_id))
+    def drop_message(self, message_id: int) -> None:
+        self._apply_request(Drop(message_id))
 
-    def _apply(self, request: Request) -> Any:
+    def _apply_request(self, request: Request) -> Any:
         """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""
         state, instance = self._plan.settings.state, secrets.token_hex(8)
         check_file(state)
@@ -259,11 +259,11 @@ class Offline:
         with Lock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
             store = Store.open(state)
             try:
-                return self._turn(store, instance, request)
+                return self._apply_in_transaction(store, instance, request)
             finally:
                 store.close()
 
-    def _turn(self, store: Store, instance: str, request: Request) -> Any:
+    def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
         asked, now = Asked(request), utc_now()
         with store.transaction() as db:
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)

@@ -22,43 +22,43 @@ if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do withou
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DaemonFiles:
     """The database, and what lies beside it."""
 
     database: Path
 
     @property
-    def lock(self) -> Path:
+    def lock_file(self) -> Path:
         return self.database.with_name(self.database.name + ".lock")
 
     @property
-    def address(self) -> Path:
+    def address_file(self) -> Path:
         """Where a running daemon writes how it is reached."""
         return self.database.with_name("daemon.json")
 
     @property
-    def token(self) -> Path:
+    def token_file(self) -> Path:
         return self.database.with_name("token")
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class DaemonProcess:
     """A daemon that runs; both None in the instant before it has written its name."""
 
     pid: int | None
     started_at: datetime | None
 
 
-def place(path: Path, state: Path | None = None) -> Place:
+def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
     """The place that `--state` or the config at `path` names, however broken that config is."""
     from scheduler.config.file.lenient_reading import read_state_path, real_path
 
-    return Place(read_state_path(path, os.environ) if state is None else real_path(state))
+    return DaemonFiles(read_state_path(path, os.environ) if state is None else real_path(state))
 
 
-def looked_at(path: Path, state: Path | None = None) -> Place:
+def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
     """As `place`, for commands that do without a config: where there is neither that nor a database, stderr says so."""
-    found = place(path, state)
+    found = locate_files(path, state)
     if state is None and not path.exists() and not found.database.exists():
         click.echo(
             f"heartbeatd: {path} is not there, and no database; go to its folder or name it with -c"
@@ -68,31 +68,31 @@ def looked_at(path: Path, state: Path | None = None) -> Place:
     return found
 
 
-def running(where: Place) -> Up | None:
+def find_running_daemon(where: DaemonFiles) -> DaemonProcess | None:
     """Who holds the database's lock right now; None if nobody does. The lock is tried, and let go at once."""
     try:
-        fd = os.open(where.lock, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(where.lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = state_lock.holder(where.lock)
-        return Up(holder.pid, holder.started_at) if holder else Up(None, None)
+        holder = state_lock.holder(where.lock_file)
+        return DaemonProcess(holder.pid, holder.started_at) if holder else DaemonProcess(None, None)
     finally:
         os.close(fd)
     return None
 
 
 @contextmanager
-def reading(where: Place) -> Iterator[sqlite3.Connection | None]:
+def open_for_reading(where: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
     """A connection that only reads, closed at the end; None where there is no database yet.
 
     Raises StoreError for what is no database; and for one with several names, unless the daemon runs by this one: by any other
     the log is missing, and what is read is old.
     """
     check_file(where.database)
-    if running(where) is None:
+    if find_running_daemon(where) is None:
         check_links(where.database)
     if not where.database.exists():
         yield None
@@ -107,7 +107,7 @@ def reading(where: Place) -> Iterator[sqlite3.Connection | None]:
         connection.close()
 
 
-def declared(path: Path, state: Path | None, where: Place) -> Plan | None:
+def load_declared_plan(path: Path, state: Path | None, where: DaemonFiles) -> Plan | None:
     """The plan of the config at `path`; None where `--state` was given, and where the config is broken but there is a database.
 
     Raises ConfigError where there is neither.

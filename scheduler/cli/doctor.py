@@ -24,8 +24,8 @@ from heartbeat import due_items
 from heartbeat.checks import Skip, load_checklist
 from heartbeat.spec import Heartbeat
 from scheduler.cli import daemon_state, options
-from scheduler.cli.daemon_state import Place
-from scheduler.cli.output import local, utc_now, wrapped, zone_name
+from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
 from scheduler.config.build import load
 from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
@@ -54,55 +54,55 @@ class Finding:
 
 
 @click.command()
-@options.config
-@options.state
-@options.form
+@options.config_option
+@options.state_option
+@options.format_option
 def doctor(path: Path, state: Path | None, form: str) -> int:
     """Look for whatever could go wrong, and say what to do.
 
     Nothing is changed. Exit code 1 if something is bad.
     """
-    findings = list(_examine(path, state))
+    findings = list(_check_everything(path, state))
     if form == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            for line in wrapped(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16):
+            for line in wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16):
                 click.echo(line)
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
-def _examine(path: Path, state: Path | None) -> Iterator[Finding]:
-    yield python(sys.version_info[:3])
-    yield sqlite(sqlite3.sqlite_version_info)
+def _check_everything(path: Path, state: Path | None) -> Iterator[Finding]:
+    yield check_python(sys.version_info[:3])
+    yield check_sqlite(sqlite3.sqlite_version_info)
     yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
-    yield from _config(path)
-    where = daemon_state.place(path, state)
-    yield from _folder(where.database.parent)
-    yield from _database(where)
+    yield from _check_config(path)
+    where = daemon_state.locate_files(path, state)
+    yield from _check_folder(where.database.parent)
+    yield from _check_database(where)
 
 
-def python(found: tuple[int, ...]) -> Finding:
+def check_python(found: tuple[int, ...]) -> Finding:
     """Whether this Python will do."""
     if found >= OLDEST_PYTHON:
-        return Finding("ok", "python", _dotted(found))
-    return Finding("bad", "python", f"{_dotted(found)} is too old; install {_dotted(OLDEST_PYTHON)} or later")
+        return Finding("ok", "python", _format_version(found))
+    return Finding("bad", "python", f"{_format_version(found)} is too old; install {_format_version(OLDEST_PYTHON)} or later")
 
 
-def sqlite(found: tuple[int, ...]) -> Finding:
+def check_sqlite(found: tuple[int, ...]) -> Finding:
     """Whether this SQLite is free of the bug that can lose a checkpoint's work when several connections checkpoint at once.
 
     It was in 3.7.0 to 3.51.2, and mended in 3.44.6 and 3.50.7 of the older lines.
     """
     mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
     if mended:
-        return Finding("ok", "sqlite", _dotted(found))
-    bug = f"{_dotted(found)} has a bug where two programs write to a file at once, mended in 3.51.3"
+        return Finding("ok", "sqlite", _format_version(found))
+    bug = f"{_format_version(found)} has a bug where two programs write to a file at once, mended in 3.51.3"
     advice = "let no other program write to it while the daemon runs, and copy it only by `.backup` of sqlite3"
     return Finding("warn", "sqlite", f"{bug}; the daemon alone writes to its database, so that normal use is safe: {advice}")
 
 
-def _config(path: Path) -> Iterator[Finding]:
+def _check_config(path: Path) -> Iterator[Finding]:
     """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
     try:
         loaded = load.load_config(path, os.environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows), check_files=True)
@@ -112,27 +112,27 @@ def _config(path: Path) -> Iterator[Finding]:
         return
     for warning in loaded.warnings:
         yield Finding("warn", "config", str(warning))
-    if doubled := twice(listed(), loaded.settings.jobs.values()):
+    if doubled := jobs_in_crontab(read_user_crontab(), loaded.settings.jobs.values()):
         names = ", ".join(doubled[:3]) + (f" and {len(doubled) - 3} more" if len(doubled) > 3 else "")
         yield Finding("warn", "crontab", f"`crontab -l` still has what {names} runs, so that both run it; take it out there")
-    for agent, remark in _remarks(loaded.settings.heartbeats.values()):
+    for agent, remark in _checklist_remarks(loaded.settings.heartbeats.values()):
         yield Finding("warn", "checklist", f"{agent}: {remark}")
     authority = f"; trusts {loaded.settings.network.ca_file} too" if loaded.settings.network.ca_file else ""
     yield Finding("ok", "network", proxies.describe(loaded.settings.network) + authority)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
 
 
-def listed(program: str = "crontab") -> str:
+def read_user_crontab(program: str = "crontab") -> str:
     """The user's crontab; empty if there is none, or the host has no cron."""
-    ended = asyncio.run(_run([program, "-l"]))
+    ended = asyncio.run(_run_program([program, "-l"]))
     return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
 
 
-async def _run(argv: list[str]) -> Ended:
+async def _run_program(argv: list[str]) -> Ended:
     return await Children("doctor").start(argv, stdin=b"", env={}, cwd=Path("/"), keep=MAX_CRONTAB_BYTES, timeout=CRONTAB_TIMEOUT)
 
 
-def twice(table: str, jobs: Iterable[Job]) -> list[str]:
+def jobs_in_crontab(table: str, jobs: Iterable[Job]) -> list[str]:
     """The names of the enabled jobs whose command a crontab runs too, whenever it does."""
     there = {
         (line.command, line.stdin) for line in crontab_reader.read_crontab(table, time_zones.UTC_ZONE, time_zones.find_zone).lines
@@ -140,7 +140,7 @@ def twice(table: str, jobs: Iterable[Job]) -> list[str]:
     return [job.name for job in jobs if job.enabled and (job.command, job.stdin) in there]
 
 
-def _remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
+def _checklist_remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
     """What in the checklists of these agents looks like a mark and is none, with the agent's name."""
     for heartbeat in heartbeats:
         text = load_checklist(heartbeat) if heartbeat.enabled else ""
@@ -148,7 +148,7 @@ def _remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, str]]:
             yield from ((heartbeat.name, remark) for remark in due_items.find_remarks(text))
 
 
-def _folder(folder: Path) -> Iterator[Finding]:
+def _check_folder(folder: Path) -> Iterator[Finding]:
     if not folder.exists():
         yield Finding("ok", "state", f"{folder} is not there yet; `heartbeatd run` makes it")
         return
@@ -169,24 +169,24 @@ def _folder(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _database(where: Place) -> Iterator[Finding]:
+def _check_database(where: DaemonFiles) -> Iterator[Finding]:
     try:
         database.inspect(where.database)
-        with daemon_state.reading(where) as db:
+        with daemon_state.open_for_reading(where) as db:
             if db is None:
                 yield Finding("ok", "database", f"{where.database} is not there yet; `heartbeatd run` makes it")
             else:
                 yield Finding("ok", "database", f"{where.database} is sound")
-                yield from _letters(db)
-                yield from _lives(db)
+                yield from _check_outbox(db)
+                yield from _check_downtime(db)
     except (database.StoreError, click.ClickException) as error:
         yield Finding("bad", "database", str(error))
     if where.database.exists():
-        yield _disk(where)
-    yield _daemon(where)
+        yield _check_disk(where)
+    yield _check_daemon(where)
 
 
-def _disk(where: Place) -> Finding:
+def _check_disk(where: DaemonFiles) -> Finding:
     shortage = disk_reserve.shortage(where.database)
     if shortage:
         return Finding("warn", "disk", shortage)
@@ -195,7 +195,7 @@ def _disk(where: Place) -> Finding:
     return Finding("ok", "disk", f"{disk_reserve.mib(disk_reserve.free(where.database))} free, {kept}")
 
 
-def _letters(db: sqlite3.Connection) -> Iterator[Finding]:
+def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
     for channel in outbox.unfinished(db):
         if channel["dead"]:
             text = (
@@ -204,20 +204,20 @@ def _letters(db: sqlite3.Connection) -> Iterator[Finding]:
             yield Finding("warn", "outbox", text)
 
 
-def _lives(db: sqlite3.Connection) -> Iterator[Finding]:
+def _check_downtime(db: sqlite3.Connection) -> Iterator[Finding]:
     for down in boots.downs(db, limit=1):
         level: Level = "ok" if down.clean else "warn"
         how = "after a stop in order" if down.clean else "after an end that nobody meant (killed, or the power went)"
-        yield Finding(level, "down", f"last from {local(down.since)} to {local(down.until)} {zone_name()}, {how}")
+        yield Finding(level, "down", f"last from {format_time(down.since)} to {format_time(down.until)} {zone_name()}, {how}")
 
 
-def _daemon(where: Place) -> Finding:
-    up = daemon_state.running(where)
+def _check_daemon(where: DaemonFiles) -> Finding:
+    up = daemon_state.find_running_daemon(where)
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
-    since = f" since {local(up.started_at)}" if up.started_at else ""
+    since = f" since {format_time(up.started_at)}" if up.started_at else ""
     return Finding("ok", "daemon", f"runs{since}, pid {up.pid or 'not known'}")
 
 
-def _dotted(parts: tuple[int, ...]) -> str:
+def _format_version(parts: tuple[int, ...]) -> str:
     return ".".join(map(str, parts))

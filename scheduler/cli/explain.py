@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 import click
 
 from scheduler.cli import arguments, daemon_state, options
-from scheduler.cli.daemon_state import declared
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import between, called, fact, rough, table, utc_now, wrapped
+from scheduler.cli.daemon_state import load_declared_plan
+from scheduler.cli.options import InputError
+from scheduler.cli.output import abbreviate_duration, entry_label, format_elapsed, format_fact, format_table, utc_now, wrap_text
 from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.insight import explanation as answers
 from scheduler.insight.explanation import ExplainedEntry
@@ -23,7 +23,7 @@ from scheduler.insight.reason_texts import SlotCause
 from scheduler.store import database, entries
 from scheduler.system import lanes
 
-Told = dict[str, Any]
+Data = dict[str, Any]
 
 
 @click.command()
@@ -35,9 +35,9 @@ Told = dict[str, Any]
     help="What became, or will become, of the slot that covers this time; in the entry's own zone without an offset.",
 )
 @click.option("--on", "day", metavar="DAY", help="What became of every slot of this local day: 2026-11-20, today or yesterday.")
-@options.config
-@options.state
-@options.form
+@options.config_option
+@options.state_option
+@options.format_option
 def explain(name: str, instant: str | None, day: str | None, path: Path, state: Path | None, form: str) -> None:
     """Say why an agent or a job ran or did not run.
 
@@ -45,87 +45,91 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
     own zone.
     """
     if instant is not None and day is not None:
-        raise Mistake("--at and --on exclude each other")
-    where, now = daemon_state.place(path, state), utc_now()
-    plan = declared(path, state, where)
-    with daemon_state.reading(where) as found, nullcontext(found) if found else closing(database.blank()) as db:
+        raise InputError("--at and --on exclude each other")
+    where, now = daemon_state.locate_files(path, state), utc_now()
+    plan = load_declared_plan(path, state, where)
+    with daemon_state.open_for_reading(where) as found, nullcontext(found) if found else closing(database.blank()) as db:
         declares = plan.entries if plan else {}
-        key = arguments.choose(
+        key = arguments.resolve_entry(
             name,
             lambda key: key in declares or entries.find(db, *key) is not None,
             lambda: declares.keys() | entries.texts(db).keys(),
         )
-        running = daemon_state.running(where) is not None
+        running = daemon_state.find_running_daemon(where) is not None
         asked = answers.find_entry(db, plan, key, lanes.beside(where.database), now, running=running)
         assert asked is not None  # it was just found
-        told, lines = _answered(asked, instant, day)
+        told, lines = _select_answer(asked, instant, day)
     click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(lines(told)))
 
 
-def _answered(asked: ExplainedEntry, instant: str | None, day: str | None) -> tuple[Told, Callable[[Told], Iterator[str]]]:
+def _select_answer(asked: ExplainedEntry, instant: str | None, day: str | None) -> tuple[Data, Callable[[Data], Iterator[str]]]:
     """What was asked for, and how it is shown to people."""
     try:
         if instant is not None:
-            return answers.explain_time(asked, arguments.moment(instant, asked.zone)), _of_instant
+            return answers.explain_time(asked, arguments.parse_time(instant, asked.zone)), _instant_lines
         if day is not None:
-            return answers.explain_day(asked, _day(day, asked)), _of_day
+            return answers.explain_day(asked, _parse_day(day, asked)), _day_lines
     except ValueError as error:
-        raise Mistake(f"{'--on' if instant is None else '--at'}: {error}") from error
-    return answers.explain_now(asked), _of_present
+        raise InputError(f"{'--on' if instant is None else '--at'}: {error}") from error
+    return answers.explain_now(asked), _present_lines
 
 
-def _day(text: str, asked: ExplainedEntry) -> date:
+def _parse_day(text: str, asked: ExplainedEntry) -> date:
     try:
-        return arguments.named_day(text, asked.now.astimezone(asked.zone)) or date.fromisoformat(text)
+        return arguments.parse_named_day(text, asked.now.astimezone(asked.zone)) or date.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a day; write 2026-11-20, today or yesterday") from None
 
 
-def _of_present(told: Told) -> Iterator[str]:
-    yield from wrapped(_title(told), 2)
-    yield from fact("last slot", _slot(told, told["last_slot"]))
-    yield from fact("last run", _run(told, told["last_run"]))
+def _present_lines(told: Data) -> Iterator[str]:
+    yield from wrap_text(_format_title(told), 2)
+    yield from format_fact("last slot", _format_slot(told, told["last_slot"]))
+    yield from format_fact("last run", _format_run(told, told["last_run"]))
     for line in told["last_run"]["left_out"] if told["last_run"] else ():
-        yield from fact("left out", f"{line}, which was to be in its prompt")
-    yield from fact("since then", _counts(told["skipped_since"], "slot"))
-    yield from fact("wakes", _wakes(told))
+        yield from format_fact("left out", f"{line}, which was to be in its prompt")
+    yield from format_fact("since then", _format_counts(told["skipped_since"], "slot"))
+    yield from format_fact("wakes", _format_wakes(told))
     for remark in told["checklist_remarks"]:
-        yield from fact("checklist", remark)
-    yield from fact("told", f"{format_count(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else "")
-    yield from fact("daemon", _life(told))
-    yield from fact("next", _next(told))
-    yield from fact("now", _now(told))
+        yield from format_fact("checklist", remark)
+    yield from format_fact(
+        "told", f"{format_count(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else ""
+    )
+    yield from format_fact("daemon", _format_daemon(told))
+    yield from format_fact("next", _format_next(told))
+    yield from format_fact("now", _format_now(told))
     yield ""
-    yield table(("GATE", "IN THE WAY"), [(gate["gate"], GATES[gate["stands_in_the_way"]]) for gate in told["now"]["gates"]])
+    yield format_table(
+        ("GATE", "IN THE WAY"), [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in told["now"]["gates"]]
+    )
 
 
-GATES = {True: "yes", False: "no", None: "only a run can say"}
+GATE_ANSWERS = {True: "yes", False: "no", None: "only a run can say"}
 
 
-def _of_instant(told: Told) -> Iterator[str]:
-    yield from wrapped(_title(told), 2)
-    yield from fact("at", _local(told, told["at"]))
-    yield from fact("slot", _slot(told, told["slot"]))
-    yield from fact("run", _run(told, told["slot"]["run"] if told["slot"] else None))
-    yield from fact("daemon", _life(told))
-    yield from fact("following", _slot(told, told["following"]))
+def _instant_lines(told: Data) -> Iterator[str]:
+    yield from wrap_text(_format_title(told), 2)
+    yield from format_fact("at", _format_local(told, told["at"]))
+    yield from format_fact("slot", _format_slot(told, told["slot"]))
+    yield from format_fact("run", _format_run(told, told["slot"]["run"] if told["slot"] else None))
+    yield from format_fact("daemon", _format_daemon(told))
+    yield from format_fact("following", _format_slot(told, told["following"]))
 
 
-def _of_day(told: Told) -> Iterator[str]:
+def _day_lines(told: Data) -> Iterator[str]:
     hours = datetime.fromisoformat(told["until"]) - datetime.fromisoformat(told["from"])
     length = f"{hours / timedelta(hours=1):g} hours, " if hours != timedelta(days=1) else ""
-    yield from wrapped(_title(told), 2)
+    yield from wrap_text(_format_title(told), 2)
     yield f"{date.fromisoformat(told['day']):%a %Y-%m-%d}, {length}{format_count(told['slots'], 'slot')}"
     if told["stretches"]:
-        clock = _clock_of(told)
-        yield table(("FROM", "TO", "SLOTS", "WHY"), [_stretch(stretch, clock) for stretch in told["stretches"]])
-    yield from fact("in all", _counts(told["totals"], "slot"))
-    yield from fact("beside", _counts(told["beside"], "run", " without a slot"))
+        clock = _clock_formatter(told)
+        yield format_table(("FROM", "TO", "SLOTS", "WHY"), [_stretch_row(stretch, clock) for stretch in told["stretches"]])
+    yield from format_fact("in all", _format_counts(told["totals"], "slot"))
+    yield from format_fact("beside", _format_counts(told["beside"], "run", " without a slot"))
     for event in told["events"]:
-        yield from fact(f"{_local(told, event['at']):.19}"[11:], event["says"])
+        yield from format_fact(f"{_format_local(told, event['at']):.19}"[11:], event["says"])
 
 
-def _stretch(stretch: Told, clock: Callable[[str], str]) -> list[str]:
+def _stretch_row(stretch: Data, clock: Callable[[str], str]) -> list[str]:
     causes = stretch["causes"]
     why = causes[0]["says"] if len(causes) == 1 else "; ".join(f"{each['count']} {each['says']}" for each in causes)
     row = f" (run {stretch['run']})" if stretch["run"] is not None else ""
@@ -134,7 +138,7 @@ def _stretch(stretch: Told, clock: Callable[[str], str]) -> list[str]:
     return [clock(stretch["from"]), clock(stretch["to"]), str(stretch["slots"]), why + row]
 
 
-def _clock_of(told: Told) -> Callable[[str], str]:
+def _clock_formatter(told: Data) -> Callable[[str], str]:
     """How the table of a day writes a time: with the name of the clock on a day on which that changes."""
     zone = ZoneInfo(told["zone"])
     changing = any(event["what"] == "clock_change" for event in told["events"])
@@ -146,13 +150,13 @@ def _clock_of(told: Told) -> Callable[[str], str]:
     return clock
 
 
-def _title(told: Told) -> str:
-    state = told["state"] + (f" until {_local(told, told['paused_until'])}" if told["paused_until"] else "")
-    state += f" at {_local(told, told['done_at'])}" if told["done_at"] else ""
-    return f"{called(told['kind'], told['name'])}: {state}, {_pace(told['pace'])} ({told['zone']})"
+def _format_title(told: Data) -> str:
+    state = told["state"] + (f" until {_format_local(told, told['paused_until'])}" if told["paused_until"] else "")
+    state += f" at {_format_local(told, told['done_at'])}" if told["done_at"] else ""
+    return f"{entry_label(told['kind'], told['name'])}: {state}, {_format_schedule(told['pace'])} ({told['zone']})"
 
 
-def _pace(pace: Told) -> str:
+def _format_schedule(pace: Data) -> str:
     if "schedule" in pace:
         return f"by {pace['schedule']!r}"
     if "at" in pace:
@@ -161,49 +165,49 @@ def _pace(pace: Told) -> str:
     return f"every {format_duration(timedelta(seconds=period))}" if period else "without slots of its own"
 
 
-def _slot(told: Told, slot: Told | None) -> str:
+def _format_slot(told: Data, slot: Data | None) -> str:
     if slot is None:
         return "none"
-    at = _local(told, slot["slot"]) if slot["slot"] else "none"
+    at = _format_local(told, slot["slot"]) if slot["slot"] else "none"
     run = slot["run"]
     error = f": {run['error']}" if run and run["outcome"] == "skipped" and run["error"] else ""
     return f"{at}: {slot['says']}{error}" + (f" (run {run['id']})" if run else "")
 
 
-def _run(told: Told, run: Told | None) -> str:
+def _format_run(told: Data, run: Data | None) -> str:
     if run is None or run["started_at"] is None:
         return ""
-    took = f", took {between(run['started_at'], run['finished_at'])}" if run["finished_at"] else ""
+    took = f", took {format_elapsed(run['started_at'], run['finished_at'])}" if run["finished_at"] else ""
     why = f" {run['reason'] or run['suppression']}" if run["reason"] or run["suppression"] else ""
     error = f": {run['error']}" if run["error"] else ""
-    return f"{run['id']}, {_local(told, run['started_at'])}, {run['outcome'] or run['state']}{why}{took}{error}"
+    return f"{run['id']}, {_format_local(told, run['started_at'])}, {run['outcome'] or run['state']}{why}{took}{error}"
 
 
-def _counts(counts: list[Told], what: str, sort: str = "") -> str:
+def _format_counts(counts: list[Data], what: str, sort: str = "") -> str:
     if not counts:
         return ""
     total = format_count(sum(each["count"] for each in counts), what)
     return f"{total}{sort}: " + "; ".join(f"{each['count']} {each['says']}" for each in counts)
 
 
-def _wakes(told: Told) -> str:
+def _format_wakes(told: Data) -> str:
     """How many wait, for what, and until when."""
     wait = told["wakes"]
     if wait is None:
         return ""
-    until = f", until {_local(told, wait['until'])}" if wait["until"] else ""
+    until = f", until {_format_local(told, wait['until'])}" if wait["until"] else ""
     return f"{told['wakes_waiting']} waiting: {wait['says']}{until}"
 
 
-def _next(told: Told) -> str:
+def _format_next(told: Data) -> str:
     due = told["next"]["due_at"]
     if due is None:
         return "nothing is planned"
     ahead = datetime.fromisoformat(due) - datetime.fromisoformat(told["asked_at"])
-    return f"{_local(told, due)}, {f'in {rough(ahead)}' if ahead > timedelta() else 'which has passed'}"
+    return f"{_format_local(told, due)}, {f'in {abbreviate_duration(ahead)}' if ahead > timedelta() else 'which has passed'}"
 
 
-def _now(told: Told) -> str:
+def _format_now(told: Data) -> str:
     """Whether it would run now; with no daemon it does not, whatever the gates say."""
     if told["done_at"]:
         return "done: it fires once, and that has been"
@@ -214,22 +218,24 @@ def _now(told: Told) -> str:
         else f"it would not run: {SlotCause(reason, told['now']['detail']).text_for_now}"
     )
     asked = "" if told["now"]["complete"] else " (only gates that the database knows were asked)"
-    return found + asked + ("" if _goes_on(told["daemon"]) else "; no daemon is there to run it")
+    return found + asked + ("" if _is_still_up(told["daemon"]) else "; no daemon is there to run it")
 
 
-def _goes_on(life: Told) -> bool:
+def _is_still_up(life: Data) -> bool:
     return life["state"] == "up" and life["until"] is None
 
 
-def _life(told: Told) -> str:
+def _format_daemon(told: Data) -> str:
     life = told["daemon"]
     if life["state"] == "never":
         return "had not run yet"
-    span = f"from {_local(told, life['since'])}" + (f" to {_local(told, life['until'])}" if life["until"] else " on")
+    span = f"from {_format_local(told, life['since'])}" + (
+        f" to {_format_local(told, life['until'])}" if life["until"] else " on"
+    )
     if life["state"] == "down":
         return f"down {span}, {'stopped in order' if life['clean'] else 'ended unexpectedly'}"
     return f"up {span}, pid {life['pid']}"
 
 
-def _local(told: Told, instant: str) -> str:
+def _format_local(told: Data, instant: str) -> str:
     return f"{datetime.fromisoformat(instant).astimezone(ZoneInfo(told['zone'])):%Y-%m-%d %H:%M:%S %Z}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli.options import Mistake
+from scheduler.cli.options import InputError
 from scheduler.config.build import skeleton
 
 
@@ -22,14 +22,14 @@ def init(folder: Path) -> None:
     files = {folder / path: text for path, text in skeleton.starter_files().items()}
     for path in files:
         if os.path.lexists(path):
-            raise Mistake(f"{path} is there already; nothing was written")
+            raise InputError(f"{path} is there already; nothing was written")
     for path, text in files.items():
-        _write(path, text)
+        _write_new_file(path, text)
         click.echo(f"wrote {path}")
     click.echo(f"next: cd {shlex.quote(str(folder))}; heartbeatd check; heartbeatd run")
 
 
-def _write(path: Path, text: str) -> None:
+def _write_new_file(path: Path, text: str) -> None:
     """0644 at most: a config that others may write is refused."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w", encoding="utf-8") as file:

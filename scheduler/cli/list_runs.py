@@ -11,33 +11,47 @@ from typing import Any
 import click
 
 from scheduler.cli import arguments, daemon_state, options
-from scheduler.cli.arguments import REASONS, ZONE_RULE, Moment, Number, Why
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import between, called, fact, harmless, local, short, table, usd, utc_now, why, zone_name
+from scheduler.cli.arguments import REASONS, ZONE_RULE, NumberParam, ReasonParam, TimeParam
+from scheduler.cli.options import InputError
+from scheduler.cli.output import (
+    entry_label,
+    escape_control,
+    format_elapsed,
+    format_fact,
+    format_reason,
+    format_short_time,
+    format_table,
+    format_time,
+    format_usd,
+    utc_now,
+    zone_name,
+)
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
 from scheduler.store import entries, runs_view
 
-OPEN = "running"  # what --outcome calls a run that has none yet
-HEAD = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
+RUNNING = "running"  # what --outcome calls a run that has none yet
+COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option(
     "--since",
-    type=Moment(),
+    type=TimeParam(),
     help=f"Slots from this time on: 2026-11-20T03:00, yesterday, or 2h for the last two hours. {ZONE_RULE}",
 )
-@click.option("--until", type=Moment(), help="Slots before this time, read the same way.")
-@click.option("--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), OPEN]), help="Only those that ended so.")
-@click.option("--reason", type=Why(), help=f"Only those with this reason: {', '.join(REASONS)}.")
+@click.option("--until", type=TimeParam(), help="Slots before this time, read the same way.")
+@click.option(
+    "--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), RUNNING]), help="Only those that ended so."
+)
+@click.option("--reason", type=ReasonParam(), help=f"Only those with this reason: {', '.join(REASONS)}.")
 @click.option("--sort", type=click.Choice([*runs_view.ORDERS]), default="id", help="The newest first, or the dearest.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
-@options.config
-@options.state
-@options.form
+@options.config_option
+@options.state_option
+@options.format_option
 def runs(
     name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
     limit: int, path: Path, state: Path | None, form: str,
@@ -46,104 +60,104 @@ def runs(
 
     WHY is the reason or the suppression, and where the messages stand if there are any.
     """
-    with daemon_state.reading(daemon_state.looked_at(path, state)) as db:
-        kind, wanted = _key(db, name) if db and name else (None, None)
+    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
+        kind, wanted = _resolve_name(db, name) if db and name else (None, None)
         found = runs_view.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
-        click.echo(_table(found, "COST" if sort == "cost" else "TOOK"))
+        click.echo(_runs_table(found, "COST" if sort == "cost" else "TOOK"))
         click.echo(f"times in {zone_name()}")
     else:
         click.echo("nothing has run yet" if name is None and not (since or until or outcome or reason) else "no run matches")
 
 
 @click.command()
-@click.argument("run", type=Number())
-@options.config
-@options.state
-@options.form
+@click.argument("run", type=NumberParam())
+@options.config_option
+@options.state_option
+@options.format_option
 def show(run: int, path: Path, state: Path | None, form: str) -> None:
     """Show everything about one run.
 
     RUN is its number, as `heartbeatd runs` lists it.
     """
-    with daemon_state.reading(daemon_state.looked_at(path, state)) as db:
+    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         found = runs_view.whole(db, run) if db else None
     if found is None:
-        raise Mistake(f"no run {run}; `heartbeatd runs` lists them")
-    click.echo(json.dumps(found, indent=2) if form == "json" else _told(found))
+        raise InputError(f"no run {run}; `heartbeatd runs` lists them")
+    click.echo(json.dumps(found, indent=2) if form == "json" else _format_run(found))
 
 
-def _key(db: sqlite3.Connection, name: str) -> Key:
-    return arguments.choose(name, lambda key: entries.find(db, *key) is not None, lambda: entries.texts(db))
+def _resolve_name(db: sqlite3.Connection, name: str) -> Key:
+    return arguments.resolve_entry(name, lambda key: entries.find(db, *key) is not None, lambda: entries.texts(db))
 
 
-def _table(found: list[dict[str, Any]], last: str) -> str:
+def _runs_table(found: list[dict[str, Any]], last: str) -> str:
     """The runs, with what they cost or how long they took in the last column."""
     now = utc_now()
-    return table((*HEAD, last), [_row(run, now, last) for run in found], numbers=[len(HEAD)])
+    return format_table((*COLUMNS, last), [_run_row(run, now, last) for run in found], numbers=[len(COLUMNS)])
 
 
-def _row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
+def _run_row(run: dict[str, Any], now: datetime, last: str) -> list[str]:
     return [
         str(run["id"]),
-        called(run["kind"], run["name"]),
-        short(run["slot"], now),
+        entry_label(run["kind"], run["name"]),
+        format_short_time(run["slot"], now),
         run["trigger"],
         (run["outcome"] or run["state"]) + (f" x{run['slots']}" if run["slots"] > 1 else ""),
-        why(run["reason"], run["suppression"], run["delivery"]["state"]),
-        usd(run["cost_usd"]) if last == "COST" else between(run["started_at"], run["finished_at"]),
+        format_reason(run["reason"], run["suppression"], run["delivery"]["state"]),
+        format_usd(run["cost_usd"]) if last == "COST" else format_elapsed(run["started_at"], run["finished_at"]),
     ]
 
 
-def _told(run: dict[str, Any]) -> str:
-    lines = [line for word, value in _facts(run) for line in fact(word, value)]
+def _format_run(run: dict[str, Any]) -> str:
+    lines = [line for word, value in _run_facts(run) for line in format_fact(word, value)]
     log = f"for the log:\n{run['log']}" if run["log"] else ""
-    texts = [text for text in (*map(_wake, run.get("wakes", [])), _precheck(run), log, run["text"]) if text]
-    return "\n".join([*lines, *(part for text in texts for part in ("", harmless(text).rstrip()))])
+    texts = [text for text in (*map(_format_wake, run.get("wakes", [])), _format_precheck(run), log, run["text"]) if text]
+    return "\n".join([*lines, *(part for text in texts for part in ("", escape_control(text).rstrip()))])
 
 
-def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
+def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
     """Each fact after its word; those that are empty are left out."""
     return [
         ("run", str(run["id"])),
-        ("entry", called(run["kind"], run["name"])),
-        ("slot", f"{local(run['slot'])} {zone_name()}"),
+        ("entry", entry_label(run["kind"], run["name"])),
+        ("slot", f"{format_time(run['slot'])} {zone_name()}"),
         ("slots", str(run["slots"]) if run["slots"] > 1 else ""),
         ("trigger", run["trigger"]),
         ("outcome", run["outcome"] or run["state"]),
         ("reason", run["reason"] or ""),
         ("suppressed", run["suppression"] or ""),
         ("attempt", str(run["attempt"] or "")),
-        ("next try", local(run["not_before"]) if run["not_before"] else ""),
-        ("started", local(run["started_at"]) if run["started_at"] else ""),
-        ("finished", local(run["finished_at"]) if run["finished_at"] else ""),
-        ("took", between(run["started_at"], run["finished_at"]) if run["started_at"] and run["finished_at"] else ""),
-        ("model", _model(run)),
+        ("next try", format_time(run["not_before"]) if run["not_before"] else ""),
+        ("started", format_time(run["started_at"]) if run["started_at"] else ""),
+        ("finished", format_time(run["finished_at"]) if run["finished_at"] else ""),
+        ("took", format_elapsed(run["started_at"], run["finished_at"]) if run["started_at"] and run["finished_at"] else ""),
+        ("model", _format_model(run)),
         ("request", run["request_id"] or ""),
-        ("tokens", _tokens(run["tokens"])),
-        ("cost", "" if run["cost_usd"] is None else usd(run["cost_usd"])),
-        ("charged", _charged(run["charged"]) if run["charged"] else ""),
+        ("tokens", _format_tokens(run["tokens"])),
+        ("cost", "" if run["cost_usd"] is None else format_usd(run["cost_usd"])),
+        ("charged", _format_charge(run["charged"]) if run["charged"] else ""),
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
         *(("left out", line) for line in run["left_out"]),
         ("answer", "cut short: it had reached its token limit" if run["truncated"] else ""),
-        ("result", f"is waited for until {local(run['result_due_at'])}" if run["result_due_at"] else ""),
-        ("tools", ", ".join(map(_tool, run["tool_calls"]))),
+        ("result", f"is waited for until {format_time(run['result_due_at'])}" if run["result_due_at"] else ""),
+        ("tools", ", ".join(map(_format_tool_call, run["tool_calls"]))),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
-        ("delivery", _delivery(run["delivery"])),
+        ("delivery", _format_delivery(run["delivery"])),
         *(("notice", f"{each['notice']}: {each['channel']} {each['state']}") for each in run["notices"]),
         ("config", run["config_hash"] or ""),
     ]
 
 
-def _tool(call: dict[str, Any]) -> str:
+def _format_tool_call(call: dict[str, Any]) -> str:
     times = f" x{call['count']}" if call["count"] > 1 else ""
     return f"{call['name']}{times}" + ("" if call["duration_ms"] is None else f" {call['duration_ms'] / 1000:.1f}s")
 
 
-def _wake(wake: dict[str, Any]) -> str:
+def _format_wake(wake: dict[str, Any]) -> str:
     """A wake that the run was to tell, with its whole text."""
     times = f", {wake['count']} times" if wake["count"] > 1 else ""
     outcome = f", outcome {wake['outcome']}" if wake["outcome"] else ""
@@ -151,7 +165,7 @@ def _wake(wake: dict[str, Any]) -> str:
     return f"wake {wake['id']} by {wake['source']} {wake['sender']}{times}{outcome}{waits}:\n{wake['text'] or '(without a text)'}"
 
 
-def _precheck(run: dict[str, Any]) -> str:
+def _format_precheck(run: dict[str, Any]) -> str:
     checked = run["precheck"]
     if checked is None:
         return ""
@@ -160,21 +174,21 @@ def _precheck(run: dict[str, Any]) -> str:
     return f"{title}\n{checked['output'].strip() or '(it printed nothing)'}"
 
 
-def _model(run: dict[str, Any]) -> str:
+def _format_model(run: dict[str, Any]) -> str:
     asked, answered = run["model_requested"], run["model_used"]
     return f"{asked}, answered by {answered}" if asked and answered and asked != answered else asked or answered or ""
 
 
-def _tokens(tokens: dict[str, int]) -> str:
+def _format_tokens(tokens: dict[str, int]) -> str:
     return ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in tokens.items() if count)
 
 
-def _charged(charged: dict[str, float]) -> str:
+def _format_charge(charged: dict[str, float]) -> str:
     """What the run counts for in its budgets."""
     return f"{charged['usd']:.6f} USD, {format_count(int(charged['tokens']), 'token')}"
 
 
-def _delivery(delivery: dict[str, Any]) -> str:
+def _format_delivery(delivery: dict[str, Any]) -> str:
     if not delivery["targets"]:
         return ""
     return ", ".join(

@@ -12,10 +12,10 @@ import click
 
 from scheduler import __version__
 
-LIKELY = 3  # commands that begin with what was typed; more are no help
+MAX_SUGGESTIONS = 3  # commands that begin with what was typed; more are no help
 
 
-class Contents(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are imported only when they are called: `--help` costs the table of contents alone."""
 
     def __init__(self, name: str, contents: Mapping[str, tuple[str, str]], help: str) -> None:  # noqa: A002 (click's word)
@@ -38,7 +38,11 @@ class Contents(click.Group):
             from scheduler.config.file.remedies import join_with_or  # for those who need it
 
             begun = tuple(name for name in self.contents if name.startswith(args[0]))
-            meant = f"; did you mean {join_with_or(begun)}?" if 0 < len(begun) <= LIKELY else did_you_mean(args[0], self.contents)
+            meant = (
+                f"; did you mean {join_with_or(begun)}?"
+                if 0 < len(begun) <= MAX_SUGGESTIONS
+                else did_you_mean(args[0], self.contents)
+            )
             ctx.fail(f"no such command as {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
@@ -70,11 +74,11 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "Look for whatever could go wrong, and say what to do."),
 }
 
-BEGIN = """The daemon that wakes LLM agents.
+DESCRIPTION = """The daemon that wakes LLM agents.
 
 Begin with `heartbeatd init DIR`, and `heartbeatd run` in that folder; `heartbeatd COMMAND --help` says more of each."""
 
-commands = Contents("heartbeatd", COMMANDS, help=BEGIN)
+commands = LazyGroup("heartbeatd", COMMANDS, help=DESCRIPTION)
 commands.params.append(
     click.Option(
         ["-c", "--config"],
@@ -99,40 +103,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.UsageError as error:
-        return _tell(_with_hint(error), error.exit_code)
+        return _print_error(_format_usage_error(error), error.exit_code)
     except click.ClickException as error:
-        return _tell(f"heartbeatd: {error.format_message()}", error.exit_code)
+        return _print_error(f"heartbeatd: {error.format_message()}", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        return _hush()
+        return _discard_output()
     except Exception as error:
-        told = _explain(error)
+        told = _describe_error(error)
         if told is None:
             raise
-        return _tell(*told)
+        return _print_error(*told)
     return code or 0
 
 
-def _tell(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     for line in message.splitlines():
         click.echo(line, err=True)
     return code
 
 
-def _with_hint(error: click.UsageError) -> str:
+def _format_usage_error(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx else "heartbeatd"
     message = error.format_message().rstrip(".")
     return f"heartbeatd: {message}; see `{where} --help`"
 
 
-def _hush() -> int:
+def _discard_output() -> int:
     """Nobody listens any more, and that is no error; the interpreter must not complain about it when it flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
-def _explain(error: Exception) -> tuple[str, int] | None:
+def _describe_error(error: Exception) -> tuple[str, int] | None:
     """The lines to print for an expected error of any part of the daemon, and the exit code; None for an unexpected one.
 
     The faults of a config are printed without a prefix: editors and people jump to them by `file:line:column:`.

@@ -11,24 +11,32 @@ from typing import Any
 import click
 
 from scheduler.cli import daemon_state, options
-from scheduler.cli.arguments import Number
-from scheduler.cli.daemon_client import Door, open_door
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import called, line, rough, short, table, utc_now, zone_name
+from scheduler.cli.arguments import NumberParam
+from scheduler.cli.daemon_client import DaemonClient, open_client
+from scheduler.cli.options import InputError
+from scheduler.cli.output import (
+    abbreviate_duration,
+    entry_label,
+    format_short_time,
+    format_table,
+    shorten_to_line,
+    utc_now,
+    zone_name,
+)
 from scheduler.engine.inbox import Refused
 from scheduler.store.outbox_view import MOVABLE, listed
 
-HEAD = ("ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT TRY", "RUN")
+COLUMNS = ("ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT TRY", "RUN")
 INDENT = "    "
 
-Move = Callable[[Door, int], None]
+MessageRequest = Callable[[DaemonClient, int], None]
 
 
 @click.group(invoke_without_command=True)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
-@options.config
-@options.state
-@options.form
+@options.config_option
+@options.state_option
+@options.format_option
 @click.pass_context
 def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form: str) -> None:
     """List the messages that have not arrived; send them again, or drop them.
@@ -37,57 +45,64 @@ def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form:
     """
     if ctx.invoked_subcommand is not None:
         return
-    found = _listed(path, state)
+    found = _unfinished_messages(path, state)
     if form == "json":
         click.echo(json.dumps(found[:limit], indent=2))
     elif found:
-        click.echo(_told(found[:limit], utc_now()))
+        click.echo(_messages_table(found[:limit], utc_now()))
         click.echo(f"times in {zone_name()}" + (f"; {len(found) - limit} more with --limit" if len(found) > limit else ""))
     else:
         click.echo("nothing waits to be sent, and nothing was given up")
 
 
-def _moving(command: Callable[..., Any]) -> Callable[..., Any]:
+def _message_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     """ID... or --all, as `ids` and `everything`."""
-    command = click.argument("ids", metavar="[ID]...", type=Number(), nargs=-1)(command)
+    command = click.argument("ids", metavar="[ID]...", type=NumberParam(), nargs=-1)(command)
     return click.option("--all", "everything", is_flag=True, help="Every message that waits, is held or was given up.")(command)
 
 
 @outbox.command(short_help="Send messages again now.")
-@_moving
-@options.config
+@_message_arguments
+@options.config_option
 def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     """Send messages again now, also those that were given up or are held; each keeps its key.
 
     With the daemon down they go out at its next start.
     """
-    return _move(_chosen(ids, everything, path), path, lambda door, message_id: door.send_again(message_id), "will be sent again")
+    return _request_each(
+        _choose_messages(ids, everything, path),
+        path,
+        lambda door, message_id: door.retry_message(message_id),
+        "will be sent again",
+    )
 
 
 @outbox.command(short_help="Give messages up for good.")
-@_moving
-@options.config
+@_message_arguments
+@options.config_option
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     """Give messages up for good; `heartbeatd show RUN` still has their text."""
-    return _move(_chosen(ids, everything, path), path, lambda door, message_id: door.drop(message_id), "is dropped")
+    return _request_each(
+        _choose_messages(ids, everything, path), path, lambda door, message_id: door.drop_message(message_id), "is dropped"
+    )
 
 
-def _listed(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
-    with daemon_state.reading(daemon_state.looked_at(path, state)) as db:
+def _unfinished_messages(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
+    with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         return list(listed(db)) if db else []
 
 
-def _chosen(ids: tuple[int, ...], everything: bool, path: Path) -> tuple[int, ...]:
+def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tuple[int, ...]:
     if bool(ids) == everything:
-        raise Mistake("name messages by their ID, or say --all; `heartbeatd outbox` lists them")
+        raise InputError("name messages by their ID, or say --all; `heartbeatd outbox` lists them")
     if not everything:
         return ids
-    return tuple(each["id"] for each in _listed(path) if each["state"] in MOVABLE)
+    return tuple(each["id"] for each in _unfinished_messages(path) if each["state"] in MOVABLE)
 
 
-def _move(ids: tuple[int, ...], path: Path, move: Move, told: str) -> int:
+def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, told: str) -> int:
     """Move each message; one that cannot be moved is told of and keeps no other from it."""
-    door = open_door(path)
+    door = open_client(path)
     refused = 0
     for message_id in ids:
         try:
@@ -102,33 +117,33 @@ def _move(ids: tuple[int, ...], path: Path, move: Move, told: str) -> int:
     return int(refused > 0)
 
 
-def _told(found: list[dict[str, Any]], now: datetime) -> str:
+def _messages_table(found: list[dict[str, Any]], now: datetime) -> str:
     """The table, and below each message what kept it and how it begins."""
-    head, *rows = table(HEAD, [_row(each, now) for each in found]).splitlines()
+    head, *rows = format_table(COLUMNS, [_message_row(each, now) for each in found]).splitlines()
     lines = [head]
     for row, each in zip(rows, found, strict=True):
-        lines += [row, *(INDENT + line(text, 80 - len(INDENT)) for text in _below(each))]
+        lines += [row, *(INDENT + shorten_to_line(text, 80 - len(INDENT)) for text in _detail_lines(each))]
     return "\n".join(lines)
 
 
-def _row(each: dict[str, Any], now: datetime) -> list[str]:
+def _message_row(each: dict[str, Any], now: datetime) -> list[str]:
     part = f" {each['part']}/{each['parts']}" if each["parts"] > 1 else ""
     return [
         f"{each['id']}{part}",
-        _age(each["created_at"], now),
-        called(each["kind"], each["name"]),
+        _format_age(each["created_at"], now),
+        entry_label(each["kind"], each["name"]),
         each["channel"],
         each["state"],
         str(each["attempts"]),
-        short(each["next_try_at"], now),
+        format_short_time(each["next_try_at"], now),
         str(each["run"]),
     ]
 
 
-def _age(created_at: str, now: datetime) -> str:
-    return rough(max(timedelta(), now - datetime.fromisoformat(created_at)))
+def _format_age(created_at: str, now: datetime) -> str:
+    return abbreviate_duration(max(timedelta(), now - datetime.fromisoformat(created_at)))
 
 
-def _below(each: dict[str, Any]) -> list[str]:
+def _detail_lines(each: dict[str, Any]) -> list[str]:
     words = f"“{each['begins'].strip()}”"
     return [each["error"], words] if each["error"] else [words]

@@ -8,37 +8,37 @@ from typing import Any, ClassVar
 
 import click
 
-Decorated = Callable[..., Any]
+CommandFunction = Callable[..., Any]
 
 
-class Mistake(click.ClickException):
+class InputError(click.ClickException):
     """Told in one line, without a hint at `--help`."""
 
     exit_code: ClassVar[int] = 2
 
 
-def config(command: Decorated) -> Decorated:
+def config_option(command: CommandFunction) -> CommandFunction:
     """`-c/--config`, as `path`; here, or before the command, or config.yaml."""
     option = click.option(
         "-c",
         "--config",
         "path",
         type=click.Path(path_type=Path),
-        callback=_nearest,
+        callback=_nearest_config,
         is_eager=True,  # times among the other arguments are read in its zone
         help="The config file.  [default: config.yaml]",
     )
     return option(command)
 
 
-def state(command: Decorated) -> Decorated:
+def state_option(command: CommandFunction) -> CommandFunction:
     """`--state`, as `state`: the database itself, whatever the config says; None if not given."""
     return click.option(
         "--state", type=click.Path(path_type=Path, dir_okay=False), help="The database; else the config's `state`."
     )(command)
 
 
-def form(command: Decorated) -> Decorated:
+def format_option(command: CommandFunction) -> CommandFunction:
     """`--format text|json`, as `form`."""
     return click.option(
         "--format",
@@ -50,7 +50,7 @@ def form(command: Decorated) -> Decorated:
     )(command)
 
 
-def _nearest(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
+def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path:
     """Said here, or at a group on the way here, or before the command."""
     above: click.Context | None = ctx
     while value is None and above is not None:

@@ -16,66 +16,68 @@ from rich.cells import cell_len, set_cell_size
 
 from scheduler.model.outcome import Kind
 
-GAP = "  "
-LINE = 80
-NARROWEST = 40
-COMMAND = re.compile("`[^`]{1,60}`")
-STEPS = ((1_000_000_000, "g"), (1_000_000, "m"), (1_000, "k"))
-KINDS = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
-WORDS = {kind: word for word, kind in KINDS.items()}
-UNLIMITED = 1_000_000  # columns of a pipe or a file, where nothing is cut
+COLUMN_GAP = "  "
+LINE_WIDTH = 80
+MIN_TABLE_WIDTH = 40
+QUOTED_COMMAND = re.compile("`[^`]{1,60}`")
+COUNT_UNITS = ((1_000_000_000, "g"), (1_000_000, "m"), (1_000, "k"))
+KIND_BY_WORD = {"agent": Kind.HEARTBEAT, "cron": Kind.CRON}
+WORD_BY_KIND = {kind: word for word, kind in KIND_BY_WORD.items()}
+UNLIMITED_WIDTH = 1_000_000  # columns of a pipe or a file, where nothing is cut
 NO_BREAK = "\N{NO-BREAK SPACE}"  # is no printable character, and so in no text that is wrapped
 SECOND_HALF = "\0"  # the same; follows a character that takes two columns, while textwrap counts characters
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, numbers: Collection[int] = ()) -> str:
+def format_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, numbers: Collection[int] = ()
+) -> str:
     """Lines with a head; the widest columns are cut until a line fits `width`, else COLUMNS, else the terminal.
 
     In a pipe or a file nothing is cut. The columns whose places are in `numbers` stand to the right.
     """
-    width = max(NARROWEST, width or shutil.get_terminal_size((UNLIMITED, 24)).columns)
-    cells = [[plain(cell) for cell in row] for row in (head, *rows)]
-    widths = _fitting([max(map(cell_len, column)) for column in zip(*cells, strict=True)], width)
+    width = max(MIN_TABLE_WIDTH, width or shutil.get_terminal_size((UNLIMITED_WIDTH, 24)).columns)
+    cells = [[one_line(cell) for cell in row] for row in (head, *rows)]
+    widths = _fit_widths([max(map(cell_len, column)) for column in zip(*cells, strict=True)], width)
     return "\n".join(
-        GAP.join(
-            _placed(cell, room, place in numbers) for place, (cell, room) in enumerate(zip(row, widths, strict=True))
+        COLUMN_GAP.join(
+            _pad_cell(cell, room, place in numbers) for place, (cell, room) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells
     )
 
 
-def line(text: str, width: int) -> str:
+def shorten_to_line(text: str, width: int) -> str:
     """The beginning of a text in one line of printable characters."""
-    return _cut(plain(text), width)
+    return _cut_cell(one_line(text), width)
 
 
-def wrapped(text: str, indent: int) -> list[str]:
+def wrap_text(text: str, indent: int) -> list[str]:
     """The lines of a text, those after the first indented; no word or command is broken, so that it can be copied."""
-    bound = COMMAND.sub(lambda found: found[0].replace(" ", NO_BREAK), plain(text))
+    bound = QUOTED_COMMAND.sub(lambda found: found[0].replace(" ", NO_BREAK), one_line(text))
     spaced = "".join(sign + SECOND_HALF * (cell_len(sign) - 1) for sign in bound)
-    lines = wrap(spaced, LINE, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(spaced, LINE_WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ").replace(SECOND_HALF, "") for line in lines]
 
 
-def fact(word: str, value: str) -> list[str]:
+def format_fact(word: str, value: str) -> list[str]:
     """A fact after its word, over several lines where one does not hold it; none for none."""
-    return wrapped(f"{word:<10} {value}", 11) if value else []
+    return wrap_text(f"{word:<10} {value}", 11) if value else []
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """One line of printable characters."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """Text of somebody else's making as a terminal may show it: line breaks and tabs are kept, control characters are named."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
 
 
-def _fitting(widths: list[int], width: int) -> list[int]:
+def _fit_widths(widths: list[int], width: int) -> list[int]:
     """Take from the widest column until all fit."""
     widths = list(widths)
-    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
+    while sum(widths) + len(COLUMN_GAP) * (len(widths) - 1) > width:
         widest = widths.index(max(widths))
         if widths[widest] <= 4:
             break
@@ -83,13 +85,13 @@ def _fitting(widths: list[int], width: int) -> list[int]:
     return widths
 
 
-def _placed(cell: str, room: int, right: bool) -> str:
-    cut = _cut(cell, room)
+def _pad_cell(cell: str, room: int, right: bool) -> str:
+    cut = _cut_cell(cell, room)
     rest = " " * (room - cell_len(cut))
     return rest + cut if right else cut + rest
 
 
-def _cut(cell: str, room: int) -> str:
+def _cut_cell(cell: str, room: int) -> str:
     return cell if cell_len(cell) <= room else set_cell_size(cell, room - 1) + "…"
 
 
@@ -98,37 +100,37 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def local(instant: str | datetime | None) -> str:
+def format_time(instant: str | datetime | None) -> str:
     """An instant, also as JSON has it, to the second in `zone()`; a dash for none."""
     if instant is None:
         return "-"
     moment = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
-    return f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S}"
+    return f"{moment.astimezone(display_zone()):%Y-%m-%d %H:%M:%S}"
 
 
-def short(instant: str | None, now: datetime) -> str:
+def format_short_time(instant: str | None, now: datetime) -> str:
     """An instant as a table has it, in `zone()`: the time alone if it is today's, else the day and the minute."""
     if instant is None:
         return "-"
-    moment, today = datetime.fromisoformat(instant).astimezone(zone()), now.astimezone(zone()).date()
+    moment, today = datetime.fromisoformat(instant).astimezone(display_zone()), now.astimezone(display_zone()).date()
     return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%m-%d %H:%M}"
 
 
-def zone() -> ZoneInfo | None:
+def display_zone() -> ZoneInfo | None:
     """The zone in which times are printed, and read where they have no offset; None, the host's, where no config says which."""
     context = click.get_current_context(silent=True)
     path = context.params.get("path") if context else None
     if context is None or path is None:
         return None
     if _ZONE not in context.meta:
-        context.meta[_ZONE] = _declared(path)
+        context.meta[_ZONE] = _zone_of_config(path)
     found: ZoneInfo | None = context.meta[_ZONE]
     return found
 
 
 def zone_name() -> str:
     """What `zone()` is called."""
-    found = zone()
+    found = display_zone()
     return found.key if found else host_zone_name()
 
 
@@ -143,7 +145,7 @@ def host_zone_name(localtime: Path = Path("/etc/localtime")) -> str:
 _ZONE = f"{__name__}.zone"
 
 
-def _declared(path: Path) -> ZoneInfo | None:
+def _zone_of_config(path: Path) -> ZoneInfo | None:
     """The top-level zone of a config, however broken that is otherwise."""
     from scheduler.config.file import lenient_reading
     from scheduler.config.keys import time_zones  # for commands that tell times alone
@@ -155,20 +157,20 @@ def _declared(path: Path) -> ZoneInfo | None:
         return None
 
 
-def between(since: str | None, until: str | None) -> str:
+def format_elapsed(since: str | None, until: str | None) -> str:
     """How long something took, in seconds; a dash for what has not begun or ended."""
     if since is None or until is None:
         return "-"
     return f"{(datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds():.1f}s"
 
 
-def passed(since: str | datetime, until: str | datetime) -> timedelta:
+def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
     """How long it is between two instants as people see them, to the second: what is printed beside them agrees."""
     begin, end = (datetime.fromisoformat(each) if isinstance(each, str) else each for each in (since, until))
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
 
 
-def rough(span: timedelta) -> str:
+def abbreviate_duration(span: timedelta) -> str:
     """A length of time in its largest unit and the one below it: 3d4h, 5m20s, 12d."""
     seconds = max(0, int(span.total_seconds()))
     parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
@@ -177,7 +179,7 @@ def rough(span: timedelta) -> str:
     return "".join(f"{number}{unit}" for number, unit in parts[:2] if number) or "0s"
 
 
-def usd(cost: float | None) -> str:
+def format_usd(cost: float | None) -> str:
     """An amount of money in USD: to the cent, below ten cents to a hundredth of one; a dash for what is not known."""
     if cost is None:
         return "-"
@@ -186,21 +188,21 @@ def usd(cost: float | None) -> str:
     return f"${cost:.4f}" if 0 < cost < 0.1 else f"${cost:,.2f}"
 
 
-def amount(count: int) -> str:
+def abbreviate_count(count: int) -> str:
     """A count in three figures or less: 950, 1.2k, 310k, 4.1m."""
-    for size, sign in STEPS:
+    for size, sign in COUNT_UNITS:
         number = round(count / size, 1)
         if number >= 1:
             return f"{number:.1f}{sign}" if number < 10 else f"{number:.0f}{sign}"
     return str(count)
 
 
-def why(reason: str | None, suppression: str | None, delivery: str) -> str:
+def format_reason(reason: str | None, suppression: str | None, delivery: str) -> str:
     """What stands beside an outcome: why it was none, or why nobody was told, and where the messages stand."""
     told = None if delivery == "none" else delivery
     return ", ".join(word for word in (reason or suppression, told) if word) or "-"
 
 
-def called(kind: str, name: str) -> str:
+def entry_label(kind: str, name: str) -> str:
     """An entry as people name it where its kind matters."""
-    return f"{WORDS[Kind(kind)]}/{name}"
+    return f"{WORD_BY_KIND[Kind(kind)]}/{name}"

@@ -8,45 +8,45 @@ from pathlib import Path
 import click
 
 from scheduler.cli import arguments, options
-from scheduler.cli.arguments import Span
-from scheduler.cli.daemon_client import Door, open_door
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import called, local, utc_now, zone_name
+from scheduler.cli.arguments import DurationParam
+from scheduler.cli.daemon_client import DaemonClient, open_client
+from scheduler.cli.options import InputError
+from scheduler.cli.output import entry_label, format_time, utc_now, zone_name
 from scheduler.model.entry import Key
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every agent and job.")
-@click.option("--for", "span", type=Span(), help="Resume by itself after this time, as in 2h.")
-@options.config
+@click.option("--for", "span", type=DurationParam(), help="Resume by itself after this time, as in 2h.")
+@options.config_option
 def pause(name: str | None, everything: bool, span: timedelta | None, path: Path) -> None:
     """Pause an agent or a job, for a time or until resumed.
 
     Its slots meanwhile become one row with their number; what runs already goes on.
     """
-    key, door = _open(name, everything, path)
-    door.pause(key, span)
-    until = f"until {local(utc_now() + span)} {zone_name()}" if span else "until resumed"
-    click.echo(f"{called(*key) if key else 'all agents and jobs'} paused {until}")
+    key, door = _open_client(name, everything, path)
+    door.pause_entries(key, span)
+    until = f"until {format_time(utc_now() + span)} {zone_name()}" if span else "until resumed"
+    click.echo(f"{entry_label(*key) if key else 'all agents and jobs'} paused {until}")
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every agent and job.")
-@options.config
+@options.config_option
 def resume(name: str | None, everything: bool, path: Path) -> None:
     """Resume what was paused."""
-    key, door = _open(name, everything, path)
-    resumed = door.resume(key)
+    key, door = _open_client(name, everything, path)
+    resumed = door.resume_entries(key)
     for each in sorted(resumed):
         click.echo(f"{each} resumed")
     if not resumed:
-        click.echo(f"{called(*key)} was not paused" if key else "nothing was paused")
+        click.echo(f"{entry_label(*key)} was not paused" if key else "nothing was paused")
 
 
-def _open(name: str | None, everything: bool, path: Path) -> tuple[Key | None, Door]:
+def _open_client(name: str | None, everything: bool, path: Path) -> tuple[Key | None, DaemonClient]:
     if (name is None) != everything:
-        raise Mistake("name an agent or a job, or say --all")
-    door = open_door(path)
-    return (arguments.choose(name, door.knows, door.entries) if name else None), door
+        raise InputError("name an agent or a job, or say --all")
+    door = open_client(path)
+    return (arguments.resolve_entry(name, door.has_entry, door.list_entries) if name else None), door

@@ -10,8 +10,8 @@ import click
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import options
-from scheduler.cli.options import Mistake
-from scheduler.cli.output import plain, utc_now
+from scheduler.cli.options import InputError
+from scheduler.cli.output import one_line, utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.file.remedies import join_with_or
@@ -22,7 +22,7 @@ from scheduler.system import log
 
 @click.command()
 @click.argument("name", metavar="[CHANNEL]", required=False)
-@options.config
+@options.config_option
 def ping(name: str | None, path: Path) -> int:
     """Send a test message through one channel, or through all that are declared.
 
@@ -31,7 +31,7 @@ def ping(name: str | None, path: Path) -> int:
     It goes straight from here, not through the daemon's outbox, and is tried once. Exit code 1 if one was not delivered.
     """
     settings = load.load_config(path, os.environ).settings
-    chosen = _chosen(settings, name)
+    chosen = _choose_channels(settings, name)
     channels = [channel for channel in chosen if not channel.open]
     for channel in chosen:
         if channel.open:
@@ -39,33 +39,33 @@ def ping(name: str | None, path: Path) -> int:
     if not chosen:
         click.echo("no channel is declared; messages go to the log")
     log.set_up(sys.stderr)
-    tried = [_try(channel, settings.network) for channel in channels]
+    tried = [_test_channel(channel, settings.network) for channel in channels]
     return int(not all(tried))
 
 
-def _chosen(settings: Settings, name: str | None) -> list[Channel]:
+def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
     declared = settings.channels
     if name is None:
         return channel_test.all_of(declared)
     if "://" in name:
-        raise Mistake("this is a URL; declare it under channels: and give its name here")
+        raise InputError("this is a URL; declare it under channels: and give its name here")
     name, _, whom = name.partition(":")
     if name not in declared:
         instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
-        raise Mistake(f"{name!r} is no channel of {settings.path}{instead}")
+        raise InputError(f"{name!r} is no channel of {settings.path}{instead}")
     try:
         return [channel_test.aimed(declared[name], whom)]
     except ValueError as error:
-        raise Mistake(str(error)) from None
+        raise InputError(str(error)) from None
 
 
-def _try(channel: Channel, network: Network) -> bool:
+def _test_channel(channel: Channel, network: Network) -> bool:
     sent = channel_test.send(channel, network, utc_now())
-    click.echo(f"{channel.name}: {_told(sent)}")
+    click.echo(f"{channel.name}: {_format_result(sent)}")
     return sent.state == "delivered"
 
 
-def _told(sent: DeliveryResult) -> str:
+def _format_result(sent: DeliveryResult) -> str:
     if sent.state == "delivered":
         return "delivered"
-    return plain(f"{'perhaps' if sent.state == 'uncertain' else 'not'} delivered: {sent.error}")
+    return one_line(f"{'perhaps' if sent.state == 'uncertain' else 'not'} delivered: {sent.error}")

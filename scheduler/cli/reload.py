@@ -8,32 +8,32 @@ from typing import Any
 import click
 
 from scheduler.cli import daemon_state, options
-from scheduler.cli.daemon_client import daemon
+from scheduler.cli.daemon_client import connect_to_daemon
 from scheduler.config.file.diagnostics import Diagnostic
 
 
 @click.command()
 @click.option("--dry-run", "dry", is_flag=True, help="Only say what would change.")
-@options.config
+@options.config_option
 def reload(dry: bool, path: Path) -> int:
     """Have the daemon take up the config as it is now.
 
     A config with faults is refused whole, and the old one stays in force: exit code 2.
     """
-    running = daemon(daemon_state.looked_at(path))
+    running = connect_to_daemon(daemon_state.locate_files_or_warn(path))
     if running is None:
         raise click.ClickException("no daemon runs; it reads the config when it starts (`heartbeatd check` looks at it now)")
-    taken, answer = running.reload(dry=dry)
+    taken, answer = running.reload_config(dry=dry)
     for warning in answer.get("warnings", []):
-        click.echo(f"warning: {_line(warning, path)}", err=True)
+        click.echo(f"warning: {_format_note(warning, path)}", err=True)
     for line in answer.get("lines", []):
         click.echo(line)
     for fault in answer.get("errors", []):
-        click.echo(_line(fault, path), err=True)
+        click.echo(_format_note(fault, path), err=True)
     return 0 if taken else 2
 
 
-def _line(note: str | dict[str, Any], path: Path) -> str:
+def _format_note(note: str | dict[str, Any], path: Path) -> str:
     """A note of the daemon's, which may be one about a place in the file, as `check` would print it."""
     if isinstance(note, str):
         return note

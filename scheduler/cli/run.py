@@ -13,15 +13,15 @@ import click
 
 from scheduler.app import Daemon
 from scheduler.cli import options
-from scheduler.cli.arguments import Span
-from scheduler.cli.options import Mistake
+from scheduler.cli.arguments import DurationParam
+from scheduler.cli.options import InputError
 from scheduler.system import log
 
-LEVELS = ("debug", "info", "warning", "error")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command()
-@click.option("--for", "duration", type=Span(), help="Stop in order after this time, as in 60s.")
+@click.option("--for", "duration", type=DurationParam(), help="Stop in order after this time, as in 60s.")
 @click.option("--once", is_flag=True, help="Do what is due now, a new entry counting as due, then exit: 1 if a run failed.")
 @click.option(
     "--log-format",
@@ -34,19 +34,19 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--log-level",
     "level",
-    type=click.Choice(LEVELS, case_sensitive=False),
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
     default="info",
     show_default=True,
     help="What is logged: this, and what is worse.",
 )
-@options.config
+@options.config_option
 def run(duration: timedelta | None, once: bool, form: log.Form, level: str, path: Path) -> int:
     """Run the daemon in the foreground.
 
     SIGHUP reloads the config; SIGTERM or Ctrl-C lets what runs end, a second one stops at once.
     """
     if once and duration:
-        raise Mistake("--once ends by itself; leave --for away")
+        raise InputError("--once ends by itself; leave --for away")
     log.set_up(sys.stderr, form=form, level=getattr(logging, level.upper()))
     faulthandler.enable()  # on SIGABRT, which systemd's watchdog sends, every thread says where it stands
     daemon = Daemon(path, os.environ, listen=not once)

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from scheduler.cli import arguments, options
-from scheduler.cli.daemon_client import open_door
-from scheduler.cli.wake_progress import follow, mark, tell_of_wait
+from scheduler.cli.daemon_client import open_client
+from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run
 from scheduler.model.outcome import Kind
 
 
@@ -16,17 +16,17 @@ from scheduler.model.outcome import Kind
 @click.argument("agent")
 @click.option("--text", default="", help="What to tell the agent.")
 @click.option("--wait", is_flag=True, help="Wait for its answer; exit code 1 if the run failed or was refused.")
-@options.config
+@options.config_option
 def wake(agent: str, text: str, wait: bool, path: Path) -> int:
     """Wake an agent now.
 
     Works with the daemon up or down; with it down the wake waits in the database for the next start.
     """
-    name = arguments.only(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
-    before = mark(path)
-    wake_id = open_door(path).wake(name, text)
+    name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
+    before = newest_run_id(path)
+    wake_id = open_client(path).wake_agent(name, text)
     if wait:
-        return follow(path, wake_id, before)
+        return wait_for_run(path, wake_id, before)
     click.echo(f"wake {wake_id} of agent/{name} is in the queue")
-    tell_of_wait(path, wake_id)
+    print_wait(path, wake_id)
     return 0

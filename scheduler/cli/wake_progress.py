@@ -10,87 +10,87 @@ from typing import Any
 import click
 
 from scheduler.cli import daemon_state
-from scheduler.cli.daemon_state import Place
-from scheduler.cli.output import called, harmless, local, utc_now
+from scheduler.cli.daemon_state import DaemonFiles
+from scheduler.cli.output import entry_label, escape_control, format_time, utc_now
 from scheduler.insight import wake_waits
 from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
 from scheduler.model.outcome import Reason
 from scheduler.store import runs_view, wakes
 
-PAUSE = 0.1  # seconds between two looks
-MOMENT = 0.5  # seconds in which most refusals are known
-GOOD = ("ok", "alert", "async")
-PLAIN = (STARTING, NEXT_SLOT, ANOTHER_WAKE, Reason.CANCELLED)  # of which the time of the next run says enough
+POLL_INTERVAL = 0.1  # seconds between two looks
+REFUSAL_TIMEOUT = 0.5  # seconds in which most refusals are known
+SUCCESSFUL_OUTCOMES = ("ok", "alert", "async")
+SELF_EXPLANATORY = (STARTING, NEXT_SLOT, ANOTHER_WAKE, Reason.CANCELLED)  # of which the time of the next run says enough
 
 
-def mark(path: Path) -> int:
+def newest_run_id(path: Path) -> int:
     """The newest run before something is asked: what is asked is done by a newer one."""
-    with daemon_state.reading(daemon_state.place(path)) as db:
+    with daemon_state.open_for_reading(daemon_state.locate_files(path)) as db:
         newest = runs_view.page(db, limit=1) if db else []
     return int(newest[0]["id"]) if newest else 0
 
 
-def follow(path: Path, wake_id: int, before: int) -> int:
+def wait_for_run(path: Path, wake_id: int, before: int) -> int:
     """Wait until a run newer than `before` has heard the wake and ended; print it, and give 1 if it failed or was refused."""
-    where, told = daemon_state.place(path), None
+    where, told = daemon_state.locate_files(path), None
     while True:
-        up = daemon_state.running(where)
-        run, over = _look(where, wake_id, before)
-        wait = None if over else _waits_for(where, wake_id)
+        up = daemon_state.find_running_daemon(where)
+        run, over = _find_run(where, wake_id, before)
+        wait = None if over else _find_wait(where, wake_id)
         if run is not None:
-            return _print(run, wait)
+            return _print_run(run, wait)
         if over:
             raise click.ClickException(f"wake {wake_id} ended without a run; `heartbeatd status` says what its agent does")
         if up is None:
             raise click.ClickException(f"no daemon runs; wake {wake_id} is kept for its next start")
         if wait is not None and wait.was_refused:
-            raise click.ClickException(f"wake {wake_id} {_said(wait)}")
+            raise click.ClickException(f"wake {wake_id} {_describe_wait(wait)}")
         if wait is not None and not wait.is_starting and wait.reason != told:
-            click.echo(f"wake {wake_id} {_said(wait)}", err=True)
+            click.echo(f"wake {wake_id} {_describe_wait(wait)}", err=True)
             told = wait.reason
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
 
 
-def tell_of_wait(path: Path, wake_id: int) -> None:
+def print_wait(path: Path, wake_id: int) -> None:
     """Print what a wake waits for that does not start its run at once.
 
     A run that a daemon has just begun may be refused within moments: that is waited for, but not longer.
     """
-    where, deadline = daemon_state.place(path), time.monotonic() + MOMENT
-    while (wait := _waits_for(where, wake_id)) is not None:
+    where, deadline = daemon_state.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
+    while (wait := _find_wait(where, wake_id)) is not None:
         if not wait.is_starting:
-            click.echo(_said(wait))
+            click.echo(_describe_wait(wait))
             return
-        if daemon_state.running(where) is None or time.monotonic() >= deadline:
+        if daemon_state.find_running_daemon(where) is None or time.monotonic() >= deadline:
             return
-        time.sleep(PAUSE / 4)
+        time.sleep(POLL_INTERVAL / 4)
 
 
-def _waits_for(where: Place, wake_id: int) -> WakeWait | None:
-    with daemon_state.reading(where) as db:
+def _find_wait(where: DaemonFiles, wake_id: int) -> WakeWait | None:
+    with daemon_state.open_for_reading(where) as db:
         return wake_waits.wait_of_wake(db, wake_id, utc_now()) if db else None
 
 
-def _said(wait: WakeWait) -> str:
-    until = f" until {local(wait.until.isoformat())}" if wait.until else ""
+def _describe_wait(wait: WakeWait) -> str:
+    until = f" until {format_time(wait.until.isoformat())}" if wait.until else ""
     return f"waits{until}: {wait.text}"
 
 
-def is_closed_within(seconds: float, where: Place, run_id: int) -> bool:
+def wait_until_closed(seconds: float, where: DaemonFiles, run_id: int) -> bool:
     """Wait for the end of a run; False if it has not come within that time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with daemon_state.reading(where) as db:
+        with daemon_state.open_for_reading(where) as db:
             run = runs_view.one(db, run_id) if db else None
         if run is None or run["state"] == "closed":
             return True
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
     return False
 
 
-def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:
+def _find_run(where: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, Any] | None, bool]:
     """The closed run that took the wake, if there is one, and whether none will come any more."""
-    with daemon_state.reading(where) as db:
+    with daemon_state.open_for_reading(where) as db:
         assert db is not None
         stands = wakes.progress(db, wake_id)
         run_id = (stands or {}).get("run_id") or 0
@@ -100,32 +100,33 @@ def _look(where: Place, wake_id: int, before: int) -> tuple[dict[str, Any] | Non
     return None, stands is None or stands["state"] == "ended"
 
 
-def _print(run: dict[str, Any], wait: WakeWait | None) -> int:
+def _print_run(run: dict[str, Any], wait: WakeWait | None) -> int:
     """What a run came to; `wait` is what the wake waits for now, if the run did not tell it."""
     why = run["reason"] or run["suppression"]
     click.echo(f"run {run['id']}: {run['outcome']}" + (f" ({why})" if why else ""))
     for text in (run["text"], run["error"]):
         if text:
-            click.echo(harmless(text))
+            click.echo(escape_control(text))
     if wait is not None:
-        click.echo(f"the wake {_said(wait)}", err=True)
-    return 0 if run["outcome"] in GOOD else 1
+        click.echo(f"the wake {_describe_wait(wait)}", err=True)
+    return 0 if run["outcome"] in SUCCESSFUL_OUTCOMES else 1
 
 
-def waiting(entry: dict[str, Any], wait: WakeWait | None = None) -> Iterator[str]:
+def waiting_wakes_lines(entry: dict[str, Any], wait: WakeWait | None = None) -> Iterator[str]:
     """No line where none waits; `wait` is what they wait for."""
     if count := entry["wakes_waiting"]:
-        name = called(entry["kind"], entry["name"])
-        why = f": {wait.text}" if wait is not None and wait.reason not in PLAIN else ""
-        yield f"wakes: {count} {'waits' if count == 1 else 'wait'} to be told to {name} by its next run{_when(entry)}{why}"
+        name = entry_label(entry["kind"], entry["name"])
+        why = f": {wait.text}" if wait is not None and wait.reason not in SELF_EXPLANATORY else ""
+        waits = "waits" if count == 1 else "wait"
+        yield f"wakes: {count} {waits} to be told to {name} by its next run{_next_run_text(entry)}{why}"
 
 
-def _when(entry: dict[str, Any]) -> str:
+def _next_run_text(entry: dict[str, Any]) -> str:
     last = entry["last_run"]
     if entry["state"] == "paused":
         return ", once it is resumed"
     if entry["next_due"]:
-        return f", {local(entry['next_due'])}"
+        return f", {format_time(entry['next_due'])}"
     if last and last["state"] != "closed":
         return ""  # that run's end says when
     return f"; none is planned, and `heartbeatd wake {entry['name']}` starts one"
