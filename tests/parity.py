@@ -49,7 +49,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may", "test_checklist_file.py::test_who_may_read_or_operate_may_not_edit"), "mcp"),
         Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
         Row("card, config dialog, log table", waits="status page"),
-        Row("cron beside it: at, every, cron; many per agent; no suppression", ("test_story_prompts.py::test_nothing_that_a_job_is_answered_is_kept_quiet",)),
+        Row("cron beside it: at, every, cron; many per agent; no suppression", ("test_story_prompt_jobs.py::test_nothing_that_a_job_is_answered_is_kept_quiet",)),
     ),
     "PicoClaw": (
         Row("enabled and interval, also from the environment"),
@@ -59,7 +59,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("stateless runs, each with its own session key"),
         Row("the same tools as in chat"),
         Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_agent_may_answer_later_and_its_result_is_judged_and_told_once",)),
-        Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_last.py::test_whoever_spoke_with_the_agent_last_is_told",)),
+        Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_deliver_last.py::test_whoever_spoke_with_the_agent_last_is_told",)),
         Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given", "test_program_output.py::test_the_events_before_a_report_tell_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_lets_what_runs_end_and_leaves_in_order",)),
     ),
@@ -71,7 +71,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("OK: no message, no history; alert: sent once, kept"),
         Row('after repeated failures "ALERT: heartbeat_failed" with the last error'),
         Row("runs in the agent's main session"),
-        Row("missing or empty checklist: look at recent memory, take one small step", ("test_story_gates.py::test_an_agent_without_a_list_is_given_its_memory_and_how_far_it_got",)),
+        Row("missing or empty checklist: look at recent memory, take one small step", ("test_story_checklists_and_prechecks.py::test_an_agent_without_a_list_is_given_its_memory_and_how_far_it_got",)),
         Row("alerts of a daemon without a chat go to the log"),
         Row("per-chat heartbeats"),
         Row("an HTTP endpoint for monitors", ("test_web_api.py::test_health_is_told_without_a_token", "test_web_api.py::test_metrics_need_no_token_and_hold_no_text")),
@@ -85,11 +85,11 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
     ),
     "OpenClaw": (
         Row("HTML or Markdown around the token; ackMaxChars"),
-        Row("cron-timed heartbeats", ("test_story_paces.py::test_a_heartbeat_beats_by_its_schedule_in_its_own_zone",)),
+        Row("cron-timed heartbeats", ("test_story_schedules.py::test_a_heartbeat_beats_by_its_schedule_in_its_own_zone",)),
         Row("lanes by queue depth", ("test_story_lanes.py::test_a_gateway_holds_a_lane_for_a_time",)),
         Row("wake now or at the next heartbeat"),
         Row("per-channel visibility"),
-        Row("per-task intervals", ("test_story_gates.py::test_an_item_is_due_until_a_beat_about_it_was_answered",)),
+        Row("per-task intervals", ("test_story_checklists_and_prechecks.py::test_an_item_is_due_until_a_beat_about_it_was_answered",)),
     ),
     "ZeroClaw": (
         Row(

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_story_gates import SAME
-from test_story_gates import says as prints
+from test_story_checklists_and_prechecks import SAME
+from test_story_checklists_and_prechecks import says as prints
 from test_story_lanes import speaking
 from test_story_slots import agent, job
 from world import QUIET, Takes, World, at

@@ -1,4 +1,4 @@
-"""Stories of slots: when beats come, what becomes of those that do not, and that each has exactly one end."""
+"""Slots end to end: when runs start, how skipped slots are recorded, and that each slot is recorded exactly once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def job(**keys: str) -> str:
     return "cron:\n  measure: {" + ", ".join(f"{key}: {value}" for key, value in words.items()) + "}\n"
 
 
-def test_a_new_agent_beats_at_once_and_then_on_its_grid(play: Play) -> None:
+def test_a_new_agent_runs_at_once_and_then_at_its_interval(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=65)
     assert world.story() == [
@@ -46,7 +46,7 @@ def test_a_new_agent_beats_at_once_and_then_on_its_grid(play: Play) -> None:
     ]
 
 
-def test_a_stagger_shifts_the_whole_grid_and_is_the_same_after_every_restart(play: Play) -> None:
+def test_a_stagger_shifts_every_slot_and_stays_the_same_after_a_restart(play: Play) -> None:
     world = play(agent(stagger="50%"))
     world.run(hours=2)
     first = world.rows()[0]["slot"]
@@ -57,7 +57,7 @@ def test_a_stagger_shifts_the_whole_grid_and_is_the_same_after_every_restart(pla
     assert [slot[14:] for slot in slots] == [first[14:], f"{int(first[14:16]) + 30}{first[16:]}"] * 4
 
 
-def test_reloading_every_five_minutes_does_not_starve_a_beat(play: Play) -> None:
+def test_reloading_every_five_minutes_delays_no_run(play: Play) -> None:
     world = play(OPS)
     for _ in range(24):
         world.run(minutes=5)
@@ -65,7 +65,7 @@ def test_reloading_every_five_minutes_does_not_starve_a_beat(play: Play) -> None
     assert len(world.story()) == 5
 
 
-def test_hours_that_wrap_midnight_belong_to_the_day_they_start_on(play: Play) -> None:
+def test_active_hours_past_midnight_belong_to_the_day_they_start_on(play: Play) -> None:
     hours = '{start: "22:00", end: "06:00", days: fri, timezone: UTC}'
     world = play(agent(interval="1h", active_hours=hours), start="2026-03-06 20:00")  # a Friday
     world.run(hours=36)
@@ -73,13 +73,13 @@ def test_hours_that_wrap_midnight_belong_to_the_day_they_start_on(play: Play) ->
     assert ran == [f"03-06T{hour}:00" for hour in ("22", "23")] + [f"03-07T0{hour}:00" for hour in range(6)]
 
 
-def test_every_slot_outside_the_hours_is_told_by_one_row_for_the_whole_night(play: Play) -> None:
+def test_the_slots_of_a_night_outside_active_hours_share_one_record(play: Play) -> None:
     world = play(agent(active_hours='"08:00-22:00"'))
     world.run(hours=25)
     assert [line for line in world.story() if "skipped" in line] == ["03-02 22:00 interval skipped active_hours x20"]
 
 
-def test_a_daily_beat_anchored_at_night_beats_every_day(play: Play) -> None:
+def test_a_daily_heartbeat_whose_slots_fall_at_night_runs_every_morning(play: Play) -> None:
     world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=5)
     assert [line for line in world.story() if " ok " in line] == [
@@ -87,14 +87,14 @@ def test_a_daily_beat_anchored_at_night_beats_every_day(play: Play) -> None:
     ]
 
 
-def test_half_hourly_beats_are_fifty_on_the_long_day_in_october(play: Play) -> None:
+def test_a_half_hourly_heartbeat_runs_50_times_on_the_25_hour_day(play: Play) -> None:
     # Berlin's clocks go back on 25 October 2026; that local day lasts 25 hours.
     world = play(agent(timezone="Europe/Berlin"), start="2026-10-24 22:00")
     world.until("2026-10-25 22:59")
     assert len(world.story()) == 50
 
 
-def test_a_restart_of_two_seconds_across_a_daily_slot_does_not_lose_it(play: Play) -> None:
+def test_a_two_second_restart_over_a_daily_slot_does_not_lose_it(play: Play) -> None:
     world = play(agent(interval="1d"))
     world.until("2026-03-03 07:59:59")
     world.off(seconds=2)
@@ -102,7 +102,7 @@ def test_a_restart_of_two_seconds_across_a_daily_slot_does_not_lose_it(play: Pla
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-03 08:00 interval ok heartbeat_ok"]
 
 
-def test_after_down_time_only_the_latest_slot_runs_and_the_others_are_one_row(play: Play) -> None:
+def test_after_downtime_only_the_latest_slot_runs_and_the_others_share_one_record(play: Play) -> None:
     world = play(job(schedule='"*/1 * * * *"', misfire="{grace: 2m}"), start="2026-03-02 08:00:30")
     world.run(minutes=1)
     world.off(minutes=112)
@@ -114,7 +114,7 @@ def test_after_down_time_only_the_latest_slot_runs_and_the_others_are_one_row(pl
     ]
 
 
-def test_a_slot_older_than_the_grace_is_missed_and_says_so(play: Play) -> None:
+def test_a_slot_older_than_the_grace_is_recorded_as_missed(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=1)
     world.off(hours=1, minutes=15)
@@ -122,7 +122,7 @@ def test_a_slot_older_than_the_grace_is_missed_and_says_so(play: Play) -> None:
     assert world.story()[1:] == ["03-02 08:30 interval skipped missed x2"]
 
 
-def test_down_for_nine_hours_twenty_jobs_run_at_most_once_each(play: Play) -> None:
+def test_after_nine_hours_of_downtime_each_of_twenty_jobs_runs_once(play: Play) -> None:
     jobs = "".join(f'  job{number}: {{schedule: "*/5 * * * *", command: x}}\n' for number in range(20))
     world = play("cron:\n" + jobs, start="2026-03-02 08:00:01")
     world.run(minutes=6)
@@ -134,7 +134,7 @@ def test_down_for_nine_hours_twenty_jobs_run_at_most_once_each(play: Play) -> No
     assert {row["slots"] for row in after if row["outcome"] == "skipped"} == {107}
 
 
-def test_a_job_that_must_not_be_made_up_for_is_not(play: Play) -> None:
+def test_a_job_with_misfire_skip_does_not_run_after_downtime(play: Play) -> None:
     world = play(job(schedule='"*/5 * * * *"', misfire="{policy: skip}"), start="2026-03-02 08:00:01")
     world.run(minutes=6)
     world.off(hours=9)
@@ -142,7 +142,7 @@ def test_a_job_that_must_not_be_made_up_for_is_not(play: Play) -> None:
     assert world.story()[1:] == ["03-02 08:10 schedule skipped missed x108"]
 
 
-def test_a_stagger_delays_a_job_always_by_as_much_and_its_slot_keeps_its_name(play: Play) -> None:
+def test_a_stagger_delays_a_job_by_a_constant_time_and_does_not_change_its_slot(play: Play) -> None:
     spread = "".join(f'  job{number}: {{schedule: "0 * * * *", command: x, stagger: 20m}}\n' for number in range(8))
     world = play("cron:\n" + spread, start="2026-03-02 08:30")
     world.run(hours=2)
@@ -167,7 +167,7 @@ def test_a_changed_stagger_moves_the_start_and_not_the_slots(play: Play) -> None
     assert world.asked[0].at == at("2026-03-02 09:00") < at("2026-03-02 10:00") < world.asked[1].at
 
 
-def test_a_changed_schedule_counts_from_now_and_makes_up_for_nothing(play: Play) -> None:
+def test_a_changed_schedule_applies_from_now_on(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"'), start="2026-03-02 08:30")
     world.until("2026-03-02 09:10")
     world.reload(job(schedule='"5 * * * *"'))
@@ -175,7 +175,7 @@ def test_a_changed_schedule_counts_from_now_and_makes_up_for_nothing(play: Play)
     assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:05 schedule ok"]
 
 
-def test_a_job_of_the_daemons_start_does_not_run_on_a_reload(play: Play) -> None:
+def test_a_reboot_job_does_not_run_on_a_reload(play: Play) -> None:
     boots = job(schedule='"@reboot"')
     world = play(boots)
     world.run(minutes=1)
@@ -188,7 +188,7 @@ def test_a_job_of_the_daemons_start_does_not_run_on_a_reload(play: Play) -> None
 
 
 @pytest.mark.parametrize(("tzdata", "minute"), [("0", 30), ("1", 0)])
-def test_times_to_come_are_found_anew_when_the_zone_rules_have_changed(play: Play, tzdata: str, minute: int) -> None:
+def test_planned_slots_are_recomputed_when_the_time_zone_data_has_changed(play: Play, tzdata: str, minute: int) -> None:
     world = play(job(schedule='"0 3 * * *"'), start="2026-03-02 08:30")
     by_old_rules = int(at("2026-03-03 03:30").timestamp() * 1000)
     with world.store.transaction() as db:
@@ -199,7 +199,7 @@ def test_times_to_come_are_found_anew_when_the_zone_rules_have_changed(play: Pla
     assert [asked.at.minute for asked in world.asked] == [minute]
 
 
-def test_ten_years_down_is_one_row(play: Play) -> None:
+def test_ten_years_of_downtime_need_only_a_few_records(play: Play) -> None:
     world = play(OPS.replace("deliver: log", 'deliver: log, active_hours: "08:00-22:00"') + job(schedule='"* * * * *"'))
     world.run(minutes=1)
     world.off(days=3650)
@@ -208,7 +208,7 @@ def test_ten_years_down_is_one_row(play: Play) -> None:
     assert len(world.rows()) < 10
 
 
-def test_slots_that_come_during_a_run_are_told_once_by_their_number(play: Play) -> None:
+def test_slots_during_a_run_share_one_record_with_a_count(play: Play) -> None:
     world = play(job(every="10m", timeout="2h"))
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=35))
     world.run(minutes=90)
@@ -219,7 +219,7 @@ def test_slots_that_come_during_a_run_are_told_once_by_their_number(play: Play) 
     ]
 
 
-def test_a_slow_agent_delays_nobody_else(play: Play) -> None:
+def test_a_slow_agent_does_not_delay_other_agents(play: Play) -> None:
     names = [f"agent{number}" for number in range(6)]
     beat = 'runner: {kind: command, argv: [a]}, heartbeat: {interval: 10m, stagger: 0s, checklist: "- look\\n", deliver: log}'
     world = play("agents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in names))
@@ -230,7 +230,7 @@ def test_a_slow_agent_delays_nobody_else(play: Play) -> None:
     assert len(starts) == 25
 
 
-def test_a_full_house_starts_late_and_within_the_grace_rather_than_never(play: Play) -> None:
+def test_agents_over_the_concurrency_limit_start_late_within_their_grace(play: Play) -> None:
     beat = 'runner: {kind: command, argv: [a]}, heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}'
     world = play("limits: {concurrency: 1}\nagents:\n" + "".join(f"  {name}: {{{beat}}}\n" for name in "abc"))
     for name in "abc":
@@ -240,13 +240,13 @@ def test_a_full_house_starts_late_and_within_the_grace_rather_than_never(play: P
 
 
 def crowd(play: Play, number: int, *, interval: str, limits: str = "concurrency: 1", more: str = "") -> World:
-    """Agents that compete for few places."""
+    """Agents that compete for few concurrent runs."""
     beat = f'stagger: 10%, checklist: "- look\\n", deliver: log, timeout: 2h, retries: 0, interval: {interval}{more}'
     agents = "".join(f"  a{each}: {{runner: {{kind: command, argv: [a]}}, heartbeat: {{{beat}}}}}\n" for each in range(number))
     return play(f"limits: {{{limits}}}\nagents:\n{agents}")
 
 
-def test_agents_that_compete_for_one_place_take_turns(play: Play) -> None:
+def test_agents_at_the_concurrency_limit_take_turns(play: Play) -> None:
     world = crowd(play, 8, interval="5m")
     for each in range(8):
         world.takes[f"a{each}"] = timedelta(minutes=4)
@@ -254,10 +254,10 @@ def test_agents_that_compete_for_one_place_take_turns(play: Play) -> None:
     ran = Counter(asked.name for asked in world.asked)
     assert len(ran) == 8
     assert max(ran.values()) - min(ran.values()) <= 1
-    assert sum(ran.values()) >= 32  # the place is never empty
+    assert sum(ran.values()) >= 32  # there is always a run in progress
 
 
-def test_one_whose_precheck_takes_long_and_finds_nothing_does_not_go_first_for_ever(play: Play) -> None:
+def test_an_agent_with_a_slow_precheck_does_not_starve_the_others(play: Play) -> None:
     world = crowd(play, 6, interval="5m", more=", precheck: {command: x, on_error: skip, timeout: 4m}")
     for each in range(6):
         code = 1 if each < 3 else 0
@@ -269,7 +269,7 @@ def test_one_whose_precheck_takes_long_and_finds_nothing_does_not_go_first_for_e
     assert max(looked.values()) - min(looked.values()) <= 2
 
 
-def test_one_that_ran_last_goes_last_when_all_are_due(play: Play) -> None:
+def test_the_agent_that_ran_last_starts_last_when_all_are_due(play: Play) -> None:
     world = crowd(play, 3, interval="1h")
     world.run(minutes=30)
     world.wake("a1", "look at this")
@@ -279,21 +279,21 @@ def test_one_that_ran_last_goes_last_when_all_are_due(play: Play) -> None:
     before = len(world.asked)
     for each in range(3):
         world.takes[f"a{each}"] = timedelta(minutes=8)
-    world.takes["a2"] = timedelta(minutes=30)  # whichever comes first keeps the place until all others are due
+    world.takes["a2"] = timedelta(minutes=30)  # the first agent runs until all others are due
     world.wake("a2", "and first at this")
     world.run(hours=1)
     assert [asked.name for asked in world.asked[before:]] == ["a2", "a1", "a0"]
 
 
-def test_a_slot_that_waits_for_a_place_may_start_until_its_next_one_comes(play: Play) -> None:
+def test_a_slot_that_waits_for_capacity_may_start_until_the_next_slot(play: Play) -> None:
     world = crowd(play, 2, interval="1h")
     world.takes["a0"] = world.takes["a1"] = timedelta(minutes=40)  # the grace is 10 minutes
     world.run(hours=6)
     assert [asked.name for asked in world.asked] == ["a0", "a1"] * 4
-    assert {row["reason"] for row in world.rows() if row["outcome"] == "skipped"} == {"already_running"}  # its own run
+    assert {row["reason"] for row in world.rows() if row["outcome"] == "skipped"} == {"already_running"}  # by its own run
 
 
-def test_time_that_passed_before_the_places_were_taken_counts_against_the_grace(play: Play) -> None:
+def test_downtime_before_the_wait_for_capacity_counts_against_the_grace(play: Play) -> None:
     world = crowd(play, 2, interval="1h")
     world.run(minutes=10)
     world.kill()
@@ -304,7 +304,7 @@ def test_time_that_passed_before_the_places_were_taken_counts_against_the_grace(
     assert [row["reason"] for row in world.rows() if row["slots"] == 1 and row["outcome"] == "skipped"] == ["missed", "missed"]
 
 
-def test_a_pause_is_one_row_with_its_number_of_slots(play: Play) -> None:
+def test_the_slots_of_a_pause_share_one_record_with_a_count(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=10)
     world.pause(None)
@@ -322,7 +322,7 @@ def test_a_pause_with_an_end_ends_by_itself(play: Play) -> None:
     assert world.story()[1:] == ["03-02 08:30 interval skipped paused x3", "03-02 10:00 interval ok heartbeat_ok"]
 
 
-def test_a_disabled_agent_has_no_slots_and_comes_back_on_its_old_grid(play: Play) -> None:
+def test_a_disabled_agent_has_no_slots_and_resumes_its_old_slots_when_enabled(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=10)
     world.reload(agent(enabled="false"))
@@ -332,7 +332,7 @@ def test_a_disabled_agent_has_no_slots_and_comes_back_on_its_old_grid(play: Play
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
 
 
-def test_a_removed_agent_that_comes_back_keeps_its_history_and_bursts_not(play: Play) -> None:
+def test_an_agent_that_is_removed_and_added_again_keeps_its_history_and_its_slots(play: Play) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
     world = play(OPS + other)
     world.run(minutes=10)
@@ -343,7 +343,7 @@ def test_a_removed_agent_that_comes_back_keeps_its_history_and_bursts_not(play: 
     assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
 
 
-def test_a_changed_interval_counts_from_the_last_beat_and_moves_nobody_else(play: Play) -> None:
+def test_a_changed_interval_counts_from_the_last_run_and_affects_no_other_agent(play: Play) -> None:
     two = OPS + OPS.replace("agents:\n", "").replace("ops:", "other:")
     world = play(two)
     world.run(minutes=40)
@@ -353,7 +353,7 @@ def test_a_changed_interval_counts_from_the_last_beat_and_moves_nobody_else(play
     assert world.story("other")[2:] == ["03-02 09:00 interval ok heartbeat_ok"]
 
 
-def test_slots_missed_under_the_old_config_while_the_daemon_was_down_are_told(play: Play) -> None:
+def test_slots_missed_under_the_old_config_during_downtime_are_recorded(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=10)
     world.kill()
@@ -365,7 +365,7 @@ def test_slots_missed_under_the_old_config_while_the_daemon_was_down_are_told(pl
 
 
 @pytest.mark.parametrize("hours", [1, 24 * 3650])
-def test_when_the_clock_jumps_ahead_nothing_bursts(play: Play, hours: int) -> None:
+def test_setting_the_clock_ahead_causes_no_burst_of_runs(play: Play, hours: int) -> None:
     world = play(OPS)
     world.run(minutes=10)
     world.clock.now += timedelta(hours=hours)
@@ -375,7 +375,7 @@ def test_when_the_clock_jumps_ahead_nothing_bursts(play: Play, hours: int) -> No
 
 
 @pytest.mark.parametrize("back", [timedelta(hours=1), timedelta(minutes=47, seconds=13), timedelta(days=3)])
-def test_when_the_clock_goes_back_no_slot_runs_twice_and_no_beat_is_late(play: Play, back: timedelta) -> None:
+def test_setting_the_clock_back_repeats_and_delays_no_slot(play: Play, back: timedelta) -> None:
     world = play(OPS + job(schedule='"0 * * * *"'))
     world.run(minutes=70)
     world.clock.now -= back
@@ -389,7 +389,7 @@ def test_when_the_clock_goes_back_no_slot_runs_twice_and_no_beat_is_late(play: P
     assert len([asked for asked in world.asked if asked.name == "measure"]) == 2
 
 
-def test_a_clock_set_back_while_the_daemon_was_down_does_not_silence_an_agent(play: Play) -> None:
+def test_setting_the_clock_back_during_downtime_does_not_stop_an_agent(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=70)
     world.kill()
@@ -400,8 +400,8 @@ def test_a_clock_set_back_while_the_daemon_was_down_does_not_silence_an_agent(pl
 
 
 @pytest.mark.parametrize("slept", [False, True], ids=["clock set", "suspended"])
-def test_after_a_jump_of_the_clock_a_job_that_must_not_be_made_up_for_is_not(play: Play, slept: bool) -> None:
-    """While a machine sleeps the steady clock stands still, as it does beside a clock that is set ahead."""
+def test_a_job_with_misfire_skip_does_not_run_after_the_clock_was_set_ahead(play: Play, slept: bool) -> None:
+    """The monotonic clock stands still during a suspend, so both cases look the same: only the wall clock moves."""
     keys = {"misfire": "{policy: skip, grace: 1d}"} | ({"every": "1h"} if slept else {"schedule": '"0 * * * *"'})
     world = play(job(**keys), start="2026-03-02 07:30")
     world.until("2026-03-02 08:45")
@@ -413,7 +413,7 @@ def test_after_a_jump_of_the_clock_a_job_that_must_not_be_made_up_for_is_not(pla
     assert len(world.asked) == ran + 1
 
 
-def test_a_job_with_every_runs_within_its_interval_after_the_clock_was_set_back(play: Play) -> None:
+def test_a_job_with_every_runs_within_one_interval_after_the_clock_was_set_back(play: Play) -> None:
     world = play(job(every="30m"))
     world.run(hours=6, minutes=10)
     ran = len(world.asked)
@@ -422,10 +422,10 @@ def test_a_job_with_every_runs_within_its_interval_after_the_clock_was_set_back(
     assert len(world.asked) == ran + 1
 
 
-def test_a_suspended_machine_beats_soon_after_it_wakes(play: Play) -> None:
+def test_an_agent_runs_soon_after_the_machine_was_suspended(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=10)
-    world.clock.now += timedelta(hours=8)  # the steady clock stands still while a machine sleeps
+    world.clock.now += timedelta(hours=8)  # the monotonic clock stands still during a suspend
     world.run(minutes=25)
     assert world.story()[1:] == [
         "03-02 08:30 interval skipped missed x15",
@@ -434,7 +434,7 @@ def test_a_suspended_machine_beats_soon_after_it_wakes(play: Play) -> None:
     ]
 
 
-def test_all_that_is_due_in_a_turn_is_looked_up_for_open_runs_by_one_statement(play: Play) -> None:
+def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(play: Play) -> None:
     beat = (
         '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     )
@@ -447,8 +447,8 @@ def test_all_that_is_due_in_a_turn_is_looked_up_for_open_runs_by_one_statement(p
     assert max(turn.count("state in ('running', 'waiting')") for turn in turns) == 1
 
 
-def test_every_slot_has_exactly_one_end_whatever_happens(play: Play) -> None:
-    """Twelve hours of everything at once: the rows account for every slot of the grid, none twice."""
+def test_every_slot_is_recorded_exactly_once_whatever_happens(play: Play) -> None:
+    """Pauses, downtime, slow runs and wakes within twelve hours: the records account for every slot once."""
     world = play(agent(interval="10m", active_hours='"09:00-17:00"'))
     world.run(minutes=75)
     world.pause(None)
@@ -470,47 +470,47 @@ def beats(world: World) -> list[str]:
     return [f"{asked.at:%m-%d %H:%M}" for asked in world.asked]
 
 
-def test_a_weekly_beat_in_daily_hours_runs_once_a_week(play: Play) -> None:
+def test_a_weekly_heartbeat_with_daily_active_hours_runs_once_a_week(play: Play) -> None:
     world = play(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=25)
     assert beats(world) == ["03-03 08:00", "03-10 08:00", "03-17 08:00", "03-24 08:00"]
     assert world.story() == [f"{when} interval ok heartbeat_ok" for when in beats(world)]
 
 
-def test_a_daily_beat_first_seen_at_night_runs_every_day_and_has_one_row_a_day(play: Play) -> None:
+def test_a_daily_heartbeat_added_at_night_has_one_record_a_day(play: Play) -> None:
     world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.run(days=5)
     assert world.story() == [f"03-{day:02} 08:00 interval ok heartbeat_ok" for day in range(3, 8)]
 
 
-def test_a_daily_beat_runs_once_in_the_night_in_which_the_clock_goes_back(play: Play) -> None:
-    # Berlin's clocks show the hour from 02:00 twice on 25 October 2026, and so open these hours twice.
+def test_a_daily_heartbeat_runs_once_in_the_night_of_the_change_from_summer_time(play: Play) -> None:
+    # In Berlin, 02:00 to 03:00 occurs twice on 25 October 2026, so these active hours open twice.
     hours = '{start: "02:15", end: "02:45", timezone: Europe/Berlin}'
     world = play(agent(interval="1d", active_hours=hours), start="2026-10-23 12:00")
     world.run(days=4)
     assert beats(world) == ["10-24 00:15", "10-25 00:15", "10-26 01:15", "10-27 01:15"]
 
 
-def test_an_hourly_beat_with_three_short_windows_runs_once_for_each_point_of_its_grid(play: Play) -> None:
+def test_an_hourly_heartbeat_with_three_short_windows_runs_once_per_slot(play: Play) -> None:
     hours = '["08:00-08:05", "08:10-08:15", "08:20-08:25"]'
     world = play(agent(interval="1h", active_hours=hours), start="2026-03-02 06:30")
     world.run(days=2)
     assert beats(world) == ["03-02 08:00", "03-03 08:00"]
-    assert sum(row["slots"] for row in world.rows()) == 26  # the points from 06:30 to 07:30 of the next day
+    assert sum(row["slots"] for row in world.rows()) == 26  # the slots from 06:30 to 07:30 of the next day
 
 
-def test_points_that_move_to_one_opening_are_one_beat_and_the_others_have_their_row(play: Play) -> None:
+def test_slots_that_move_to_the_same_opening_are_one_run_and_the_others_are_recorded(play: Play) -> None:
     world = play(agent(interval="4h", active_hours='"12:00-13:00"'), start="2026-03-02 14:00")
     world.run(days=2)
     assert world.story() == [
-        "03-02 14:00 interval skipped active_hours x5",  # and 10:00 moved
+        "03-02 14:00 interval skipped active_hours x5",  # the sixth slot, 10:00, moved to the opening
         "03-03 12:00 interval ok heartbeat_ok",
         "03-03 14:00 interval skipped active_hours x5",
         "03-04 12:00 interval ok heartbeat_ok",
     ]
 
 
-def test_a_weekly_beat_that_falls_on_a_day_off_moves_to_the_next_day_that_is_left(play: Play) -> None:
+def test_a_weekly_slot_on_a_skipped_day_moves_to_the_next_allowed_day(play: Play) -> None:
     calendar = "calendars: {weekend: {days: sat-sun}}\n"
     keys = agent(interval="7d", active_hours='"08:00-22:00"', skip_on="weekend")
     world = play(calendar + keys, start="2026-03-07 12:00")  # a Saturday
@@ -518,8 +518,8 @@ def test_a_weekly_beat_that_falls_on_a_day_off_moves_to_the_next_day_that_is_lef
     assert world.story() == ["03-09 08:00 interval ok heartbeat_ok", "03-16 08:00 interval ok heartbeat_ok"]
 
 
-def test_what_an_earlier_version_planned_for_an_interval_is_found_anew_and_runs_nothing_twice(play: Play) -> None:
-    """Every window without a point of the grid was a slot once: the row of a weekly beat names tomorrow as its next."""
+def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twice(play: Play) -> None:
+    """In an earlier version every opening was a slot, so the entry row of this weekly heartbeat holds tomorrow as its next slot."""
     world = play(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 09:00")
     world.run(hours=1)
     world.kill()

@@ -1,4 +1,4 @@
-"""Stories of wakes: kept, merged, spaced, and told to the agent when it may listen."""
+"""Wakes end to end: how they are stored, merged, rate-limited and put into the prompt of the next run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_cron_wakes_a_heartbeat_and_the_prompt_says_why(play: Play) -> None:
     assert "copied 12 files" in woken.stdin
 
 
-def test_a_job_that_fails_at_three_is_told_at_eight(play: Play) -> None:
+def test_a_job_failure_at_night_is_in_the_prompt_of_the_first_morning_run(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"08:00-22:00"') + BACKUP, start="2026-03-02 12:00")
     world.scripts["backup"] = lambda asked: 1
     world.until("2026-03-03 08:01")
@@ -55,7 +55,7 @@ def test_a_job_that_fails_at_three_is_told_at_eight(play: Play) -> None:
     assert "By cron backup, outcome failed" in world.asked[-1].stdin
 
 
-def test_a_wake_outside_the_hours_writes_its_row_once(play: Play) -> None:
+def test_a_wake_outside_active_hours_is_recorded_once(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
     world.wake("ops", "look")
     world.run(hours=8)
@@ -65,14 +65,14 @@ def test_a_wake_outside_the_hours_writes_its_row_once(play: Play) -> None:
 @pytest.mark.parametrize(
     ("wake_on", "code", "woken"), [("failure", 0, 0), ("failure", 1, 1), ("success", 0, 1), ("success", 1, 0)]
 )
-def test_wake_on_decides_which_ends_wake(play: Play, wake_on: str, code: int, woken: int) -> None:
+def test_wake_on_selects_the_outcomes_that_wake(play: Play, wake_on: str, code: int, woken: int) -> None:
     world = play(LAZY + BACKUP.replace("ops}", f"ops, wake_on: {wake_on}}}"))
     world.scripts["backup"] = lambda asked: code or "done"
     world.until("2026-03-03 03:01")
     assert len([line for line in world.story("ops") if "cron" in line]) == woken
 
 
-def test_a_wake_during_a_run_starts_another_one_after_the_gap(play: Play) -> None:
+def test_a_wake_during_a_run_starts_another_run_after_the_gap(play: Play) -> None:
     world = play(LAZY)
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=20))
     world.run(seconds=5)
@@ -81,7 +81,7 @@ def test_a_wake_during_a_run_starts_another_one_after_the_gap(play: Play) -> Non
     assert [(asked.at.minute, asked.at.second) for asked in world.asked] == [(0, 0), (0, 50)]
 
 
-def test_a_wake_during_a_woken_run_starts_another(play: Play) -> None:
+def test_a_wake_during_a_woken_run_starts_another_run(play: Play) -> None:
     world = play(LAZY)
     world.run(seconds=5)
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=20))
@@ -97,7 +97,7 @@ def test_a_wake_during_a_woken_run_starts_another(play: Play) -> None:
     assert "the mail stands still" in world.asked[2].stdin
 
 
-def test_ten_thousand_wakes_are_one_run_and_one_that_waits(play: Play) -> None:
+def test_ten_thousand_wakes_start_one_run(play: Play) -> None:
     world = play(LAZY)
     world.run(minutes=5)
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=10))
@@ -113,7 +113,7 @@ def _wake(text: str, sender: str = "bot") -> WakeAgent:
     return WakeAgent(Wake("ops", source="api", sender=sender, text=text))
 
 
-def test_sixty_senders_wake_one_agent_overnight_and_at_opening_it_is_told_all_of_them(play: Play) -> None:
+def test_wakes_of_sixty_senders_overnight_are_all_in_the_first_morning_prompt(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 22:30")
     for number in range(60):
         world.wake("ops", f"message {number}.", sender=f"sender{number}")
@@ -127,10 +127,10 @@ def test_sixty_senders_wake_one_agent_overnight_and_at_opening_it_is_told_all_of
     for number in range(60):
         assert f"By api sender{number}:\n" in asked.stdin
         assert f"\nmessage {number}.\n" in asked.stdin
-    assert results(world).count("deferred") == 120  # each once when it was refused, and once, for good, when it was told
+    assert results(world).count("deferred") == 120  # each wake twice: when it was refused and when it was delivered
 
 
-def test_sixty_long_texts_are_told_whole_as_long_as_they_fit_and_the_others_are_named(play: Play) -> None:
+def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_are_shortened(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
     texts = [f"begin{number} " + "x" * 3900 + f" end{number}" for number in range(60)]
     for number, text in enumerate(texts):
@@ -149,7 +149,7 @@ def test_sixty_long_texts_are_told_whole_as_long_as_they_fit_and_the_others_are_
     assert [wake["text"] for wake in shown["wakes"]] == texts
 
 
-def test_a_thousand_wakes_make_no_prompt_too_large(play: Play) -> None:
+def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"09:00-22:00"', max_input_tokens="5k"))
     for number in range(1000):
         world.inbox.ask(_wake(f"message {number} " + "x" * 2000, sender=f"sender{number}"))
@@ -162,7 +162,7 @@ def test_a_thousand_wakes_make_no_prompt_too_large(play: Play) -> None:
     assert results(world).count("deferred") == 2000
 
 
-def test_the_thousand_and_first_sender_is_refused_and_nothing_of_the_others_is_lost(play: Play) -> None:
+def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
     kept = 0
     while kept < 2000:
@@ -176,7 +176,7 @@ def test_the_thousand_and_first_sender_is_refused_and_nothing_of_the_others_is_l
         world.wake("ops", "look", sender="one more")
     assert refused.value.code == "too_many_wakes"
     assert results(world)[-1] == "rejected"
-    world.wake("ops", "look again", sender="sender7")  # it has its row
+    world.wake("ops", "look again", sender="sender7")  # merged with the waiting wake of this sender
     world.wake("ops", "a person", source=Trigger.MANUAL, sender="cli")
     world.run(hours=2)
     assert "a person" in world.asked[0].stdin
@@ -184,10 +184,10 @@ def test_the_thousand_and_first_sender_is_refused_and_nothing_of_the_others_is_l
     world.wake("ops", "look", sender="one more")
 
 
-def test_wakes_that_the_first_release_kept_are_told_after_an_upgrade(play: Play, tmp_path: Path) -> None:
+def test_wakes_stored_by_the_first_release_are_delivered_after_an_upgrade(play: Play, tmp_path: Path) -> None:
     first_release(tmp_path / "state" / "heartbeatd.db")
     world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
-    world.wake("ops", "new", sender="scripts", token="scripts")  # in the place of the old text of the same token
+    world.wake("ops", "new", sender="scripts", token="scripts")  # replaces the old text of the same token
     world.run(hours=2)
     assert "By api scripts, 4 times, the last one:" in world.asked[0].stdin
     assert "By webhook heartbeatd group:" in world.asked[0].stdin
@@ -195,7 +195,7 @@ def test_wakes_that_the_first_release_kept_are_told_after_an_upgrade(play: Play,
 
 
 def first_release(path: Path) -> None:
-    """A database with the first release's tables alone, and wakes that wait in it."""
+    """Write a database with only the first release's tables and two waiting wakes."""
     path.parent.mkdir(mode=0o700)
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"pragma application_id = {APPLICATION_ID}")
@@ -211,7 +211,7 @@ def first_release(path: Path) -> None:
     db.close()
 
 
-def test_the_texts_of_a_run_stay_as_long_as_its_row(play: Play) -> None:
+def test_wake_texts_are_kept_as_long_as_their_run_record(play: Play) -> None:
     world = play("history: {runs: 50}\n" + agent(interval="1h"))
     world.run(minutes=1)
     world.wake("ops", "the disk is full")
@@ -233,7 +233,7 @@ server: {tokens: {
 """
 
 
-def test_one_token_leaves_room_for_others_and_for_people_in_the_table_and_in_the_prompt(play: Play) -> None:
+def test_one_token_cannot_crowd_out_other_tokens_or_people(play: Play) -> None:
     world = play(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
     said = [_group(world, "greedy", number) for number in range(1010)]
     assert said == ["kept"] * 1000 + ["too_many_wakes"] * 10
@@ -243,11 +243,11 @@ def test_one_token_leaves_room_for_others_and_for_people_in_the_table_and_in_the
     world.run(hours=2)
     prompt = world.asked[0].stdin
     assert prompt.index("a person asks") < prompt.index("group 0 of greedy") < prompt.index("group 1 of greedy")
-    for number in range(10):  # shown whole, among those of the other token
+    for number in range(10):  # in full, between the wakes of the other token
         assert f"\ngroup {number} of modest {'x' * 1000}" in prompt
 
 
-def test_a_group_of_one_token_does_not_take_the_place_of_the_same_group_of_another(play: Play) -> None:
+def test_wakes_of_the_same_group_from_two_tokens_are_kept_apart(play: Play) -> None:
     world = play(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
     _group(world, "greedy", 1)
     _group(world, "modest", 1)
@@ -264,7 +264,7 @@ def _group(world: World, token: str, number: int) -> str:
     return refused.code if isinstance(refused, Refused) else "kept"
 
 
-def test_a_wake_whose_beat_failed_is_tried_again_after_1_5_and_30_minutes_and_then_with_the_slot(play: Play) -> None:
+def test_a_wake_whose_run_failed_is_retried_after_1_5_and_30_minutes_and_then_in_the_next_slot(play: Play) -> None:
     world = play(agent(interval="1d", retries="0"))
     world.run(minutes=1)
     world.scripts["ops"] = lambda asked: 1
@@ -281,9 +281,7 @@ def test_a_wake_whose_beat_failed_is_tried_again_after_1_5_and_30_minutes_and_th
     ("interval", "told"),
     [("6m", ["08:01 api", "08:02 api", "08:06 interval"]), ("40m", ["08:01 api", "08:02 api", "08:07 api", "08:37 api"])],
 )
-def test_a_wake_whose_beat_failed_is_not_tried_again_where_the_next_slot_comes_first(
-    play: Play, interval: str, told: list[str]
-) -> None:
+def test_a_wake_whose_run_failed_waits_for_the_next_slot_if_that_comes_first(play: Play, interval: str, told: list[str]) -> None:
     world = play("limits: {min_interval: 1m}\n" + agent(interval=interval, retries="0"))
     world.run(minutes=1)
     world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 1 + len(told) else 1
@@ -293,7 +291,7 @@ def test_a_wake_whose_beat_failed_is_not_tried_again_where_the_next_slot_comes_f
     assert "look" in world.asked[len(told)].stdin
 
 
-def test_a_slot_that_a_failed_beat_supersedes_does_not_keep_its_wake_waiting(play: Play) -> None:
+def test_a_wake_is_retried_even_if_its_failed_run_superseded_the_slot(play: Play) -> None:
     world = play(agent(interval="1d", retries="0"))
     world.run(minutes=1)
     world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 2 else "HEARTBEAT_OK"
@@ -307,7 +305,7 @@ def test_a_slot_that_a_failed_beat_supersedes_does_not_keep_its_wake_waiting(pla
     ]
 
 
-def test_a_wake_refused_outside_the_hours_starts_a_beat_when_they_open_if_no_slot_does(play: Play) -> None:
+def test_a_wake_outside_active_hours_starts_a_run_at_opening_if_there_is_no_slot(play: Play) -> None:
     world = play(agent(interval="1d", active_hours='"08:00-22:00"'), start="2026-03-02 14:00")
     world.until("2026-03-03 03:00")
     world.wake("ops", "look")
@@ -315,7 +313,7 @@ def test_a_wake_refused_outside_the_hours_starts_a_beat_when_they_open_if_no_slo
     assert world.story()[1:] == ["03-03 03:00 api skipped active_hours", "03-03 08:00 api ok heartbeat_ok"]
 
 
-def test_a_wake_that_nobody_heard_makes_a_notice_with_its_text(play: Play) -> None:
+def test_expired_wakes_cause_a_notification_with_their_texts(play: Play) -> None:
     world = play(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
@@ -333,7 +331,7 @@ def test_a_wake_that_nobody_heard_makes_a_notice_with_its_text(play: Play) -> No
     ]
 
 
-def test_wakes_that_expire_one_after_the_other_make_a_notice_each(play: Play) -> None:
+def test_wakes_that_expire_at_different_times_cause_one_notification_each(play: Play) -> None:
     world = play(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
@@ -346,7 +344,7 @@ def test_wakes_that_expire_one_after_the_other_make_a_notice_each(play: Play) ->
     ]
 
 
-def test_a_wake_for_the_next_slot_that_never_comes_makes_a_notice_too(play: Play) -> None:
+def test_a_wake_that_waits_for_a_slot_that_never_comes_causes_a_notification(play: Play) -> None:
     job = BACKUP.replace("ops}", "ops, wake_mode: next}").replace('schedule: "0 3 * * *"', 'at: "2026-03-03T03:00"')
     world = play(agent(interval="none") + job)
     world.run(days=3)
@@ -355,7 +353,7 @@ def test_a_wake_for_the_next_slot_that_never_comes_makes_a_notice_too(play: Play
     ]
 
 
-def test_people_are_exempt_from_the_flood_limit_and_use_nothing_of_it(play: Play) -> None:
+def test_manual_wakes_neither_count_against_nor_obey_the_rate_limit(play: Play) -> None:
     world = play("limits: {wake_flood: 1 per 1h, wake_gap: 1s}\n" + agent(interval="1d"))
     world.run(minutes=1)
     for _ in range(3):
@@ -375,7 +373,7 @@ def test_people_are_exempt_from_the_flood_limit_and_use_nothing_of_it(play: Play
     assert "by a program again" in world.asked[-1].stdin
 
 
-def test_refused_wakes_use_up_nothing_of_the_flood_limit(play: Play) -> None:
+def test_skipped_wakes_do_not_count_against_the_rate_limit(play: Play) -> None:
     world = play("limits: {wake_flood: 2 per 1h, wake_gap: 1s}\n" + agent(interval="1d", precheck="{command: x, on_error: skip}"))
     world.prechecks["ops"] = lambda asked: 3 if asked.at < at("2026-03-02 08:10") else "mail"
     world.run(minutes=1)
@@ -389,7 +387,7 @@ def test_refused_wakes_use_up_nothing_of_the_flood_limit(play: Play) -> None:
     assert len([line for line in world.story() if "precheck_failed" in line]) == 6
 
 
-def test_a_storm_that_is_refused_makes_no_storm_of_prechecks(play: Play) -> None:
+def test_the_rate_limit_also_limits_prechecks_that_fail(play: Play) -> None:
     world = play(agent(interval="1d", precheck="{command: x, on_error: skip}"))
     world.prechecks["ops"] = lambda asked: 3
     world.run(minutes=1)
@@ -399,7 +397,7 @@ def test_a_storm_that_is_refused_makes_no_storm_of_prechecks(play: Play) -> None
     assert len(world.prechecked) <= 1 + 5
 
 
-def test_what_a_budget_refuses_is_refused_once_and_not_for_every_sender(play: Play) -> None:
+def test_wakes_over_budget_are_recorded_once_and_not_once_per_sender(play: Play) -> None:
     world = play(agent(interval="none", budget="{runs_per_day: 1}"))
     world.wake("ops", "one")
     world.run(minutes=5)
@@ -412,7 +410,7 @@ def test_what_a_budget_refuses_is_refused_once_and_not_for_every_sender(play: Pl
     assert "message 99" in world.asked[-1].stdin
 
 
-def test_more_starts_than_the_flood_limit_wait_until_the_rate_allows_one(play: Play) -> None:
+def test_wakes_over_the_rate_limit_wait_until_it_allows_a_run(play: Play) -> None:
     world = play("limits: {wake_flood: 3 per 10m, wake_gap: 1s}\n" + agent(interval="1h"))
     world.run(minutes=1)
     for _ in range(6):
@@ -425,7 +423,7 @@ def test_more_starts_than_the_flood_limit_wait_until_the_rate_allows_one(play: P
     assert "By api bot, 3 times" in next(asked for asked in world.asked if asked.at.minute == 11).stdin
 
 
-def test_a_wake_that_arrives_with_the_slot_rides_with_it(play: Play) -> None:
+def test_a_wake_that_arrives_with_a_slot_joins_its_run(play: Play) -> None:
     world = play(agent(interval="1h"))
     world.run(minutes=59, seconds=59)
     world.clock.forward(timedelta(seconds=1))
@@ -444,7 +442,7 @@ def test_a_slot_right_after_a_woken_run_is_superseded(play: Play) -> None:
     assert world.story()[1:] == ["03-02 08:59 api ok heartbeat_ok", "03-02 09:00 interval skipped superseded"]
 
 
-def test_a_wake_waits_while_its_agent_is_paused_and_is_heard_afterwards(play: Play) -> None:
+def test_a_wake_during_a_pause_is_delivered_after_the_pause(play: Play) -> None:
     world = play(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
@@ -460,7 +458,7 @@ def test_a_wake_waits_while_its_agent_is_paused_and_is_heard_afterwards(play: Pl
     assert "By api bot" in world.asked[-1].stdin
 
 
-def test_a_wake_of_a_disabled_agent_says_so_and_ends(play: Play) -> None:
+def test_a_wake_of_a_disabled_agent_is_refused_and_not_kept(play: Play) -> None:
     world = play(agent(enabled="false"))
     with pytest.raises(Refused, match=r"is disabled in config\.yaml"):
         world.wake("ops", "look")
@@ -486,7 +484,7 @@ def test_a_wake_survives_a_failed_run_and_a_crash(play: Play) -> None:
     assert "By api bot" not in world.asked[-1].stdin
 
 
-def test_a_wake_that_nobody_can_hear_expires_and_is_counted(play: Play) -> None:
+def test_an_expired_wake_is_counted(play: Play) -> None:
     world = play(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
@@ -507,14 +505,14 @@ def test_an_agent_cannot_wake_itself_from_within_its_own_run(play: Play) -> None
     assert results(world) == ["rejected"]
 
 
-def test_a_wake_for_the_next_slot_starts_nothing_itself(play: Play) -> None:
+def test_a_wake_with_mode_next_starts_no_run_of_its_own(play: Play) -> None:
     world = play(agent(interval="1h") + BACKUP.replace("0 3", "20 8").replace("ops}", "ops, wake_mode: next}"))
     world.run(minutes=70)
     assert world.story("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 09:00 interval ok heartbeat_ok"]
     assert "By cron backup" in world.asked[-1].stdin
 
 
-def test_an_agent_without_an_interval_beats_only_when_woken(play: Play) -> None:
+def test_an_agent_without_an_interval_runs_only_when_woken(play: Play) -> None:
     world = play(agent(interval="none"))
     world.run(days=2)
     world.wake("ops", "look")
@@ -530,7 +528,9 @@ def test_an_agent_without_an_interval_beats_only_when_woken(play: Play) -> None:
         ({"skip_on": "weekend", "active_hours": '"08:00-22:00"'}, "03-09 08:00 cron ok heartbeat_ok"),
     ],
 )
-def test_an_agent_without_an_interval_is_woken_when_it_may_listen_again(play: Play, keys: dict[str, str], heard: str) -> None:
+def test_an_agent_without_an_interval_runs_a_deferred_wake_when_its_hours_open(
+    play: Play, keys: dict[str, str], heard: str
+) -> None:
     days = "calendars: {weekend: {days: sat-sun}}\nlimits: {wake_keep: 3d}\n"
     world = play(days + agent(interval="none", **keys) + BACKUP.replace("0 3 * * *", "0 3 * * 6"), start="2026-03-07 02:00")
     world.run(days=3)
@@ -539,7 +539,7 @@ def test_an_agent_without_an_interval_is_woken_when_it_may_listen_again(play: Pl
     assert "By cron backup" in world.asked[-1].stdin
 
 
-def test_an_agent_without_an_interval_whose_lane_was_taken_until_it_closed_is_woken_when_it_opens(play: Play) -> None:
+def test_an_agent_without_an_interval_runs_at_opening_after_its_lane_was_locked_until_closing(play: Play) -> None:
     world = play(agent(interval="none", active_hours='"08:00-12:00"'))
     world.run(seconds=5)
     world.ask(Hold("ops", "chat", at("2026-03-02 12:30")))
@@ -548,7 +548,7 @@ def test_an_agent_without_an_interval_whose_lane_was_taken_until_it_closed_is_wo
     assert world.story() == ["03-02 08:00 api skipped busy", "03-03 08:00 api ok heartbeat_ok"]
 
 
-def test_an_agent_without_an_interval_is_woken_when_its_pause_is_over(play: Play) -> None:
+def test_an_agent_without_an_interval_runs_a_deferred_wake_after_its_pause(play: Play) -> None:
     world = play(agent(interval="none"))
     for until, resumed in ((at("2026-03-02 09:00"), "09:00"), (None, "14:00")):
         world.pause(("heartbeat", "ops"), until)
@@ -560,7 +560,7 @@ def test_an_agent_without_an_interval_is_woken_when_its_pause_is_over(play: Play
     assert len(world.story()) == 4
 
 
-def test_an_agent_without_an_interval_that_fails_tells_a_wake_again_by_itself_ever_more_rarely(play: Play) -> None:
+def test_an_agent_without_an_interval_retries_a_wake_with_growing_delays(play: Play) -> None:
     world = play(agent(interval="none", retries="0"))
     world.scripts["ops"] = lambda asked: "HEARTBEAT_OK" if len(world.asked) == 6 else 1
     world.wake("ops", "look")
@@ -576,7 +576,7 @@ def test_an_agent_without_an_interval_that_fails_tells_a_wake_again_by_itself_ev
     assert world.story()[-2:] == ["03-02 20:00 api failed exit", "03-02 20:01 api ok heartbeat_ok"]
 
 
-def test_the_wakes_of_an_agent_without_an_interval_keep_their_gap_and_their_end_when_it_fails(play: Play) -> None:
+def test_retries_of_an_agent_without_an_interval_obey_wake_gap_and_wake_keep(play: Play) -> None:
     world = play("limits: {wake_gap: 10m, wake_keep: 3h}\n" + agent(interval="none", retries="0"))
     world.scripts["ops"] = lambda asked: 1
     world.wake("ops", "look")
@@ -585,7 +585,7 @@ def test_the_wakes_of_an_agent_without_an_interval_keep_their_gap_and_their_end_
     assert results(world)[-1] == "expired"
 
 
-def test_an_agent_without_an_interval_hears_a_wake_once_its_precheck_works(play: Play) -> None:
+def test_an_agent_without_an_interval_runs_a_wake_once_its_precheck_works(play: Play) -> None:
     world = play(agent(interval="none", precheck="{command: look, on_error: skip}"))
     world.prechecks["ops"] = lambda asked: 3 if asked.at < at("2026-03-02 08:30") else "mail"
     world.wake("ops", "look")
@@ -596,7 +596,7 @@ def test_an_agent_without_an_interval_hears_a_wake_once_its_precheck_works(play:
     ]
 
 
-def test_a_failure_of_an_agent_without_an_interval_does_not_go_on_during_a_pause(play: Play) -> None:
+def test_an_agent_without_an_interval_does_not_retry_during_a_pause(play: Play) -> None:
     world = play(agent(interval="none", retries="0"))
     world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "HEARTBEAT_OK"
     world.wake("ops", "look")
@@ -606,7 +606,7 @@ def test_a_failure_of_an_agent_without_an_interval_does_not_go_on_during_a_pause
     assert world.story() == ["03-02 08:00 api failed exit", "03-02 08:01 api skipped paused", "03-02 10:00 api ok heartbeat_ok"]
 
 
-def test_what_a_person_cancels_does_not_begin_again_by_itself(play: Play) -> None:
+def test_a_cancelled_woken_run_is_not_retried(play: Play) -> None:
     world = play(agent(interval="none"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.wake("ops", "look")
@@ -615,7 +615,7 @@ def test_what_a_person_cancels_does_not_begin_again_by_itself(play: Play) -> Non
     assert world.story() == ["03-02 08:00 api abandoned cancelled"]
 
 
-def test_a_flood_on_an_agent_without_an_interval_is_heard_when_it_is_over(play: Play) -> None:
+def test_an_agent_without_an_interval_runs_when_the_rate_limit_allows_it_again(play: Play) -> None:
     world = play("limits: {wake_flood: 1 per 10m}\n" + agent(interval="none"))
     world.wake("ops", "one")
     world.run(minutes=1)
@@ -625,14 +625,14 @@ def test_a_flood_on_an_agent_without_an_interval_is_heard_when_it_is_over(play: 
     assert "two" in world.asked[-1].stdin
 
 
-def test_a_single_round_does_not_wait_for_an_agent_that_sleeps(play: Play) -> None:
+def test_run_once_does_not_wait_for_an_agent_outside_its_hours(play: Play) -> None:
     world = play(agent(interval="none", active_hours='"10:00-22:00"'))
     world.wake("ops", "look")
     world.run(minutes=5)
     assert world.engine.at_rest(world.clock.now)
 
 
-def test_a_woken_agent_beats_though_its_checklist_is_missing(play: Play) -> None:
+def test_a_wake_starts_a_run_even_if_the_checklist_is_missing(play: Play) -> None:
     world = play(agent(checklist="HEARTBEAT.md"))
     world.run(minutes=1)
     world.wake("ops", "look")
@@ -640,7 +640,7 @@ def test_a_woken_agent_beats_though_its_checklist_is_missing(play: Play) -> None
     assert world.story() == ["03-02 08:00 interval skipped checklist_missing", "03-02 08:01 api ok heartbeat_ok"]
 
 
-def test_a_job_can_be_run_by_hand_but_not_beside_itself(play: Play) -> None:
+def test_a_job_can_be_started_manually_unless_it_is_running(play: Play) -> None:
     world = play(LAZY + BACKUP)
     world.scripts["backup"] = lambda asked: Takes("", timedelta(minutes=5))
     world.run_job("backup")
@@ -661,7 +661,7 @@ cron:
 
 
 def three(play: Play, more: str = "", jobs: str = THREE, **seconds: float) -> World:
-    """Three jobs that fire at three in the night, and how long each takes."""
+    """Three jobs that are due at 03:00, each with a duration in seconds."""
     world = play(more + agent(interval="none") + jobs, start="2026-03-03 02:59")
     took = {"short": 2, "middle": 5, "long": 20} | seconds
     world.scripts = {name: lambda asked, name=name: Takes(f"{name} is done", timedelta(seconds=took[name])) for name in took}
@@ -669,7 +669,7 @@ def three(play: Play, more: str = "", jobs: str = THREE, **seconds: float) -> Wo
 
 
 def woken(world: World) -> list[tuple[str, list[str]]]:
-    """When the agent beat, and which jobs the prompt named."""
+    """The start time of each run of the agent, and the jobs named in its prompt."""
     names = ("short", "middle", "long")
     return [
         (f"{asked.at:%H:%M:%S}", [name for name in names if f"By cron {name}" in asked.stdin])
@@ -678,27 +678,27 @@ def woken(world: World) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_three_jobs_in_one_minute_make_one_beat_that_names_all_three(play: Play) -> None:
+def test_wakes_of_three_jobs_within_a_minute_start_one_run(play: Play) -> None:
     world = three(play)
     world.until("2026-03-03 03:10")
     assert woken(world) == [("03:00:20", ["short", "middle", "long"])]
     assert sorted(results(world)) == ["joined", "joined", "started"]
 
 
-def test_a_wake_waits_for_other_jobs_no_longer_than_the_gap(play: Play) -> None:
+def test_a_wake_waits_for_running_jobs_no_longer_than_the_gap(play: Play) -> None:
     world = three(play, long=300)
     world.until("2026-03-03 03:10")
     assert woken(world) == [("03:00:32", ["short", "middle"]), ("03:05:00", ["long"])]
 
 
-def test_jobs_that_find_no_free_place_are_waited_for_too(play: Play) -> None:
+def test_a_wake_also_waits_for_jobs_that_wait_for_capacity(play: Play) -> None:
     world = three(play, "limits: {concurrency: 1}\n")
     world.until("2026-03-03 03:10")
     assert woken(world) == [("03:00:27", ["short", "middle", "long"])]
 
 
 @pytest.mark.parametrize("keys", ["wake_on: failure", "wake_mode: next", "wake_heartbeat: []", "enabled: false"])
-def test_a_job_that_does_not_wake_in_the_end_holds_nobody_up_for_longer_than_it_runs(play: Play, keys: str) -> None:
+def test_a_wake_does_not_wait_for_a_job_that_cannot_wake_the_agent(play: Play, keys: str) -> None:
     world = three(play, jobs=THREE.replace("command: long", f"command: long, {keys}"))
     world.until("2026-03-03 03:10")
     ((at, named),) = woken(world)
@@ -706,7 +706,7 @@ def test_a_job_that_does_not_wake_in_the_end_holds_nobody_up_for_longer_than_it_
     assert named[:2] == ["short", "middle"]
 
 
-def test_whoever_wakes_by_hand_waits_for_no_job(play: Play) -> None:
+def test_a_wake_through_the_api_waits_for_no_job(play: Play) -> None:
     world = three(play)
     world.until("2026-03-03 03:00:03")
     world.wake("ops", "look")
@@ -714,13 +714,13 @@ def test_whoever_wakes_by_hand_waits_for_no_job(play: Play) -> None:
     assert woken(world) == [("03:00:03", ["short"]), ("03:00:33", ["middle", "long"])]
 
 
-def test_without_a_gap_nothing_is_waited_for(play: Play) -> None:
+def test_without_a_gap_each_job_wakes_at_once(play: Play) -> None:
     world = three(play, "limits: {wake_gap: 0s}\n")
     world.until("2026-03-03 03:10")
     assert [at for at, _ in woken(world)] == ["03:00:02", "03:00:05", "03:00:20"]
 
 
-def test_a_wake_that_waits_for_other_jobs_survives_a_crash(play: Play) -> None:
+def test_a_wake_that_waits_for_running_jobs_survives_a_crash(play: Play) -> None:
     world = three(play)
     world.until("2026-03-03 03:00:10")
     world.off(seconds=5)
@@ -729,7 +729,7 @@ def test_a_wake_that_waits_for_other_jobs_survives_a_crash(play: Play) -> None:
     assert "By cron long, outcome abandoned" in world.asked[-1].stdin
 
 
-def test_a_clock_that_is_set_back_makes_no_wake_wait_longer_for_other_jobs(play: Play) -> None:
+def test_setting_the_clock_back_does_not_prolong_the_wait_for_running_jobs(play: Play) -> None:
     world = three(play, long=300)
     world.until("2026-03-03 03:00:10")
     world.clock.now -= timedelta(hours=2)
@@ -738,7 +738,7 @@ def test_a_clock_that_is_set_back_makes_no_wake_wait_longer_for_other_jobs(play:
     assert (at, named) == ("01:00:10", ["short", "middle"])
 
 
-def test_the_job_s_own_words_go_before_the_end_of_its_output(play: Play) -> None:
+def test_wake_text_comes_before_the_output_of_the_job(play: Play) -> None:
     world = play(LAZY + BACKUP.replace("ops}", "ops, wake_text: Compare it with yesterday.}"))
     world.scripts["backup"] = lambda asked: "copied 12 files"
     world.until("2026-03-03 03:01")
@@ -762,7 +762,7 @@ def test_one_job_wakes_several_agents(play: Play) -> None:
     assert [asked.name for asked in world.asked] == ["backup", "ops", "web"]
 
 
-def test_what_a_job_printed_is_delivered_where_it_says(play: Play) -> None:
+def test_the_output_of_a_job_is_delivered_to_its_channel(play: Play) -> None:
     world = play(LAZY + BACKUP.replace("wake_heartbeat: ops", "deliver: log"))
     world.scripts["backup"] = lambda asked: "copied 12 files\n"
     world.until("2026-03-04 03:01")

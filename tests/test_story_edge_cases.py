@@ -1,4 +1,4 @@
-"""Stories of corners: clocks that are set back, pauses in the middle of runs, threads that do not end, and the like."""
+"""Edge cases end to end: clocks that are set back, pauses during runs, calls that do not end, broken entries, large databases."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def lock(world: World) -> sqlite3.Connection:
     return other
 
 
-# --- clocks ------------------------------------------------------------------------------------------------------------
+# --- system clock changes ---------------------------------------------------------------------------------------------
 
 
-def test_a_clock_set_back_while_the_database_is_locked_does_not_silence_an_agent(play) -> None:
+def test_setting_the_clock_back_while_the_database_is_locked_does_not_stop_an_agent(play) -> None:
     world = play(OPS)
     world.run(minutes=70)
     other = lock(world)
@@ -52,7 +52,7 @@ def test_a_clock_set_back_while_the_database_is_locked_does_not_silence_an_agent
     assert len(world.asked) > before
 
 
-def test_a_clock_set_back_does_not_hold_up_a_retry(play) -> None:
+def test_setting_the_clock_back_does_not_delay_a_retry(play) -> None:
     world = play(agent(retries="2"))
     world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
     world.engine.tick(world.clock.read())
@@ -62,7 +62,7 @@ def test_a_clock_set_back_does_not_hold_up_a_retry(play) -> None:
     assert len(world.asked) >= 3
 
 
-def test_a_clock_set_back_after_a_woken_run_does_not_supersede_every_beat(play) -> None:
+def test_setting_the_clock_back_after_a_woken_run_does_not_supersede_every_slot(play) -> None:
     world = play(OPS)
     world.run(minutes=5)
     world.wake("ops", "look")
@@ -73,7 +73,7 @@ def test_a_clock_set_back_after_a_woken_run_does_not_supersede_every_beat(play) 
     assert len(world.asked) - before >= 2
 
 
-def test_a_clock_set_back_does_not_hold_up_a_wake(play) -> None:
+def test_setting_the_clock_back_does_not_delay_a_wake(play) -> None:
     world = play(agent(interval="1d"))
     world.run(minutes=5)
     world.wake("ops", "look")
@@ -86,7 +86,7 @@ def test_a_clock_set_back_does_not_hold_up_a_wake(play) -> None:
     assert len(world.asked) == before + 1
 
 
-def test_a_clock_set_back_does_not_hold_up_a_message(play) -> None:
+def test_setting_the_clock_back_does_not_delay_a_message(play) -> None:
     world = play(agent(interval="1d", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
     down = [True]
@@ -98,7 +98,7 @@ def test_a_clock_set_back_does_not_hold_up_a_message(play) -> None:
     assert [text for _, _, text in world.said] == [ALARM]
 
 
-def test_a_clock_set_back_does_not_hold_up_the_reminder_of_a_failure(play) -> None:
+def test_setting_the_clock_back_does_not_delay_the_reminder_of_a_failure(play) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: 1
     world.run(hours=1)
@@ -107,7 +107,7 @@ def test_a_clock_set_back_does_not_hold_up_the_reminder_of_a_failure(play) -> No
     assert [text.split(";")[0] for _, _, text in world.said][1:] == ["Agent ops still has the same fault"]
 
 
-def test_a_clock_set_back_does_not_keep_a_held_message_for_ever(play) -> None:
+def test_setting_the_clock_back_does_not_keep_a_held_message_forever(play) -> None:
     world = play(agent(interval="7d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
     world.scripts["ops"] = lambda asked: ALARM
     world.sends = lambda _: DeliveryResult("uncertain", "no answer")
@@ -117,7 +117,7 @@ def test_a_clock_set_back_does_not_keep_a_held_message_for_ever(play) -> None:
     assert world.rows()[0]["delivery"]["state"] == "dead"
 
 
-def test_a_cron_job_runs_on_when_a_clock_that_was_ten_years_ahead_is_set_right(play) -> None:
+def test_a_cron_job_keeps_running_after_the_clock_was_ten_years_ahead_for_a_minute(play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:30")
     world.run(minutes=40)
     world.clock.now += timedelta(days=3650)
@@ -127,7 +127,7 @@ def test_a_cron_job_runs_on_when_a_clock_that_was_ten_years_ahead_is_set_right(p
     assert len(world.asked) >= 3
 
 
-def test_a_run_is_timed_by_the_steady_clock(play) -> None:
+def test_the_timeout_of_a_run_is_measured_by_the_monotonic_clock(play) -> None:
     world = play(job(every="1h", timeout="10m"))
     world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=9))
     world.run(minutes=61)
@@ -136,19 +136,19 @@ def test_a_run_is_timed_by_the_steady_clock(play) -> None:
     assert world.story()[0].endswith("timeout timeout")
 
 
-def test_a_machine_that_slept_does_not_time_out_a_run_that_has_just_begun(play) -> None:
+def test_a_suspend_does_not_count_against_the_timeout_of_a_run(play) -> None:
     world = play(agent(interval="12h", timeout="5m", retries="0"))
-    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(hours=8, seconds=20))  # 20 s of its own time
+    world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(hours=8, seconds=20))  # 20 s without the suspend
     world.run(seconds=10)
     world.clock.now += timedelta(hours=8)
     world.run(minutes=1)
     assert world.story()[0] == "03-02 08:00 interval ok heartbeat_ok"
 
 
-# --- pause, disable, remove ----------------------------------------------------------------------------------------------
+# --- pause, disable, remove -------------------------------------------------------------------------------------------
 
 
-def test_pausing_everything_writes_no_rows_of_disabled_agents(play) -> None:
+def test_pausing_everything_records_nothing_for_disabled_agents(play) -> None:
     world = play(OPS)
     world.run(minutes=1)
     world.reload(agent(enabled="false"))
@@ -159,7 +159,7 @@ def test_pausing_everything_writes_no_rows_of_disabled_agents(play) -> None:
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_paused_job_is_not_tried_again(play) -> None:
+def test_a_paused_job_is_not_retried(play) -> None:
     world = play(job(every="1h", retries="3"))
     world.scripts["measure"] = lambda asked: 1
     world.run(minutes=60)
@@ -170,7 +170,7 @@ def test_a_paused_job_is_not_tried_again(play) -> None:
     assert len(world.asked) == 1
 
 
-def test_a_failed_beat_that_is_paused_before_its_retry_is_failed_not_skipped(play) -> None:
+def test_a_failed_run_that_is_paused_before_its_retry_ends_failed_and_not_skipped(play) -> None:
     world = play(agent(retries="3"))
     world.scripts["ops"] = lambda asked: 1
     world.engine.tick(world.clock.read())
@@ -189,7 +189,7 @@ def test_a_paused_reboot_job_does_not_run_at_boot(play) -> None:
     assert len(world.asked) == 1
 
 
-def test_slots_during_a_run_after_a_pause_has_ended_are_already_running(play) -> None:
+def test_slots_during_a_run_are_already_running_again_after_a_pause_has_ended(play) -> None:
     world = play(job(every="10m", timeout="5h", misfire="{grace: 1m}"))
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=115))
     world.run(minutes=11)
@@ -202,7 +202,7 @@ def test_slots_during_a_run_after_a_pause_has_ended_are_already_running(play) ->
     ]
 
 
-def test_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(play) -> None:
+def test_the_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(play) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
     world = play(agent(interval="1d", retries="0") + other)
     world.run(minutes=1)
@@ -215,7 +215,7 @@ def test_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(play) -> None:
     assert states == ["ended"]
 
 
-def test_a_removed_agents_run_cut_by_a_stop_gets_its_end(play) -> None:
+def test_the_interrupted_run_of_a_removed_agent_is_closed(play) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
     world = play(OPS + other)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
@@ -230,7 +230,7 @@ def test_a_removed_agents_run_cut_by_a_stop_gets_its_end(play) -> None:
     assert [row["state"] for row in world.rows("ops")] == ["closed"]
 
 
-# --- runs that wait for an attempt they do not get -----------------------------------------------------------------------
+# --- runs whose retry never starts ------------------------------------------------------------------------------------
 
 LOUD = job(every="10m", retries="2", deliver="log", wake_heartbeat="ops", wake_on="failure") + agent(interval="1d")
 
@@ -246,20 +246,20 @@ def give_up(world: World) -> None:
     assert "03-02 08:10 every failed no_time_left" in world.story("measure")
 
 
-def test_a_job_that_failed_and_was_not_tried_again_is_told(play) -> None:
+def test_a_failed_job_whose_retry_never_started_causes_a_notification(play) -> None:
     world = play(LOUD)
     give_up(world)
     assert [text for _, name, text in world.said if name == "measure"]
 
 
-def test_a_job_that_failed_and_was_not_tried_again_wakes_its_agent(play) -> None:
+def test_a_failed_job_whose_retry_never_started_wakes_its_agent(play) -> None:
     world = play(LOUD)
     give_up(world)
     world.run(minutes=1)
     assert [line for line in world.story("ops") if "cron" in line]
 
 
-def test_a_run_that_was_not_tried_again_counts_as_a_failure(play) -> None:
+def test_a_run_whose_retry_never_started_counts_as_a_failure(play) -> None:
     world = play(agent(retries="2"))
     world.scripts["ops"] = lambda asked: 1
     world.engine.tick(world.clock.read())
@@ -271,18 +271,18 @@ def test_a_run_that_was_not_tried_again_counts_as_a_failure(play) -> None:
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 1
 
 
-# --- what does not end --------------------------------------------------------------------------------------------
+# --- calls that do not end --------------------------------------------------------------------------------------------
 
 
-def test_an_attempt_that_could_not_be_ended_is_not_tried_again_beside_itself(play) -> None:
+def test_an_attempt_that_cannot_be_cancelled_is_not_retried_while_it_runs(play) -> None:
     world = play(agent(timeout="1m", retries="2"))
     world.scripts["ops"] = lambda asked: Takes("never", timedelta(days=1))
-    world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]  # it does not listen
+    world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]  # cancelling has no effect
     world.run(minutes=10)
     assert len(world.asked) == 1
 
 
-def test_the_attempt_after_one_that_was_ended_has_its_own_time(play) -> None:
+def test_an_attempt_after_a_timeout_has_a_timeout_of_its_own(play) -> None:
     world = play(agent(timeout="1m", retries="1"))
     answers = iter([Takes("never", timedelta(days=1)), Takes(QUIET, timedelta(seconds=30))])
     world.scripts["ops"] = lambda asked: next(answers)
@@ -290,7 +290,7 @@ def test_the_attempt_after_one_that_was_ended_has_its_own_time(play) -> None:
     assert (len(world.asked), world.story()) == (2, ["03-02 08:00 interval ok heartbeat_ok"])
 
 
-def test_a_cancelled_run_that_does_not_listen_is_given_up_in_seconds(play) -> None:
+def test_a_cancelled_run_that_does_not_end_is_given_up_after_seconds(play) -> None:
     world = play(agent(timeout="1h"))
     world.scripts["ops"] = lambda asked: Takes("never", timedelta(days=1))
     world.run(minutes=1)
@@ -302,7 +302,7 @@ def test_a_cancelled_run_that_does_not_listen_is_given_up_in_seconds(play) -> No
     assert world.story() == ["03-02 08:00 interval abandoned cancelled"]
 
 
-def test_a_run_is_ended_at_its_timeout_though_the_database_is_locked(play) -> None:
+def test_a_run_is_ended_at_its_timeout_even_if_the_database_is_locked(play) -> None:
     world = play(job(every="1h", timeout="1m"))
     world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
     world.run(minutes=60, seconds=30)
@@ -316,10 +316,10 @@ def test_a_run_is_ended_at_its_timeout_though_the_database_is_locked(play) -> No
     assert ended
 
 
-# --- jobs with a stagger ----------------------------------------------------------------------------------------------------
+# --- jobs with a stagger ----------------------------------------------------------------------------------------------
 
 
-def test_a_changed_stagger_does_not_lose_the_slot_that_waits_for_it(play) -> None:
+def test_a_changed_stagger_does_not_lose_the_slot_it_delays(play) -> None:
     world = play(job(schedule='"0 3 * * *"', stagger="4h"), start="2026-03-02 00:00")
     due = world.store.connection.execute("select due_at from entry").fetchone()[0] / 1000
     assert due > at("2026-03-02 03:10").timestamp()
@@ -329,10 +329,10 @@ def test_a_changed_stagger_does_not_lose_the_slot_that_waits_for_it(play) -> Non
     assert sum(row["slots"] for row in world.rows()) == 1
 
 
-# --- wakes -------------------------------------------------------------------------------------------------------------------
+# --- wakes ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_schedule_that_changes_between_a_slot_and_its_stagger_does_not_lose_the_slot(play) -> None:
+def test_a_schedule_change_between_a_slot_and_its_staggered_start_does_not_lose_the_slot(play) -> None:
     world = play(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
     world.until("2026-03-02 08:00:05")  # the stagger of this job is 10 s
     world.reload(job(schedule='"0 8,20 * * *"', stagger="2m"))
@@ -340,7 +340,7 @@ def test_a_schedule_that_changes_between_a_slot_and_its_stagger_does_not_lose_th
     assert world.story() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
 
 
-def test_a_job_that_is_added_or_enabled_between_a_slot_and_its_stagger_runs_at_that_slot(play) -> None:
+def test_a_job_added_or_enabled_between_a_slot_and_its_staggered_start_runs_that_slot(play) -> None:
     staggered = job(schedule='"0 8,9 * * *"', stagger="2m")  # 10 s
     world = play(staggered, start="2026-03-02 08:00:05")
     world.until("2026-03-02 08:30")
@@ -351,7 +351,7 @@ def test_a_job_that_is_added_or_enabled_between_a_slot_and_its_stagger_runs_at_t
     assert world.story() == ["03-02 08:00 schedule ok", "03-02 09:00 schedule ok"]
 
 
-def test_a_schedule_that_changes_after_a_slot_has_run_does_not_run_it_again(play) -> None:
+def test_a_schedule_change_after_a_slot_has_run_does_not_repeat_the_slot(play) -> None:
     world = play(job(schedule='"0 8 * * *"', stagger="2m"), start="2026-03-02 07:30")
     world.until("2026-03-02 08:00:12")
     world.reload(job(schedule='"0 8,20 * * *"', stagger="5m"))
@@ -359,7 +359,7 @@ def test_a_schedule_that_changes_after_a_slot_has_run_does_not_run_it_again(play
     assert world.story() == ["03-02 08:00 schedule ok", "03-02 20:00 schedule ok"]
 
 
-def test_a_wake_that_joined_a_minute_ago_is_not_older_than_wake_keep(play) -> None:
+def test_a_wake_expires_by_the_time_it_was_last_merged_and_not_first_sent(play) -> None:
     world = play(agent(interval="1h"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
@@ -385,7 +385,7 @@ def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(play)
     ] == []
 
 
-def test_a_wake_starts_a_run_though_twenty_others_wait_already(play) -> None:
+def test_a_wake_starts_a_run_even_if_twenty_others_wait(play) -> None:
     world = play("limits: {wake_flood: 100 per 1s}\n" + agent(interval="1d"))
     world.run(minutes=1)
     world.pause(("heartbeat", "ops"))
@@ -399,10 +399,10 @@ def test_a_wake_starts_a_run_though_twenty_others_wait_already(play) -> None:
     assert len(world.asked) == before + 1
 
 
-# --- the first life -----------------------------------------------------------------------------------------------------------
+# --- run --once -------------------------------------------------------------------------------------------------------
 
 
-def test_a_first_run_once_does_not_take_the_stagger_away_for_ever(tmp_path: Path) -> None:
+def test_run_once_before_the_first_daemon_does_not_disable_the_stagger(tmp_path: Path) -> None:
 
     names = [f"agent{number}" for number in range(8)]
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 50%, checklist: "- look\\n", deliver: log}}'
@@ -427,7 +427,7 @@ def single_round(play: Callable[..., World], yaml: str, start: str = "2026-03-02
 
 
 @pytest.mark.parametrize("takes", [0, 3])
-def test_a_single_round_runs_a_new_agent_once_however_long_it_takes(play: Callable[..., World], takes: int) -> None:
+def test_run_once_runs_a_new_agent_once_however_long_it_takes(play: Callable[..., World], takes: int) -> None:
     world = single_round(play, agent(stagger="0s"))
     world.takes["ops"] = timedelta(seconds=takes)
     world.run(minutes=1)
@@ -435,7 +435,7 @@ def test_a_single_round_runs_a_new_agent_once_however_long_it_takes(play: Callab
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_the_daemon_goes_on_from_a_single_round_with_one_beat_for_each_interval(play: Callable[..., World]) -> None:
+def test_the_daemon_runs_an_agent_once_per_interval_after_run_once(play: Callable[..., World]) -> None:
     world = single_round(play, agent(stagger="50%"))
     world.run(minutes=1)
     world.off(minutes=1)
@@ -447,7 +447,7 @@ def test_the_daemon_goes_on_from_a_single_round_with_one_beat_for_each_interval(
     assert sum(row["slots"] for row in world.rows()) == 4
 
 
-def test_a_single_round_in_closed_hours_has_its_row_and_leaves_the_first_opening_to_the_daemon(
+def test_run_once_outside_active_hours_is_recorded_and_the_daemon_runs_at_the_first_opening(
     play: Callable[..., World],
 ) -> None:
     world = single_round(play, agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
@@ -461,30 +461,30 @@ def test_a_single_round_in_closed_hours_has_its_row_and_leaves_the_first_opening
     ]
 
 
-def test_a_single_round_before_closing_time_does_not_beat_again_at_the_next_opening(play: Callable[..., World]) -> None:
+def test_an_agent_run_by_run_once_before_closing_does_not_run_again_at_the_next_opening(play: Callable[..., World]) -> None:
     keys = {"interval": "7d", "stagger": "10%", "active_hours": '"08:00-22:00"'}
     world = single_round(play, agent(**keys), start="2026-03-02 21:59")
     world.run(days=6)
     assert world.story() == ["03-02 21:59 interval ok heartbeat_ok"]
 
 
-def test_a_single_round_runs_a_job_that_starts_with_the_daemon_once(play: Callable[..., World]) -> None:
+def test_run_once_runs_a_reboot_job_once(play: Callable[..., World]) -> None:
     world = single_round(play, job(schedule='"@reboot"'))
     world.run(minutes=1)
     assert len(world.asked) == 1
 
 
-def test_quiet_counts_successes_of_which_nobody_was_told(play) -> None:
+def test_the_quiet_counter_counts_successes_without_a_message(play) -> None:
     world = play(agent(show_alerts="false", show_ok="true"))
     world.scripts["ops"] = lambda asked: ALARM
     world.run(hours=1)
     assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 3
 
 
-# --- broken entries --------------------------------------------------------------------------------------------------------------
+# --- broken entries ---------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_whose_old_pace_cannot_be_read_does_not_keep_the_daemon_from_starting(play) -> None:
+def test_an_entry_whose_stored_schedule_is_unreadable_does_not_keep_the_daemon_from_starting(play) -> None:
     world = play(agent() + job(every="10m"))
     world.run(minutes=1)
     with world.store.transaction() as db:
@@ -494,7 +494,7 @@ def test_an_entry_whose_old_pace_cannot_be_read_does_not_keep_the_daemon_from_st
     assert len(world.rows("ops")) == 2
 
 
-def test_a_run_whose_entry_has_broken_is_put_aside_and_one_that_ends_with_it_is_booked(play) -> None:
+def test_a_run_with_a_broken_entry_is_abandoned_and_does_not_affect_a_run_that_ends_in_the_same_tick(play) -> None:
     world = play(agent(interval="30m") + job(every="30m"))
     world.run(minutes=20)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
@@ -511,14 +511,14 @@ def test_a_run_whose_entry_has_broken_is_put_aside_and_one_that_ends_with_it_is_
     )
 
 
-# --- size -------------------------------------------------------------------------------------------------------------------------
+# --- size -------------------------------------------------------------------------------------------------------------
 
 
-def test_one_turn_never_looks_at_every_entry_of_a_large_house(tmp_path: Path) -> None:
+def test_one_tick_handles_a_limited_number_of_due_entries(tmp_path: Path) -> None:
     count = 5_000
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     world = World(tmp_path, "agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
-    world.clock.forward(timedelta(hours=5, minutes=15))  # all missed, beyond their grace
+    world.clock.forward(timedelta(hours=5, minutes=15))  # all missed, older than their grace
     world.engine.tick(world.clock.read())
     assert len(world.rows()) == LOOKS_AT_ONCE < count
     world.settle()
@@ -527,7 +527,7 @@ def test_one_turn_never_looks_at_every_entry_of_a_large_house(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("runs", "most"), [(50, 60), (500, 560)])
-def test_an_entry_that_runs_every_second_keeps_hardly_more_rows_than_it_may(play, runs: int, most: int) -> None:
+def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(play, runs: int, most: int) -> None:
     world = play(job(every="1s") + f"history: {{keep: 30d, runs: {runs}}}\n")
     rows = []
     for _ in range(2 * runs):
@@ -536,7 +536,7 @@ def test_an_entry_that_runs_every_second_keeps_hardly_more_rows_than_it_may(play
     assert runs <= max(rows) <= most
 
 
-def test_nothing_on_record_is_later_than_its_life_was_last_seen(play) -> None:
+def test_no_run_record_is_later_than_the_last_tick_of_its_boot(play) -> None:
     world = play(job(every="1s"))
     for _ in range(20):
         world.run(seconds=1)
@@ -545,7 +545,7 @@ def test_nothing_on_record_is_later_than_its_life_was_last_seen(play) -> None:
         assert written is None or written <= seen
 
 
-def test_trimming_holds_the_lock_only_shortly(tmp_path: Path) -> None:
+def test_old_records_are_deleted_in_small_batches(tmp_path: Path) -> None:
     count = 10
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     world = World(
@@ -567,7 +567,7 @@ def test_trimming_holds_the_lock_only_shortly(tmp_path: Path) -> None:
     world.store.close()
 
 
-def test_a_message_that_is_still_to_be_sent_is_not_trimmed_away_with_its_run(play) -> None:
+def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(play) -> None:
     world = play("history: {runs: 10}\n" + agent(interval="5m", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM if len(world.asked) == 1 else QUIET
     away = [True]
@@ -576,16 +576,16 @@ def test_a_message_that_is_still_to_be_sent_is_not_trimmed_away_with_its_run(pla
     rows = world.rows("ops")
     assert len(rows) < 97
     assert rows[0]["slot"] == "2026-03-02T08:00:00Z"
-    assert rows[1]["slot"] > "2026-03-02T12:00:00Z"  # others of its age are gone
+    assert rows[1]["slot"] > "2026-03-02T12:00:00Z"  # other records of its age are deleted
     away[0] = False
     world.run(hours=3)
     assert [text for _, _, text in world.said] == [ALARM]
 
 
-# --- further ----------------------------------------------------------------------------------------------------------------------
+# --- further ----------------------------------------------------------------------------------------------------------
 
 
-def test_two_clocks_set_back_that_add_up_to_an_interval_do_not_silence_an_agent(play) -> None:
+def test_setting_the_clock_back_twice_by_an_interval_in_total_does_not_stop_an_agent(play) -> None:
     world = play(OPS)
     world.run(minutes=70)
     world.clock.now -= HOUR
@@ -596,7 +596,7 @@ def test_two_clocks_set_back_that_add_up_to_an_interval_do_not_silence_an_agent(
     assert len(world.asked) - before >= 2
 
 
-def test_a_paused_beat_cut_by_a_crash_is_abandoned_not_skipped(play) -> None:
+def test_a_run_interrupted_by_a_crash_during_a_pause_is_abandoned_and_not_skipped(play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
     world.run(seconds=5)
@@ -606,7 +606,7 @@ def test_a_paused_beat_cut_by_a_crash_is_abandoned_not_skipped(play) -> None:
     assert world.story()[0].startswith("03-02 08:00 interval abandoned")
 
 
-def test_a_cut_run_that_is_no_longer_ours_is_not_put_back(play) -> None:
+def test_an_interrupted_run_that_another_daemon_has_claimed_is_not_put_back(play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
     world.run(seconds=5)
@@ -618,15 +618,15 @@ def test_a_cut_run_that_is_no_longer_ours_is_not_put_back(play) -> None:
     assert world.rows()[0]["state"] == "running"
 
 
-def test_an_error_text_that_is_no_unicode_does_not_stop_the_daemon(play, caplog) -> None:
-    caplog.set_level(logging.CRITICAL, logger="heartbeatd")  # what cannot be encoded cannot be reported by a worker either
+def test_an_error_text_that_is_not_valid_unicode_does_not_stop_the_daemon(play, caplog) -> None:
+    caplog.set_level(logging.CRITICAL, logger="heartbeatd")  # a test worker cannot report a text that cannot be encoded
     world = play(OPS)
     world.scripts["ops"] = lambda asked: OSError("no such file: caf\udce9")
     world.run(minutes=1)
     assert world.story()[0].startswith("03-02 08:00 interval failed")
 
 
-def test_an_entry_that_breaks_while_it_runs_stops_nobody_else(play) -> None:
+def test_an_entry_that_breaks_during_its_run_does_not_stop_other_entries(play) -> None:
     world = play(agent() + job(every="10m"))
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
     world.run(minutes=10, seconds=5)
@@ -636,7 +636,7 @@ def test_an_entry_that_breaks_while_it_runs_stops_nobody_else(play) -> None:
     assert len(world.rows("ops")) == 2
 
 
-def test_a_rerun_of_a_reboot_job_and_its_new_start_are_one_run(play) -> None:
+def test_the_rerun_of_an_interrupted_reboot_job_counts_as_its_run_at_boot(play) -> None:
     world = play(job(schedule='"@reboot"', rerun_after_crash="true"))
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=1))
     world.run(seconds=5)
@@ -645,7 +645,7 @@ def test_a_rerun_of_a_reboot_job_and_its_new_start_are_one_run(play) -> None:
     assert len(world.asked) == 2
 
 
-def test_a_disabled_job_cut_by_a_stop_does_not_run_again(play) -> None:
+def test_a_disabled_job_interrupted_by_a_stop_does_not_run_again(play) -> None:
     text = job(every="1h", rerun_after_crash="true")
     world = play(text)
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
@@ -660,7 +660,7 @@ def test_a_disabled_job_cut_by_a_stop_does_not_run_again(play) -> None:
     assert len(world.asked) == 1
 
 
-def test_a_beat_whose_process_outlived_the_daemon_is_not_started_beside_it(play) -> None:
+def test_a_run_whose_process_outlived_the_daemon_is_not_repeated(play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=1))
     world.run(seconds=5)
@@ -672,19 +672,19 @@ def test_a_beat_whose_process_outlived_the_daemon_is_not_started_beside_it(play)
     assert world.story()[0] == "03-02 08:00 interval abandoned child_may_still_run"
 
 
-class Odd:
-    """A request whose data nobody foresaw."""
+class FaultyRequest:
+    """A request that raises an unexpected error after it has written a wake."""
 
     def apply(self, tick: Tick) -> int:
         WakeAgent(Wake("ops", source="api", sender="odd")).apply(tick)
         raise ValueError("half a character")
 
 
-def test_a_request_that_nobody_foresaw_is_refused_and_undone_and_the_daemon_goes_on(play) -> None:
+def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_daemon_goes_on(play) -> None:
     world = play(OPS)
     world.run(seconds=5)
     with pytest.raises(Refused, match="the daemon cannot do this; its log says why") as refused:
-        world.ask(Odd())
+        world.ask(FaultyRequest())
     assert refused.value.code == "broken"
     assert wakes.waiting(world.store.connection) == []
     world.wake("ops", "look")
@@ -692,8 +692,8 @@ def test_a_request_that_nobody_foresaw_is_refused_and_undone_and_the_daemon_goes
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
 
 
-class Unwritable(Store):
-    """A database that fails at the end of every transaction, when all has been done in it, as long as `fails`."""
+class FailingCommit(Store):
+    """A store whose transactions fail at the commit while `fails` is set."""
 
     fails = True
 
@@ -705,13 +705,13 @@ class Unwritable(Store):
                 raise Unavailable("the disk is gone")
 
 
-def test_a_turn_whose_commit_fails_tells_nobody_and_counts_nothing(play) -> None:
+def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(play) -> None:
     world = play(agent(deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
     world.run(minutes=10)
     before = (list(world.events), len(world.said), len(world.asked))
     world.store.close()
-    world.store = world.engine.store = store = Unwritable.open(world.state)
+    world.store = world.engine.store = store = FailingCommit.open(world.state)
     world.run(hours=1)
     assert (world.events, len(world.said), len(world.asked)) == before
     assert world.engine.health.problem == "the disk is gone"
@@ -722,7 +722,7 @@ def test_a_turn_whose_commit_fails_tells_nobody_and_counts_nothing(play) -> None
     assert world.engine.health.problem is None
 
 
-def test_a_deadline_that_is_a_rounding_error_away_does_not_make_the_engine_spin(play) -> None:
+def test_a_deadline_within_a_rounding_error_does_not_make_the_engine_spin(play) -> None:
     world = play(agent(interval="1d", timeout="5m"), scripts={"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(hours=1))})
     world.engine.tick(world.clock.read())
     now = world.clock.now + timedelta(minutes=5)

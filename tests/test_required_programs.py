@@ -20,13 +20,13 @@ def test_where_nothing_was_skipped_that_is_said() -> None:
 def test_tests_without_their_program_are_counted_by_what_they_lack() -> None:
     lacks = "Skipped: needs strace (Debian: apt-get install strace)"
     skipped = [
-        ("tests/test_power.py::a", lacks),
-        ("tests/test_power.py::b", lacks),
+        ("tests/test_power_cuts.py::a", lacks),
+        ("tests/test_power_cuts.py::b", lacks),
         ("tests/test_x.py::c[1]", "needs a user who is not root"),
     ]
     assert list(not_tested(skipped)) == [
         "NOT TESTED:",
-        "  needs strace (Debian: apt-get install strace): 2 tests of test_power.py",
+        "  needs strace (Debian: apt-get install strace): 2 tests of test_power_cuts.py",
         "  needs a user who is not root: 1 test of test_x.py",
     ]
 
@@ -43,8 +43,8 @@ def test_a_run_of_tests_ends_with_what_it_could_not_test(workers: str, tmp_path:
         workers,
         "-p",
         "no:cacheprovider",
-        "tests/test_power.py",
-        "tests/test_waking.py",
+        "tests/test_power_cuts.py",
+        "tests/test_waking_docs.py",
         "-k",
         "cut or curl",
     ]
@@ -55,6 +55,6 @@ def test_a_run_of_tests_ends_with_what_it_could_not_test(workers: str, tmp_path:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert said[said.index("NOT TESTED:") :] == [
         "NOT TESTED:",
-        "  needs strace (Debian: apt-get install strace): 2 tests of test_power.py",
-        "  needs curl (Debian: apt-get install curl): 1 test of test_waking.py",
+        "  needs strace (Debian: apt-get install strace): 2 tests of test_power_cuts.py",
+        "  needs curl (Debian: apt-get install curl): 1 test of test_waking_docs.py",
     ]
