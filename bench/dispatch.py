@@ -14,7 +14,7 @@ from heartbeat.runners import Tokens
 from scheduler.config.build.load import load_config
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import Engine, Reading
-from scheduler.model.outcome import Call, Ending, Outcome, Suppression
+from scheduler.model.outcome import AttemptResult, Call, Outcome, Suppression
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.work import plan
@@ -31,10 +31,10 @@ class Beat:
     limits: str
     agent: str
     heartbeat: str
-    ending: Ending
+    result: AttemptResult
 
 
-QUIET = Ending(Outcome.OK, suppression=Suppression.HEARTBEAT_OK, text="HEARTBEAT_OK")
+QUIET = AttemptResult(Outcome.OK, suppression=Suppression.HEARTBEAT_OK, text="HEARTBEAT_OK")
 CALL = Call("anthropic", "small", "small", Tokens(input=900, output=5))
 BEATS = {
     "that ask nobody": Beat("", "runner: {kind: command, argv: [x]}", "", QUIET),
@@ -54,12 +54,12 @@ prices: {small: {input: 1.0, output: 5.0}}
 class NoWork:
     """An executor whose tasks are done as soon as they are taken."""
 
-    def __init__(self, ending: Ending) -> None:
-        self._ending = ending
+    def __init__(self, result: AttemptResult) -> None:
+        self._result = result
         self._done: dict[int, Done] = {}
 
     def submit(self, number, task) -> None:
-        self._done[number] = Done(task, self._ending)
+        self._done[number] = Done(task, self._result)
 
     def results(self):
         return list(self._done.items())
@@ -84,7 +84,7 @@ def engine(folder: Path, agents: int, beat: Beat) -> Engine:
     settings = load_config(folder / "config.yaml", {}).settings
     settings.state.parent.mkdir()
     store = Store.open(settings.state)
-    runs, deliveries = NoWork(beat.ending), NoWork(beat.ending)
+    runs, deliveries = NoWork(beat.result), NoWork(beat.result)
     made = Engine(store, plan.make(settings), runs, deliveries, Inbox(lambda: None), [], "bench", random.Random(1))
     made.begin(Reading(NOW, 0.0), Boot("bench", 1, "0", "0"), {})
     return made

@@ -35,13 +35,13 @@ from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import NoteDeadman
 from scheduler.engine.rhythm import Rhythm
 from scheduler.model.entry import Claim
-from scheduler.model.events import Closed, Event
-from scheduler.model.outcome import FAILURES, Ending
+from scheduler.model.events import Event, RunClosed
+from scheduler.model.outcome import FAILURES, AttemptResult
 from scheduler.model.settings import Settings
 from scheduler.net.http_client import HttpClient
-from scheduler.store import one_time_jobs
+from scheduler.store import entries
 from scheduler.store.boots import Boot
-from scheduler.store.database import Unavailable
+from scheduler.store.database import DatabaseUnavailable
 from scheduler.system import file_limits, lanes
 from scheduler.system.file_limits import Descriptors
 from scheduler.system.file_watch import Watch
@@ -82,7 +82,7 @@ class Daemon:
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
         self._watch = Watch(path, self._file_changed)  # made first: what changes from here on is a change
         self._systemd = ServiceManager(environ)
-        loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows, strict=False))
+        loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False))
         self.settings = loaded.settings
         for warning in loaded.warnings:
             event(logging.WARNING, "config", problem=str(warning))
@@ -101,7 +101,7 @@ class Daemon:
         inbox = Inbox(self._bell.ring)
         self._workers = WorkerLoop()
         self._http = HttpClient(lambda: self.engine.plan.settings.network)
-        self.runs: LocalExecutor[Claim, Ending] = LocalExecutor(self._carry, _mark, self._bell.ring, self._workers)
+        self.runs: LocalExecutor[Claim, AttemptResult] = LocalExecutor(self._carry, _mark, self._bell.ring, self._workers)
         deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
             self._send, self._delivery_mark, self._bell.ring, self._workers
         )
@@ -128,7 +128,7 @@ class Daemon:
         self._server.start()  # first of all: where it cannot listen, no life has begun
         try:
             self._begin(at_once=False)
-        except Unavailable:
+        except DatabaseUnavailable:
             self._server.stop()
             raise
         self._watch.start()
@@ -154,7 +154,7 @@ class Daemon:
             settings=lambda: self.engine.plan.settings,
             submit_request=self.engine.inbox.ask,
             reload_config=self.reloader.reload,
-            reload_state=lambda: self.reloader.standing,
+            reload_state=lambda: self.reloader.reload_state,
             metrics=self.metrics,
             health=self.engine.health,
             count_running=self._running,
@@ -182,7 +182,7 @@ class Daemon:
         """Make the files of the lanes: for a thousand agents half a second that no run should wait for."""
         gc.collect()
         gc.freeze()  # what is there by now stays, so a burst of beats need not have its garbage collected through all of that
-        self._lanes.prepare([*self.settings.heartbeats, *self.settings.asked])
+        self._lanes.prepare([*self.settings.heartbeats, *self.settings.job_agents])
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
         self._rhythm.keep(self._turn, over, until)
@@ -199,7 +199,7 @@ class Daemon:
 
     def _status(self) -> str:
         """The line that `systemctl status` shows: what is wrong, or how much there is to do."""
-        problem = self.engine.health.problem or self.reloader.standing.problem
+        problem = self.engine.health.problem or self.reloader.reload_state.problem
         return problem or f"{len(self.engine.plan.entries)} agents and jobs"
 
     def _stop(self) -> None:
@@ -218,7 +218,7 @@ class Daemon:
         try:
             if not self.engine.busy():  # else something may outlive us, and the next life is to look for it
                 self.engine.finish(now())
-        except Unavailable as error:
+        except DatabaseUnavailable as error:
             event(logging.ERROR, "database_unavailable", problem=str(error))
         self._workers.close(self._http.close)
         self.store.close()
@@ -250,7 +250,7 @@ class Daemon:
             except (ConfigError, Refused):
                 return  # told in the log, in /metrics and in status
 
-    async def _carry(self, claim: Claim, children: Children) -> Ending:
+    async def _carry(self, claim: Claim, children: Children) -> AttemptResult:
         """One attempt, with its agent's lane taken as long as it lasts; its children inherit the lane."""
         begun = time.monotonic()
         with lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
@@ -268,24 +268,24 @@ class Daemon:
         return f"{self.instance}/outbox/{outgoing.message.id}"
 
     def _hear(self, happened: Event) -> None:
-        self._failed_runs += isinstance(happened, Closed) and happened.outcome in FAILURES
+        self._failed_runs += isinstance(happened, RunClosed) and happened.outcome in FAILURES
 
 
 def warm_runners(settings: Settings) -> None:
     """Import what the runners of these settings need, so that no run's time goes into that."""
     beats = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
     deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
-    runners.import_libraries([*beats, *deciding, *(agent.runner for agent in settings.asked.values())])
+    runners.import_libraries([*beats, *deciding, *(agent.runner for agent in settings.job_agents.values())])
 
 
 def _load(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
-    loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows))
+    loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job))
     warm_runners(loaded.settings)
     return loaded
 
 
 def _mark(claim: Claim) -> str:
-    return claim.mark
+    return claim.run_mark
 
 
 def _no_mark(ping: Ping) -> str:  # noqa: ARG001

@@ -19,7 +19,7 @@ from cron import job_schedules
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import entries
-from scheduler.store.entries import Standing
+from scheduler.store.entries import EntryRow
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SCHEDULES = {"hourly": "0 * * * *", "tens": "*/10 * * * *", "office": "30 9 * * mon-fri", "nightly": "30 2 * * *"}
@@ -132,20 +132,20 @@ class Jumps:
 
     def _live(self, span: timedelta) -> None:
         """Let time pass, and see whether the points of each grid that come have one row each."""
-        before = {name: self._standing(name) for name in GRIDS}
+        before = {name: self._entry_row(name) for name in GRIDS}
         last = self._last_id()
         self.world.run(seconds=span.total_seconds())
         for name, interval in GRIDS.items():
             counted = sum(row["slots"] for row in self._rows(name) if row["id"] > last)
-            standing = before[name]
-            horizon = self.world.clock.now - standing.pace.offset
-            first = standing.anchor + (interval if standing.kind is Kind.CRON else timedelta())  # a job runs one period later
-            expected = _points(first, interval, standing.settled_until, horizon)
+            entry_row = before[name]
+            horizon = self.world.clock.now - entry_row.schedule.offset
+            first = entry_row.anchor + (interval if entry_row.kind is Kind.CRON else timedelta())  # a job runs one period later
+            expected = _points(first, interval, entry_row.settled_until, horizon)
             if counted != expected:
                 self.faults.append(f"{self.world.clock.now}: {name} has {counted} slots for {expected} points of its grid")
 
-    def _standing(self, name: str) -> Standing:
-        found = entries.find(self.world.store.connection, Kind.HEARTBEAT if name == "ops" else Kind.CRON, name)
+    def _entry_row(self, name: str) -> EntryRow:
+        found = entries.find_entry(self.world.store.connection, Kind.HEARTBEAT if name == "ops" else Kind.CRON, name)
         assert found is not None
         return found
 

@@ -11,7 +11,7 @@ from world import at
 from scheduler.insight import reason_texts
 from scheduler.insight.slot_history import EntryRecord, SchedulePeriod, SlotResult, SlotRow, cause_of_run, slot_results
 from scheduler.model.outcome import Skip
-from scheduler.store.boots import Down
+from scheduler.store.boots import Downtime
 
 EIGHT = at("2026-03-02 08:00")
 CHANGE = at("2026-03-02 08:00:30")
@@ -24,7 +24,7 @@ def stand(since: datetime, until: datetime | None, offset: float = 60, minute: i
     return SchedulePeriod("active", text, since, since, until)
 
 
-def account(*stands: SchedulePeriod, rows: tuple[SlotRow, ...] = (), downs: tuple[Down, ...] = ()) -> list[SlotResult]:
+def account(*stands: SchedulePeriod, rows: tuple[SlotRow, ...] = (), downs: tuple[Downtime, ...] = ()) -> list[SlotResult]:
     record = EntryRecord(stands, rows, downs, (), (), NOON, NOON)
     return slot_results(record, EIGHT - timedelta(minutes=30), EIGHT + timedelta(minutes=30))
 
@@ -44,7 +44,7 @@ def test_a_slot_whose_stagger_ends_after_a_change_is_one_of_the_new_pace_and_cou
 
 def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_it() -> None:
     missed = SlotRow(7, EIGHT, 1, cause_of_run("closed", "skipped", Skip.MISSED, None))
-    down = Down(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
+    down = Downtime(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
     (fate,) = account(stand(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
     assert (fate.run_id, fate.cause.code) == (7, Skip.MISSED)
     (fate,) = account(stand(EIGHT - timedelta(days=1), None, offset=20), rows=(missed,), downs=(down,))

@@ -101,9 +101,9 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
         with store.transaction() as db:
             now = at("2026-03-02 08:00")
             tick = Tick(Transaction(db, now, owner), plan.make(settings), now, random.Random(1))
-            due = entries.due(db, tick.now + timedelta(seconds=1), 5, 5)
-            for standing in due:
-                claim = opening.start(tick, tick.plan.entries[(standing.kind, standing.name)], standing)
+            due = entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)
+            for entry_row in due:
+                claim = opening.start(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
                 claimed += [claim.entry.name] if claim else []
         if not due:
             store.close()

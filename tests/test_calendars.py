@@ -15,7 +15,7 @@ from world import at
 
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar, parse_dates, read_days
 from heartbeat.schedule_slots import AnySlotRange
-from scheduler.model import schedule, trigger_times
+from scheduler.model import entry_schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WEEKEND = Calendar(weekdays=frozenset({5, 6}))
@@ -138,22 +138,22 @@ def count(slots: AnySlotRange | None) -> int:
 def test_every_slot_of_a_pace_is_open_or_closed_by_its_days_or_its_hours(
     said: dict[str, Any], days: AllowedDays, first: int, length: int, more: int
 ) -> None:
-    plain, pace = (schedule.pace(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
+    plain, schedule = (entry_schedule.parse_schedule(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))
     after = at("2026-03-20 00:00") + timedelta(minutes=first)
     between, until = after + timedelta(minutes=length), after + timedelta(minutes=length + more)
-    for find in (pace.slots, pace.by_hours, pace.by_days):
+    for find in (schedule.slots, schedule.closed_by_hours, schedule.closed_by_days):
         assert count(find(after, until)) == count(find(after, between)) + count(find(between, until))
-    found = [count(find(after, until)) for find in (pace.slots, pace.by_hours, pace.by_days)]
-    walked = list(trigger_times.slots(pace, after, until))
+    found = [count(find(after, until)) for find in (schedule.slots, schedule.closed_by_hours, schedule.closed_by_days)]
+    walked = list(entry_schedule.slots_between(schedule, after, until))
     assert len(walked) == found[0]
-    assert all(days.open_at(slot + pace.offset) for slot in walked)
+    assert all(days.open_at(slot + schedule.offset) for slot in walked)
     if "interval" in said:
-        points = schedule.pace(json.dumps(said | {"hours": []}), ANCHOR).slots(after, until)
+        points = entry_schedule.parse_schedule(json.dumps(said | {"hours": []}), ANCHOR).slots(after, until)
         assert abs(sum(found) - count(points)) <= 1  # one may have moved into this time, or out of it
-        by_days, by_hours = pace.by_days(after, until), pace.by_hours(after, until)
+        by_days, by_hours = schedule.closed_by_days(after, until), schedule.closed_by_hours(after, until)
         assert not any(days.open_at(point) for point in ((by_days.first, by_days.latest) if by_days else ()))
         assert all(days.open_at(point) for point in ((by_hours.first, by_hours.latest) if by_hours else ()))
         return
-    assert sum(found) == count(plain.slots(after, until)) + count(plain.by_hours(after, until))
-    left_out = [slot for slot in trigger_times.slots(plain, after, until) if not days.open_at(slot + pace.offset)]
+    assert sum(found) == count(plain.slots(after, until)) + count(plain.closed_by_hours(after, until))
+    left_out = [slot for slot in entry_schedule.slots_between(plain, after, until) if not days.open_at(slot + schedule.offset)]
     assert len(walked) + len(left_out) == count(plain.slots(after, until))

@@ -29,7 +29,7 @@ from scheduler.cli.output import (
 )
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import millis
+from scheduler.model.timestamps import to_millis
 from scheduler.store import boots, entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
@@ -61,7 +61,7 @@ def store(state: Path) -> Iterator[Store]:
     with store.transaction() as db:
         tx = _transaction(db, NOON)
         for kind, name in ((Kind.HEARTBEAT, "ops"), (Kind.HEARTBEAT, "both"), (Kind.CRON, "both")):
-            entries.add(tx, kind, name, "active", "{}", NOON, NOON)
+            entries.add_entry(tx, kind, name, "active", "{}", NOON, NOON)
     yield store
     store.close()
 
@@ -75,8 +75,8 @@ def add_run(
 ) -> int:
     """A closed run that took a second."""
     row = {
-        "kind": kind, "name": name, "slot": millis(slot), "trigger": "interval", "state": "closed", "outcome": outcome,
-        "started_at": millis(slot), "finished_at": millis(slot) + 1000, "config_hash": "c0ffee", **columns,
+        "kind": kind, "name": name, "slot": to_millis(slot), "trigger": "interval", "state": "closed", "outcome": outcome,
+        "started_at": to_millis(slot), "finished_at": to_millis(slot) + 1000, "config_hash": "c0ffee", **columns,
     }  # fmt: skip
     marks = ", ".join(f":{column}" for column in row)
     with store.transaction() as db:
@@ -243,7 +243,7 @@ def test_a_run_shows_that_its_answer_was_cut_and_until_when_a_result_is_waited_f
     store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_run(store, NOON, "alert", text="The disk is", truncated=1)
-    add_run(store, NOON + MINUTE, "async", result_due_at=millis(NOON + timedelta(hours=1)))
+    add_run(store, NOON + MINUTE, "async", result_due_at=to_millis(NOON + timedelta(hours=1)))
     assert "answer     cut short: it had reached its token limit" in printed(capsys, state, "show", "1")
     waits = next(line for line in printed(capsys, state, "show", "2") if line.startswith("result"))
     assert waits.startswith("result     is waited for until 2026-11-2")
@@ -292,9 +292,9 @@ def test_what_cannot_be_the_number_of_a_run_is_told_of(
 def live(store: Store, instance: str, begin: datetime, end: datetime | None) -> None:
     """A life of the daemon; `end` None for one that was killed."""
     with store.transaction() as db:
-        boots.begin(_transaction(db, begin, instance), Boot(instance, 4711, "0.1.0", "2026.1"))
+        boots.record_boot(_transaction(db, begin, instance), Boot(instance, 4711, "0.1.0", "2026.1"))
         if end:
-            boots.end(_transaction(db, end, instance))
+            boots.record_clean_end(_transaction(db, end, instance))
 
 
 def test_status_says_when_the_daemon_was_down(
@@ -327,7 +327,7 @@ def test_status_shows_a_config_that_was_refused_within_eighty_columns(
     live(store, "one", NOON, NOON + MINUTE)
     problem = "config.yaml:9:17: agents.ops.heartbeat.interval: 'often' is not a duration; write 90s, 30m or 1h30m"
     with store.transaction() as db:
-        boots.refuse(_transaction(db, NOON, "one"), problem)
+        boots.record_config_problem(_transaction(db, NOON, "one"), problem)
     lines = printed(capsys, state, "status")
     assert problem in " ".join(map(str.strip, lines))
     assert max(map(len, lines)) <= 80
@@ -350,7 +350,7 @@ def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
 ) -> None:
     live(store, "one", NOON, NOON + MINUTE)
     with store.transaction() as db:
-        boots.begin(_transaction(db, NOON + 2 * MINUTE, "two"), Boot("two", os.getpid(), "0.1.0", "2026.1"))
+        boots.record_boot(_transaction(db, NOON + 2 * MINUTE, "two"), Boot("two", os.getpid(), "0.1.0", "2026.1"))
     lock = state.with_name("heartbeatd.db.lock")
     with Lock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
         lines = printed(capsys, state, "status", in_kolkata)
@@ -467,7 +467,7 @@ def add_message(store: Store, **columns: Any) -> int:
     row = {
         "key": str(random.random()), "channel": "phone", "run_id": 1, "kind": "heartbeat", "name": "ops", "trigger": "interval",
         "slot": 1, "part": 1, "parts": 1, "title": "ops", "text": "The disk is full.", "state": "dead", "attempts": 3,
-        "not_before": millis(NOON), "created_at": millis(NOON), "error": "503 Service Unavailable", **columns,
+        "not_before": to_millis(NOON), "created_at": to_millis(NOON), "error": "503 Service Unavailable", **columns,
     }  # fmt: skip
     marks = ", ".join(f":{column}" for column in row)
     with store.transaction() as db:

@@ -21,7 +21,7 @@ from scheduler.cli.wake_progress import print_wait
 from scheduler.engine.pending_runs import Cancel
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
-from scheduler.store.database import Store, reader
+from scheduler.store.database import Store, open_read_only
 from scheduler.system.state_lock import Lock
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
@@ -55,17 +55,17 @@ def call(config: Path, *arguments: str) -> int:
 
 
 def read(place: DaemonFiles, query: str) -> list[dict[str, Any]]:
-    db = reader(place.database)
+    db = open_read_only(place.database)
     try:
         return [dict(row) for row in db.execute(query)]
     finally:
         db.close()
 
 
-def standing(place: DaemonFiles, kind: Kind, name: str) -> entries.Standing:
-    db = reader(place.database)
+def entry_row(place: DaemonFiles, kind: Kind, name: str) -> entries.EntryRow:
+    db = open_read_only(place.database)
     try:
-        found = entries.find(db, kind, name)
+        found = entries.find_entry(db, kind, name)
     finally:
         db.close()
     assert found is not None
@@ -136,11 +136,11 @@ def test_a_job_can_be_asked_for_with_the_daemon_down(config: Path, place: Daemon
 def test_a_pause_lasts_as_long_as_it_was_said(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "pause", "ops", "--for", "2h") == 0
     assert capsys.readouterr().out.startswith("agent/ops paused until 2")
-    ends = standing(place, Kind.HEARTBEAT, "ops").pause_ends
+    ends = entry_row(place, Kind.HEARTBEAT, "ops").pause_ends
     assert ends is not None
     assert abs(ends - datetime.now(UTC) - timedelta(hours=2)) < timedelta(minutes=1)
     assert call(config, "resume", "ops") == 0
-    assert not standing(place, Kind.HEARTBEAT, "ops").paused
+    assert not entry_row(place, Kind.HEARTBEAT, "ops").paused
 
 
 def test_all_are_paused_until_all_are_resumed(config: Path, place: DaemonFiles) -> None:

@@ -108,8 +108,8 @@ def test_what_a_run_may_take_bounds_how_long_prompts_may_be(tmp_path: Path) -> N
     allowances = read(tmp_path, RIGHT.replace("usd_per_run: 0.10", "usd_per_run: 0.035"), ENVIRON).settings.allowances
     ops = allowances[Kind.HEARTBEAT, "ops"]
     assert ops.input_tokens == 20_000  # and 2,000 out: 20,000 x 1.25 + 2,000 x 5 millionths, the dearest input being a cache's
-    assert ops.most == Amount(nanos=35_000_000, tokens=22_000, runs=1)
-    assert allowances[Kind.HEARTBEAT, "tool"].most == Amount(nanos=20_000_000, runs=1)
+    assert ops.max_usage == Amount(nanos=35_000_000, tokens=22_000, runs=1)
+    assert allowances[Kind.HEARTBEAT, "tool"].max_usage == Amount(nanos=20_000_000, runs=1)
     assert allowances[Kind.HEARTBEAT, "tool"].input_tokens is None
 
 

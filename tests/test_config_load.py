@@ -170,7 +170,7 @@ def test_a_prompt_of_its_own_undoes_an_inherited_command_and_the_other_way_round
     text = SMALL + "defaults: {cron: {every: 6h, command: x, env: {A: b}}}\ncron: {a: {prompt: Write., agent: ops}, b: {}}\n"
     settings = read(tmp_path, text).settings
     assert [(job.command, job.prompt) for job in settings.jobs.values()] == [(None, "Write."), ("x", None)]
-    assert {name: agent.name for name, agent in settings.asked.items()} == {"a": "ops"}
+    assert {name: agent.name for name, agent in settings.job_agents.items()} == {"a": "ops"}
 
 
 def test_a_fault_in_a_default_is_told_once_however_many_inherit_it(tmp_path: Path) -> None:

@@ -29,14 +29,14 @@ BERLIN = ZoneInfo("Europe/Berlin")
     ],
 )
 def test_a_day_begins_at_its_first_midnight(zone: str, day: str, begins: str, hours: float) -> None:
-    found = local_days.whole(date.fromisoformat(day), ZoneInfo(zone))
+    found = local_days.whole_day(date.fromisoformat(day), ZoneInfo(zone))
     assert (found.begins, found.ends - found.begins) == (at(begins), timedelta(hours=hours))
 
 
 @pytest.mark.parametrize("zone", sorted(available_timezones())[::20])
 def test_days_follow_each_other_without_gap_or_overlap(zone: str) -> None:
     begin, end = datetime(2026, 1, 1, 5, tzinfo=UTC), datetime(2028, 1, 1, 7, tzinfo=UTC)
-    found = list(local_days.between(ZoneInfo(zone), begin, end))
+    found = list(local_days.days_between(ZoneInfo(zone), begin, end))
     assert found[0].begins == begin
     assert found[-1].ends == end
     assert all(before.ends == after.begins and before.date < after.date for before, after in pairwise(found))
@@ -44,7 +44,9 @@ def test_days_follow_each_other_without_gap_or_overlap(zone: str) -> None:
 
 def test_only_the_part_of_a_day_that_was_asked_for_is_given() -> None:
     noon = at("2027-03-27 12:00")
-    assert [(str(day.date), day.ends - day.begins) for day in local_days.between(BERLIN, noon, noon + timedelta(hours=48))] == [
+    assert [
+        (str(day.date), day.ends - day.begins) for day in local_days.days_between(BERLIN, noon, noon + timedelta(hours=48))
+    ] == [
         ("2027-03-27", timedelta(hours=11)),
         ("2027-03-28", timedelta(hours=23)),
         ("2027-03-29", timedelta(hours=14)),

@@ -26,7 +26,7 @@ from world import World
 
 from scheduler.store.database import APPLICATION_ID, Store, StoreError
 from scheduler.store.disk_reserve import MIB
-from scheduler.store.schema import migrations
+from scheduler.store.migrations import migrations
 
 pytestmark = pytest.mark.process
 

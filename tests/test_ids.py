@@ -13,7 +13,7 @@ from test_story_slots import OPS
 from world import World
 
 from scheduler.store.database import APPLICATION_ID, Store
-from scheduler.store.schema import migrations
+from scheduler.store.migrations import migrations
 
 LAST_EDITION = ("m001_first_schema",)
 NEXT_IDS = {

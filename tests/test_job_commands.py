@@ -14,20 +14,20 @@ from world import at
 
 from heartbeat.runners import Resources
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import Ending, Kind, Trigger
+from scheduler.model.outcome import AttemptResult, Kind, Trigger
 from scheduler.system.process import Children
 from scheduler.work import plan
 
 
-def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, after: float | None = None) -> Ending:
+def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, after: float | None = None) -> AttemptResult:
     """How one attempt of a job with these keys ends; `after` seconds its time is over."""
     settings = read(folder, f"cron:\n  measure: {{every: 1h, {keys}}}\n", environ or {}).settings
     entry = plan.make(settings).entries[(Kind.CRON, "measure")]
     now = at("2026-03-02 08:00")
     claim = Claim(7, 1, "me", entry, now, Trigger.EVERY, 1, 0, now, paused=False, wakes=(), last_beat=None, failures=0)
 
-    async def carry() -> Ending:
-        children = Children(claim.mark)
+    async def carry() -> AttemptResult:
+        children = Children(claim.run_mark)
         if after is not None:
             asyncio.get_running_loop().call_later(after, children.end, "timeout")
         return await entry.carry(claim, Resources(children.start, client()), timedelta)
@@ -80,9 +80,9 @@ def test_an_error_says_where_a_program_was_looked_for(tmp_path: Path) -> None:
 
 def test_a_secret_of_its_environment_is_covered_in_whatever_it_prints(tmp_path: Path) -> None:
     keys = """command: 'echo "out $KEY"; echo "err $KEY $PIN" >&2; exit 3', env: {KEY: "${SECRET}", PIN: abc-1234-xyz, HOME: /home/me}"""
-    ending = carried(tmp_path, keys, {"SECRET": "k>~canary"})
-    assert (ending.text, ending.error) == ("out ***\n", "exit code 3: err *** ***")
-    assert ending.message == "measure ended failed: exit code 3: err *** ***\nout ***"
+    result = carried(tmp_path, keys, {"SECRET": "k>~canary"})
+    assert (result.text, result.error) == ("out ***\n", "exit code 3: err *** ***")
+    assert result.message == "measure ended failed: exit code 3: err *** ***\nout ***"
 
 
 def test_the_end_of_a_secret_at_which_the_output_was_cut_is_covered(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_the_end_of_a_secret_at_which_the_output_was_cut_is_covered(tmp_path: Pa
     ],
 )
 def test_how_it_ended_is_told(tmp_path: Path, command: str, outcome: str, message: str | None) -> None:
-    ending = carried(tmp_path, f"command: {command}")
-    assert (ending.outcome, ending.message) == (outcome, message)
+    result = carried(tmp_path, f"command: {command}")
+    assert (result.outcome, result.message) == (outcome, message)
 
 
 def test_what_cannot_be_started_is_not_tried_again_and_what_failed_may_be(tmp_path: Path) -> None:
@@ -118,6 +118,6 @@ def test_of_much_output_the_end_is_kept_and_how_much_there_was(tmp_path: Path) -
 
 
 def test_what_does_not_end_in_its_time_is_ended_with_its_children(tmp_path: Path) -> None:
-    ending: Any = carried(tmp_path, "command: 'echo begun; sleep 60 & wait'", after=0.5)
-    assert (ending.outcome, ending.reason, ending.text) == ("timeout", "timeout", "begun\n")
-    assert ending.message == "measure ended timeout: did not end within its timeout\nbegun"
+    result: Any = carried(tmp_path, "command: 'echo begun; sleep 60 & wait'", after=0.5)
+    assert (result.outcome, result.reason, result.text) == ("timeout", "timeout", "begun\n")
+    assert result.message == "measure ended timeout: did not end within its timeout\nbegun"

@@ -14,12 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from world import Takes, World, at
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.engine.config_reload import Standing
+from scheduler.engine.config_reload import ReloadState
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import Health
-from scheduler.model.events import Recovered, Stale, Started
+from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
-from scheduler.store.database import reader
+from scheduler.store.database import open_read_only
 from scheduler.telemetry.metrics import Metrics, ScrapeState
 from scheduler.telemetry.series import MetricFamily
 
@@ -46,7 +46,7 @@ class Page:
     def __init__(self, world: World) -> None:
         self._world = world
         self.metrics = Metrics(world.engine.plan.settings, version="1.2.3", tzdata="2026a")
-        self.standing = Standing(successful=True, succeeded_at=world.clock.now)
+        self.reload_state = ReloadState(successful=True, succeeded_at=world.clock.now)
         self.running: dict[str, int] = {}
         self._heard = len(world.events)
 
@@ -54,8 +54,8 @@ class Page:
         for happened in self._world.events[self._heard :]:
             self.metrics.count_event(happened)
         self._heard = len(self._world.events)
-        now = ScrapeState(self._world.engine.health, self.standing, self.running, self._world.clock.now)
-        db = reader(self._world.state)
+        now = ScrapeState(self._world.engine.health, self.reload_state, self.running, self._world.clock.now)
+        db = open_read_only(self._world.state)
         try:
             return self.metrics.render_page(db, now).decode()
         finally:
@@ -102,7 +102,7 @@ def test_lateness_is_measured_for_slots_too_that_could_not_start(play: Play) -> 
     for name in "abc":
         world.takes[name] = timedelta(minutes=25)
     world.run(hours=3)
-    started = sum(isinstance(happened, Started) for happened in world.events)
+    started = sum(isinstance(happened, AttemptStarted) for happened in world.events)
     missed = sum(row["slots"] for row in world.rows() if row["reason"] == "missed")
     assert started >= 7
     assert missed > 10
@@ -402,7 +402,7 @@ def test_the_process_tells_of_itself(play: Play) -> None:
     world = play(BOTH)
     page = Page(world)
     page.running = {"heartbeat": 2}
-    page.standing = Standing(successful=False, succeeded_at=at("2026-03-02 07:00"), problem="no")
+    page.reload_state = ReloadState(successful=False, succeeded_at=at("2026-03-02 07:00"), problem="no")
     world.run(minutes=1)
     series = page.series()
     assert series["build_info{2026a,1.2.3}"] == 1
@@ -428,8 +428,8 @@ def test_what_is_due_is_shown_with_its_age(play: Play) -> None:
 
 def test_recovered_runs_and_stale_results_are_counted(play: Play) -> None:
     page = Page(play(AGENT))
-    page.metrics.count_event(Recovered(1, Kind.CRON, "measure", again=False))
-    page.metrics.count_event(Stale(1, Kind.HEARTBEAT, "ops"))
+    page.metrics.count_event(RunRecovered(1, Kind.CRON, "measure", again=False))
+    page.metrics.count_event(StaleResultDropped(1, Kind.HEARTBEAT, "ops"))
     assert page.series()["orphans_recovered_total{cron}"] == 1
     assert page.series()["stale_results_total"] == 1
 
@@ -437,7 +437,7 @@ def test_recovered_runs_and_stale_results_are_counted(play: Play) -> None:
 def test_without_a_database_the_counters_are_still_there(play: Play) -> None:
     world = play(AGENT)
     page = Page(world)
-    now = ScrapeState(Health(), page.standing, {}, world.clock.now)
+    now = ScrapeState(Health(), page.reload_state, {}, world.clock.now)
     text = page.metrics.render_page(None, now).decode()
     assert "heartbeatd_runs_total{" in text
     assert "heartbeatd_next_due" not in text

@@ -20,7 +20,7 @@ from heartbeat.verdict import judge_answer
 from scheduler.cli.main import main
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
-from scheduler.model.events import Closed
+from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Trigger
 from scheduler.store import targets
 from scheduler.store.targets import Target
@@ -310,7 +310,7 @@ def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(play: Play) -> Non
     world = play(WITH_CHAT + agent())
     for whom, title in (("7", "Family"), ("8", "Work")):
         world.ask(Note("ops", Target("chat", whom), title))
-    known = targets.known(world.store.connection, "ops")
+    known = targets.known_targets(world.store.connection, "ops")
     assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
 
 
@@ -330,7 +330,7 @@ def test_picoclaw_a_text_for_the_user_and_one_for_the_log(play: Play) -> None:
     world.run(minutes=1)
     assert [text for _, _, text in world.said] == ["Disk full"]
     assert (world.rows()[0]["log"], world.rows()[0]["text"]) == ("looked at 3 hosts", "Disk full")
-    assert [event.log for event in world.events if isinstance(event, Closed)] == ["looked at 3 hosts"]
+    assert [event.log for event in world.events if isinstance(event, RunClosed)] == ["looked at 3 hosts"]
 
 
 @row("PicoClaw", 9)

@@ -48,7 +48,7 @@ class Saving:
         try:
             self._reloader.reload(doubt=watched)
         except ConfigError:
-            assert not self._reloader.standing.successful
+            assert not self._reloader.reload_state.successful
         return sum(record.message == "reload_refused" and record.levelno == logging.ERROR for record in self._caplog.records)
 
 

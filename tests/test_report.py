@@ -20,8 +20,8 @@ from scheduler.cli.main import main
 from scheduler.cli.output import abbreviate_count, format_reason, format_usd
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report as summed_up
-from scheduler.store import run_counts
-from scheduler.store.database import Store, reader
+from scheduler.store import run_history
+from scheduler.store.database import Store, open_read_only
 
 Play = Callable[..., World]
 
@@ -141,9 +141,9 @@ def test_a_daemon_that_never_stopped_was_never_down(store: Store) -> None:
 
 
 def test_the_history_is_read_by_its_index(store: Store) -> None:
-    plan = store.connection.execute("explain query plan " + run_counts.RUNS, (0, 1)).fetchall()
+    plan = store.connection.execute("explain query plan " + run_history.RUNS, (0, 1)).fetchall()
     assert [row["detail"] for row in plan if "run_finished" in row["detail"]]
-    letters = store.connection.execute("explain query plan " + run_counts.MESSAGES, (0, 1)).fetchall()
+    letters = store.connection.execute("explain query plan " + run_history.MESSAGES, (0, 1)).fetchall()
     assert [row["detail"] for row in letters if "outbox_channel" in row["detail"]]
     assert not [row["detail"] for row in letters if "TEMP B-TREE" in row["detail"]]
 
@@ -349,7 +349,7 @@ def test_a_report_for_programs_has_all_its_parts(state: Path, store: Store, caps
 
 
 def test_reading_a_report_changes_nothing(state: Path, store: Store) -> None:
-    db = reader(state)
+    db = open_read_only(state)
     try:
         summed_up(db, NOON - WEEK, NOON, running=True)
         assert db.total_changes == 0

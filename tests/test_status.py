@@ -13,7 +13,7 @@ from world import Takes, World, at
 from scheduler.channels.message import DeliveryResult
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
-from scheduler.store.database import Store, reader
+from scheduler.store.database import Store, open_read_only
 
 Play = Callable[..., World]
 
@@ -31,7 +31,7 @@ cron:
 
 
 def snapshot(world: World) -> dict[str, Any]:
-    db = reader(world.state)
+    db = open_read_only(world.state)
     try:
         told = status_data.read_status(db, world.clock.now)
     finally:

@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
-from scheduler.model.timestamps import millis
-from scheduler.store import breakers, runs_view
+from scheduler.model.timestamps import to_millis
+from scheduler.store import breakers, run_history
 from scheduler.store.database import (
     APPLICATION_ID,
+    DatabaseUnavailable,
     Store,
     StoreError,
-    Unavailable,
+    check_database,
     check_file,
-    inspect,
-    reader,
-    reader_of_any_age,
+    open_read_only,
+    open_read_only_any_version,
 )
-from scheduler.store.schema import FIRST_SCHEMA, migrations
+from scheduler.store.migrations import FIRST_SCHEMA, migrations
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def add_life(store: Store) -> None:
 
 
 def lives(path: Path) -> int:
-    connection = reader(path)
+    connection = open_read_only(path)
     try:
         return int(connection.execute("select count(*) from boot").fetchone()[0])
     finally:
@@ -87,7 +87,7 @@ def test_a_locked_database_is_unavailable_and_a_mistake_of_ours_is_not(tmp_path:
         store.connection.execute("pragma busy_timeout = 1")
         other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
         other.execute("begin immediate")
-        with pytest.raises(Unavailable, match="locked"):
+        with pytest.raises(DatabaseUnavailable, match="locked"):
             add_life(store)
         other.close()
         with pytest.raises(sqlite3.OperationalError, match="no such table"), store.transaction() as db:
@@ -98,7 +98,7 @@ def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         pages = store.connection.execute("pragma page_count").fetchone()[0]
         store.connection.execute(f"pragma max_page_count = {pages}")
-        with pytest.raises(Unavailable, match="full"), store.transaction() as db:
+        with pytest.raises(DatabaseUnavailable, match="full"), store.transaction() as db:
             db.execute("create table big as select zeroblob(1000000) as hole")
         store.connection.execute("pragma max_page_count = 1000000")
         add_life(store)
@@ -109,10 +109,10 @@ def test_a_database_that_was_replaced_under_the_daemon_is_not_written(tmp_path: 
     with opened(tmp_path / "a.db") as store:
         add_life(store)
         (tmp_path / "a.db").rename(tmp_path / "b.db")
-        with pytest.raises(Unavailable, match="gone"):
+        with pytest.raises(DatabaseUnavailable, match="gone"):
             add_life(store)
         (tmp_path / "a.db").write_bytes(b"")
-        with pytest.raises(Unavailable, match="replaced"):
+        with pytest.raises(DatabaseUnavailable, match="replaced"):
             add_life(store)
 
 
@@ -203,10 +203,15 @@ def test_a_database_of_the_first_edition_is_taken_over_with_its_circuit_breakers
     path = tmp_path / "a.db"
     with closing(of_the_first_edition(path)) as first:
         first.execute("insert into breaker values ('anthropic', 'auth', 1000, 1801000, 7), ('local', 'rate', 2000, 902000, null)")
-    with closing(reader_of_any_age(path)) as before, opened(path) as store:
-        assert [str(breaker) for breaker in breakers.open_ones(before)] == ["provider anthropic: auth", "provider local: rate"]
-        found = breakers.open_ones(store.connection)
-    assert [(*each.circuit, each.reason, millis(each.opened_at), millis(each.probe_at), each.tried_by) for each in found] == [
+    with closing(open_read_only_any_version(path)) as before, opened(path) as store:
+        assert [str(breaker) for breaker in breakers.list_open_breakers(before)] == [
+            "provider anthropic: auth",
+            "provider local: rate",
+        ]
+        found = breakers.list_open_breakers(store.connection)
+    assert [
+        (*each.circuit, each.reason, to_millis(each.opened_at), to_millis(each.probe_at), each.tried_by) for each in found
+    ] == [
         ("anthropic", "*", "auth", 1000, 1801000, 7),
         ("local", "*", "rate", 2000, 902000, None),
     ]
@@ -214,7 +219,7 @@ def test_a_database_of_the_first_edition_is_taken_over_with_its_circuit_breakers
 
 def test_reading_needs_a_database_and_makes_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="heartbeatd run makes it"):
-        reader(tmp_path / "a.db")
+        open_read_only(tmp_path / "a.db")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -223,7 +228,7 @@ def test_a_reader_cannot_write_and_leaves_the_log_alone(tmp_path: Path) -> None:
     with opened(path) as store:
         add_life(store)
         size = path.with_name("a.db-wal").stat().st_size
-        connection = reader(path)
+        connection = open_read_only(path)
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             connection.execute("delete from boot")
         connection.close()
@@ -233,7 +238,7 @@ def test_a_reader_cannot_write_and_leaves_the_log_alone(tmp_path: Path) -> None:
 def test_a_sound_database_passes_inspection(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         add_life(store)
-        inspect(tmp_path / "a.db")
+        check_database(tmp_path / "a.db")
 
 
 def test_who_reads_while_a_database_is_made_finds_none_or_all_of_it(tmp_path: Path) -> None:
@@ -243,7 +248,7 @@ def test_who_reads_while_a_database_is_made_finds_none_or_all_of_it(tmp_path: Pa
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             try:
-                with closing(reader(path)) as connection:
+                with closing(open_read_only(path)) as connection:
                     connection.execute("select * from entry").fetchall()
             except StoreError as error:
                 said.add(str(error).removeprefix(f"{path}: "))
@@ -302,7 +307,7 @@ def test_what_is_no_regular_file_is_refused_and_left_as_it_is(tmp_path: Path, ma
     path = tmp_path / "a.db"
     make(path)
     before = path.lstat()
-    for use in (Store.open, reader, inspect, check_file):
+    for use in (Store.open, open_read_only, check_database, check_file):
         with pytest.raises(StoreError, match=named):
             use(path)
     after = path.lstat()
@@ -325,7 +330,7 @@ def test_a_log_without_its_database_is_a_loss_and_not_a_new_database(tmp_path: P
     with opened(path) as store:
         add_life(store)
         path.unlink()
-        for use in (Store.open, reader, inspect):
+        for use in (Store.open, open_read_only, check_database):
             with pytest.raises(StoreError, match=r"a b\.db is missing, but its write-ahead log is there") as refused:
                 use(path)
         command = str(refused.value).rpartition(": ")[2]
@@ -345,10 +350,10 @@ def test_a_log_that_is_removed_or_replaced_under_the_daemon_stops_the_writing_an
     with opened(tmp_path / "a.db") as store:
         add_life(store)
         (tmp_path / file).unlink()
-        with pytest.raises(Unavailable, match=rf"{file} was removed while the daemon ran; restart it"):
+        with pytest.raises(DatabaseUnavailable, match=rf"{file} was removed while the daemon ran; restart it"):
             add_life(store)
         (tmp_path / file).touch()
-        with pytest.raises(Unavailable, match=rf"{file} was replaced while the daemon ran; restart it"):
+        with pytest.raises(DatabaseUnavailable, match=rf"{file} was replaced while the daemon ran; restart it"):
             add_life(store)
     with opened(tmp_path / "a.db") as store:
         add_life(store)
@@ -365,8 +370,8 @@ def test_who_reads_before_the_daemon_has_taken_an_older_database_over_sees_its_r
         )
         old.commit()
     before = path.read_bytes()
-    with closing(reader_of_any_age(path)) as db:
-        row = runs_view.one(db, 1)
+    with closing(open_read_only_any_version(path)) as db:
+        row = run_history.get_run(db, 1)
     assert row is not None
     assert (row["outcome"], row["truncated"], row["result_due_at"]) == ("ok", False, None)
     assert path.read_bytes() == before

@@ -13,7 +13,7 @@ from world import Takes, World
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import Cancel, Report
-from scheduler.store import run_counts as tally_of
+from scheduler.store import run_history
 
 Play = Callable[..., World]
 
@@ -153,5 +153,5 @@ def test_a_cancelled_run_is_no_failure_of_the_report(play: Play) -> None:
     world = begun(play(agent(), scripts={"ops": lambda asked: Takes("too late", timedelta(minutes=4))}))
     world.ask(Cancel(1))
     world.run(minutes=20)
-    (tally,) = tally_of.runs(world.store.connection, world.clock.now - HOUR, world.clock.now)
+    (tally,) = run_history.count_runs(world.store.connection, world.clock.now - HOUR, world.clock.now)
     assert (tally.ran, tally.failed) == (1, 0)

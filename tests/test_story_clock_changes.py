@@ -16,7 +16,7 @@ from world import QUIET, Takes, World, at
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine import plan_sync
 from scheduler.engine.tick import Tick
-from scheduler.model.events import Closed, TakenBack
+from scheduler.model.events import RunClosed, SkipsRevoked
 from scheduler.model.outcome import Kind
 from scheduler.store import boots, entries, wakes
 from scheduler.store.database import Store
@@ -92,7 +92,7 @@ def test_what_was_skipped_in_a_time_that_is_still_to_come_is_taken_back_and_told
     world.run(minutes=5)
     ahead(world)
     assert all(row["outcome"] != "skipped" for row in world.rows())
-    taken = [event for event in world.events if isinstance(event, TakenBack)]
+    taken = [event for event in world.events if isinstance(event, SkipsRevoked)]
     assert {(event.name, event.reason) for event in taken} == {("ops", "missed"), ("ops", "active_hours"), ("measure", "missed")}
 
 
@@ -120,7 +120,7 @@ def test_a_clock_that_was_ahead_when_the_daemon_died_and_is_right_when_it_starts
     world.boot()
     world.until("2026-03-02 10:30")
     assert world.story() == ["03-02 09:00 schedule ok", "03-02 10:00 schedule ok"]
-    assert all(down.until is None or down.since <= down.until for down in boots.downs(world.store.connection))
+    assert all(down.until is None or down.since <= down.until for down in boots.latest_downtimes(world.store.connection))
 
 
 def test_a_grid_stands_where_it_stood_after_a_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
@@ -234,9 +234,9 @@ def test_no_wake_expires_within_an_hour_in_which_the_clock_may_be_wrong(play: Pl
     world.wake("ops", "look")
     _far_ahead(world, way)
     world.run(minutes=58)
-    assert wakes.count(world.store.connection, Kind.HEARTBEAT, "ops") == 1
+    assert wakes.count_waiting_wakes(world.store.connection, Kind.HEARTBEAT, "ops") == 1
     world.run(minutes=5)
-    assert wakes.count(world.store.connection, Kind.HEARTBEAT, "ops") == 0
+    assert wakes.count_waiting_wakes(world.store.connection, Kind.HEARTBEAT, "ops") == 0
 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
@@ -362,9 +362,9 @@ def test_a_job_that_ran_reads_as_done_and_not_as_to_come_after_the_clock_was_set
     world.run(hours=1)
     world.clock.now -= HOUR
     world.settle()
-    standing = entries.find(world.store.connection, Kind.CRON, "party")
-    assert standing is not None
-    assert standing.slot is None
+    entry_row = entries.find_entry(world.store.connection, Kind.CRON, "party")
+    assert entry_row is not None
+    assert entry_row.slot is None
 
 
 # --- what is shown of it -----------------------------------------------------------------------------------------------
@@ -389,6 +389,6 @@ def test_a_run_over_which_the_clock_is_set_back_took_no_negative_time(play: Play
     ((number, (task, result, _)),) = world.runs._tasks.items()
     world.runs._tasks[number] = (task, result, world.clock.now + timedelta(minutes=2))
     world.run(minutes=10)
-    closed = [event for event in world.events if isinstance(event, Closed) and event.started_at is not None]
+    closed = [event for event in world.events if isinstance(event, RunClosed) and event.started_at is not None]
     assert [event.started_at <= event.finished_at for event in closed if event.started_at] == [True]
     assert [row["started_at"] <= row["finished_at"] for row in world.rows("ops") if row["started_at"]] == [True]

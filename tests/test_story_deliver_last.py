@@ -19,7 +19,7 @@ from scheduler.config.build.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Note
-from scheduler.model.events import NoTarget
+from scheduler.model.events import TargetUnknown
 from scheduler.store.targets import MOST, Target
 
 Play = Callable[..., World]
@@ -94,7 +94,7 @@ def test_until_somebody_has_spoken_the_text_is_kept_and_the_log_says_that_nobody
         "Disk full",
         "no_target",
     )
-    assert [event for event in world.events if isinstance(event, NoTarget)] == [NoTarget(row["id"], row["kind"], "ops")]
+    assert [event for event in world.events if isinstance(event, TargetUnknown)] == [TargetUnknown(row["id"], row["kind"], "ops")]
     spoke(world, "7")
     world.run(minutes=30)
     assert (states(world), [text for _, text in sent]) == (["no_target", "delivered"], ["Disk full"])
@@ -104,7 +104,7 @@ def test_beside_another_channel_a_last_that_is_unknown_is_still_said_in_the_log(
     world.reload(config("[last, log]"))
     world.run(minutes=1)
     assert [each["channel"] for each in world.rows()[0]["delivery"]["targets"]] == ["log"]
-    assert any(isinstance(event, NoTarget) for event in world.events)
+    assert any(isinstance(event, TargetUnknown) for event in world.events)
 
 
 def test_the_last_is_known_after_a_restart(world: World, sent: list[tuple[str, str]]) -> None:
@@ -338,7 +338,7 @@ def test_the_url_of_every_kind_may_leave_open_whom_to_tell(tmp_path: Path, url: 
     assert len(complaints(tmp_path, text)) == faults
     if not faults:
         channel = read(tmp_path, text).settings.channels["chat"]
-        assert (channel.kind, channel.open) == (kind, True)
+        assert (channel.kind, channel.needs_target) == (kind, True)
 
 
 def test_a_job_has_no_last(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from scheduler.engine.requests import RunJob, WakeAgent
 from scheduler.engine.tick import Tick
 from scheduler.model.wake import Wake
 from scheduler.store import wakes
-from scheduler.store.database import Store, Unavailable
+from scheduler.store.database import DatabaseUnavailable, Store
 
 HOUR = timedelta(hours=1)
 ALARM = "ALERT: the disk is full"
@@ -381,7 +381,7 @@ def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(play)
     assert [
         event
         for event in world.events
-        if type(event).__name__ == "WakeTold" and getattr(event, "kind", "heartbeat") == "heartbeat"
+        if type(event).__name__ == "WakeMoved" and getattr(event, "kind", "heartbeat") == "heartbeat"
     ] == []
 
 
@@ -686,7 +686,7 @@ def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_da
     with pytest.raises(Refused, match="the daemon cannot do this; its log says why") as refused:
         world.ask(FaultyRequest())
     assert refused.value.code == "broken"
-    assert wakes.waiting(world.store.connection) == []
+    assert wakes.count_waiting_by_agent(world.store.connection) == []
     world.wake("ops", "look")
     world.run(seconds=5)
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
@@ -702,7 +702,7 @@ class FailingCommit(Store):
         with super().transaction() as db:
             yield db
             if self.fails:
-                raise Unavailable("the disk is gone")
+                raise DatabaseUnavailable("the disk is gone")
 
 
 def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(play) -> None:
@@ -717,7 +717,7 @@ def test_a_tick_whose_commit_fails_emits_no_event_and_sends_nothing(play) -> Non
     assert world.engine.health.problem == "the disk is gone"
     store.fails = False
     world.run(minutes=1)
-    closed = [event.slot for event in world.events[len(before[0]) :] if type(event).__name__ == "Closed"]
+    closed = [event.slot for event in world.events[len(before[0]) :] if type(event).__name__ == "RunClosed"]
     assert len(closed) == len(set(closed)) > 0
     assert world.engine.health.problem is None
 

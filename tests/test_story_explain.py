@@ -24,7 +24,7 @@ from scheduler.engine.requests import Hold
 from scheduler.insight import explanation
 from scheduler.model import local_days
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import millis
+from scheduler.model.timestamps import to_millis
 from scheduler.system import lanes
 from scheduler.work import plan
 
@@ -116,7 +116,7 @@ def test_a_budget_that_is_spent_is_why(play: Play) -> None:
     with world.store.transaction() as db:
         db.execute(
             "update run set outcome = 'skipped', reason = 'budget', suppression = null where slot >= ?",
-            (millis(at("2026-03-02 14:00")),),
+            (to_millis(at("2026-03-02 14:00")),),
         )
     assert told(day(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
 
@@ -125,7 +125,7 @@ def test_an_open_circuit_breaker_is_why(play: Play) -> None:
     model = agent(interval="1h", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
     world = play(model + "providers: {anthropic: {api_key: k}}\n", start="2026-03-02 00:00")
     with world.store.transaction() as db:
-        probe = millis(at("2026-03-03 00:00"))
+        probe = to_millis(at("2026-03-03 00:00"))
         db.execute("insert into breaker values ('anthropic', '*', 'auth', 'HTTP 401', 0, ?, ?, null, '[]')", (probe, probe))
     world.run(hours=23, minutes=30)
     assert told(day(world)) == ["00:00-23:00 24 breaker_open"]
@@ -316,7 +316,7 @@ ZONES = [
 @pytest.mark.parametrize(("zone", "on", "halves"), ZONES)
 def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone: str, on: str, halves: int) -> None:
     """The slots of two days up to a change: as many as there are half hours, and as the rows say, each with one cause."""
-    begins = local_days.whole(date.fromisoformat(on) - timedelta(days=1), ZoneInfo(zone)).begins
+    begins = local_days.whole_day(date.fromisoformat(on) - timedelta(days=1), ZoneInfo(zone)).begins
     config = f"timezone: {zone}\n" + agent(active_hours='"08:00-23:00"') + job(schedule='"*/30 * * * *"')
     world = play(config, start=f"{begins:%Y-%m-%d %H:%M}")
     world.scripts["ops"] = lambda asked: "ALERT: same" if asked.at.hour % 3 else QUIET
@@ -327,7 +327,7 @@ def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone
         world.pause(None)
         world.run(hours=4, minutes=31)
         world.resume(None)
-    world.run(seconds=(local_days.whole(date.fromisoformat(on), ZoneInfo(zone)).ends - world.clock.now).total_seconds() - 1)
+    world.run(seconds=(local_days.whole_day(date.fromisoformat(on), ZoneInfo(zone)).ends - world.clock.now).total_seconds() - 1)
     world.pause(None)  # what has passed gets its rows
     for name in ("ops", "measure"):
         found = [day(world, name, str(date.fromisoformat(on) + timedelta(days=number))) for number in (-1, 0)]

@@ -13,7 +13,7 @@ from test_story_slots import agent, job
 from world import Takes, World, at
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.model.events import Closed
+from scheduler.model.events import RunClosed
 from scheduler.store import entries
 from scheduler.system.process import Ended
 
@@ -165,7 +165,7 @@ def took(world: World, name: str = "ops") -> list[float]:
     """How long the runs took by their rows, which must be what the log and the metrics are told."""
     rows = [row for row in world.rows(name) if row["started_at"] and row["finished_at"]]
     by_rows = [(datetime.fromisoformat(row["finished_at"]) - datetime.fromisoformat(row["started_at"])) for row in rows]
-    closed = [each for each in world.events if isinstance(each, Closed) and each.name == name and each.started_at is not None]
+    closed = [each for each in world.events if isinstance(each, RunClosed) and each.name == name and each.started_at is not None]
     assert [each.finished_at - each.started_at for each in closed if each.started_at] == by_rows
     return [span.total_seconds() for span in by_rows]
 
@@ -320,7 +320,7 @@ def test_a_result_that_comes_too_late_changes_nothing(play: Play) -> None:
     with world.store.transaction() as db:
         db.execute("update run set fence = fence + 1")
     world.run(minutes=1)
-    assert [event for event in world.events if type(event).__name__ == "Stale"]
+    assert [event for event in world.events if type(event).__name__ == "StaleResultDropped"]
     assert world.said == []
 
 
@@ -462,4 +462,4 @@ def test_one_entry_whose_planning_breaks_stops_nobody_else(play: Play) -> None:
         db.execute("update entry set due_at = 0 where name = 'measure'")
     world.run(minutes=31)
     assert len(world.rows("ops")) == 2
-    assert entries.find(world.store.connection, "cron", "measure").due_at == at("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]
+    assert entries.find_entry(world.store.connection, "cron", "measure").due_at == at("2026-03-02 09:00")  # type: ignore[arg-type, union-attr]

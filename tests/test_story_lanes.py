@@ -16,7 +16,7 @@ from world import QUIET, Takes, World, at
 
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import Hold, LetGo
-from scheduler.model.events import LaneTaken
+from scheduler.model.events import LaneBusy
 from scheduler.system import lanes
 
 Play = Callable[..., World]
@@ -102,7 +102,7 @@ def test_that_a_run_waits_for_its_lane_is_told_once(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=10)
-    assert len([event for event in world.events if isinstance(event, LaneTaken)]) == 1
+    assert len([event for event in world.events if isinstance(event, LaneBusy)]) == 1
 
 
 def test_the_lane_of_one_agent_is_no_other_agents_business(play: Play) -> None:

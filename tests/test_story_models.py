@@ -65,7 +65,7 @@ def test_the_model_of_the_heartbeat_wins_over_the_agents_and_another_answer_is_n
         world.reload(config(server.url))
         world.run(minutes=30)
         assert asked(server)[1]["model"] == "claude-sonnet-5"
-    mismatches = [event for event in world.events if type(event).__name__ == "Mismatched"]
+    mismatches = [event for event in world.events if type(event).__name__ == "ModelMismatched"]
     assert [(event.requested, event.used) for event in mismatches] == [("claude-sonnet-5", "claude-haiku-5-5")]
 
 

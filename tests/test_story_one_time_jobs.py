@@ -16,7 +16,7 @@ from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import explanation, forecast, status_data
 from scheduler.model.outcome import Kind
-from scheduler.store import one_time_jobs
+from scheduler.store import entries
 from scheduler.telemetry import gauges
 
 Play = Callable[..., World]
@@ -183,7 +183,7 @@ def test_a_stagger_delays_the_start_and_keeps_the_name_of_the_slot(play: Play) -
 def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_may_have(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
-    today = TimeCheck(at("2026-03-03 00:00"), one_time_jobs.knows)
+    today = TimeCheck(at("2026-03-03 00:00"), entries.has_seen_one_time_job)
     with pytest.raises(ConfigError):
         load_config(config, {}, time_check=today)
     (tmp_path / "state").mkdir()
@@ -194,7 +194,9 @@ def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_ma
 def test_a_start_warns_of_a_moment_that_has_passed_unseen(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
-    (warning,) = load_config(config, {}, time_check=TimeCheck(at("2026-03-03 00:00"), one_time_jobs.knows, strict=False)).warnings
+    (warning,) = load_config(
+        config, {}, time_check=TimeCheck(at("2026-03-03 00:00"), entries.has_seen_one_time_job, strict=False)
+    ).warnings
     assert (warning.path, warning.message) == ("cron.party.at", PASSED)
 
 

@@ -15,7 +15,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import LOOKS_AT_ONCE
 from scheduler.engine.outbox_requests import Drop, SendAgain
-from scheduler.store import outbox_view
+from scheduler.store import outbox
 
 Play = Callable[..., World]
 
@@ -49,7 +49,7 @@ class Channel:
 
 
 def told(world: World) -> list[tuple[Any, ...]]:
-    return [(each["id"], each["state"], each["attempts"], each["error"]) for each in outbox_view.listed(world.store.connection)]
+    return [(each["id"], each["state"], each["attempts"], each["error"]) for each in outbox.list_messages(world.store.connection)]
 
 
 def delivery(world: World) -> str:
@@ -202,7 +202,7 @@ def test_what_cannot_be_moved_is_told_in_a_line(play: Play, request_of: Any) -> 
 def test_a_message_is_listed_with_who_said_it_and_when_it_is_tried_next(play: Play) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(LATER))
     world.run(seconds=10)
-    (listed,) = outbox_view.listed(world.store.connection)
+    (listed,) = outbox.list_messages(world.store.connection)
     assert listed == {
         "id": 1, "run": 1, "kind": "heartbeat", "name": "ops", "channel": "hook", "state": "pending", "part": 1, "parts": 1,
         "attempts": 1, "created_at": "2026-03-02T08:00:00Z", "next_try_at": "2026-03-02T08:01:00Z", "doubted": False,
@@ -214,15 +214,15 @@ def test_what_was_given_up_is_listed_after_what_is_on_its_way(play: Play) -> Non
     world = play(CONFIG, scripts={"ops": lambda asked: f"Alarm {asked.at:%H:%M}"}, sends=Channel(LATER, REFUSED))
     world.run(minutes=31)
     world.engine.tick(world.clock.read())
-    assert [each["begins"] for each in outbox_view.listed(world.store.connection)] == ["Alarm 08:30", "Alarm 08:00"]
+    assert [each["begins"] for each in outbox.list_messages(world.store.connection)] == ["Alarm 08:30", "Alarm 08:00"]
     world.store.connection.execute("update outbox set state = 'pending' where id = 1")
-    assert [each["begins"] for each in outbox_view.listed(world.store.connection)] == ["Alarm 08:00", "Alarm 08:30"]
+    assert [each["begins"] for each in outbox.list_messages(world.store.connection)] == ["Alarm 08:00", "Alarm 08:30"]
 
 
 def test_a_text_is_listed_by_its_beginning(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: "x" * 5000}, sends=Channel(LATER))
     world.run(minutes=1)
-    assert [len(each["begins"]) for each in outbox_view.listed(world.store.connection)] == [200]
+    assert [len(each["begins"]) for each in outbox.list_messages(world.store.connection)] == [200]
 
 
 def test_two_agents_that_say_the_same_in_one_channel_are_both_heard(play: Play) -> None:

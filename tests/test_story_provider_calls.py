@@ -13,13 +13,13 @@ from test_story_models import KEY, config, decides, model
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import Cancel, Report
-from scheduler.model.outcome import Call, Ending, Failure, Outcome
-from scheduler.model.timestamps import millis
+from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome
+from scheduler.model.timestamps import to_millis
 from scheduler.telemetry.metrics import Metrics
 from scheduler.work.executor import Done
 
 # What a runner gives back whose call was cut short.
-CUT_SHORT = Ending(
+CUT_SHORT = AttemptResult(
     Outcome.FAILED,
     Failure.EXIT,
     error="the call was cut short",
@@ -136,7 +136,7 @@ def test_a_decided_skip_by_the_model_asked_is_no_mismatch(play):
     with model(decides("skip")) as server:
         world = play(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
         world.run(minutes=1)
-    assert names(world, "Mismatched") == []
+    assert names(world, "ModelMismatched") == []
 
 
 def test_a_probe_that_fails_for_a_moment_is_a_failed_run_not_a_skip(play):
@@ -174,7 +174,7 @@ def test_what_two_calls_of_an_attempt_took_is_added_in_one_statement(play):
         asked: list[str] = []
         world.store.connection.set_trace_callback(asked.append)
         world.run(minutes=1)
-    assert [event.tokens.total for event in names(world, "Paid")] == [159, 159]
+    assert [event.tokens.total for event in names(world, "CallCharged")] == [159, 159]
     assert world.rows()[0]["tokens"]["input"] == 240
     assert [text.split(" ")[0] for text in asked if "tokens" in text and "cost_usd" in text] == ["update"]
 
@@ -188,7 +188,7 @@ def test_an_attempt_that_is_no_longer_ours_books_nothing(play):
             db.execute("update run set fence = fence + 1")
         world.run(minutes=2)
     row = world.rows()[0]
-    assert (row["state"], row["tokens"]["input"], names(world, "Paid")) == ("running", 0, [])
+    assert (row["state"], row["tokens"]["input"], names(world, "CallCharged")) == ("running", 0, [])
 
 
 def test_the_row_says_which_model_was_asked_for_after_a_reload_between_attempts(play):
@@ -409,7 +409,7 @@ def test_waiting_parts_behind_a_held_one_end_some_day(play):
     world = play(TG, scripts={"ops": lambda asked: "ALERT " + "word " * 2000}, sends=sends)
     world.run(days=40)
     old = "select state from outbox where created_at < ? and state in ('held', 'pending')"
-    assert not world.store.connection.execute(old, (millis(world.clock.now - timedelta(days=2)),)).fetchall()
+    assert not world.store.connection.execute(old, (to_millis(world.clock.now - timedelta(days=2)),)).fetchall()
 
 
 def test_an_old_keys_refusal_does_not_shut_off_the_new_key(play):

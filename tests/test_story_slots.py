@@ -12,7 +12,7 @@ from world import Takes, World, at
 
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import millis
+from scheduler.model.timestamps import to_millis
 
 Play = Callable[..., World]
 
@@ -525,7 +525,7 @@ def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twi
     world.kill()
     tomorrow = at("2026-03-03 08:00")
     with sqlite3.connect(world.state) as db:
-        db.execute("update entry set slot = ?, due_at = ?", (millis(tomorrow), millis(tomorrow)))
+        db.execute("update entry set slot = ?, due_at = ?", (to_millis(tomorrow), to_millis(tomorrow)))
         db.execute("update boot set version = 'of another day'")
     db.close()
     world.clock.forward(timedelta(hours=1))

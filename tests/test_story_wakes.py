@@ -17,11 +17,11 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.pending_runs import Cancel
 from scheduler.engine.requests import Hold, WakeAgent
 from scheduler.model.outcome import Trigger
-from scheduler.model.timestamps import millis
+from scheduler.model.timestamps import to_millis
 from scheduler.model.wake import Wake
-from scheduler.store import runs_view
+from scheduler.store import run_history
 from scheduler.store.database import APPLICATION_ID
-from scheduler.store.schema import migrations
+from scheduler.store.migrations import migrations
 
 Play = Callable[..., World]
 
@@ -30,7 +30,7 @@ BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_he
 
 
 def results(world: World) -> list[str]:
-    return [str(event.result) for event in world.events if type(event).__name__ == "WakeTold"]
+    return [str(event.result) for event in world.events if type(event).__name__ == "WakeMoved"]
 
 
 def test_cron_wakes_a_heartbeat_and_the_prompt_says_why(play: Play) -> None:
@@ -144,7 +144,7 @@ def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_a
     for number in range(len(whole), 60):
         assert [line for line in lines if line.startswith(f"By api sender{number}: begin{number} xxx")]
     assert f"`heartbeatd show {world.rows()[-2]['id']}` has them whole" in prompt
-    shown = runs_view.whole(world.store.connection, world.rows()[-2]["id"])
+    shown = run_history.get_run_with_wakes(world.store.connection, world.rows()[-2]["id"])
     assert shown is not None
     assert [wake["text"] for wake in shown["wakes"]] == texts
 
@@ -201,7 +201,7 @@ def first_release(path: Path) -> None:
     db.execute(f"pragma application_id = {APPLICATION_ID}")
     later = [each.name for each in migrations.pending(Database(db))][1]
     migrations.apply(Database(db), stop_before=later)
-    now = millis(at("2026-03-02 07:00"))
+    now = to_millis(at("2026-03-02 07:00"))
     for source, sender, text, count in (("api", "scripts", "old", 3), ("webhook", "heartbeatd group", "the disk is full", 1)):
         db.execute(
             "insert into wake (name, kind, source, sender, text, count, created_at, updated_at, state)"
@@ -218,11 +218,11 @@ def test_wake_texts_are_kept_as_long_as_their_run_record(play: Play) -> None:
     world.run(minutes=1)
     run = world.rows()[-1]["id"]
     world.run(hours=40)  # longer than wake_keep
-    shown = runs_view.whole(world.store.connection, run)
+    shown = run_history.get_run_with_wakes(world.store.connection, run)
     assert shown is not None
     assert [(wake["sender"], wake["text"], wake["state"]) for wake in shown["wakes"]] == [("bot", "the disk is full", "ended")]
     world.run(hours=40)
-    assert runs_view.whole(world.store.connection, run) is None
+    assert run_history.get_run_with_wakes(world.store.connection, run) is None
     assert world.store.connection.execute("select count(*) from wake").fetchone()[0] == 0
 
 

@@ -88,7 +88,7 @@ class WebDaemon:
             settings=lambda: self.settings,
             submit_request=self.ask,
             reload_config=self.reloader.reload,
-            reload_state=lambda: self.reloader.standing,
+            reload_state=lambda: self.reloader.entry_row,
             metrics=self.metrics,
             health=self.world.engine.health,
             count_running=lambda: {"heartbeat": 1},

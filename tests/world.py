@@ -23,10 +23,10 @@ from scheduler.engine.loop import Engine, Reading
 from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
-from scheduler.model.outcome import Ending, Trigger
+from scheduler.model.outcome import AttemptResult, Trigger
 from scheduler.model.wake import Wake
 from scheduler.net.http_client import HttpClient
-from scheduler.store import one_time_jobs, runs_view
+from scheduler.store import entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.system import lanes
@@ -123,7 +123,7 @@ def _cut(result: Any, why: str) -> Any:
     """What a runner says of a child that was ended from outside."""
     from scheduler.model.outcome import Failure, Outcome
 
-    return Ending(Outcome.TIMEOUT if why == "timeout" else Outcome.FAILED, Failure.TIMEOUT, error=why, transient=True)
+    return AttemptResult(Outcome.TIMEOUT if why == "timeout" else Outcome.FAILED, Failure.TIMEOUT, error=why, transient=True)
 
 
 @dataclass
@@ -194,7 +194,7 @@ class World:
         end = self.clock.now + timedelta(**time)
         while True:
             again_at = self.engine.tick(self.clock.read())
-            ends = [ending for ending in (self.runs.next_end(), self.deliveries.next_end()) if ending is not None]
+            ends = [result for result in (self.runs.next_end(), self.deliveries.next_end()) if result is not None]
             following = max(min([again_at, *ends]), self.clock.now)
             if following >= end:
                 break
@@ -242,12 +242,12 @@ class World:
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """What the config says by now; ConfigError for one that is wrong, with `strict` also for one that is past."""
-        today = TimeCheck(self.clock.now, one_time_jobs.knows, strict)
+        today = TimeCheck(self.clock.now, entries.has_seen_one_time_job, strict)
         return plan.make(load_config(self.config, self.environ, time_check=today).settings)
 
     def rows(self, name: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """The history, the oldest first."""
-        return runs_view.page(self.store.connection, name=name, limit=100_000, **filters)[::-1]
+        return run_history.list_runs(self.store.connection, name=name, limit=100_000, **filters)[::-1]
 
     def story(self, name: str | None = None) -> list[str]:
         """The history in short words: `08:30 interval ok heartbeat_ok`; a skip says how many slots it stands for."""

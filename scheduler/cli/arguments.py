@@ -15,7 +15,7 @@ from scheduler.config.file.message_parts import did_you_mean, quote_value
 from scheduler.config.keys.value_parsers import parse_positive_duration
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Failure, Kind, Reason, Skip
-from scheduler.store.database import row_number
+from scheduler.store.database import parse_row_id
 
 ZONE_RULE = "Without an offset it is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
@@ -42,7 +42,7 @@ class NumberParam(click.ParamType[int]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        number = value if isinstance(value, int) else row_number(value)
+        number = value if isinstance(value, int) else parse_row_id(value)
         return number or self.fail(f"{value!r} is not a number as lists show it, like 12", param, ctx)
 
 

@@ -13,7 +13,7 @@ import click
 from scheduler.cli import arguments, daemon_state, options
 from scheduler.cli.options import InputError
 from scheduler.model.outcome import Kind
-from scheduler.store import entries
+from scheduler.store import entries, runs
 from scheduler.system import lanes
 from scheduler.system.process import MARK
 from scheduler.system.state_lock import private_folder
@@ -41,7 +41,7 @@ def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
 
 def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
     """By the database, so that a broken config is no obstacle; by the config, if that agent has never been seen."""
-    found = entries.find(db, Kind.HEARTBEAT, name) if db else None
+    found = entries.find_entry(db, Kind.HEARTBEAT, name) if db else None
     if found is not None and found.state != "removed":
         return
     from scheduler.config.build.load import load_config
@@ -52,7 +52,7 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
 
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
-    run = entries.open_run(db, Kind.HEARTBEAT, name)
+    run = runs.find_open_run(db, Kind.HEARTBEAT, name)
     return run is not None and os.environ.get(MARK) == f"{run.owner}/{run.run_id}"
 
 

@@ -14,7 +14,7 @@ from scheduler.cli.output import utc_now, wrap_text
 from scheduler.cli.wake_progress import wait_until_closed, waiting_wakes_lines
 from scheduler.insight.status_data import read_entries
 from scheduler.model.outcome import Kind
-from scheduler.store import runs_view
+from scheduler.store import run_history
 
 CLOSE_TIMEOUT = 15.0  # seconds: longer than an ended run may take to give its result
 
@@ -42,7 +42,7 @@ def cancel(run: int, path: Path) -> None:
 def _print_waiting_wakes(where: DaemonFiles, run_id: int) -> None:
     """What the run held has not been heard: who cancelled it may have to see to that."""
     with daemon_state.open_for_reading(where) as db:
-        run = runs_view.one(db, run_id) if db else None
+        run = run_history.get_run(db, run_id) if db else None
         found = read_entries(db, utc_now(), Kind(run["kind"]), run["name"]) if db and run else []
     for fact in (fact for entry in found for fact in waiting_wakes_lines(entry)):
         for line in wrap_text(fact, 2):

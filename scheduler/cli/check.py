@@ -18,7 +18,7 @@ from scheduler.config.build.time_checks import TimeCheck
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.settings import Settings
-from scheduler.store import one_time_jobs
+from scheduler.store import entries
 
 
 @click.command()
@@ -33,7 +33,9 @@ def check(name: str | None, strict: bool, path: Path, form: str) -> int:
     and that are not there are warnings.
     """
     try:
-        loaded = load.load_config(path, os.environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows), check_files=True)
+        loaded = load.load_config(
+            path, os.environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job), check_files=True
+        )
     except ConfigError as error:
         return _print_faults(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:

@@ -29,7 +29,7 @@ from scheduler.config.file.job_insertion import EditedText, NewJob
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.config.keys import time_zones
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
 from scheduler.system import files
 
 WEEK = timedelta(days=7)
@@ -292,7 +292,7 @@ class _NextWeek:
         if job.calendars.always:
             found = self.find_slots(job.schedule)
             return found.count if found else 0
-        kept = schedule.pace(schedule.of_job(job), self._now).slots(self._now, self._now + WEEK)
+        kept = entry_schedule.parse_schedule(entry_schedule.job_schedule_text(job), self._now).slots(self._now, self._now + WEEK)
         return kept.count if kept else 0
 
 

@@ -128,12 +128,12 @@ class HttpDaemonClient:
 
     def has_entry(self, key: Key) -> bool:
         with open_for_reading(self._where) as db:
-            found = entries.find(db, *key) if db else None
+            found = entries.find_entry(db, *key) if db else None
         return found is not None and found.state != "removed"
 
     def list_entries(self) -> Iterable[Key]:
         with open_for_reading(self._where) as db:
-            return [key for key, (state, _) in entries.texts(db).items() if state != "removed"] if db else []
+            return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"] if db else []
 
     def wake_agent(self, name: str, text: str) -> int:
         return int(self._post_or_raise(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scheduler.store.database import check_file, check_links, reader_of_any_age
+from scheduler.store.database import check_file, check_links, open_read_only_any_version
 from scheduler.system import state_lock
 
 if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do without
@@ -100,7 +100,7 @@ def open_for_reading(where: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
     if not os.access(where.database, os.R_OK):
         owner = where.database.stat().st_uid
         raise click.ClickException(f"{where.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
-    connection = reader_of_any_age(where.database)
+    connection = open_read_only_any_version(where.database)
     try:
         yield connection
     finally:

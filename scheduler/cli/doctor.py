@@ -32,7 +32,7 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import time_zones
 from scheduler.net import proxies
-from scheduler.store import boots, database, disk_reserve, one_time_jobs, outbox
+from scheduler.store import boots, database, disk_reserve, entries, outbox
 from scheduler.system import state_lock
 from scheduler.system.files import ANY, others_may
 from scheduler.system.process import Children, Ended
@@ -105,7 +105,9 @@ def check_sqlite(found: tuple[int, ...]) -> Finding:
 def _check_config(path: Path) -> Iterator[Finding]:
     """Its faults and warnings; who may change it is among them, for it is code: what it says is run."""
     try:
-        loaded = load.load_config(path, os.environ, time_check=TimeCheck(utc_now(), one_time_jobs.knows), check_files=True)
+        loaded = load.load_config(
+            path, os.environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job), check_files=True
+        )
     except ConfigError as error:
         first, more = str(error.errors[0]), len(error.errors) - 1
         yield Finding("bad", "config", first + (f" (and {more} more; `heartbeatd check` lists them)" if more else ""))
@@ -171,7 +173,7 @@ def _check_folder(folder: Path) -> Iterator[Finding]:
 
 def _check_database(where: DaemonFiles) -> Iterator[Finding]:
     try:
-        database.inspect(where.database)
+        database.check_database(where.database)
         with daemon_state.open_for_reading(where) as db:
             if db is None:
                 yield Finding("ok", "database", f"{where.database} is not there yet; `heartbeatd run` makes it")
@@ -187,16 +189,16 @@ def _check_database(where: DaemonFiles) -> Iterator[Finding]:
 
 
 def _check_disk(where: DaemonFiles) -> Finding:
-    shortage = disk_reserve.shortage(where.database)
+    shortage = disk_reserve.shortage_message(where.database)
     if shortage:
         return Finding("warn", "disk", shortage)
-    held = disk_reserve.held(where.database)
-    kept = f"{disk_reserve.mib(held)} in reserve for when it is full" if held else "`heartbeatd run` makes a reserve"
-    return Finding("ok", "disk", f"{disk_reserve.mib(disk_reserve.free(where.database))} free, {kept}")
+    held = disk_reserve.reserved_bytes(where.database)
+    kept = f"{disk_reserve.format_mib(held)} in reserve for when it is full" if held else "`heartbeatd run` makes a reserve"
+    return Finding("ok", "disk", f"{disk_reserve.format_mib(disk_reserve.free_bytes(where.database))} free, {kept}")
 
 
 def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
-    for channel in outbox.unfinished(db):
+    for channel in outbox.unfinished_by_channel(db):
         if channel["dead"]:
             text = (
                 f"given up for {channel['channel']}: {format_count(channel['dead'], 'message')}; `heartbeatd outbox` lists them"
@@ -205,7 +207,7 @@ def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _check_downtime(db: sqlite3.Connection) -> Iterator[Finding]:
-    for down in boots.downs(db, limit=1):
+    for down in boots.latest_downtimes(db, limit=1):
         level: Level = "ok" if down.clean else "warn"
         how = "after a stop in order" if down.clean else "after an end that nobody meant (killed, or the power went)"
         yield Finding(level, "down", f"last from {format_time(down.since)} to {format_time(down.until)} {zone_name()}, {how}")

@@ -48,12 +48,15 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
         raise InputError("--at and --on exclude each other")
     where, now = daemon_state.locate_files(path, state), utc_now()
     plan = load_declared_plan(path, state, where)
-    with daemon_state.open_for_reading(where) as found, nullcontext(found) if found else closing(database.blank()) as db:
+    with (
+        daemon_state.open_for_reading(where) as found,
+        nullcontext(found) if found else closing(database.open_empty_database()) as db,
+    ):
         declares = plan.entries if plan else {}
         key = arguments.resolve_entry(
             name,
-            lambda key: key in declares or entries.find(db, *key) is not None,
-            lambda: declares.keys() | entries.texts(db).keys(),
+            lambda key: key in declares or entries.find_entry(db, *key) is not None,
+            lambda: declares.keys() | entries.states_and_schedules(db).keys(),
         )
         running = daemon_state.find_running_daemon(where) is not None
         asked = answers.find_entry(db, plan, key, lanes.beside(where.database), now, running=running)
@@ -153,15 +156,15 @@ def _clock_formatter(told: Data) -> Callable[[str], str]:
 def _format_title(told: Data) -> str:
     state = told["state"] + (f" until {_format_local(told, told['paused_until'])}" if told["paused_until"] else "")
     state += f" at {_format_local(told, told['done_at'])}" if told["done_at"] else ""
-    return f"{entry_label(told['kind'], told['name'])}: {state}, {_format_schedule(told['pace'])} ({told['zone']})"
+    return f"{entry_label(told['kind'], told['name'])}: {state}, {_format_schedule(told['schedule'])} ({told['zone']})"
 
 
-def _format_schedule(pace: Data) -> str:
-    if "schedule" in pace:
-        return f"by {pace['schedule']!r}"
-    if "at" in pace:
-        return f"once, at {pace['at']}"
-    period = pace.get("interval") or pace.get("every")
+def _format_schedule(schedule: Data) -> str:
+    if "schedule" in schedule:
+        return f"by {schedule['schedule']!r}"
+    if "at" in schedule:
+        return f"once, at {schedule['at']}"
+    period = schedule.get("interval") or schedule.get("every")
     return f"every {format_duration(timedelta(seconds=period))}" if period else "without slots of its own"
 
 

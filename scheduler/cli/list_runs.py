@@ -29,7 +29,7 @@ from scheduler.cli.output import (
 from scheduler.config.file.message_parts import format_count
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Outcome
-from scheduler.store import entries, runs_view
+from scheduler.store import entries, run_history
 
 RUNNING = "running"  # what --outcome calls a run that has none yet
 COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
@@ -47,7 +47,7 @@ COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
     "--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), RUNNING]), help="Only those that ended so."
 )
 @click.option("--reason", type=ReasonParam(), help=f"Only those with this reason: {', '.join(REASONS)}.")
-@click.option("--sort", type=click.Choice([*runs_view.ORDERS]), default="id", help="The newest first, or the dearest.")
+@click.option("--sort", type=click.Choice([*run_history.ORDERS]), default="id", help="The newest first, or the dearest.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
 @options.config_option
 @options.state_option
@@ -62,7 +62,7 @@ def runs(
     """
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         kind, wanted = _resolve_name(db, name) if db and name else (None, None)
-        found = runs_view.page(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
+        found = run_history.list_runs(db, kind, wanted, since, until, outcome, reason, limit, sort) if db else []
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
@@ -83,14 +83,16 @@ def show(run: int, path: Path, state: Path | None, form: str) -> None:
     RUN is its number, as `heartbeatd runs` lists it.
     """
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
-        found = runs_view.whole(db, run) if db else None
+        found = run_history.get_run_with_wakes(db, run) if db else None
     if found is None:
         raise InputError(f"no run {run}; `heartbeatd runs` lists them")
     click.echo(json.dumps(found, indent=2) if form == "json" else _format_run(found))
 
 
 def _resolve_name(db: sqlite3.Connection, name: str) -> Key:
-    return arguments.resolve_entry(name, lambda key: entries.find(db, *key) is not None, lambda: entries.texts(db))
+    return arguments.resolve_entry(
+        name, lambda key: entries.find_entry(db, *key) is not None, lambda: entries.states_and_schedules(db)
+    )
 
 
 def _runs_table(found: list[dict[str, Any]], last: str) -> str:

@@ -145,7 +145,7 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
 
     from scheduler.config.file.diagnostics import ConfigError
     from scheduler.engine.inbox import Refused
-    from scheduler.store.database import Full, StoreError, Unavailable
+    from scheduler.store.database import DatabaseFull, DatabaseUnavailable, StoreError
     from scheduler.system.state_lock import Taken, Unusable
     from scheduler.web.server import CannotListen
 
@@ -156,9 +156,9 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
             return f"heartbeatd: {error}", 2 if error.code == "not_found" else 1
         case Taken() | Unusable() | StoreError() | CannotListen():
             return f"heartbeatd: {error}", 1
-        case Full():
+        case DatabaseFull():
             return f"heartbeatd: {error}; nothing was changed", 1
-        case Unavailable():
+        case DatabaseUnavailable():
             return f"heartbeatd: the database could not be written: {error}; nothing was changed", 1
         case sqlite3.Error():
             return f"heartbeatd: the database could not be read: {error}; `heartbeatd doctor` looks closer", 1

@@ -24,7 +24,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.engine.inbox import Refused
-from scheduler.store.outbox_view import MOVABLE, listed
+from scheduler.store.outbox import MOVABLE, list_messages
 
 COLUMNS = ("ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT TRY", "RUN")
 INDENT = "    "
@@ -89,7 +89,7 @@ def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 
 def _unfinished_messages(path: Path, state: Path | None = None) -> list[dict[str, Any]]:
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
-        return list(listed(db)) if db else []
+        return list(list_messages(db)) if db else []
 
 
 def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tuple[int, ...]:

@@ -32,9 +32,9 @@ def ping(name: str | None, path: Path) -> int:
     """
     settings = load.load_config(path, os.environ).settings
     chosen = _choose_channels(settings, name)
-    channels = [channel for channel in chosen if not channel.open]
+    channels = [channel for channel in chosen if not channel.needs_target]
     for channel in chosen:
-        if channel.open:
+        if channel.needs_target:
             click.echo(f"{channel.name}: not tried; its URL holds {{target}}: write heartbeatd ping {channel.name}:TARGET")
     if not chosen:
         click.echo("no channel is declared; messages go to the log")

@@ -49,7 +49,7 @@ def status(path: Path, state: Path | None, form: str) -> None:
     with daemon_state.open_for_reading(where) as db:
         seen = read_status(db, now) if db else None
     if form == "json":
-        click.echo(json.dumps(_status_data(seen, up) | {"reserve_bytes": disk_reserve.held(where.database)}, indent=2))
+        click.echo(json.dumps(_status_data(seen, up) | {"reserve_bytes": disk_reserve.reserved_bytes(where.database)}, indent=2))
         return
     for fact in (*_daemon_lines(seen, up, now, where), *(_fact_lines(seen) if seen else ())):
         for line in wrap_text(fact, 2 + len(fact) - len(fact.lstrip())):
@@ -110,7 +110,7 @@ def _daemon_lines(seen: dict[str, Any] | None, up: DaemonProcess | None, now: da
         since = life["ended_at"] or life["last_tick_at"]
         span = abbreviate_duration(elapsed_time(since, now))
         yield f"daemon: down since {format_time(since)} ({span}), {_how_it_ended(life['ended_at'] is not None)}"
-    if up is not None and (shortage := disk_reserve.shortage(where.database)):
+    if up is not None and (shortage := disk_reserve.shortage_message(where.database)):
         yield f"disk: {shortage}"
     if seen:
         yield from _problem_lines(seen)

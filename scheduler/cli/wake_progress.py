@@ -15,7 +15,7 @@ from scheduler.cli.output import entry_label, escape_control, format_time, utc_n
 from scheduler.insight import wake_waits
 from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
 from scheduler.model.outcome import Reason
-from scheduler.store import runs_view, wakes
+from scheduler.store import run_history, wakes
 
 POLL_INTERVAL = 0.1  # seconds between two looks
 REFUSAL_TIMEOUT = 0.5  # seconds in which most refusals are known
@@ -26,7 +26,7 @@ SELF_EXPLANATORY = (STARTING, NEXT_SLOT, ANOTHER_WAKE, Reason.CANCELLED)  # of w
 def newest_run_id(path: Path) -> int:
     """The newest run before something is asked: what is asked is done by a newer one."""
     with daemon_state.open_for_reading(daemon_state.locate_files(path)) as db:
-        newest = runs_view.page(db, limit=1) if db else []
+        newest = run_history.list_runs(db, limit=1) if db else []
     return int(newest[0]["id"]) if newest else 0
 
 
@@ -81,7 +81,7 @@ def wait_until_closed(seconds: float, where: DaemonFiles, run_id: int) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with daemon_state.open_for_reading(where) as db:
-            run = runs_view.one(db, run_id) if db else None
+            run = run_history.get_run(db, run_id) if db else None
         if run is None or run["state"] == "closed":
             return True
         time.sleep(POLL_INTERVAL)
@@ -92,9 +92,9 @@ def _find_run(where: DaemonFiles, wake_id: int, before: int) -> tuple[dict[str, 
     """The closed run that took the wake, if there is one, and whether none will come any more."""
     with daemon_state.open_for_reading(where) as db:
         assert db is not None
-        stands = wakes.progress(db, wake_id)
+        stands = wakes.wake_progress(db, wake_id)
         run_id = (stands or {}).get("run_id") or 0
-        run = runs_view.one(db, run_id) if run_id > before else None
+        run = run_history.get_run(db, run_id) if run_id > before else None
     if run is not None:
         return (run if run["state"] == "closed" else None), False
     return None, stands is None or stands["state"] == "ended"

@@ -7,9 +7,9 @@ from datetime import date, datetime
 
 from scheduler.engine import money
 from scheduler.engine.tick import Tick
-from scheduler.model.budget import ALL, NOTHING, Account, Allowance, Amount, Budget, Reserved, Scope, nanos
+from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Allowance, Amount, Budget, BudgetDay, Reservation, Scope, usd_to_nanos
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import Call, Ending, Failure, Kind, Outcome
+from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
 from scheduler.store import spend
 from scheduler.store.transaction import Transaction
 
@@ -35,15 +35,15 @@ def admit(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     allowance = _allowance(tick, claim.entry)
     if allowance is None:
         return claim
-    most = replace(allowance.most, runs=int(first))
+    most = replace(allowance.max_usage, runs=int(first))
     accounts = _accounts(tick.tx, claim.entry, allowance)
     lacking = _shortage(tick.tx, accounts, most)
     if lacking is not None:
         return replace(claim, over_budget=lacking.said)
     for account, budget in accounts:
-        spend.reserve(tick.tx, account, budget, most)
-    spend.charge(tick.tx, claim.run_id, most)
-    return replace(claim, reserved=Reserved(tuple(account for account, _ in accounts), most, allowance.input_tokens))
+        spend.reserve_amount(tick.tx, account, budget, most)
+    spend.record_charge(tick.tx, claim.run_id, most)
+    return replace(claim, reserved=Reservation(tuple(account for account, _ in accounts), most, allowance.input_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,83 +59,83 @@ def shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
     allowance = _allowance(tick, entry)
     if allowance is None:
         return None
-    return _shortage(tick.tx, _accounts(tick.tx, entry, allowance), replace(allowance.most, runs=int(first)))
+    return _shortage(tick.tx, _accounts(tick.tx, entry, allowance), replace(allowance.max_usage, runs=int(first)))
 
 
 def follow(tick: Tick) -> None:
     """Let the days of today show the budgets in force, for whoever reads them without a config; all others are over."""
-    for row in spend.near(tick.tx.db, tick.now):
-        account = Account(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
+    for row in spend.budget_rows_near_today(tick.tx.db, tick.now):
+        account = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
         budget = _in_force(tick, account.scope)
-        if budget is not None and budget.day(tick.now) == account.day:
-            spend.bound(tick.tx, account, budget)
+        if budget is not None and budget.local_day(tick.now) == account.day:
+            spend.record_budget(tick.tx, account, budget)
         else:
-            spend.end(tick.tx, account)
+            spend.end_budget_day(tick.tx, account)
 
 
 def _in_force(tick: Tick, scope: Scope) -> Budget | None:
-    if scope == ALL:
+    if scope == ALL_ENTRIES:
         return tick.limits.budget
     found = tick.plan.settings.allowances.get((Kind(scope[0]), scope[1]))
     return found.own if found else None
 
 
-def settle(tick: Tick, claim: Claim, ending: Ending) -> None:
+def settle(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Put what an attempt took in the place of what was reserved for it; what nobody knows stays reserved."""
     if claim.reserved is None:
         return
-    difference = _taken(tick, claim.reserved.most, ending) - claim.reserved.most
-    if difference == NOTHING:
+    difference = _taken(tick, claim.reserved.amount, result) - claim.reserved.amount
+    if difference == NO_USAGE:
         return
-    spend.change(tick.tx, claim.reserved.accounts, difference)
-    spend.charge(tick.tx, claim.run_id, difference)
+    spend.adjust_reservation(tick.tx, claim.reserved.days, difference)
+    spend.record_charge(tick.tx, claim.run_id, difference)
 
 
 def _allowance(tick: Tick, entry: Entry) -> Allowance | None:
     return tick.plan.settings.allowances.get((entry.kind, entry.name))
 
 
-def _accounts(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[Account, Budget]]:
+def _accounts(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget]]:
     budgets = allowance.budgets(entry.kind, entry.name)
-    return [(Account(budget.day(tx.now), scope), budget) for scope, budget in budgets]
+    return [(BudgetDay(budget.local_day(tx.now), scope), budget) for scope, budget in budgets]
 
 
-def _shortage(tx: Transaction, accounts: list[tuple[Account, Budget]], most: Amount) -> Shortage | None:
+def _shortage(tx: Transaction, accounts: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
     """Of several, the one that lasts longest."""
-    spent = [(account, budget, spend.spent(tx.db, account)) for account, budget in accounts]
+    spent = [(account, budget, spend.spent_on_day(tx.db, account)) for account, budget in accounts]
     short = [_told(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
     return max(short, key=lambda each: each.ends, default=None)
 
 
-def _told(account: Account, budget: Budget, used: Amount, most: Amount) -> Shortage:
-    ends = budget.ends(account.day)
-    prefix = "limits.budget." if account.scope == ALL else ""
-    lacks = ", ".join(prefix + lack for lack in budget.lacks(used, most))
+def _told(account: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
+    ends = budget.day_end(account.day)
+    prefix = "limits.budget." if account.scope == ALL_ENTRIES else ""
+    lacks = ", ".join(prefix + lack for lack in budget.exceeded_limits(used, most))
     return Shortage(f"{lacks}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}", ends)
 
 
-def _taken(tick: Tick, most: Amount, ending: Ending) -> Amount:
-    if not ending.calls:
-        return NOTHING if _asked_nobody(ending) else most
-    parts = [_of(tick, most, call) for call in ending.calls]
+def _taken(tick: Tick, most: Amount, result: AttemptResult) -> Amount:
+    if not result.calls:
+        return NO_USAGE if _asked_nobody(result) else most
+    parts = [_of(tick, most, call) for call in result.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
-    if None not in parts and ending.outcome is not Outcome.ASYNC:  # what answers later has not taken all yet
+    if None not in parts and result.outcome is not Outcome.ASYNC:  # what answers later has not taken all yet
         return known
     return Amount(max(known.nanos, most.nanos), max(known.tokens, most.tokens), most.runs)
 
 
-def _asked_nobody(ending: Ending) -> bool:
+def _asked_nobody(result: AttemptResult) -> bool:
     """Whether the agent was not asked; an ending without calls that does not say so is one that we made up."""
-    return ending.outcome is Outcome.SKIPPED or ending.precheck is not None
+    return result.outcome is Outcome.SKIPPED or result.precheck is not None
 
 
 def _of(tick: Tick, most: Amount, call: Call) -> Amount | None:
     """What a call took; None where nobody said it, or said what cannot be: that a model read and wrote nothing."""
     if call.tokens is None and call.cost_usd is None:
-        return NOTHING if call.unheard or call.failure in REFUSED else None
+        return NO_USAGE if call.not_sent or call.failure in REFUSED else None
     tokens = call.tokens.total if call.tokens else 0
     usd = money.cost(tick.plan.settings.prices, call)
     says_nothing = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
     if says_nothing or (most.nanos and usd is None):
         return None
-    return Amount(nanos(usd or 0.0), tokens)
+    return Amount(usd_to_nanos(usd or 0.0), tokens)

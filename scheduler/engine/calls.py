@@ -6,38 +6,40 @@ from datetime import timedelta
 
 from scheduler.engine import budget_reservations, money, outage_notices, wake_retries
 from scheduler.engine.tick import Tick
-from scheduler.model.circuit import answers
+from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim
-from scheduler.model.events import Mismatched, ProviderFailed
-from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Ending, Failure
+from scheduler.model.events import ModelMismatched, ProviderFailed
+from scheduler.model.outcome import LONGEST_RETRY_AFTER, AttemptResult, Call, Failure
 from scheduler.store import breakers
 from scheduler.store.transaction import Transaction
 
 NO_WAIT = timedelta()
 
 
-def book(tick: Tick, claim: Claim, ending: Ending) -> None:
+def book(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
-    if not (ending.calls or claim.probes or claim.reserved):
+    if not (result.calls or claim.probes or claim.reserved):
         return
-    if not money.book(tick, claim, ending):
+    if not money.book(tick, claim, result):
         return
-    budget_reservations.settle(tick, claim, ending)
-    for call in ending.calls:
+    budget_reservations.settle(tick, claim, result)
+    for call in result.calls:
         _tell_of(tick.tx, claim, call)
     # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
     is_current = tick.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
-    heard = [call for call in ending.calls if is_current and not _is_cut_short(call)]
+    heard = [call for call in result.calls if is_current and not _is_cut_short(call)]
     closed = [
-        circuit for call in heard for circuit in breakers.hear(tick.tx, claim, call, outage_notices.words(call.provider, ending))
+        circuit
+        for call in heard
+        for circuit in breakers.record_call(tick.tx, claim, call, outage_notices.words(call.provider, result))
     ]
     for circuit in closed:
         outage_notices.closed(tick, claim, circuit)
     for call in heard:
-        if answers(call):
+        if is_answered(call):
             outage_notices.answers(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
-    given_back = bool(claim.probes) and breakers.give_back(tick.tx, claim, asked=bool(ending.calls), wait=wait)
+    given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, asked=bool(result.calls), wait=wait)
     if closed or given_back:
         wake_retries.begin_anew(tick)
 
@@ -49,7 +51,7 @@ def _tell_of(tx: Transaction, claim: Claim, call: Call) -> None:
     if call.provider is not None and call.tools_ignored:
         tx.report(ProviderFailed(call.provider, Failure.TOOL_USE))
     if call.model and call.model_used and not _is_model(call.model, call.model_used):
-        tx.report(Mismatched(entry.kind, entry.name, call.model, call.model_used))
+        tx.report(ModelMismatched(entry.kind, entry.name, call.model, call.model_used))
 
 
 def _is_cut_short(call: Call) -> bool:

@@ -24,9 +24,9 @@ def all_of(declared: Mapping[str, Channel]) -> list[Channel]:
 
 def aimed(channel: Channel, whom: str) -> Channel:
     """The channel as its URL stands, or with somebody where that leaves it open; ValueError says what to name instead."""
-    if channel.open == bool(whom):
-        return targets.checked(channel, whom)
-    named = f"{channel.name}:TARGET, for its URL holds {{target}}" if channel.open else f"{channel.name} alone"
+    if channel.needs_target == bool(whom):
+        return targets.checked_channel(channel, whom)
+    named = f"{channel.name}:TARGET, for its URL holds {{target}}" if channel.needs_target else f"{channel.name} alone"
     raise ValueError(f"channel: name {named}")
 
 

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from scheduler.engine import planning
 from scheduler.engine.closing import LONGEST_DELAY
 from scheduler.engine.tick import Tick
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import millis
-from scheduler.store import boots, breakers, changes, clock_changes, entries, entry_history, incidents, lane_holds, outages, runs
-from scheduler.store.clock_changes import SetBack
-from scheduler.store.entries import Standing
+from scheduler.model.timestamps import to_millis
+from scheduler.store import boots, breakers, clock_changes, entries, flapping, incidents, lane_holds, outages, slot_records
+from scheduler.store.clock_changes import ClockSetBack
+from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
 SECOND = timedelta(seconds=1)
@@ -26,7 +26,7 @@ SinceStart = Callable[[Kind, str], timedelta | None]
 
 def follow(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
     """Follow a clock that has just jumped by so much."""
-    clock_changes.note(tick.tx, by)
+    clock_changes.record_clock_change(tick.tx, by)
     if by < timedelta():
         _set_back(tick, -by, since_start)
     else:
@@ -38,14 +38,16 @@ def catch_up(tick: Tick, last_seen: datetime | None, believable: timedelta) -> N
 
     A command may have seen new entries since.
     """
-    seen = max((instant for instant in (last_seen, entries.newest(tick.tx.db)) if instant is not None), default=None)
+    seen = max(
+        (instant for instant in (last_seen, entries.newest_first_seen_at(tick.tx.db)) if instant is not None), default=None
+    )
     if seen is None:
         return
     by = tick.now - seen
     if by <= -believable:
         follow(tick, by, _nobody_knows)
     elif by > A_RESTART:
-        clock_changes.note(tick.tx, by, down=True)
+        clock_changes.record_clock_change(tick.tx, by, down=True)
         _return(tick.tx)
 
 
@@ -59,21 +61,21 @@ def _return(tx: Transaction) -> None:
     behind = clock_changes.latest_return(tx.db)
     if behind is None:
         return
-    for standing in entries.everything(tx.db):
-        if standing.settled_until < behind.undone_to:
-            back = standing._replace(anchor=_former_anchor(tx, standing, behind), settled_until=behind.undone_to)
-            planning.replan(tx, standing, back)
+    for entry_row in entries.all_entries(tx.db):
+        if entry_row.settled_until < behind.undone_to:
+            back = entry_row._replace(anchor=_former_anchor(tx, entry_row, behind), settled_until=behind.undone_to)
+            planning.replan(tx, entry_row, back)
 
 
-def _former_anchor(tx: Transaction, standing: Standing, behind: SetBack) -> datetime:
+def _former_anchor(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
     """Where the grid of an entry stood before it was moved because of a clock that went behind."""
-    before = entry_history.latest(tx.db, standing.kind, standing.name)
-    moved = before is not None and (before.state, before.pace_text, before.until) == (
-        standing.state,
-        standing.pace_text,
+    before = entries.latest_past_state(tx.db, entry_row.kind, entry_row.name)
+    moved = before is not None and (before.state, before.schedule_text, before.until) == (
+        entry_row.state,
+        entry_row.schedule_text,
         behind.at,
     )
-    return before.anchor if before is not None and moved else standing.anchor
+    return before.anchor if before is not None and moved else entry_row.anchor
 
 
 def _set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
@@ -81,19 +83,23 @@ def _set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
     assert meaning is not None
     _pull_near(tick)
     if meaning.undone:
-        boots.pull_near(tick.tx)
-    for standing in entries.everything(tick.tx.db):
-        after = _taken_back(tick.tx, standing, meaning) if meaning.undone else standing
-        after = _moved(tick.tx, after, by, since_start) if schedule.period(standing.pace_text) else _kept(tick.tx, after)
-        seen = min(standing.first_seen_at, tick.now)
-        planning.replan(tick.tx, standing, after._replace(first_seen_at=seen))
+        boots.clamp_future_times(tick.tx)
+    for entry_row in entries.all_entries(tick.tx.db):
+        after = _taken_back(tick.tx, entry_row, meaning) if meaning.undone else entry_row
+        after = (
+            _moved(tick.tx, after, by, since_start)
+            if entry_schedule.grid_period(entry_row.schedule_text)
+            else _kept(tick.tx, after)
+        )
+        seen = min(entry_row.first_seen_at, tick.now)
+        planning.replan(tick.tx, entry_row, after._replace(first_seen_at=seen))
 
 
 def _pull_near(tick: Tick) -> None:
     """Nothing has begun, ended or come in the future, and nobody waits for a time that was near when it was set."""
-    now, soon = millis(tick.now), millis(tick.now + LONGEST_DELAY)
+    now, soon = to_millis(tick.now), to_millis(tick.now + LONGEST_DELAY)
     tick.tx.db.execute("update run set not_before = min(not_before, ?) where state = 'waiting'", (soon,))
-    latest = millis(tick.now + LONGEST_ASYNC)
+    latest = to_millis(tick.now + LONGEST_ASYNC)
     tick.tx.db.execute("update run set result_due_at = min(result_due_at, ?) where result_due_at is not null", (latest,))
     tick.tx.db.execute("update run set started_at = min(started_at, ?) where state in ('running', 'waiting')", (now,))
     tick.tx.db.execute(
@@ -110,52 +116,52 @@ def _pull_near(tick: Tick) -> None:
         " where state in ('pending', 'sending', 'uncertain', 'held')",
         {"now": now},
     )
-    lane_holds.pull_near(tick.tx)
-    breakers.pull_near(tick.tx)
-    incidents.pull_near(tick.tx)
-    outages.pull_near(tick.tx)
-    changes.pull_near(tick.tx)
-    entry_history.pull_near(tick.tx)
+    lane_holds.clamp_future_times(tick.tx)
+    breakers.clamp_future_times(tick.tx)
+    incidents.clamp_future_times(tick.tx)
+    outages.clamp_future_times(tick.tx)
+    flapping.clamp_future_times(tick.tx)
+    entries.clamp_future_times(tick.tx)
     for entry in tick.plan.entries.values():
         if entry.dedup_window:
-            until = millis(tick.now + entry.dedup_window)
+            until = to_millis(tick.now + entry.dedup_window)
             tick.tx.db.execute(
                 "update digest set until_at = min(until_at, ?) where kind = ? and name = ?", (until, entry.kind, entry.name)
             )
 
 
-def _taken_back(tx: Transaction, standing: Standing, meaning: SetBack) -> Standing:
+def _taken_back(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> EntryRow:
     """Slots that were skipped under a clock that was ahead, and have not really come yet, are still to come."""
-    if standing.pace is schedule.NEVER:
-        return standing
-    since = meaning.never_been - standing.pace.offset
-    first = runs.take_back(tx, standing, standing.pace, since)
-    return standing if first is None else standing._replace(settled_until=min(first, standing.settled_until))
+    if entry_row.schedule is entry_schedule.NO_SCHEDULE:
+        return entry_row
+    since = meaning.never_been - entry_row.schedule.offset
+    first = slot_records.delete_future_skips(tx, entry_row, entry_row.schedule, since)
+    return entry_row if first is None else entry_row._replace(settled_until=min(first, entry_row.settled_until))
 
 
-def _kept(tx: Transaction, standing: Standing) -> Standing:
+def _kept(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """A schedule means the clock on the wall: times that it shows again have had their end, if the entry was there then."""
-    if tx.now >= standing.first_seen_at:
-        return standing
-    return standing._replace(settled_until=min(standing.settled_until, tx.now - standing.pace.offset))
+    if tx.now >= entry_row.first_seen_at:
+        return entry_row
+    return entry_row._replace(settled_until=min(entry_row.settled_until, tx.now - entry_row.schedule.offset))
 
 
-def _moved(tx: Transaction, standing: Standing, by: timedelta, since_start: SinceStart) -> Standing:
+def _moved(tx: Transaction, entry_row: EntryRow, by: timedelta, since_start: SinceStart) -> EntryRow:
     """A grid of elapsed time stays where it is if the next beat is in time all the same; else it moves with the clock."""
-    back = timedelta() if _is_in_time(tx, standing, since_start) else _whole_seconds(by)
-    settled = min(standing.settled_until - back, tx.now - standing.pace.offset)
-    return standing._replace(anchor=standing.anchor - back, settled_until=settled)
+    back = timedelta() if _is_in_time(tx, entry_row, since_start) else _whole_seconds(by)
+    settled = min(entry_row.settled_until - back, tx.now - entry_row.schedule.offset)
+    return entry_row._replace(anchor=entry_row.anchor - back, settled_until=settled)
 
 
-def _is_in_time(tx: Transaction, standing: Standing, since_start: SinceStart) -> bool:
+def _is_in_time(tx: Transaction, entry_row: EntryRow, since_start: SinceStart) -> bool:
     """Whether an entry starts again within one interval of elapsed time if its grid stays, or only later because of its hours."""
-    period, now = schedule.period(standing.pace_text), tx.now - standing.pace.offset
-    if period is None or standing.anchor > now:
+    period, now = entry_schedule.grid_period(entry_row.schedule_text), tx.now - entry_row.schedule.offset
+    if period is None or entry_row.anchor > now:
         return False
-    following = standing.pace.next(now)
-    if standing.state != "active" or following is None or following - now > period:
+    following = entry_row.schedule.next(now)
+    if entry_row.state != "active" or following is None or following - now > period:
         return True
-    since = since_start(standing.kind, standing.name)
+    since = since_start(entry_row.kind, entry_row.name)
     return since is not None and since + (following - now) <= period + SECOND
 
 

@@ -32,7 +32,7 @@ class Reloaded:
 
 
 @dataclass(slots=True)
-class Standing:
+class ReloadState:
     """How the last reload went; read by metrics and status."""
 
     successful: bool
@@ -52,7 +52,7 @@ class Reloader:
         self._clock = clock
         self._one_at_a_time = threading.Lock()
         self._refused: tuple[str | None, str] | None = None  # what was refused last, and why
-        self.standing = Standing(successful=True, succeeded_at=clock())
+        self.reload_state = ReloadState(successful=True, succeeded_at=clock())
 
     def reload(self, *, dry: bool = False, doubt: bool = False) -> Reloaded:
         """Take the file as it is now. Raises ConfigError with all its faults, or Refused; then the old config stays in force.
@@ -79,7 +79,7 @@ class Reloader:
             return Reloaded(change, warnings)
         # Above this line everything may fail and nothing is touched; below it nothing fails but the database being away.
         adopted = self._adopt(new)
-        self.standing, self._refused = Standing(successful=True, succeeded_at=self._clock()), None
+        self.reload_state, self._refused = ReloadState(successful=True, succeeded_at=self._clock()), None
         for line in adopted.lines():
             event(logging.INFO, "reload", change=line)
         for warning in warnings:
@@ -96,7 +96,7 @@ class Reloader:
     def _failed(self, error: ConfigError | Refused) -> None:
         """A file may be taken up by hand, by a signal and by the watch, and is complained of once; `status` goes on saying it."""
         before, self._refused = self._refused, (content(self._in_force().settings.path), str(error))
-        self.standing = Standing(successful=False, succeeded_at=self.standing.succeeded_at, problem=str(error))
+        self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
         self._inbox.ask(Refuse(str(error)))
         for line in str(error).splitlines():
             event(logging.DEBUG if before == self._refused else logging.ERROR, "reload_refused", problem=line)

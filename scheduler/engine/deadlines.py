@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import Ending, Failure, Outcome
+from scheduler.model.outcome import AttemptResult, Failure, Outcome
 from scheduler.system.process import Why
 from scheduler.work.executor import Done, Executor
 
@@ -19,7 +19,7 @@ class Deadlines:
     They are looked through when the first of them has come, so that a thousand runs in progress cost a turn nothing.
     """
 
-    def __init__(self, runs: Executor[Claim, Ending]) -> None:
+    def __init__(self, runs: Executor[Claim, AttemptResult]) -> None:
         self._runs = runs
         self._over_at: dict[int, float] = {}
         self._ended: dict[int, tuple[Why, float]] = {}
@@ -68,5 +68,5 @@ class Deadlines:
         return self._ended[run_id][1] + STUCK if run_id in self._ended else self._over_at[run_id]
 
 
-def _stuck() -> Ending:
-    return Ending(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, not even when it was told to")
+def _stuck() -> AttemptResult:
+    return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, not even when it was told to")

@@ -14,7 +14,7 @@ from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.post import HttpOptions
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import Channel, Uncertain
+from scheduler.model.settings import Channel, OnUncertain
 from scheduler.net.http_client import HttpClient
 from scheduler.store import outbox, targets
 from scheduler.store.outbox import OutboxMessage
@@ -41,12 +41,12 @@ class Delivery:
 def collect(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
     deliveries = []
-    for message in outbox.take(tick.tx, AT_ONCE, SHARE, _by_channel(under_way)):
+    for message in outbox.claim_due_messages(tick.tx, AT_ONCE, SHARE, _by_channel(under_way)):
         channel = tick.plan.settings.channels.get(message.channel)
-        if channel is None or channel.open != bool(message.whom):
-            outbox.dead(tick.tx, message, _unreachable(message, channel))
+        if channel is None or channel.needs_target != bool(message.whom):
+            outbox.mark_message_dead(tick.tx, message, _unreachable(message, channel))
         else:
-            deliveries.append(Delivery(message, targets.aimed(channel, message.whom)))
+            deliveries.append(Delivery(message, targets.channel_for_recipient(channel, message.whom)))
     return deliveries
 
 
@@ -55,7 +55,7 @@ def next_due(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
     busy = _by_channel(under_way)
     if busy.total() >= AT_ONCE:
         return None
-    return outbox.next_due(tx.db, [channel for channel, count in busy.items() if count >= SHARE])
+    return outbox.next_due_at(tx.db, [channel for channel, count in busy.items() if count >= SHARE])
 
 
 def _by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
@@ -67,13 +67,13 @@ def settle(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:
     message, channel = done.task.message, done.task.channel
     sent = done.result or _unsent(done.surprise) or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while sending")
     if sent.state == "delivered":
-        outbox.delivered(tx, message)
+        outbox.record_delivery(tx, message)
     elif sent.state == "dead":
-        outbox.dead(tx, message, sent.error)
+        outbox.mark_message_dead(tx, message, sent.error)
     elif sent.state == "uncertain":
         _doubt(tx, message, channel, sent.error)
     else:
-        outbox.try_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
+        outbox.retry_message_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
 
 
 def _unsent(surprise: BaseException | None) -> DeliveryResult | None:
@@ -83,15 +83,15 @@ def _unsent(surprise: BaseException | None) -> DeliveryResult | None:
 
 def recover(tick: Tick) -> None:
     """Book what an earlier life of the daemon was sending when it died: nobody knows whether it arrived."""
-    for message in outbox.interrupted(tick.tx.db):
+    for message in outbox.interrupted_messages(tick.tx.db):
         channel = tick.plan.settings.channels.get(message.channel)
         if channel is None:
-            outbox.dead(tick.tx, message, _unreachable(message, channel))
+            outbox.mark_message_dead(tick.tx, message, _unreachable(message, channel))
         else:
             _doubt(tick.tx, message, channel, "the daemon stopped while sending")
 
 
-def when_uncertain(channel: Channel, kind: str) -> Uncertain:
+def when_uncertain(channel: Channel, kind: str) -> OnUncertain:
     """What becomes of a message of a heartbeat or a job (`kind`) when nobody knows whether the channel has it.
 
     Unless the config says it, a receiver that knows repeats gets it again; of the others an alert, better twice than never,
@@ -121,7 +121,7 @@ async def hand_over(channel: Channel, message: Message, start: StartProcess, htt
         return DeliveryResult(
             "retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file"
         )
-    if channel.open:
+    if channel.needs_target:
         return DeliveryResult("dead", f"the URL of channels.{channel.name} holds {{target}}, and nobody is named")
     url, options = channel.url.reveal(), HttpOptions(http, channel.allow_private)
     base = channel.base_url.reveal() if channel.base_url else None
@@ -142,15 +142,15 @@ def _doubt(tx: Transaction, message: OutboxMessage, channel: Channel, error: str
     """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
     resend = when_uncertain(channel, message.kind) == "resend"
     if channel.kind in KNOWS_REPEATS:
-        outbox.uncertain(tx, message, error, resend=resend)
+        outbox.mark_message_uncertain(tx, message, error, resend=resend)
     else:
-        outbox.uncertain(tx, message, error, resend=resend and not message.doubted, wait=ONCE_MORE)
+        outbox.mark_message_uncertain(tx, message, error, resend=resend and not message.doubted, wait=ONCE_MORE)
 
 
 def _unreachable(message: OutboxMessage, channel: Channel | None) -> str:
     if channel is None:
         return f"channels.{message.channel} is no longer declared"
-    now = "now holds {target}" if channel.open else "no longer holds {target}"
+    now = "now holds {target}" if channel.needs_target else "no longer holds {target}"
     return f"the URL of channels.{message.channel} {now}, and so leads to somebody else"
 
 

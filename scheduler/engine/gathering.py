@@ -10,7 +10,7 @@ from datetime import datetime
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import Kind
-from scheduler.store import entries, wakes
+from scheduler.store import entries, runs, wakes
 
 
 def held_until(tick: Tick, agent: str) -> datetime | None:
@@ -20,12 +20,12 @@ def held_until(tick: Tick, agent: str) -> datetime | None:
 
 def release(tick: Tick, entry: Entry) -> None:
     """A job has ended: the wakes of an agent for which it was the last to be waited for may start its beat."""
-    for agent in entry.may_wake:
-        standing = entries.find(tick.tx.db, Kind.HEARTBEAT, agent)
-        if standing is not None and not _others(tick, agent):
-            wakes.let_go(tick.tx, standing)
+    for agent in entry.agents_to_wake:
+        entry_row = entries.find_entry(tick.tx.db, Kind.HEARTBEAT, agent)
+        if entry_row is not None and not _others(tick, agent):
+            wakes.release_held_wakes(tick.tx, entry_row)
 
 
 def _others(tick: Tick, agent: str) -> bool:
     """Whether a job that may wake the agent runs, waits for its next attempt, or is due."""
-    return entries.any_under_way(tick.tx, Kind.CRON, tick.plan.wakers.get(agent, ()))
+    return runs.any_open_or_due(tick.tx, Kind.CRON, tick.plan.wakers.get(agent, ()))

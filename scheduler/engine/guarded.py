@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from scheduler.engine.inbox import Asked, Refused
 from scheduler.engine.tick import Tick
-from scheduler.model.outcome import Ending, Failure, Kind, Outcome
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.store import entries, runs
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import event
@@ -91,10 +91,10 @@ def _undone(tick: Tick) -> Iterator[None]:
 def _put_aside(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:
     """Look at the entry again in an hour, so that it does not loop; a run of it that was to be booked is closed as it is."""
     event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
-    run = entries.open_run(tx.db, kind, name)
+    run = runs.find_open_run(tx.db, kind, name)
     if run is not None and run.state == "running":
-        ending = Ending(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
-        runs.end_undeclared(tx, kind, name, run, ending)
-    standing = entries.find(tx.db, kind, name)
-    if standing is not None:
-        entries.save(tx, standing, standing._replace(due_at=tx.now + LATER))
+        result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")
+        runs.close_undeclared_run(tx, kind, name, run, result)
+    entry_row = entries.find_entry(tx.db, kind, name)
+    if entry_row is not None:
+        entries.save_entry(tx, entry_row, entry_row._replace(due_at=tx.now + LATER))

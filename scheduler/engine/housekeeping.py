@@ -11,22 +11,9 @@ from functools import partial
 from scheduler.engine import guarded, planning, wake_starts
 from scheduler.engine.guarded import Part
 from scheduler.engine.tick import Tick
-from scheduler.model.events import Closed, Event
+from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import Kind
-from scheduler.store import (
-    boots,
-    changes,
-    clock_changes,
-    digests,
-    entries,
-    entry_history,
-    lane_holds,
-    outbox,
-    runs,
-    sessions,
-    spend,
-    stalls,
-)
+from scheduler.store import boots, clock_changes, entries, flapping, lane_holds, outbox, runs, sessions, spend
 
 EVERY = timedelta(minutes=1)
 REMOVE_AT_ONCE = 500  # rows
@@ -55,7 +42,7 @@ class Grown:
     def count(self, events: Iterable[Event], kept: int) -> None:
         """Count the rows of a turn that is written down; `kept` is how many an entry may keep."""
         for happened in events:
-            if isinstance(happened, Closed):
+            if isinstance(happened, RunClosed):
                 key = (happened.kind, happened.name)
                 self._rows[key] += 1
                 if self._rows[key] >= max(kept // SHARE_TOO_MANY, FEW):
@@ -70,26 +57,26 @@ class Grown:
 def trim_grown(tick: Tick, grown: Grown) -> None:
     """Remove the rows that are too many of the entries that had many since the last time."""
     for key in grown.full:
-        standing = entries.find(tick.tx.db, *key)
-        if standing is not None:
-            runs.trim(tick.tx, standing, tick.plan.settings.history.runs, REMOVE_AT_ONCE)
+        entry_row = entries.find_entry(tick.tx.db, *key)
+        if entry_row is not None:
+            runs.delete_surplus_runs(tick.tx, entry_row, tick.plan.settings.history.runs, REMOVE_AT_ONCE)
 
 
 def keep(tick: Tick, house: House) -> House:
     """The sign of life in every turn; what is old goes once a minute, or in the next turn where there is more."""
-    boots.tick(tick.tx)
+    boots.refresh_last_tick(tick.tx)
     if house.kept_at is not None and timedelta() <= tick.now - house.kept_at < EVERY:
         return house
     kept = tick.plan.settings.history
-    room = REMOVE_AT_ONCE - (0 if clock_changes.is_recent(tick.tx) else _forget_old(tick, kept.keep))
+    room = REMOVE_AT_ONCE - (0 if clock_changes.changed_recently(tick.tx) else _forget_old(tick, kept.keep))
     trimmed = house.trimmed
-    some = entries.after(tick.tx.db, trimmed, TRIM_AT_ONCE)
-    for standing in some:
-        guarded.step(tick, Part(standing.kind, standing.name, partial(planning.book_unlooked, tick, standing)))
+    some = entries.entries_after(tick.tx.db, trimmed, TRIM_AT_ONCE)
+    for entry_row in some:
+        guarded.step(tick, Part(entry_row.kind, entry_row.name, partial(planning.book_unlooked, tick, entry_row)))
         if room <= 0:
             return House(None, trimmed)
-        room -= runs.trim(tick.tx, standing, kept.runs, room)
-        trimmed = standing.id
+        room -= runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, room)
+        trimmed = entry_row.id
     return House(tick.now, trimmed if some else 0)
 
 
@@ -99,14 +86,14 @@ def _forget_old(tick: Tick, keep: timedelta) -> int:
     The history goes before messages are given up: that is still to be told, with the run that they came from.
     """
     wake_starts.expire(tick)
-    removed = runs.prune(tick.tx, keep, REMOVE_AT_ONCE)
-    lane_holds.forget(tick.tx)
-    outbox.give_up_held(tick.tx)
-    digests.forget(tick.tx)
-    sessions.forget(tick.tx, tick.plan.settings.history.keep)
-    spend.forget(tick.tx)
-    changes.forget(tick.tx)
-    entry_history.forget(tick.tx, keep)
-    clock_changes.forget(tick.tx, keep)
-    stalls.forget(tick.tx, keep)
+    removed = runs.delete_old_runs(tick.tx, keep, REMOVE_AT_ONCE)
+    lane_holds.delete_ended_holds(tick.tx)
+    outbox.expire_held_messages(tick.tx)
+    outbox.delete_old_texts(tick.tx)
+    sessions.delete_old_messages(tick.tx, tick.plan.settings.history.keep)
+    spend.delete_old_days(tick.tx)
+    flapping.delete_old_changes(tick.tx)
+    entries.delete_old_history(tick.tx, keep)
+    clock_changes.delete_old_clock_changes(tick.tx, keep)
+    boots.delete_old_stalls(tick.tx, keep)
     return removed

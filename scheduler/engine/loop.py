@@ -35,11 +35,12 @@ from scheduler.engine.pending_runs import give_up_overdue, next_overdue
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
-from scheduler.model.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Reason, storable
+from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import boots, breakers, entries, outbox, stalls, wakes
-from scheduler.store.database import Full, Store, Unavailable
-from scheduler.store.entries import Open, Standing
+from scheduler.store import boots, breakers, entries, outbox, runs, wakes
+from scheduler.store.database import DatabaseFull, DatabaseUnavailable, Store
+from scheduler.store.entries import EntryRow
+from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import event
@@ -52,7 +53,7 @@ RETRY_STORE = timedelta(seconds=1)
 RETRY_ROOM = timedelta(seconds=1)  # where the system has no room for what is due
 UNBELIEVABLE = timedelta(seconds=5)  # wall and monotonic clock may drift apart by less without anything having jumped
 STALLED = timedelta(seconds=20)  # a turn that begins later than this is told of: somebody stopped us, or the machine is not well
-UNASKED = Call(None, None, failure=Failure.EXIT, unheard=True)
+UNASKED = Call(None, None, failure=Failure.EXIT, not_sent=True)
 LOOKS_AT_ONCE = 200  # entries; bounds a transaction, and for how long nobody else can think
 
 ENDED: dict[Why, tuple[Outcome, Failure | Reason, str]] = {
@@ -100,7 +101,7 @@ class Engine:
         self,
         store: Store,
         plan: Plan,
-        runs: Executor[Claim, Ending],
+        runs: Executor[Claim, AttemptResult],
         deliveries: Executor[Delivery, DeliveryResult],
         inbox: Inbox,
         listeners: list[Callable[[Event], None]],
@@ -136,15 +137,15 @@ class Engine:
         self._last, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
             tick = self._new_tick(db, reading.now)
-            last, seen = boots.latest(db), boots.last_seen(db)
-            slots_may_differ = boots.begin(tick.tx, boot)
+            last, seen = boots.latest_boot(db), boots.last_tick_at(db)
+            slots_may_differ = boots.record_boot(tick.tx, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budget_reservations.follow(tick)
             clock_jumps.catch_up(tick, seen, UNBELIEVABLE)
             recovery.recover(tick, survivors, seen)
             delivery.recover(tick)
             incident_notices.hear_of_channels(tick)
-            breakers.probe_all(tick.tx)  # whoever started us may have brought a new key
+            breakers.allow_probes_now(tick.tx)  # whoever started us may have brought a new key
             plan_sync.sync(tick, {}, at_once=at_once)
             wake_retries.begin_anew(tick, other_config=True)
             recovery.start_at_boot(tick)
@@ -174,8 +175,8 @@ class Engine:
                 incident_notices.hear_of_channels(tick)
                 again_at = self._next(tick, len(claims), deliveries)
                 if db.total_changes > before:
-                    boots.write_down(tick.tx)
-        except Unavailable as error:
+                    boots.record_last_tick(tick.tx)
+        except DatabaseUnavailable as error:
             return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
         self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), tick.plan
         self._grown.trimmed()
@@ -197,13 +198,13 @@ class Engine:
         return min(again_at, self._enforce_deadlines(reading))
 
     def _take(
-        self, tick: Tick, runs: Results[Claim, Ending], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
+        self, tick: Tick, runs: Results[Claim, AttemptResult], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
     ) -> House:
         """Write down all that has come in since the last turn."""
         if self._jumped:
             clock_jumps.follow(tick, self._jumped, self._since_start)
         if self._stalled:
-            stalls.note(tick.tx, self._stalled)
+            boots.record_stall(tick.tx, self._stalled)
         guarded.steps(tick, [self._booking(tick, run) for _, run in runs])
         for _, done in deliveries:
             delivery.settle(tick.tx, done)
@@ -214,7 +215,7 @@ class Engine:
         return housekeeping.keep(tick, self._house)
 
     def _committed(
-        self, tick: Tick, runs: Results[Claim, Ending], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
+        self, tick: Tick, runs: Results[Claim, AttemptResult], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
     ) -> None:
         """Let go of what is written down, and tell of it."""
         self._recovered()
@@ -238,15 +239,15 @@ class Engine:
         if self.busy():
             return False
         db = self.store.connection
-        next_at = entries.next_due(db)
+        next_at = entries.next_due_at(db)
         due = next_at is not None and next_at <= now
-        woken = wakes.impatient(db, now + self.plan.settings.limits.wake_gap)
-        return not (due or entries.open_runs(db) or woken or outbox.untried(db))
+        woken = wakes.any_starts_by(db, now + self.plan.settings.limits.wake_gap)
+        return not (due or runs.all_open_runs(db) or woken or outbox.has_untried_message(db))
 
     def finish(self, reading: Reading) -> None:
         """End this life cleanly. Raises Unavailable."""
         with self.store.transaction() as db:
-            boots.end(self._new_tick(db, reading.now).tx)
+            boots.record_clean_end(self._new_tick(db, reading.now).tx)
 
     def _new_tick(self, db: sqlite3.Connection, now: datetime) -> Tick:
         assert self._awake_since is not None
@@ -279,19 +280,19 @@ class Engine:
             event(logging.WARNING, "stalled", late=late)
             self._stalled += late
 
-    def _booking(self, tick: Tick, done: Done[Claim, Ending]) -> Part[None]:
+    def _booking(self, tick: Tick, done: Done[Claim, AttemptResult]) -> Part[None]:
         """Writes down how a run ended; one that we ended ourselves ends as we meant it.
 
         What was done all the same before its time was over counts; what somebody cancelled does not.
         """
         claim = done.task
-        ending = storable(done.result or _surprise(done.surprise))
+        result = storable_result(done.result or _surprise(done.surprise))
         why = self._deadlines.ended_by(claim.run_id)
-        if why and (why == "cancelled" or ending.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
+        if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _may_come_back(tick, claim):
-                return Part(claim.entry.kind, claim.entry.name, partial(recovery.put_back, tick, claim, ending))
-            ending = _ended_by_us(claim, ending, why)
-        return Part(claim.entry.kind, claim.entry.name, partial(closing.finish, tick, claim, ending))
+                return Part(claim.entry.kind, claim.entry.name, partial(recovery.put_back, tick, claim, result))
+            result = _ended_by_us(claim, result, why)
+        return Part(claim.entry.kind, claim.entry.name, partial(closing.finish, tick, claim, result))
 
     def _start_due(self, tick: Tick) -> tuple[list[Claim], bool]:
         """The claims of what is due, and whether no place is left by then."""
@@ -303,11 +304,11 @@ class Engine:
         claims: list[Claim] = []
         looked = 0
         while room > len(claims) and looked < LOOKS_AT_ONCE:
-            due = entries.due(tick.tx.db, tick.now, room - len(claims), LOOKS_AT_ONCE - looked)
+            due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), LOOKS_AT_ONCE - looked)
             if not due:
                 break
-            runs = entries.open_among(tick.tx.db, due)
-            started = guarded.steps(tick, [_starting(tick, each, runs.get(each.id)) for each in due])
+            open_runs = runs.open_runs_of(tick.tx.db, due)
+            started = guarded.steps(tick, [_starting(tick, each, open_runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
         self._is_short = len(claims) >= room and room < wanted
@@ -317,7 +318,7 @@ class Engine:
         """When something is due that there is a place for, with those that this turn takes."""
         full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
         next_delivery = delivery.next_due(tick.tx, [*self._deliveries.inflight().values(), *taken])
-        runs = None if full or self.stopping else entries.next_due(tick.tx.db)
+        runs = None if full or self.stopping else entries.next_due_at(tick.tx.db)
         if runs is not None and self._is_short:
             runs = max(runs, tick.now + RETRY_ROOM)
         wishes = (runs, next_delivery, next_overdue(tick))
@@ -338,9 +339,9 @@ class Engine:
             for listener in self._listeners:
                 listener(happened)
 
-    def _put_off(self, now: datetime, error: Unavailable) -> timedelta:
+    def _put_off(self, now: datetime, error: DatabaseUnavailable) -> timedelta:
         """How long a turn that could not be written down has to wait: not at all where the reserve gives it room."""
-        if isinstance(error, Full) and self.store.make_room():
+        if isinstance(error, DatabaseFull) and self.store.make_room():
             return timedelta()
         self._complain(now, str(error))
         return RETRY_STORE
@@ -358,41 +359,41 @@ class Engine:
         self.health.problem = None
 
 
-def _starting(tick: Tick, standing: Standing, run: Open | None) -> Part[Claim | None]:
+def _starting(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Part[Claim | None]:
     """Starts one due entry, or goes on with its open run."""
-    return Part(standing.kind, standing.name, partial(_start, tick, standing, run))
+    return Part(entry_row.kind, entry_row.name, partial(_start, tick, entry_row, run))
 
 
-def _start(tick: Tick, standing: Standing, run: Open | None) -> Claim | None:
-    entry = tick.plan.entries.get((standing.kind, standing.name))
+def _start(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim | None:
+    entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
     if entry is None:
-        entries.save(tick.tx, standing, standing._replace(due_at=None))
+        entries.save_entry(tick.tx, entry_row, entry_row._replace(due_at=None))
         return None
-    return opening.go_on(tick, entry, standing, run)
+    return opening.go_on(tick, entry, entry_row, run)
 
 
 def _may_come_back(tick: Tick, claim: Claim) -> bool:
     """Whether a run that our stop cut short is due again: its kind allows it, and it is still declared."""
     entry = tick.plan.entries.get((claim.entry.kind, claim.entry.name))
-    return claim.entry.again_after_crash and entry is not None and entry.enabled
+    return claim.entry.retries_after_crash and entry is not None and entry.enabled
 
 
-def _ended_by_us(claim: Claim, ending: Ending, why: Why) -> Ending:
+def _ended_by_us(claim: Claim, result: AttemptResult, why: Why) -> AttemptResult:
     outcome, reason, error = ENDED[why]
     message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
-    transient = why == "timeout" and ending.transient
-    return replace(ending, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
+    transient = why == "timeout" and result.transient
+    return replace(result, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
 
 
-def _surprise(error: BaseException | None) -> Ending:
+def _surprise(error: BaseException | None) -> AttemptResult:
     if isinstance(error, NeverBegun):
-        return Ending(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
     if is_scarcity(error):
-        return Ending(Outcome.FAILED, Failure.EXIT, error=f"could not begin: {error}", transient=True)
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not begin: {error}", transient=True)
     event(logging.ERROR, "runner_broken", error=error)
-    return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
+    return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
 
 
 def _replan_all(tx: Transaction) -> None:
-    for standing in entries.everything(tx.db):
-        planning.replan(tx, standing, standing)
+    for entry_row in entries.all_entries(tx.db):
+        planning.replan(tx, entry_row, entry_row)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from heartbeat.runners import Tokens, agent_json
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim
-from scheduler.model.events import Paid
-from scheduler.model.outcome import Call, Ending
+from scheduler.model.events import CallCharged
+from scheduler.model.outcome import AttemptResult, Call
 from scheduler.model.settings import Price
 from scheduler.store import runs
 
@@ -32,19 +32,19 @@ def cost(prices: Mapping[str, Price], call: Call) -> float | None:
     return agent_json.parse_cost(sum(parts) / MILLION)
 
 
-def book(tick: Tick, claim: Claim, ending: Ending) -> bool:
+def book(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
     """Add what the calls of an attempt took to its run's row; False, and nothing booked, when that is no longer the claim's.
 
     A call that took nothing leaves no trace.
     """
     prices = tick.plan.settings.prices
-    paid = [(call, cost(prices, call)) for call in ending.calls if call.tokens is not None or call.cost_usd is not None]
+    paid = [(call, cost(prices, call)) for call in result.calls if call.tokens is not None or call.cost_usd is not None]
     if not paid:
-        return runs.is_ours(tick.tx, claim)
+        return runs.owns_run(tick.tx, claim)
     costs = [usd for _, usd in paid if usd is not None]
     tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
-    if not runs.add_taken(tick.tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
+    if not runs.add_usage(tick.tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
         return False
     for call, usd in paid:
-        tick.tx.report(Paid(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, ending.outcome))
+        tick.tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
     return True

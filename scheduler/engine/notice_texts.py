@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.spec import Heartbeat
 from scheduler.config.file.message_parts import format_count, format_duration
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import ANSWERS, FAILURES, Ending, Failure, Kind, Outcome, Skip
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Outcome, Skip
 from scheduler.model.wake import Wake
 from scheduler.store.outages import Outage
 from scheduler.store.outbox import OutboxMessage
@@ -95,16 +95,16 @@ def _local(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
 
-def worse(notice: Notice, claim: Claim, ending: Ending, story: Story) -> str:
+def worse(notice: Notice, claim: Claim, result: AttemptResult, story: Story) -> str:
     """What went wrong, how often, since when, with what error, and where to look."""
-    who, verb = _called(claim), _verb(ending)
+    who, verb = _called(claim), _verb(result)
     first = {
         Notice.CHANGED: f"{who} has another fault now; it {verb} {story}.",
         Notice.REMINDER: f"{who} still has the same fault; it {verb} {story}.",
         Notice.STEADY: f"{who} does not flap any more, but fails all the time; it {verb} {story}.",
         Notice.FLAPPING: f"{who} flaps: it failed and worked again by turns within 24 hours. At present it fails. {UNTIL_STABLE}",
     }.get(notice, f"{who} {verb} {story}.")
-    lines = (first, _fault(ending), _output(claim, ending), f"More: heartbeatd show {claim.run_id}")
+    lines = (first, _fault(result), _output(claim, result), f"More: heartbeatd show {claim.run_id}")
     return "\n".join(line for line in lines if line)
 
 
@@ -184,14 +184,14 @@ def _begin(outage: Outage) -> str:
 def _does(outage: Outage) -> str:
     """What a provider does that fails, as a sentence without its end."""
     whole, model = REFUSES.get(outage.reason, ("", ""))
-    said = whole if outage.circuit.is_whole else model
+    said = whole if outage.circuit.is_whole_provider else model
     named = f"the model {outage.circuit.model}" if outage.circuit.model else "its only model"
     return f"provider {outage.circuit.provider} {(said or 'fails').format(model=named)}"
 
 
 def _remedy(outage: Outage) -> str:
     whole, model = REMEDIES.get(outage.reason, (WAIT, WAIT))
-    said = whole if outage.circuit.is_whole else model
+    said = whole if outage.circuit.is_whole_provider else model
     return (said or WAIT).format(provider=outage.circuit.provider)
 
 
@@ -247,22 +247,22 @@ def _who(kind: str, name: str) -> str:
     return f"{'agent' if kind == Kind.HEARTBEAT else 'cron job'} {name}"
 
 
-def _verb(ending: Ending) -> str:
-    if ending.outcome in ANSWERS:
+def _verb(result: AttemptResult) -> str:
+    if result.outcome in ANSWERED:
         return "was asked although its precheck failed"
-    if ending.outcome is Outcome.ABANDONED:
+    if result.outcome is Outcome.ABANDONED:
         return "was cut short"
-    return "failed" if ending.outcome in FAILURES else "was not run"
+    return "failed" if result.outcome in FAILURES else "was not run"
 
 
-def _fault(ending: Ending) -> str:
-    why = WHY.get(ending.reason) if isinstance(ending.reason, Skip) else None
-    return ": ".join(part for part in (ending.reason, why, _cut(ending.error or "")) if part)
+def _fault(result: AttemptResult) -> str:
+    why = WHY.get(result.reason) if isinstance(result.reason, Skip) else None
+    return ": ".join(part for part in (result.reason, why, _cut(result.error or "")) if part)
 
 
-def _output(claim: Claim, ending: Ending) -> str:
+def _output(claim: Claim, result: AttemptResult) -> str:
     """The end of what a job printed; an agent's words are not for this."""
-    printed = (ending.text or "").strip() if claim.entry.kind is Kind.CRON else ""
+    printed = (result.text or "").strip() if claim.entry.kind is Kind.CRON else ""
     return f"It printed: {printed[-OUTPUT_SHOWN:]}" if printed else ""
 
 

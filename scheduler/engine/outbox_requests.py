@@ -27,7 +27,7 @@ class SendAgain:
     def apply(self, tick: Tick) -> str:
         """One that is older than a day gets this one attempt."""
         message = _movable(tick.tx, self.message_id)
-        outbox.send_again(tick.tx, message)
+        outbox.resend_message(tick.tx, message)
         return message.channel
 
 
@@ -40,12 +40,12 @@ class Drop:
     def apply(self, tick: Tick) -> str:
         """Its text stays readable in its run, and the same text may be said again."""
         message = _movable(tick.tx, self.message_id)
-        outbox.drop(tick.tx, message)
+        outbox.drop_message(tick.tx, message)
         return message.channel
 
 
 def _movable(tx: Transaction, message_id: int) -> OutboxMessage:
-    found = outbox.find(tx.db, message_id)
+    found = outbox.find_message(tx.db, message_id)
     if found is None:
         raise Refused("not_found", f"no message {message_id}; `heartbeatd outbox` lists them")
     message, state = found

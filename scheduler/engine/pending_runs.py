@@ -12,9 +12,9 @@ from scheduler.engine.guarded import Part
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
-from scheduler.model.outcome import Ending, Failure, Kind, Outcome, Reason, storable
-from scheduler.store import clock_changes, entries, runs, runs_view
-from scheduler.store.runs import Awaited
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, storable_result
+from scheduler.store import clock_changes, entries, run_history, runs
+from scheduler.store.runs import AwaitedResult
 from scheduler.store.transaction import Transaction
 
 AT_ONCE = 100  # results that are given up in one turn
@@ -23,7 +23,7 @@ AFTER_A_START = timedelta(minutes=5)  # for which no result is given up: while t
 
 def next_overdue(tick: Tick) -> datetime | None:
     """When the next result that is waited for is given up."""
-    due_at = runs.next_overdue(tick.tx.db)
+    due_at = runs.next_overdue_at(tick.tx.db)
     if due_at is None:
         return None
     settles_at = clock_changes.settles_at(tick.tx) or due_at
@@ -37,22 +37,22 @@ def give_up_overdue(tick: Tick) -> None:
     due_at = next_overdue(tick)
     if due_at is None or due_at > tick.now:
         return
-    for each in runs.overdue(tick.tx.db, tick.now, AT_ONCE):
+    for each in runs.overdue_results(tick.tx.db, tick.now, AT_ONCE):
         guarded.step(tick, Part(each.kind, each.name, partial(_give_up, tick, each)))
 
 
-def _give_up(tick: Tick, awaited: Awaited) -> None:
-    runs.wait_no_longer(tick.tx, awaited.kind, awaited.name, awaited.slot)
+def _give_up(tick: Tick, awaited: AwaitedResult) -> None:
+    runs.stop_awaiting_result(tick.tx, awaited.kind, awaited.name, awaited.slot)
     entry = tick.plan.entries.get((awaited.kind, awaited.name))
     error = f"run {awaited.run_id} was to answer later, and no result came by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
     message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
-    ending = Ending(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
+    result = AttemptResult(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
     if entry is not None:
-        closing.report(tick, entry, awaited.slot, ending)
+        closing.report(tick, entry, awaited.slot, result)
         return
-    run = entries.begin_report(tick.tx, awaited.kind, awaited.name, awaited.slot)
+    run = runs.open_result_run(tick.tx, awaited.kind, awaited.name, awaited.slot)
     if run is not None:
-        runs.end_undeclared(tick.tx, awaited.kind, awaited.name, run, ending)
+        runs.close_undeclared_run(tick.tx, awaited.kind, awaited.name, run, result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Report:
 
     def apply(self, tick: Tick) -> int:
         """One row more for the same slot, judged and delivered like any other; asked for too late or twice, it is refused."""
-        found = runs.awaited(tick.tx.db, self.run_id)
-        if found is None and runs.is_open(tick.tx.db, self.run_id):
+        found = runs.find_awaited_result(tick.tx.db, self.run_id)
+        if found is None and runs.is_run_open(tick.tx.db, self.run_id):
             raise Refused("not_yet", f"run {self.run_id} has not said yet that it answers later; try again in a moment")
         if found is None:
             raise Refused("not_found", f"run {self.run_id} is not one that was to answer later")
@@ -79,14 +79,14 @@ class Report:
             raise Refused("too_late", f"run {self.run_id} was given up: its result had not come by its async_timeout")
         if entry is None:
             raise Refused("too_late", f"run {self.run_id} is no longer waited for: {found.name} is not in the config any more")
-        run_id = closing.report(tick, entry, found.slot, storable(self._ending(entry))) if found.due_at else None
+        run_id = closing.report(tick, entry, found.slot, storable_result(self._result(entry))) if found.due_at else None
         if run_id is None:
             raise Refused("already_reported", f"run {self.run_id} has its result already")
         return run_id
 
-    def _ending(self, entry: Entry) -> Ending:
+    def _result(self, entry: Entry) -> AttemptResult:
         if self.text is None:
-            return Ending(Outcome.FAILED, Failure.EXIT, error=self.error)
+            return AttemptResult(Outcome.FAILED, Failure.EXIT, error=self.error)
         return _judged(entry, self.text, self.truncated)
 
 
@@ -101,44 +101,46 @@ class Cancel:
 
     def apply(self, tick: Tick) -> bool:
         """It ends `abandoned` with the reason `cancelled`, is not tried again, and the wakes that it held wait on."""
-        found = entries.open_by_id(tick.tx.db, self.run_id)
+        found = runs.find_open_run_by_id(tick.tx.db, self.run_id)
         if found is None:
             self._expect_no_answer(tick)
             return True
         kind, name, run = found
         if run.state == "running":
-            runs.mark_cancelled(tick.tx, self.run_id)
+            runs.mark_run_cancelled(tick.tx, self.run_id)
             tick.cancelled.append(self.run_id)
             return False
-        standing = entries.get(tick.tx, kind, name)
-        closing.end(tick, tick.plan.entries.get((kind, name)), standing, run, _cancelled("was cancelled before its next attempt"))
+        entry_row = entries.get_entry(tick.tx, kind, name)
+        closing.end(
+            tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled("was cancelled before its next attempt")
+        )
         return True
 
     def _expect_no_answer(self, tick: Tick) -> None:
         """The row of its result says that none will be taken any more."""
-        found = runs.awaited(tick.tx.db, self.run_id)
+        found = runs.find_awaited_result(tick.tx.db, self.run_id)
         entry = tick.plan.entries.get((found.kind, found.name)) if found else None
         if found is None or entry is None or found.given_up:
             raise Refused(*_nothing_to_cancel(tick.tx, self.run_id))
-        ending = _cancelled("was cancelled before its answer came")
-        if not found.due_at or closing.report(tick, entry, found.slot, ending) is None:
+        result = _cancelled("was cancelled before its answer came")
+        if not found.due_at or closing.report(tick, entry, found.slot, result) is None:
             raise Refused("closed", f"run {self.run_id} has its result already")
 
 
-def _cancelled(error: str) -> Ending:
-    return Ending(Outcome.ABANDONED, Reason.CANCELLED, error=error)
+def _cancelled(error: str) -> AttemptResult:
+    return AttemptResult(Outcome.ABANDONED, Reason.CANCELLED, error=error)
 
 
 def _nothing_to_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
-    known = runs_view.one(tx.db, run_id)
+    known = run_history.get_run(tx.db, run_id)
     if known is None:
         return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
     return "closed", f"run {run_id} has ended already: {known['outcome']}"
 
 
-def _judged(entry: Entry, text: str, truncated: bool) -> Ending:
+def _judged(entry: Entry, text: str, truncated: bool) -> AttemptResult:
     """Judged as if it had been answered at once, by the same rules for what an answer may be."""
     kept = text.replace("\0", "")
     if len(kept.encode(errors="replace")) > MAX_ANSWER:
-        return Ending(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
-    return entry.judge(kept, truncated=truncated)
+        return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
+    return entry.classify_answer(kept, truncated=truncated)

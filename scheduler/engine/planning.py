@@ -7,13 +7,14 @@ from itertools import islice
 
 from heartbeat.schedule_slots import AnySlotRange
 from scheduler.engine.tick import Tick
-from scheduler.model import schedule, trigger_times
+from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry
-from scheduler.model.events import Unstarted
+from scheduler.model.events import SlotsMissed
 from scheduler.model.outcome import Kind, Skip
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import clock_changes, entries, runs, wakes
-from scheduler.store.entries import Open, Standing
+from scheduler.store import clock_changes, entries, runs, slot_records, wakes
+from scheduler.store.entries import EntryRow
+from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 MEASURED = 100  # slots of a row whose lateness is measured: no entry waits for a place as long as that
@@ -23,90 +24,90 @@ SOON = timedelta(hours=1)  # a slot that comes within it tells what has been ref
 IN_TIME = timedelta(minutes=1)
 
 
-def account(tick: Tick, standing: Standing, until: datetime, reason: Skip) -> Standing:
+def account(tick: Tick, entry_row: EntryRow, until: datetime, reason: Skip) -> EntryRow:
     """Give every slot that came due up to `until` its row: by its calendars or hours where they close it, else `reason`."""
-    pace = standing.pace
-    horizon = until - pace.offset
-    for after, before in _without_rows(tick.tx, standing, horizon):
-        _write_closed(tick, standing, after, before)
-        _write(tick, standing, reason, pace.slots(after, before))
-    return _settled(standing, horizon)
+    schedule = entry_row.schedule
+    horizon = until - schedule.offset
+    for after, before in _without_rows(tick.tx, entry_row, horizon):
+        _write_closed(tick, entry_row, after, before)
+        _write(tick, entry_row, reason, schedule.slots(after, before))
+    return _settled(entry_row, horizon)
 
 
-def account_pause(tx: Transaction, standing: Standing, until: datetime) -> Standing:
+def account_pause(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:
     """Give all slots of a pause one row, whatever else would have kept them from running."""
-    pace = standing.pace
-    horizon = until - pace.offset
-    for after, before in _without_rows(tx, standing, horizon):
-        closed = [slots for _, slots in pace.closed(after, before)]
-        parts = [part for part in (*closed, pace.slots(after, before)) if part]
+    schedule = entry_row.schedule
+    horizon = until - schedule.offset
+    for after, before in _without_rows(tx, entry_row, horizon):
+        closed = [slots for _, slots in schedule.closed_slots(after, before)]
+        parts = [part for part in (*closed, schedule.slots(after, before)) if part]
         if parts:
             first = min(part.first for part in parts)
-            runs.skip(tx, standing, pace.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
-    return _settled(standing, horizon)
+            slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
+    return _settled(entry_row, horizon)
 
 
-def latest_due(tick: Tick, entry: Entry, standing: Standing) -> tuple[Standing, datetime | None]:
+def latest_due(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
     """The slot that is to run now, if one is; every other slot that has passed gets its row.
 
     Only the latest can run: with its next slot still to come, its window open, and no older than the grace.
     """
-    standing = _account_backoff(tick, standing)
-    pace = standing.pace
-    horizon = tick.now - pace.offset
-    *earlier, (after, before) = _without_rows(tick.tx, standing, horizon)
+    entry_row = _account_backoff(tick, entry_row)
+    schedule = entry_row.schedule
+    horizon = tick.now - schedule.offset
+    *earlier, (after, before) = _without_rows(tick.tx, entry_row, horizon)
     for begin, end in earlier:
-        _write_closed(tick, standing, begin, end)
-        _write(tick, standing, Skip.MISSED, pace.slots(begin, end))
-    _write_closed(tick, standing, after, before)
-    passed = pace.slots(after, before)
-    slot = _runnable(tick, entry, standing, passed) if passed else _beat_again(tick.tx, standing, horizon)
-    return _settled(standing, horizon), slot
+        _write_closed(tick, entry_row, begin, end)
+        _write(tick, entry_row, Skip.MISSED, schedule.slots(begin, end))
+    _write_closed(tick, entry_row, after, before)
+    passed = schedule.slots(after, before)
+    slot = _runnable(tick, entry, entry_row, passed) if passed else _beat_again(tick.tx, entry_row, horizon)
+    return _settled(entry_row, horizon), slot
 
 
-def _without_rows(tx: Transaction, standing: Standing, horizon: datetime) -> list[tuple[datetime, datetime]]:
+def _without_rows(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> list[tuple[datetime, datetime]]:
     """The stretches of (settled, horizon] whose slots have no rows yet: all of it, unless the clock shows it once more."""
-    after = standing.settled_until
-    if not clock_changes.is_relived(tx, after):
+    after = entry_row.settled_until
+    if not clock_changes.was_shown_before(tx, after):
         return [(after, horizon)]
     stretches = []
-    for first, last in runs.accounted(tx, standing, standing.pace, after, horizon):
+    for first, last in slot_records.recorded_stretches(tx, entry_row, entry_row.schedule, after, horizon):
         if after < first - MILLISECOND:
             stretches.append((after, first - MILLISECOND))
         after = max(after, last)
     return [*stretches, (after, max(after, horizon))]
 
 
-def _beat_again(tx: Transaction, standing: Standing, horizon: datetime) -> datetime | None:
+def _beat_again(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
     """The slot of a grid of elapsed time that comes due now for the second time, because the clock was set back over it.
 
     One that was only jumped over is not run again.
     """
-    if not schedule.period(standing.pace_text) or not clock_changes.is_relived(tx, standing.settled_until):
+    if not entry_schedule.grid_period(entry_row.schedule_text) or not clock_changes.was_shown_before(tx, entry_row.settled_until):
         return None
-    passed = standing.pace.slots(max(standing.settled_until, horizon - IN_TIME), horizon)
+    passed = entry_row.schedule.slots(max(entry_row.settled_until, horizon - IN_TIME), horizon)
     return passed.latest if passed else None
 
 
-def _account_backoff(tick: Tick, standing: Standing) -> Standing:
+def _account_backoff(tick: Tick, entry_row: EntryRow) -> EntryRow:
     """After a failure the longer interval counts: the slots of the grid that it passes over are superseded by it."""
-    held = standing.backs_off_until
-    if held is None or held <= standing.settled_until:
-        return standing
-    return account(tick, standing, min(tick.now, held - MILLISECOND), Skip.SUPERSEDED)
+    held = entry_row.backs_off_until
+    if held is None or held <= entry_row.settled_until:
+        return entry_row
+    return account(tick, entry_row, min(tick.now, held - MILLISECOND), Skip.SUPERSEDED)
 
 
-def _runnable(tick: Tick, entry: Entry, standing: Standing, passed: AnySlotRange) -> datetime | None:
+def _runnable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: AnySlotRange) -> datetime | None:
     """The latest of these slots if it may run; the others, and it too if it may not, get their rows."""
-    pace = standing.pace
-    if not _may_start_late(tick, entry, passed.latest + pace.offset):
-        _write(tick, standing, Skip.MISSED, passed)
+    schedule = entry_row.schedule
+    if not _may_start_late(tick, entry, passed.latest + schedule.offset):
+        _write(tick, entry_row, Skip.MISSED, passed)
         return None
     if passed.count > 1:
-        _tell_unstarted(tick, standing, passed.first, passed.count - 1)
-        runs.skip(tick.tx, standing, pace.trigger, Skip.MISSED, passed.first, passed.count - 1)
-    if _just_woken(tick, standing, passed.latest):
-        runs.skip(tick.tx, standing, pace.trigger, Skip.SUPERSEDED, passed.latest)
+        _tell_unstarted(tick, entry_row, passed.first, passed.count - 1)
+        slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.MISSED, passed.first, passed.count - 1)
+    if _just_woken(tick, entry_row, passed.latest):
+        slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.SUPERSEDED, passed.latest)
         return None
     return passed.latest
 
@@ -114,141 +115,145 @@ def _runnable(tick: Tick, entry: Entry, standing: Standing, passed: AnySlotRange
 def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
     """Within its grace; the time for which all places were taken does not count."""
     waits_since = tick.now if tick.full_since is None else tick.full_since
-    if waits_since - due_at > entry.grace or not entry.open_at(tick.now):
+    if waits_since - due_at > entry.grace or not entry.is_open_at(tick.now):
         return False
     return entry.catch_up or due_at >= tick.awake_since
 
 
-def _just_woken(tick: Tick, standing: Standing, slot: datetime) -> bool:
+def _just_woken(tick: Tick, entry_row: EntryRow, slot: datetime) -> bool:
     """A run that a wake started has just said what this slot would say."""
-    if standing.kind is not Kind.HEARTBEAT or standing.last_woken_at is None:
+    if entry_row.kind is not Kind.HEARTBEAT or entry_row.last_woken_at is None:
         return False
-    return slot < standing.last_woken_at + tick.limits.wake_gap
+    return slot < entry_row.last_woken_at + tick.limits.wake_gap
 
 
-def _write_closed(tick: Tick, standing: Standing, after: datetime, until: datetime) -> None:
-    for reason, slots in standing.pace.closed(after, until):
-        _write(tick, standing, reason, slots)
+def _write_closed(tick: Tick, entry_row: EntryRow, after: datetime, until: datetime) -> None:
+    for reason, slots in entry_row.schedule.closed_slots(after, until):
+        _write(tick, entry_row, reason, slots)
 
 
-def _write(tick: Tick, standing: Standing, reason: Skip, slots: AnySlotRange | None) -> None:
+def _write(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange | None) -> None:
     if slots is None:
         return
     if reason is Skip.MISSED:
-        _tell_unstarted(tick, standing, slots.first, slots.count)
-    runs.skip(tick.tx, standing, standing.pace.trigger, reason, slots.first, slots.count)
+        _tell_unstarted(tick, entry_row, slots.first, slots.count)
+    slot_records.record_skip(tick.tx, entry_row, entry_row.schedule.trigger, reason, slots.first, slots.count)
 
 
-def _tell_unstarted(tick: Tick, standing: Standing, first: datetime, count: int) -> None:
+def _tell_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: int) -> None:
     """Tell how late slots are that came due while the daemon was there, and could not start."""
-    offset = standing.pace.offset
+    offset = entry_row.schedule.offset
     if first + offset < tick.awake_since:
         return
-    missed = islice(trigger_times.slots(standing.pace, first - trigger_times.TICK, tick.now - offset), min(count, MEASURED))
+    missed = islice(
+        entry_schedule.slots_between(entry_row.schedule, first - entry_schedule.TICK, tick.now - offset), min(count, MEASURED)
+    )
     late = tuple((tick.now - slot - offset).total_seconds() for slot in missed)
-    tick.tx.report(Unstarted(standing.kind, standing.name, late))
+    tick.tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
 
 
-def _settled(standing: Standing, horizon: datetime) -> Standing:
-    return standing._replace(settled_until=max(horizon, standing.settled_until))
+def _settled(entry_row: EntryRow, horizon: datetime) -> EntryRow:
+    return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
 
 
-def due_after(standing: Standing, slot: datetime) -> datetime | None:
+def due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:
     """When the first slot after both `slot` and everything accounted for comes due."""
-    pace = standing.pace
-    following = pace.next(max(slot, standing.settled_until))
-    return following and following + pace.offset
+    schedule = entry_row.schedule
+    following = schedule.next(max(slot, entry_row.settled_until))
+    return following and following + schedule.offset
 
 
-def busy_until(standing: Standing, due_at: datetime | None) -> Standing:
+def busy_until(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
     """An entry whose run is open: it is looked at when the next attempt may start, or (None) not before the run ends."""
-    return standing._replace(slot=_next_slot(standing), due_at=due_at)
+    return entry_row._replace(slot=_next_slot(entry_row), due_at=due_at)
 
 
-def idle(tx: Transaction, standing: Standing) -> Standing:
+def idle(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """An entry without an open run is looked at next at its slot, a waiting wake's time or the end of its pause."""
-    slot = _next_slot(standing)
-    slot_due_at = slot and slot + standing.pace.offset
-    wishes = (slot_due_at, standing.pause_ends, wakes.next_start(tx, standing.kind, standing.name))
-    return standing._replace(slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
+    slot = _next_slot(entry_row)
+    slot_due_at = slot and slot + entry_row.schedule.offset
+    wishes = (slot_due_at, entry_row.pause_ends, wakes.next_start_at(tx, entry_row.kind, entry_row.name))
+    return entry_row._replace(slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
 
 
-def replan(tx: Transaction, before: Standing, after: Standing) -> None:
+def replan(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     """Write what has become of an entry, with its next look, whether or not a run of it is open."""
-    run = entries.open_run(tx.db, after.kind, after.name)
-    entries.save(tx, before, busy_until(after, run.not_before) if run else idle(tx, after))
+    run = runs.find_open_run(tx.db, after.kind, after.name)
+    entries.save_entry(tx, before, busy_until(after, run.not_before) if run else idle(tx, after))
 
 
-def _next_slot(standing: Standing) -> datetime | None:
-    if standing.paused or standing.state != "active":
+def _next_slot(entry_row: EntryRow) -> datetime | None:
+    if entry_row.paused or entry_row.state != "active":
         return None
-    after, held = standing.settled_until, standing.backs_off_until
-    return standing.pace.next(max(after, held - MILLISECOND) if held else after)
+    after, held = entry_row.settled_until, entry_row.backs_off_until
+    return entry_row.schedule.next(max(after, held - MILLISECOND) if held else after)
 
 
-def resume(tick: Tick, standing: Standing, at: datetime) -> Standing:
+def resume(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     """End a pause: its slots get their one row, and the entry goes on."""
-    if standing.state == "active":
-        standing = account_pause(tick.tx, standing, at)
-    resumed = standing._replace(paused_until=None)
+    if entry_row.state == "active":
+        entry_row = account_pause(tick.tx, entry_row, at)
+    resumed = entry_row._replace(paused_until=None)
     if not slot_comes_by(tick, resumed, tick.now + SOON):
-        wakes.remind(tick.tx, standing.kind, standing.name, refused_only=standing.pace is not schedule.NEVER)
+        wakes.start_waiting_wakes_now(
+            tick.tx, entry_row.kind, entry_row.name, refused_only=entry_row.schedule is not entry_schedule.NO_SCHEDULE
+        )
     return resumed
 
 
-def slot_comes_by(tick: Tick, standing: Standing, by: datetime) -> bool:
+def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
     """Whether a slot will start a run by then. One so close to a woken run that it is superseded does not."""
-    after = max(standing.settled_until, tick.now + tick.limits.wake_gap - MILLISECOND)
-    held = standing.backs_off_until
-    slot = standing.pace.next(max(after, held - MILLISECOND) if held else after)
-    return slot is not None and slot + standing.pace.offset <= by
+    after = max(entry_row.settled_until, tick.now + tick.limits.wake_gap - MILLISECOND)
+    held = entry_row.backs_off_until
+    slot = entry_row.schedule.next(max(after, held - MILLISECOND) if held else after)
+    return slot is not None and slot + entry_row.schedule.offset <= by
 
 
-def resume_if_over(tick: Tick, standing: Standing) -> Standing:
+def resume_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
     """End a pause whose time is over."""
-    if standing.pause_ends is None or standing.pause_ends > tick.now:
-        return standing
-    return resume(tick, standing, standing.pause_ends)
+    if entry_row.pause_ends is None or entry_row.pause_ends > tick.now:
+        return entry_row
+    return resume(tick, entry_row, entry_row.pause_ends)
 
 
-def book_passed(tick: Tick, standing: Standing, reason: Skip) -> Standing:
+def book_passed(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryRow:
     """Give what has come due its rows before something changes for the entry: by its pause, its open run, or else `reason`."""
-    if standing.state != "active":
-        return standing
-    if standing.paused:
-        return account_pause(tick.tx, standing, tick.now)
-    run = entries.open_run(tick.tx.db, standing.kind, standing.name)
+    if entry_row.state != "active":
+        return entry_row
+    if entry_row.paused:
+        return account_pause(tick.tx, entry_row, tick.now)
+    run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None:
-        return account(tick, standing, tick.now, in_the_way(run))
-    return account(tick, _account_backoff(tick, standing), tick.now, reason)
+        return account(tick, entry_row, tick.now, in_the_way(run))
+    return account(tick, _account_backoff(tick, entry_row), tick.now, reason)
 
 
-def book_unlooked(tick: Tick, standing: Standing) -> None:
+def book_unlooked(tick: Tick, entry_row: EntryRow) -> None:
     """Once a day, give slots their rows for which no look is planned, because calendars close all that are to come."""
-    is_looked_at = standing.due_at is not None or standing.slot is not None or standing.paused or standing.state != "active"
-    if is_looked_at or tick.now - standing.settled_until < A_DAY or schedule.good_days(standing.pace_text) is None:
+    is_looked_at = entry_row.due_at is not None or entry_row.slot is not None or entry_row.paused or entry_row.state != "active"
+    if is_looked_at or tick.now - entry_row.settled_until < A_DAY or entry_schedule.allowed_days(entry_row.schedule_text) is None:
         return
-    replan(tick.tx, standing, book_passed(tick, standing, Skip.MISSED))
+    replan(tick.tx, entry_row, book_passed(tick, entry_row, Skip.MISSED))
 
 
-def in_the_way(run: Open) -> Skip:
+def in_the_way(run: OpenRun) -> Skip:
     """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
-    return run.in_its_way if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
+    return run.waits_for if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
 
 
-def look_now(tx: Transaction, standing: Standing, reason: Skip) -> None:
+def look_now(tx: Transaction, entry_row: EntryRow, reason: Skip) -> None:
     """Have a run that waits to begin tried at once, if it is this that was in its way."""
-    if entries.look_now(tx, standing, reason):
-        replan(tx, standing, standing)
+    if runs.retry_waiting_run_now(tx, entry_row, reason):
+        replan(tx, entry_row, entry_row)
 
 
-def next_look(tx: Transaction, entry: Entry, standing: Standing, slot: datetime) -> datetime:
+def next_look(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> datetime:
     """When to see again whether a run may begin: soon, and no later than the slot's time is over."""
-    ends = (tx.now + NEXT_LOOK, due_after(standing, slot), entry.closes(tx.now))
+    ends = (tx.now + NEXT_LOOK, due_after(entry_row, slot), entry.closes_at(tx.now))
     return min(end for end in ends if end is not None)
 
 
-def still_in_time(tx: Transaction, entry: Entry, standing: Standing, slot: datetime) -> bool:
+def still_in_time(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> bool:
     """Whether a run may be tried again now: it is not paused, its next slot has not come, and its window is open."""
-    following = due_after(standing, slot)
-    return not standing.paused and entry.open_at(tx.now) and (following is None or following > tx.now)
+    following = due_after(entry_row, slot)
+    return not entry_row.paused and entry.is_open_at(tx.now) and (following is None or following > tx.now)

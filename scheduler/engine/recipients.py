@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
-from scheduler.model.settings import LOG
+from scheduler.model.settings import LOG_CHANNEL
 from scheduler.store import incidents, targets
 from scheduler.store.targets import Target
 
@@ -12,13 +12,17 @@ from scheduler.store.targets import Target
 def of(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """Who is notified of what happens to an entry; where all of their channels are dead, somebody else."""
     wished, dead = entry.on_failure.deliver, incidents.dead_targets(tick.tx.db)
-    alive = tuple(target for target in targets.of(tick.tx, tick.plan.settings.channels, wished, entry.lane) if target not in dead)
+    alive = tuple(
+        target
+        for target in targets.resolve_targets(tick.tx, tick.plan.settings.channels, wished, entry.lane)
+        if target not in dead
+    )
     return alive or (elsewhere(tick, wished, dead),)
 
 
 def living(tick: Tick, target: Target) -> Target:
     """A target that was notified before, or somebody else if its channel is dead or no longer declared."""
-    dead, declared = incidents.dead_targets(tick.tx.db), (LOG, *tick.plan.settings.channels)
+    dead, declared = incidents.dead_targets(tick.tx.db), (LOG_CHANNEL, *tick.plan.settings.channels)
     is_alive = target not in dead and target.channel in declared
     return target if is_alive else elsewhere(tick, (), dead)
 
@@ -26,5 +30,5 @@ def living(tick: Tick, target: Target) -> Target:
 def elsewhere(tick: Tick, wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
     """A channel that works as far as we know: of those that are wished, else any that is declared, else the log."""
     declared = tick.plan.settings.channels
-    usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].usable)
-    return Target(next((name for name in usable if name != LOG), LOG))
+    usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].is_usable)
+    return Target(next((name for name in usable if name != LOG_CHANNEL), LOG_CHANNEL))

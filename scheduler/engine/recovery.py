@@ -8,11 +8,12 @@ from datetime import datetime
 from scheduler.engine import calls, closing, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.events import Recovered
-from scheduler.model.outcome import Ending, Failure, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.events import RunRecovered
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import entries, runs
-from scheduler.store.entries import Open, Standing
+from scheduler.store import entries, runs, slot_records
+from scheduler.store.entries import EntryRow
+from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
@@ -26,43 +27,43 @@ def recover(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
 
     `seen` is when that life was last seen: by then its runs were cut short.
     """
-    for kind, name, run in entries.open_runs(tick.tx.db):
-        standing = entries.get(tick.tx, kind, name)
+    for kind, name, run in runs.all_open_runs(tick.tx.db):
+        entry_row = entries.get_entry(tick.tx, kind, name)
         entry = tick.plan.entries.get((kind, name))
         if run.state == "running":
-            runs.note_cut(tick.tx, run, min(seen, tick.now) if seen else tick.now)
-            _recover_one(tick, standing, entry, run, survivors)
+            runs.record_interruption(tick.tx, run, min(seen, tick.now) if seen else tick.now)
+            _recover_one(tick, entry_row, entry, run, survivors)
 
 
-def _recover_one(tick: Tick, standing: Standing, entry: Entry | None, run: Open, survivors: Survivors) -> None:
-    again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, standing, run, survivors)
-    tick.tx.report(Recovered(run.run_id, standing.kind, standing.name, again))
+def _recover_one(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: Survivors) -> None:
+    again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, survivors)
+    tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, again))
     if again:
-        runs.put_back(tick.tx, run, crashed=True)
-        entries.save(tick.tx, standing, planning.busy_until(standing, tick.now))
+        runs.requeue_interrupted_run(tick.tx, run, crashed=True)
+        entries.save_entry(tick.tx, entry_row, planning.busy_until(entry_row, tick.now))
     else:
-        closing.end(tick, entry, standing, run, _abandoned(standing.kind, standing.name, run, survivors))
+        closing.end(tick, entry, entry_row, run, _abandoned(entry_row.kind, entry_row.name, run, survivors))
 
 
-def _may_run_again(tx: Transaction, entry: Entry, standing: Standing, run: Open, survivors: Survivors) -> bool:
+def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: Survivors) -> bool:
     """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
-    if not entry.again_after_crash or run.crashes >= CRASHES or run.is_cancelled or _alive(run, survivors):
+    if not entry.retries_after_crash or run.crashes >= CRASHES or run.is_cancelled or _alive(run, survivors):
         return False
-    return planning.still_in_time(tx, entry, standing, run.slot)
+    return planning.still_in_time(tx, entry, entry_row, run.slot)
 
 
-def _alive(run: Open, survivors: Survivors) -> bool:
+def _alive(run: OpenRun, survivors: Survivors) -> bool:
     return survivors is None or survivors.get(f"{run.owner}/{run.run_id}", False)
 
 
-def _abandoned(kind: Kind, name: str, run: Open, survivors: Survivors) -> Ending:
+def _abandoned(kind: Kind, name: str, run: OpenRun, survivors: Survivors) -> AttemptResult:
     """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
     reason, error = _what_is_left(run, survivors)
     message = f"{name} was cut short: {error}" if kind is Kind.CRON else None
-    return Ending(Outcome.ABANDONED, reason, error=error, message=message)
+    return AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
 
 
-def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, str]:
+def _what_is_left(run: OpenRun, survivors: Survivors) -> tuple[Failure | Reason, str]:
     if run.crashes >= CRASHES:
         return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times while it ran"
     if _alive(run, survivors):
@@ -72,24 +73,24 @@ def _what_is_left(run: Open, survivors: Survivors) -> tuple[Failure | Reason, st
     return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
 
 
-def put_back(tick: Tick, claim: Claim, ending: Ending) -> None:
+def put_back(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
-    calls.book(tick, claim, ending)
-    standing = entries.get(tick.tx, claim.entry.kind, claim.entry.name)
-    runs.note_cut(tick.tx, claim, tick.now)
-    runs.put_back(tick.tx, claim, crashed=False)
-    planning.replan(tick.tx, standing, standing)
+    calls.book(tick, claim, result)
+    entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
+    runs.record_interruption(tick.tx, claim, tick.now)
+    runs.requeue_interrupted_run(tick.tx, claim, crashed=False)
+    planning.replan(tick.tx, entry_row, entry_row)
 
 
 def start_at_boot(tick: Tick) -> None:
     """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
     for (kind, name), entry in tick.plan.entries.items():
-        standing = entries.find(tick.tx.db, kind, name) if entry.starts_at_boot and entry.enabled else None
-        if standing is None or entries.open_run(tick.tx.db, kind, name) is not None:
+        entry_row = entries.find_entry(tick.tx.db, kind, name) if entry.starts_at_boot and entry.enabled else None
+        if entry_row is None or runs.find_open_run(tick.tx.db, kind, name) is not None:
             continue
-        if standing.paused:
-            runs.skip(tick.tx, standing, Trigger.REBOOT, Skip.PAUSED, tick.now)
-        elif entry.day_off(tick.now):
-            runs.skip(tick.tx, standing, Trigger.REBOOT, Skip.CALENDAR, tick.now)
+        if entry_row.paused:
+            slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.PAUSED, tick.now)
+        elif entry.is_day_off(tick.now):
+            slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)
         else:
-            wake_starts.ask(tick, standing, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+            wake_starts.ask(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

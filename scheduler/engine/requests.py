@@ -12,11 +12,11 @@ from scheduler.engine import budget_reservations, plan_sync, planning, wake_retr
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
-from scheduler.model.events import Adopted
+from scheduler.model.events import SettingsApplied
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, entries, lane_holds, runs, targets, wakes
-from scheduler.store.entries import Standing
+from scheduler.store import boots, breakers, entries, lane_holds, runs, slot_records, targets, wakes
+from scheduler.store.entries import EntryRow
 from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Diff, Plan, diff
@@ -31,15 +31,15 @@ class WakeAgent:
 
     def apply(self, tick: Tick) -> int:
         """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
-        standing = _declared(tick, Kind.HEARTBEAT, self.wake.name)
-        if standing.state != "active":
-            runs.skip(tick.tx, standing, Trigger(self.wake.source), Skip.DISABLED, tick.now)
+        entry_row = _declared(tick, Kind.HEARTBEAT, self.wake.name)
+        if entry_row.state != "active":
+            slot_records.record_skip(tick.tx, entry_row, Trigger(self.wake.source), Skip.DISABLED, tick.now)
             raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {tick.plan.settings.path.name}")
-        run = entries.open_run(tick.tx.db, Kind.HEARTBEAT, self.wake.name)
+        run = runs.find_open_run(tick.tx.db, Kind.HEARTBEAT, self.wake.name)
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
-            wakes.reject(tick.tx, self.wake)
+            wakes.report_rejected_wake(tick.tx, self.wake)
             raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
-        return wake_starts.ask(tick, standing, self.wake)
+        return wake_starts.ask(tick, entry_row, self.wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,23 @@ class RunJob:
 
     def apply(self, tick: Tick) -> int:
         """A job that is disabled, paused or running is not run, which is a skip with its row."""
-        standing = _declared(tick, Kind.CRON, self.name)
-        obstacle = _obstacle(tick.tx, standing)
+        entry_row = _declared(tick, Kind.CRON, self.name)
+        obstacle = _obstacle(tick.tx, entry_row)
         if obstacle is not None:
-            runs.skip(tick.tx, standing, self.source, obstacle, tick.now)
+            slot_records.record_skip(tick.tx, entry_row, self.source, obstacle, tick.now)
             raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
-        return wake_starts.ask(tick, standing, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+        return wake_starts.ask(tick, entry_row, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
 
 
 WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
 
 
-def _obstacle(tx: Transaction, standing: Standing) -> Skip | None:
-    if standing.state != "active":
+def _obstacle(tx: Transaction, entry_row: EntryRow) -> Skip | None:
+    if entry_row.state != "active":
         return Skip.DISABLED
-    if standing.paused:
+    if entry_row.paused:
         return Skip.PAUSED
-    running = entries.open_run(tx.db, standing.kind, standing.name) is not None
+    running = runs.find_open_run(tx.db, entry_row.kind, entry_row.name) is not None
     return Skip.ALREADY_RUNNING if running else None
 
 
@@ -81,10 +81,10 @@ class Pause:
     def apply(self, tick: Tick) -> list[str]:
         """What came due before the pause keeps its own reason."""
         chosen = list(_chosen(tick, self.key))
-        for standing in chosen:
-            booked = standing if standing.paused else planning.book_passed(tick, standing, Skip.MISSED)
-            planning.replan(tick.tx, standing, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
-        return [_full_name(standing) for standing in chosen]
+        for entry_row in chosen:
+            booked = entry_row if entry_row.paused else planning.book_passed(tick, entry_row, Skip.MISSED)
+            planning.replan(tick.tx, entry_row, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
+        return [_full_name(entry_row) for entry_row in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class Resume:
 
     def apply(self, tick: Tick) -> list[str]:
         """The slots of the pause get one row with their number."""
-        paused = [standing for standing in _chosen(tick, self.key) if standing.paused]
-        for standing in paused:
-            planning.replan(tick.tx, standing, planning.resume(tick, standing, tick.now))
-        return [_full_name(standing) for standing in paused]
+        paused = [entry_row for entry_row in _chosen(tick, self.key) if entry_row.paused]
+        for entry_row in paused:
+            planning.replan(tick.tx, entry_row, planning.resume(tick, entry_row, tick.now))
+        return [_full_name(entry_row) for entry_row in paused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +113,24 @@ class Note:
 
     def apply(self, tick: Tick) -> dict[str, Any]:
         """Only a target that messages can go to is taken, and nothing else with one that is not."""
-        standing = _declared(tick, Kind.HEARTBEAT, self.name)
+        entry_row = _declared(tick, Kind.HEARTBEAT, self.name)
         if self.target is not None:
             try:
-                targets.check(tick.plan.settings.channels, self.target)
+                targets.check_target(tick.plan.settings.channels, self.target)
             except ValueError as error:
                 raise Refused("bad_request", str(error)) from None
-            targets.note(tick.tx, self.name, self.target, self.title)
-        noted = self._counted(tick, standing)
-        entries.save(tick.tx, standing, noted)
-        last = next(iter(targets.known(tick.tx.db, self.name)), None)
+            targets.record_target(tick.tx, self.name, self.target, self.title)
+        noted = self._counted(tick, entry_row)
+        entries.save_entry(tick.tx, entry_row, noted)
+        last = next(iter(targets.known_targets(tick.tx.db, self.name)), None)
         return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
 
-    def _counted(self, tick: Tick, standing: Standing) -> Standing:
+    def _counted(self, tick: Tick, entry_row: EntryRow) -> EntryRow:
         if self.queue is None and self.approvals is None:
-            return standing
-        queue = standing.queue if self.queue is None else self.queue
-        approvals = standing.approvals if self.approvals is None else self.approvals
-        return standing._replace(queue=queue, approvals=approvals, active_at=tick.now)
+            return entry_row
+        queue = entry_row.queue if self.queue is None else self.queue
+        approvals = entry_row.approvals if self.approvals is None else self.approvals
+        return entry_row._replace(queue=queue, approvals=approvals, active_at=tick.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +143,10 @@ class Hold:
 
     def apply(self, tick: Tick) -> int | None:
         """A beat in progress goes on: whoever holds the lane has it once that has ended."""
-        standing = _declared(tick, Kind.HEARTBEAT, self.name)
-        if not lane_holds.put(tick.tx, self.name, self.holder, self.until):
+        entry_row = _declared(tick, Kind.HEARTBEAT, self.name)
+        if not lane_holds.save_hold(tick.tx, self.name, self.holder, self.until):
             raise Refused("too_many", f"{lane_holds.MOST} others hold the lane of agent {self.name!r}")
-        run = entries.open_run(tick.tx.db, standing.kind, standing.name)
+        run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
         return run.run_id if run is not None and run.state == "running" else None
 
 
@@ -160,13 +160,13 @@ class LetGo:
     def apply(self, tick: Tick) -> None:
         """What waits for the lane need not wait for its next look."""
         _declared(tick, Kind.HEARTBEAT, self.name)
-        lane_holds.drop(tick.tx, self.name, self.holder)
-        if lane_holds.is_held(tick.tx, self.name):
+        lane_holds.delete_hold(tick.tx, self.name, self.holder)
+        if lane_holds.is_lane_held(tick.tx, self.name):
             return
-        for kind, name, _ in entries.open_runs(tick.tx.db):
+        for kind, name, _ in runs.all_open_runs(tick.tx.db):
             entry = tick.plan.entries.get((kind, name))
             if entry is not None and entry.lane == self.name:
-                planning.look_now(tick.tx, entries.get(tick.tx, kind, name), Skip.BUSY)
+                planning.look_now(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +181,10 @@ class Adopt:
         tick.adopt_plan(self.plan)
         plan_sync.sync(tick, before.entries)
         budget_reservations.follow(tick)
-        boots.adopt(tick.tx)
-        breakers.probe_all(tick.tx)
+        boots.record_config(tick.tx)
+        breakers.allow_probes_now(tick.tx)
         wake_retries.begin_anew(tick, other_config=True)
-        tick.tx.report(Adopted(self.plan.settings))
+        tick.tx.report(SettingsApplied(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 
 
@@ -196,7 +196,7 @@ class Refuse:
 
     def apply(self, tick: Tick) -> None:
         """Nothing else changes."""
-        boots.refuse(tick.tx, self.problem)
+        boots.record_config_problem(tick.tx, self.problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,25 +207,25 @@ class NoteDeadman:
 
     def apply(self, tick: Tick) -> None:
         """Nothing else changes."""
-        boots.note_deadman(tick.tx, self.problem)
+        boots.record_deadman_problem(tick.tx, self.problem)
 
 
-def _full_name(standing: Standing) -> str:
+def _full_name(entry_row: EntryRow) -> str:
     """The name as people write it where an agent and a job bear the same one."""
-    return f"{'agent' if standing.kind is Kind.HEARTBEAT else 'cron'}/{standing.name}"
+    return f"{'agent' if entry_row.kind is Kind.HEARTBEAT else 'cron'}/{entry_row.name}"
 
 
-def _declared(tick: Tick, kind: Kind, name: str) -> Standing:
-    standing = entries.find(tick.tx.db, kind, name)
-    if standing is None or (kind, name) not in tick.plan.entries:
+def _declared(tick: Tick, kind: Kind, name: str) -> EntryRow:
+    entry_row = entries.find_entry(tick.tx.db, kind, name)
+    if entry_row is None or (kind, name) not in tick.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
         others = [other for each, other in tick.plan.entries if each is kind]
         instead = did_you_mean(name, others) or "; `heartbeatd status` lists them"
         raise Refused("not_found", f"no {what} {name!r} in {tick.plan.settings.path.name}{instead}")
-    return standing
+    return entry_row
 
 
-def _chosen(tick: Tick, key: Key | None) -> Iterable[Standing]:
+def _chosen(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
     if key is not None:
         return [_declared(tick, *key)]
-    return [standing for standing in entries.everything(tick.tx.db) if (standing.kind, standing.name) in tick.plan.entries]
+    return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]

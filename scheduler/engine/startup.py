@@ -12,9 +12,9 @@ from typing import Any
 
 from scheduler.engine.recovery import Survivors
 from scheduler.model.settings import Settings
-from scheduler.store import boots, entries, outbox
-from scheduler.store.database import Store, check_file, check_links, reader
-from scheduler.store.disk_reserve import Reserve
+from scheduler.store import boots, outbox, runs
+from scheduler.store.database import Store, check_file, check_links, open_read_only
+from scheduler.store.disk_reserve import DiskReserve
 from scheduler.system import orphans
 from scheduler.system.log import event
 from scheduler.system.state_lock import Lock, Taken, filesystem_kind, private_folder
@@ -42,13 +42,13 @@ def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) ->
 
 def open_store(path: Path) -> Store:
     """Open the database; its every page is checked first unless the last life ended in order."""
-    reserve = Reserve(path)
-    reserve.give_up_if_short()  # reading needs room too, where the last life has put the log away
+    reserve = DiskReserve(path)
+    reserve.release_if_short()  # reading needs room too, where the last life has put the log away
     clean = True
     if path.exists() and path.stat().st_size:
-        connection = reader(path)
+        connection = open_read_only(path)
         try:
-            clean = boots.ended_cleanly(connection)
+            clean = boots.last_boot_ended_cleanly(connection)
         finally:
             connection.close()
     return Store.open(path, check=not clean, reserve=reserve)
@@ -76,12 +76,12 @@ def end_orphans(store: Store) -> Survivors:
 
 def _interrupted(store: Store) -> dict[str, dict[str, Any]]:
     """The marks of all runs and messages that were in progress, each with what the log says of it."""
-    last = boots.latest(store.connection)
+    last = boots.latest_boot(store.connection)
     if last is None:
         return {}
-    runs = [(kind, name, run) for kind, name, run in entries.open_runs(store.connection) if run.state == "running"]
-    interrupted = outbox.interrupted(store.connection)
+    running = [(kind, name, run) for kind, name, run in runs.all_open_runs(store.connection) if run.state == "running"]
+    interrupted = outbox.interrupted_messages(store.connection)
     return {
-        **{f"{run.owner}/{run.run_id}": {"run": run.run_id, "kind": kind, "name": name} for kind, name, run in runs},
+        **{f"{run.owner}/{run.run_id}": {"run": run.run_id, "kind": kind, "name": name} for kind, name, run in running},
         **{f"{last['instance']}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in interrupted},
     }

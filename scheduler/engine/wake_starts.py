@@ -12,8 +12,8 @@ from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.wake import FLOOD, GAP, Wake
-from scheduler.store import entries, runs, wakes
-from scheduler.store.entries import Standing
+from scheduler.store import entries, runs, slot_records, wakes
+from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
 ROWS = 1000  # wakes kept apart per agent
@@ -25,7 +25,7 @@ BLOCKED = (Skip.BUDGET, Skip.BREAKER_OPEN)
 Start = tuple[datetime | None, str | None]
 
 
-def ask(tick: Tick, standing: Standing, wake: Wake, held_until: datetime | None = None) -> int:
+def ask(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetime | None = None) -> int:
     """Keep a wake, and settle when it starts a run; gives the id of the row that holds it.
 
     1. A program finds no room any more: Refused, and nothing is kept.
@@ -34,19 +34,19 @@ def ask(tick: Tick, standing: Standing, wake: Wake, held_until: datetime | None 
     4. It is kept, or merged with the one that waits for the same sender.
     """
     if wake.kind is Kind.CRON:
-        return wakes.put(tick.tx, standing, wake, tick.now)
-    known = wakes.of_sender(tick.tx, wake)
+        return wakes.keep_wake(tick.tx, entry_row, wake, tick.now)
+    known = wakes.find_wake_of_sender(tick.tx, wake)
     if known is None and not _has_room(tick.tx, wake):
-        wakes.reject(tick.tx, wake, TOO_MANY)
+        wakes.report_rejected_wake(tick.tx, wake, TOO_MANY)
         raise Refused(TOO_MANY, f"{ROWS} wakes wait for agent {wake.name!r}; wait until it has been told them")
     if not wake.urgent:
-        return wakes.put(tick.tx, standing, wake, None)
-    entry = tick.plan.entries[standing.kind, standing.name]
-    obstacle = _obstacle(tick.tx, standing, entry)
+        return wakes.keep_wake(tick.tx, entry_row, wake, None)
+    entry = tick.plan.entries[entry_row.kind, entry_row.name]
+    obstacle = _obstacle(tick.tx, entry_row, entry)
     if obstacle is not None:
-        return _refuse(tick, standing, entry, wake, known, obstacle)
-    due_at, waits_for = _start(tick, standing, entry, wake)
-    return wakes.put(tick.tx, standing, wake, due_at, waits_for=waits_for, held_until=held_until)
+        return _refuse(tick, entry_row, entry, wake, known, obstacle)
+    due_at, waits_for = _start(tick, entry_row, entry, wake)
+    return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=waits_for, held_until=held_until)
 
 
 def _has_room(tx: Transaction, wake: Wake) -> bool:
@@ -56,57 +56,57 @@ def _has_room(tx: Transaction, wake: Wake) -> bool:
     """
     if wake.source not in (Trigger.API, Trigger.WEBHOOK):
         return True
-    taken = wakes.rows_by_token(tx, wake.kind, wake.name)
+    taken = wakes.count_wakes_by_token(tx, wake.kind, wake.name)
     return sum(taken.values()) < ROWS or taken.get(wake.token, 0) < OWN
 
 
-def _obstacle(tx: Transaction, standing: Standing, entry: Entry) -> Skip | None:
+def _obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip | None:
     """What is known beforehand to stand in the way of a run now, in the order of the chain."""
-    if standing.state != "active":
+    if entry_row.state != "active":
         return None  # its run is refused, and ends all that waits
-    if standing.paused and (standing.pause_ends is None or standing.pause_ends > tx.now):
+    if entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > tx.now):
         return Skip.PAUSED
-    if entry.day_off(tx.now):
+    if entry.is_day_off(tx.now):
         return Skip.CALENDAR
-    return None if entry.open_at(tx.now) else Skip.ACTIVE_HOURS
+    return None if entry.is_open_at(tx.now) else Skip.ACTIVE_HOURS
 
 
-def _refuse(tick: Tick, standing: Standing, entry: Entry, wake: Wake, known: Wake | None, obstacle: Skip) -> int:
+def _refuse(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, known: Wake | None, obstacle: Skip) -> int:
     """A refusal has one row for each wake, however often its sender repeats it; the slots that passed before it have theirs."""
     row = None
     if known is None or known.waits_for != obstacle:
         if obstacle is not Skip.PAUSED:
-            planning.replan(tick.tx, standing, planning.book_passed(tick, standing, Skip.MISSED))
-            standing = entries.get(tick.tx, standing.kind, standing.name)
-        row = runs.skip(tick.tx, standing, Trigger(wake.source), obstacle, tick.now)
-    others = wakes.waiting_for(tick.tx, standing.kind, standing.name, [obstacle])
+            planning.replan(tick.tx, entry_row, planning.book_passed(tick, entry_row, Skip.MISSED))
+            entry_row = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
+        row = slot_records.record_skip(tick.tx, entry_row, Trigger(wake.source), obstacle, tick.now)
+    others = wakes.find_wait_reason(tick.tx, entry_row.kind, entry_row.name, [obstacle])
     if obstacle is Skip.PAUSED:
         due_at = None
     elif others is not None and (others[1] is None or others[1] > tick.now):
         due_at = others[1]  # finding the next opening takes longer than all else, and a storm asks thousands of times
     else:
-        due_at = wake_retries.once_open(tick, entry, standing)
-    return wakes.put(tick.tx, standing, wake, due_at, waits_for=obstacle, refused_by=row)
+        due_at = wake_retries.once_open(tick, entry, entry_row)
+    return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=obstacle, refused_by=row)
 
 
-def _start(tick: Tick, standing: Standing, entry: Entry, wake: Wake) -> Start:
+def _start(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> Start:
     """When a wake may start a run (None: a slot tells it soon), and why not now.
 
     What a person asks for waits for the gap alone. A program waits for others that a budget or a provider has refused, as it
     would be too, and for the end of a flood.
     """
-    key = (standing.kind, standing.name)
+    key = (entry_row.kind, entry_row.name)
     gap = tick.limits.wake_gap
-    start = tick.now if standing.last_woken_at is None else max(tick.now, standing.last_woken_at + gap)
+    start = tick.now if entry_row.last_woken_at is None else max(tick.now, entry_row.last_woken_at + gap)
     if wake.by_program:
-        blocked = wakes.waiting_for(tick.tx, *key, BLOCKED)
+        blocked = wakes.find_wait_reason(tick.tx, *key, BLOCKED)
         refused_until = wake_retries.refused_until(tick, entry) if blocked else None
         if blocked is not None and refused_until is not None:
-            return wake_retries.unless_a_slot(tick, standing, refused_until), blocked[0]
-        refused_at = runs.refused_by_programs(tick.tx.db, *key, (tick.now - gap, tick.now))
+            return wake_retries.unless_a_slot(tick, entry_row, refused_until), blocked[0]
+        refused_at = runs.last_refused_program_start(tick.tx.db, *key, (tick.now - gap, tick.now))
         start = start if refused_at is None else max(start, refused_at + gap)
         flood = tick.limits.wake_flood
-        began = runs.start_by_programs(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
+        began = runs.nth_last_program_start(tick.tx.db, *key, (tick.now - flood.within, tick.now), flood.count)
         if began is not None and began + flood.within > start:
             return began + flood.within, FLOOD
     return start, GAP if start > tick.now else None
@@ -114,7 +114,7 @@ def _start(tick: Tick, standing: Standing, entry: Entry, wake: Wake) -> Start:
 
 def expire(tick: Tick) -> None:
     """End the wakes that have waited too long, and have those told of it who are told of an agent's failures."""
-    expired = [wake for wake in wakes.expire(tick.tx, tick.limits.wake_keep) if wake.kind is Kind.HEARTBEAT]
+    expired = [wake for wake in wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep) if wake.kind is Kind.HEARTBEAT]
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.on_failure.after:

@@ -14,10 +14,10 @@ from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
 from scheduler.engine.recovery import CRASHES
 from scheduler.model import budget, local_days
-from scheduler.model.budget import Allowance, Attempt
+from scheduler.model.budget import Allowance, AttemptUsage
 from scheduler.model.local_days import A_DAY
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import Flood, Settings
+from scheduler.model.settings import Settings, WakeRate
 
 ONE_HOUR = timedelta(hours=1)
 
@@ -58,7 +58,7 @@ class _PromptedEntry:
     zone: ZoneInfo
     runs: int
     attempts: int
-    attempt: Attempt
+    attempt: AttemptUsage
 
 
 def compute_daily_maximum(settings: Settings, now: datetime) -> DailyMaximum:
@@ -110,11 +110,11 @@ def _entry_maximum(settings: Settings, asker: _PromptedEntry) -> EntryMaximum:
     return EntryMaximum(asker.kind, asker.name, asker.zone, runs, attempts, most, usd, "runs")
 
 
-def _max_usd_per_attempt(attempt: Attempt, found: Allowance | None) -> float | None:
+def _max_usd_per_attempt(attempt: AttemptUsage, found: Allowance | None) -> float | None:
     """The most that an attempt takes, by its allowance if it has one; None where nobody knows."""
-    if not attempt.priced or (attempt.blind and attempt.usd_per_run is None):
+    if not attempt.priced or (attempt.has_unknown_usage and attempt.usd_per_run is None):
         return None
-    return found.most.usd if found else attempt.most.usd
+    return found.max_usage.usd if found else attempt.max_usage.usd
 
 
 def _share_of_total(settings: Settings, ceiling: EntryMaximum) -> float | None:
@@ -129,17 +129,17 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
             day = longest_day(beat.zone, now)
             # One slot of the day before may start late.
             runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
-            most = budget.of_heartbeat(beat, settings.prices, _usd_per_run(settings, Kind.HEARTBEAT, beat.name))
+            most = budget.heartbeat_usage(beat, settings.prices, _usd_per_run(settings, Kind.HEARTBEAT, beat.name))
             yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + CRASHES, most)
 
 
 def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:
-    for name, agent in settings.asked.items():
+    for name, agent in settings.job_agents.items():
         job = settings.jobs[name]
         if job.enabled:
             day = longest_day(job.zone, now)
             runs = 1 + (max_firings_per_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
-            most = budget.of_agent(agent, settings.prices, _usd_per_run(settings, Kind.CRON, name))
+            most = budget.agent_usage(agent, settings.prices, _usd_per_run(settings, Kind.CRON, name))
             yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * CRASHES, most)
 
 
@@ -178,7 +178,7 @@ def max_firings_per_day(schedule: CronSchedule, day: timedelta) -> int:
     return len(readings) + hours_again * len(readings.minutes)
 
 
-def max_woken_runs(flood: Flood, day: timedelta) -> int:
+def max_woken_runs(flood: WakeRate, day: timedelta) -> int:
     """The most runs of an agent that wakes may start in a day, or another time, of this length."""
     return flood.count * (day // flood.within + 1)
 
@@ -187,5 +187,5 @@ def max_woken_runs(flood: Flood, day: timedelta) -> int:
 def longest_day(zone: ZoneInfo, now: datetime) -> timedelta:
     """How long the longest of the coming 366 days is in a zone."""
     today = now.astimezone(zone).date()
-    coming = (local_days.whole(today + number * A_DAY, zone) for number in range(366))
+    coming = (local_days.whole_day(today + number * A_DAY, zone) for number in range(366))
     return max(A_DAY, *(day.ends - day.begins for day in coming))

@@ -15,13 +15,13 @@ from scheduler.engine import plan_sync
 from scheduler.insight import preconditions, slot_history, wake_waits
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.slot_history import SlotGroup, SlotResult, slot_results
-from scheduler.model import local_days, schedule
+from scheduler.model import entry_schedule, local_days
 from scheduler.model.entry import Entry, Key
-from scheduler.model.local_days import Day
-from scheduler.model.timestamps import MILLISECOND, iso
-from scheduler.model.trigger_times import TICK
-from scheduler.store import boots, clock_changes, digests, entries, runs_view, stalls, wakes
-from scheduler.store.entries import Standing
+from scheduler.model.entry_schedule import TICK
+from scheduler.model.local_days import LocalDay
+from scheduler.model.timestamps import MILLISECOND, iso_utc
+from scheduler.store import boots, clock_changes, entries, outbox, run_history, runs, wakes
+from scheduler.store.entries import EntryRow
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
@@ -38,7 +38,7 @@ class ExplainedEntry:
 
     db: sqlite3.Connection
     plan: Plan | None
-    row: Standing
+    row: EntryRow
     lanes: Lanes
     now: datetime
     is_daemon_running: bool
@@ -51,12 +51,12 @@ class ExplainedEntry:
     def zone(self) -> ZoneInfo:
         """The zone of its days: the config's, or else what its pace says of it."""
         entry = self.plan.entries.get(self.key) if self.plan else None
-        return entry.zone if entry else schedule.zone(self.row.pace_text) or ZoneInfo("UTC")
+        return entry.zone if entry else entry_schedule.schedule_zone(self.row.schedule_text) or ZoneInfo("UTC")
 
     def checklist_remarks(self) -> tuple[str, ...]:
         """What of its checklist looks like a mark and is none; nothing without a config."""
         entry = self.plan.entries.get(self.key) if self.plan else None
-        return entry.remarks() if entry else ()
+        return entry.checklist_remarks() if entry else ()
 
     def slot_results(self, begin: datetime, end: datetime) -> list[SlotResult]:
         return slot_results(
@@ -68,46 +68,46 @@ def find_entry(
     db: sqlite3.Connection, plan: Plan | None, key: Key, lanes: Lanes, now: datetime, *, running: bool
 ) -> ExplainedEntry | None:
     """What to ask about one entry; None if neither the plan nor the database knows it."""
-    standing = entries.find(db, *key)
+    entry_row = entries.find_entry(db, *key)
     entry = plan.entries.get(key) if plan else None
-    if standing is None and entry is not None:
-        standing = _row_of_new_entry(entry, now)
-    return ExplainedEntry(db, plan, standing, lanes, now, running) if standing else None
+    if entry_row is None and entry is not None:
+        entry_row = _row_of_new_entry(entry, now)
+    return ExplainedEntry(db, plan, entry_row, lanes, now, running) if entry_row else None
 
 
-def _row_of_new_entry(entry: Entry, now: datetime) -> Standing:
+def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
     """The row that an entry would get if the daemon saw it now for the first time."""
     anchor, settled = plan_sync.foreseen(entry, None, now)
-    pace = schedule.pace(entry.pace_text, anchor)
-    slot = pace.next(settled) if entry.enabled else None
-    return Standing(
+    schedule = entry_schedule.parse_schedule(entry.schedule_text, anchor)
+    slot = schedule.next(settled) if entry.enabled else None
+    return EntryRow(
         id=0,
         kind=entry.kind,
         name=entry.name,
         state="active" if entry.enabled else "disabled",
-        pace_text=entry.pace_text,
+        schedule_text=entry.schedule_text,
         first_seen_at=now,
         anchor=anchor,
         settled_until=settled,
         slot=slot,
-        due_at=slot and slot + pace.offset,
+        due_at=slot and slot + schedule.offset,
     )
 
 
 def explain_now(asked: ExplainedEntry) -> dict[str, Any]:
     """Why it did (not) run last, whether it would run now by each gate, and when it comes next."""
-    standing = asked.row
-    last_id = runs_view.last_real_run(asked.db, *asked.key)
+    entry_row = asked.row
+    last_id = run_history.last_real_run(asked.db, *asked.key)
     return _header_data(asked) | {
         "last_slot": _slot_data(asked, _latest_slot_until(asked, asked.now)),
-        "last_run": None if last_id is None else runs_view.one(asked.db, last_id),
+        "last_run": None if last_id is None else run_history.get_run(asked.db, last_id),
         "skipped_since": [_counted_cause(SlotCause(reason), slots) for reason, slots in _skipped_since(asked, last_id).items()],
         "now": _preconditions_data(asked),
-        "next": {"slot": iso(standing.slot), "due_at": iso(standing.due_at)},
-        "wakes_waiting": wakes.count(asked.db, *asked.key),
+        "next": {"slot": iso_utc(entry_row.slot), "due_at": iso_utc(entry_row.due_at)},
+        "wakes_waiting": wakes.count_waiting_wakes(asked.db, *asked.key),
         "checklist_remarks": list(asked.checklist_remarks()),
         "wakes": _wait_data(asked),
-        "texts_told": digests.told_texts(asked.db, *asked.key, asked.now),
+        "texts_told": outbox.count_recent_texts(asked.db, *asked.key, asked.now),
         "daemon": daemon_state_at(asked.db, asked.now, running=asked.is_daemon_running),
     }
 
@@ -119,7 +119,7 @@ def explain_time(asked: ExplainedEntry, instant: datetime) -> dict[str, Any]:
     """
     _check_time(asked, instant)
     return _header_data(asked) | {
-        "at": iso(instant),
+        "at": iso_utc(instant),
         "slot": _slot_data(asked, _latest_slot_until(asked, instant)),
         "following": _slot_data(asked, _first_slot_after(asked, instant)),
         "daemon": daemon_state_at(asked.db, instant, running=asked.is_daemon_running),
@@ -132,13 +132,13 @@ def explain_day(asked: ExplainedEntry, day: date) -> dict[str, Any]:
     Raises ValueError for a day of which nothing can be said.
     """
     _check_time(asked, datetime.combine(day, time.min, UTC))
-    whole = local_days.whole(day, asked.zone)
+    whole = local_days.whole_day(day, asked.zone)
     found = slot_history.load_history(asked.db, asked.row, whole.begins, whole.ends, asked.now, running=asked.is_daemon_running)
     stretches = slot_history.group_results(slot_results(found.record, whole.begins, whole.ends))
     return _header_data(asked) | {
         "day": day.isoformat(),
-        "from": iso(whole.begins),
-        "until": iso(whole.ends),
+        "from": iso_utc(whole.begins),
+        "until": iso_utc(whole.ends),
         "slots": sum(stretch.slot_count for stretch in stretches),
         "stretches": [_group_data(stretch) for stretch in stretches],
         "totals": [_counted_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
@@ -153,27 +153,27 @@ def _check_time(asked: ExplainedEntry, instant: datetime) -> None:
 
 
 def _header_data(asked: ExplainedEntry) -> dict[str, Any]:
-    standing = asked.row
-    paused = standing.state == "active" and standing.paused
+    entry_row = asked.row
+    paused = entry_row.state == "active" and entry_row.paused
     done = _done_at(asked)
     return {
-        "kind": standing.kind.value,
-        "name": standing.name,
+        "kind": entry_row.kind.value,
+        "name": entry_row.name,
         "zone": asked.zone.key,
-        "asked_at": iso(asked.now),
-        "state": "paused" if paused else "done" if done else standing.state,
-        "done_at": iso(done),
-        "paused_until": iso(standing.pause_ends) if paused else None,
-        "pace": schedule.parts(standing.pace_text),
+        "asked_at": iso_utc(asked.now),
+        "state": "paused" if paused else "done" if done else entry_row.state,
+        "done_at": iso_utc(done),
+        "paused_until": iso_utc(entry_row.pause_ends) if paused else None,
+        "pace": entry_schedule.schedule_parts(entry_row.schedule_text),
     }
 
 
 def _done_at(asked: ExplainedEntry) -> datetime | None:
     """When the one slot of a job was that fires once, and neither waits nor runs any more."""
-    standing = asked.row
-    if standing.state != "active" or standing.paused or entries.open_run(asked.db, *asked.key):
+    entry_row = asked.row
+    if entry_row.state != "active" or entry_row.paused or runs.find_open_run(asked.db, *asked.key):
         return None
-    return schedule.done(standing.pace_text, standing.settled_until)
+    return entry_schedule.finished_single_slot(entry_row.schedule_text, entry_row.settled_until)
 
 
 def _latest_slot_until(asked: ExplainedEntry, instant: datetime) -> SlotResult | None:
@@ -193,15 +193,15 @@ def _first_slot_after(asked: ExplainedEntry, instant: datetime) -> SlotResult | 
 
 
 def _skipped_since(asked: ExplainedEntry, run_id: int | None) -> dict[str, int]:
-    return runs_view.skipped_since(asked.db, *asked.key, run_id or 0)
+    return run_history.skipped_since(asked.db, *asked.key, run_id or 0)
 
 
 def _slot_data(asked: ExplainedEntry, fate: SlotResult | None) -> dict[str, Any] | None:
     """A slot with its cause, and its row if it has one."""
     if fate is None:
         return None
-    run = None if fate.run_id is None else runs_view.one(asked.db, fate.run_id)
-    return {"slot": iso(fate.at) if fate.count else None, **_cause_data(fate.cause), "run": run}
+    run = None if fate.run_id is None else run_history.get_run(asked.db, fate.run_id)
+    return {"slot": iso_utc(fate.at) if fate.count else None, **_cause_data(fate.cause), "run": run}
 
 
 def _cause_data(cause: SlotCause) -> dict[str, Any]:
@@ -214,8 +214,8 @@ def _counted_cause(cause: SlotCause, count: int) -> dict[str, Any]:
 
 def _group_data(stretch: SlotGroup) -> dict[str, Any]:
     return {
-        "from": iso(stretch.first),
-        "to": iso(stretch.last),
+        "from": iso_utc(stretch.first),
+        "to": iso_utc(stretch.last),
         "slots": stretch.slot_count,
         "causes": [_counted_cause(cause, count) for cause, count in stretch.cause_counts],
         "run": stretch.run_id,
@@ -245,19 +245,19 @@ DayEvent = tuple[datetime, str, str]  # when, what in a word, what in a few
 
 def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> dict[str, Any]:
     """Which life of the daemon an instant fell into, or since when and until when there was none."""
-    lives = boots.lives(db)
-    for gap in boots.gaps(lives, running=running):
+    lives = boots.all_boots(db)
+    for gap in boots.downtimes_between(lives, running=running):
         if gap.since < instant and (gap.until is None or instant < gap.until):
-            return {"state": "down", "since": iso(gap.since), "until": iso(gap.until), "clean": gap.clean}
+            return {"state": "down", "since": iso_utc(gap.since), "until": iso_utc(gap.until), "clean": gap.clean}
     found = next((life for life in reversed(lives) if life.started_at <= instant), None)
     if found is None:
         return {"state": "never"}
     goes_on = found is lives[-1] and running
-    until = None if goes_on else iso(found.seen_until)
-    return {"state": "up", "since": iso(found.started_at), "until": until, "pid": found.pid, "version": found.version}
+    until = None if goes_on else iso_utc(found.seen_until)
+    return {"state": "up", "since": iso_utc(found.started_at), "until": until, "pid": found.pid, "version": found.version}
 
 
-def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: Day, *, running: bool) -> list[dict[str, Any]]:
+def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: LocalDay, *, running: bool) -> list[dict[str, Any]]:
     """What happened on a day to the daemon, to its machine's clock and to the clock of its zone, in order."""
     found = (
         *_boot_events(db, running=running),
@@ -265,11 +265,11 @@ def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: Day, *, running: 
         *_stall_events(db, day),
         *_zone_change_events(zone, day),
     )
-    return [{"at": iso(at), "what": what, "says": says} for at, what, says in sorted(found) if day.begins <= at < day.ends]
+    return [{"at": iso_utc(at), "what": what, "says": says} for at, what, says in sorted(found) if day.begins <= at < day.ends]
 
 
 def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]:
-    lives = boots.lives(db)
+    lives = boots.all_boots(db)
     for each in lives:
         yield each.started_at, "daemon_started", f"the daemon started, pid {each.pid}"
         if each is lives[-1] and running:
@@ -280,20 +280,20 @@ def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]
             yield each.seen_until, "daemon_lost", "the daemon was last seen; it ended unexpectedly"
 
 
-def _clock_jump_events(db: sqlite3.Connection, day: Day) -> Iterator[DayEvent]:
-    for jump in clock_changes.between(db, day.begins, day.ends):
+def _clock_jump_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
+    for jump in clock_changes.clock_changes_between(db, day.begins, day.ends):
         far = timedelta(seconds=round(abs(jump.by).total_seconds()))
         way = "forward, or the machine slept" if jump.by > timedelta() else "back"
         yield jump.at, "clock_jumped", f"the machine's clock jumped {far} {way}"
 
 
-def _stall_events(db: sqlite3.Connection, day: Day) -> Iterator[DayEvent]:
-    for stall in stalls.between(db, day.begins, day.ends):
+def _stall_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
+    for stall in boots.stalls_between(db, day.begins, day.ends):
         long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
         yield stall.until, "stood_still", f"the daemon had stood still for {long}"
 
 
-def _zone_change_events(zone: ZoneInfo, day: Day) -> Iterator[DayEvent]:
+def _zone_change_events(zone: ZoneInfo, day: LocalDay) -> Iterator[DayEvent]:
     for change in offset_changes(zone, day.begins - TICK, day.ends - TICK):
         before, after = (change.instant - TICK).astimezone(zone), change.instant.astimezone(zone)
         yield change.instant, "clock_change", f"{zone}: {before + TICK:%H:%M} {before:%Z} was {after:%H:%M %Z}"

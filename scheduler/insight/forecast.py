@@ -13,14 +13,14 @@ from zoneinfo import ZoneInfo
 from cron.dst_changes import offset_changes
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import max_woken_runs
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
+from scheduler.model.entry_schedule import TICK, RunsOnDay, ScheduledEntry, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Limits
-from scheduler.model.timestamps import MILLISECOND, iso
-from scheduler.model.trigger_times import TICK, Beats, Course, by_day, firings
+from scheduler.model.timestamps import MILLISECOND, iso_utc
 from scheduler.store import entries
-from scheduler.store.entries import Standing
+from scheduler.store.entries import EntryRow
 from scheduler.work.plan import Plan
 
 MAX_SPAN = timedelta(days=400)
@@ -38,11 +38,11 @@ class EntryForecast:
     the courses of the jobs that may wake it at once, within `limits`.
     """
 
-    course: Course
+    course: ScheduledEntry
     state: str
     paused_until: datetime | None
     source: ScheduleSource
-    waking_jobs: tuple[Course, ...] = ()
+    waking_jobs: tuple[ScheduledEntry, ...] = ()
     limits: Limits | None = None
 
     @property
@@ -53,24 +53,30 @@ class EntryForecast:
 
 def forecast_entries(db: sqlite3.Connection | None, plan: Plan | None, now: datetime) -> list[EntryForecast]:
     """Every entry of the plan with what the database knows of it; without a plan, every entry of the database. Agents first."""
-    known = {(each.kind, each.name): each for each in entries.everything(db)} if db else {}
+    known = {(each.kind, each.name): each for each in entries.all_entries(db)} if db else {}
     if plan is None:
-        seen = [_forecast_recorded(standing) for standing in known.values() if standing.state != "removed"]
+        seen = [_forecast_recorded(entry_row) for entry_row in known.values() if entry_row.state != "removed"]
     else:
         planned = {key: _forecast_planned(entry, known.get(key), now) for key, entry in plan.entries.items()}
         seen = [_with_waking_jobs(foreseen, planned, plan) for foreseen in planned.values()]
     return sorted(seen, key=lambda each: (each.course.kind is Kind.CRON, each.course.name))
 
 
-def _forecast_planned(entry: Entry, standing: Standing | None, now: datetime) -> EntryForecast:
-    anchor, settled = plan_sync.foreseen(entry, standing, now)
-    same = standing is not None and (standing.state, standing.pace_text) == ("active", entry.pace_text)
-    paused = entry.enabled and standing is not None and standing.paused
-    course = Course(entry.kind, entry.name, schedule.pace(entry.pace_text, anchor), entry.zone, _no_slot_until(settled, standing))
-    over = schedule.done(entry.pace_text, settled)
+def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -> EntryForecast:
+    anchor, settled = plan_sync.foreseen(entry, entry_row, now)
+    same = entry_row is not None and (entry_row.state, entry_row.schedule_text) == ("active", entry.schedule_text)
+    paused = entry.enabled and entry_row is not None and entry_row.paused
+    course = ScheduledEntry(
+        entry.kind,
+        entry.name,
+        entry_schedule.parse_schedule(entry.schedule_text, anchor),
+        entry.zone,
+        _no_slot_until(settled, entry_row),
+    )
+    over = entry_schedule.finished_single_slot(entry.schedule_text, settled)
     state = "disabled" if not entry.enabled else "paused" if paused else "done" if over else "active"
-    source: ScheduleSource = "fresh start" if standing is None else "database" if same or not entry.enabled else "reload"
-    return EntryForecast(course, state, standing.pause_ends if standing and paused else None, source)
+    source: ScheduleSource = "fresh start" if entry_row is None else "database" if same or not entry.enabled else "reload"
+    return EntryForecast(course, state, entry_row.pause_ends if entry_row and paused else None, source)
 
 
 def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForecast], plan: Plan) -> EntryForecast:
@@ -79,20 +85,22 @@ def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForeca
     return replace(foreseen, waking_jobs=tuple(job.course for job in jobs if job.will_fire), limits=plan.settings.limits)
 
 
-def _forecast_recorded(standing: Standing) -> EntryForecast:
-    zone = schedule.zone(standing.pace_text) or ZoneInfo("UTC")
-    course = Course(standing.kind, standing.name, standing.pace, zone, _no_slot_until(standing.settled_until, standing))
-    over = standing.state == "active" and schedule.done(standing.pace_text, standing.settled_until)
-    state = "paused" if standing.state == "active" and standing.paused else "done" if over else standing.state
-    return EntryForecast(course, state, standing.pause_ends, "database")
+def _forecast_recorded(entry_row: EntryRow) -> EntryForecast:
+    zone = entry_schedule.schedule_zone(entry_row.schedule_text) or ZoneInfo("UTC")
+    course = ScheduledEntry(
+        entry_row.kind, entry_row.name, entry_row.schedule, zone, _no_slot_until(entry_row.settled_until, entry_row)
+    )
+    over = entry_row.state == "active" and entry_schedule.finished_single_slot(entry_row.schedule_text, entry_row.settled_until)
+    state = "paused" if entry_row.state == "active" and entry_row.paused else "done" if over else entry_row.state
+    return EntryForecast(course, state, entry_row.pause_ends, "database")
 
 
-def _no_slot_until(settled: datetime, standing: Standing | None) -> datetime:
+def _no_slot_until(settled: datetime, entry_row: EntryRow | None) -> datetime:
     """The instant after which its next slot may lie: it may be paused until then, or rest after failures."""
-    if standing is None:
+    if entry_row is None:
         return settled
-    held = standing.backs_off_until
-    return max(wish for wish in (settled, standing.pause_ends, held and held - MILLISECOND) if wish is not None)
+    held = entry_row.backs_off_until
+    return max(wish for wish in (settled, entry_row.pause_ends, held and held - MILLISECOND) if wish is not None)
 
 
 def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> dict[str, Any]:
@@ -103,15 +111,15 @@ def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
     """
     seen = tuple(seen)
     wakers = {job.name: job for foreseen in seen for job in foreseen.waking_jobs}
-    fired = {name: sum(beats.count for beats in by_day(job, begin, end)) for name, job in wakers.items()}
+    fired = {name: sum(beats.count for beats in due_times_by_day(job, begin, end)) for name, job in wakers.items()}
     entries = [
         _entry_data(foreseen, begin, end, each=each) | {"wakes": _woken_runs_data(foreseen, fired, end - begin)}
         for foreseen in seen
     ]
     zones = {ZoneInfo(entry["zone"]) for entry in entries if entry["total"]}
     return {
-        "from": iso(begin),
-        "until": iso(end),
+        "from": iso_utc(begin),
+        "until": iso_utc(end),
         "entries": entries,
         "days": _totals_by_day(entries),
         "wakes_known": all(foreseen.limits is not None for foreseen in seen),
@@ -121,13 +129,13 @@ def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
 
 def _entry_data(foreseen: EntryForecast, begin: datetime, end: datetime, *, each: bool) -> dict[str, Any]:
     course = foreseen.course
-    days = list(by_day(course, begin, end)) if foreseen.will_fire else []
+    days = list(due_times_by_day(course, begin, end)) if foreseen.will_fire else []
     return {
         "kind": course.kind.value,
         "name": course.name,
         "zone": course.zone.key,
         "state": foreseen.state,
-        "paused_until": iso(foreseen.paused_until),
+        "paused_until": iso_utc(foreseen.paused_until),
         "source": foreseen.source,
         "total": sum(beats.count for beats in days),
         "days": [_day_data(course, beats, each=each) for beats in days],
@@ -147,15 +155,15 @@ def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
     return min(flood, span // limits.wake_gap + 1) if limits.wake_gap else flood
 
 
-def _day_data(course: Course, beats: Beats, *, each: bool) -> dict[str, Any]:
+def _day_data(course: ScheduledEntry, beats: RunsOnDay, *, each: bool) -> dict[str, Any]:
     """One day of an entry; its `firings` are None where they are folded."""
-    few = firings(course, beats.first - TICK, beats.latest) if each or beats.count <= MAX_LISTED_FIRINGS else None
+    few = due_times(course, beats.first - TICK, beats.latest) if each or beats.count <= MAX_LISTED_FIRINGS else None
     return {
         "day": beats.day.isoformat(),
         "count": beats.count,
-        "first": iso(beats.first),
-        "last": iso(beats.latest),
-        "firings": None if few is None else [iso(instant) for instant in few],
+        "first": iso_utc(beats.first),
+        "last": iso_utc(beats.latest),
+        "firings": None if few is None else [iso_utc(instant) for instant in few],
     }
 
 
@@ -176,7 +184,7 @@ def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) ->
             before, after = (change.instant - TICK).astimezone(zone), change.instant.astimezone(zone)
             yield {
                 "zone": zone.key,
-                "at": iso(change.instant),
+                "at": iso_utc(change.instant),
                 "before": f"{before + TICK:%H:%M} {before:%Z}",
                 "after": f"{after:%H:%M %Z}",
             }

@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo
 from scheduler.config.file.message_parts import format_count
 from scheduler.engine import claims, planning
 from scheduler.engine.tick import Tick
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
 from scheduler.model.circuit import Breaker
 from scheduler.model.outcome import Kind, Skip
-from scheduler.store import breakers, entries, lane_holds
-from scheduler.store.entries import Standing
+from scheduler.store import breakers, lane_holds, runs
+from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
@@ -43,47 +43,50 @@ class Preconditions:
 
 
 def check_preconditions(
-    db: sqlite3.Connection, plan: Plan | None, standing: Standing, lanes: Lanes, now: datetime
+    db: sqlite3.Connection, plan: Plan | None, entry_row: EntryRow, lanes: Lanes, now: datetime
 ) -> Preconditions:
     """Every gate's answer; nothing is written, started or taken."""
-    entry = plan.entries.get((standing.kind, standing.name)) if plan else None
+    entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
     if plan is None or entry is None:
         held = _lane_hold_detail(
-            db, standing.name if standing.kind is Kind.HEARTBEAT else None, schedule.zone(standing.pace_text), now
+            db,
+            entry_row.name if entry_row.kind is Kind.HEARTBEAT else None,
+            entry_schedule.schedule_zone(entry_row.schedule_text),
+            now,
         )
         return Preconditions(
-            _check_recorded_entry(db, standing, lanes, now, gone=plan is not None), is_complete=False, details=held
+            _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None), is_complete=False, details=held
         )
     tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
-    claim = claims.imagined(tick, entry, standing)
+    claim = claims.imagined(tick, entry, entry_row)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
-    answers = dict(entry.gates(replace(claim, busy=lane_taken)))
+    answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
     details = _lane_hold_detail(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
-    shut_off = breakers.refusal(tick.tx, tick.plan.entries, entry)
+    shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
-    return Preconditions(_ordered_results(answers | _check_open_run(db, standing)), is_complete=True, details=details)
+    return Preconditions(_ordered_results(answers | _check_open_run(db, entry_row)), is_complete=True, details=details)
 
 
 def _check_recorded_entry(
-    db: sqlite3.Connection, standing: Standing, lanes: Lanes, now: datetime, *, gone: bool
+    db: sqlite3.Connection, entry_row: EntryRow, lanes: Lanes, now: datetime, *, gone: bool
 ) -> tuple[PreconditionResult, ...]:
     """What the database says; `gone`: the config that is there does not declare it any more."""
-    is_agent, days = standing.kind is Kind.HEARTBEAT, schedule.good_days(standing.pace_text)
-    held = is_agent and (standing.name in lane_holds.by_agent(db, now) or lanes.is_taken(standing.name))
+    is_agent, days = entry_row.kind is Kind.HEARTBEAT, entry_schedule.allowed_days(entry_row.schedule_text)
+    held = is_agent and (entry_row.name in lane_holds.holds_by_agent(db, now) or lanes.is_taken(entry_row.name))
     answers: dict[Skip, bool | None] = {
-        Skip.DISABLED: standing.state == "disabled",
-        Skip.PAUSED: standing.paused,
-        Skip.REMOVED: gone or standing.state == "removed",
+        Skip.DISABLED: entry_row.state == "disabled",
+        Skip.PAUSED: entry_row.paused,
+        Skip.REMOVED: gone or entry_row.state == "removed",
         Skip.CALENDAR: not (days is None or days.open_at(now)),
-        Skip.ACTIVE_HOURS: not schedule.hours(standing.pace_text).open_at(now),
+        Skip.ACTIVE_HOURS: not entry_schedule.active_hours(entry_row.schedule_text).open_at(now),
         Skip.BUSY: held,
     }
-    return _ordered_results(answers | _check_open_run(db, standing))
+    return _ordered_results(answers | _check_open_run(db, entry_row))
 
 
 def _lane_hold_detail(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: datetime) -> dict[Skip, str]:
     """Who holds a lane over HTTP, by the one that does so longest; of who has locked its file nothing is known."""
-    holders = lane_holds.by_agent(db, now).get(lane, []) if lane else []
+    holders = lane_holds.holds_by_agent(db, now).get(lane, []) if lane else []
     if not holders:
         return {}
     last, zone = holders[-1], zone or ZoneInfo("UTC")
@@ -102,9 +105,9 @@ def _ordered_results(answers: dict[Skip, bool | None]) -> tuple[PreconditionResu
     return tuple((reason, answers[reason]) for reason in Skip if reason in answers)
 
 
-def _check_open_run(db: sqlite3.Connection, standing: Standing) -> dict[Skip, bool | None]:
+def _check_open_run(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, bool | None]:
     """Whether a run of it is going on; one that waits for its lane has not begun, and says that the lane is taken."""
-    run = entries.open_run(db, standing.kind, standing.name)
+    run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     in_the_way = planning.in_the_way(run) if run else None
     answers: dict[Skip, bool | None] = {Skip.ALREADY_RUNNING: in_the_way is Skip.ALREADY_RUNNING}
     return answers | {Skip.BUSY: True} if in_the_way is Skip.BUSY else answers

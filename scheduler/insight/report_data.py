@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
-from scheduler.model.timestamps import iso
-from scheduler.store import boots, run_counts
-from scheduler.store.run_counts import Post, Tally
+from scheduler.model.timestamps import iso_utc
+from scheduler.store import boots, run_history
+from scheduler.store.run_history import MessageCount, RunCount
 
 ReportTotals = dict[str, Any]
 
@@ -20,10 +20,10 @@ def build_report(db: sqlite3.Connection, since: datetime, until: datetime, *, ru
     Times are in UTC with Z. Entries and models come the dearest first, reasons the most frequent first. A cost is None where
     none is known.
     """
-    tallies, posts = run_counts.runs(db, since, until), run_counts.count_messages(db, since, until)
+    tallies, posts = run_history.count_runs(db, since, until), run_history.count_messages(db, since, until)
     return {
-        "since": iso(since),
-        "until": iso(until),
+        "since": iso_utc(since),
+        "until": iso_utc(until),
         "totals": _sum_totals(tallies),
         "entries": _totals_by_key(tallies, lambda each: {"kind": each.kind.value, "name": each.name}),
         "models": _totals_by_key([each for each in tallies if each.ran], lambda each: {"model": each.model}),
@@ -35,7 +35,7 @@ def build_report(db: sqlite3.Connection, since: datetime, until: datetime, *, ru
     }
 
 
-def _sum_totals(tallies: Iterable[Tally]) -> ReportTotals:
+def _sum_totals(tallies: Iterable[RunCount]) -> ReportTotals:
     tallies = list(tallies)
     return {
         "runs": sum(each.ran for each in tallies),
@@ -43,7 +43,7 @@ def _sum_totals(tallies: Iterable[Tally]) -> ReportTotals:
         "failed": sum(each.failed for each in tallies),
         "skipped": sum(each.skipped for each in tallies),
         "missed": sum(each.missed for each in tallies),
-        "cost_usd": run_counts.cost(tallies),
+        "cost_usd": run_history.total_cost(tallies),
         "runs_without_price": sum(each.unpriced for each in tallies),
         "untold_usd": round(sum(each.untold_usd for each in tallies), 6),
         "tokens": {"input": sum(each.tokens_in for each in tallies), "output": sum(each.tokens_out for each in tallies)},
@@ -51,24 +51,26 @@ def _sum_totals(tallies: Iterable[Tally]) -> ReportTotals:
     }
 
 
-def _most_expensive_run(tallies: list[Tally]) -> dict[str, Any] | None:
-    cost_usd, run = max(((each.dearest_usd or 0.0, each.dearest_run) for each in tallies), default=(0.0, 0))
+def _most_expensive_run(tallies: list[RunCount]) -> dict[str, Any] | None:
+    cost_usd, run = max(((each.most_expensive_usd or 0.0, each.most_expensive_run) for each in tallies), default=(0.0, 0))
     return {"id": run, "cost_usd": cost_usd} if cost_usd else None
 
 
-def _group_counts(tallies: Iterable[Tally], key: Callable[[Tally], dict[str, Any]]) -> list[tuple[dict[str, Any], list[Tally]]]:
-    groups: dict[tuple[Any, ...], list[Tally]] = {}
+def _group_counts(
+    tallies: Iterable[RunCount], key: Callable[[RunCount], dict[str, Any]]
+) -> list[tuple[dict[str, Any], list[RunCount]]]:
+    groups: dict[tuple[Any, ...], list[RunCount]] = {}
     for each in tallies:
         groups.setdefault(tuple(key(each).values()), []).append(each)
     return [(key(group[0]), group) for group in groups.values()]
 
 
-def _totals_by_key(tallies: list[Tally], key: Callable[[Tally], dict[str, Any]]) -> list[ReportTotals]:
+def _totals_by_key(tallies: list[RunCount], key: Callable[[RunCount], dict[str, Any]]) -> list[ReportTotals]:
     summed = [named | _sum_totals(group) for named, group in _group_counts(tallies, key)]
     return sorted(summed, key=lambda each: (-(each["cost_usd"] or 0.0), -each["said"], -each["runs"]))
 
 
-def _counts_by_word(tallies: Iterable[Tally], word: str, count: Callable[[Tally], int]) -> list[dict[str, Any]]:
+def _counts_by_word(tallies: Iterable[RunCount], word: str, count: Callable[[RunCount], int]) -> list[dict[str, Any]]:
     """Each word with its number, and how much of it is whose."""
     counted = [each for each in tallies if count(each)]
     told = [
@@ -78,13 +80,13 @@ def _counts_by_word(tallies: Iterable[Tally], word: str, count: Callable[[Tally]
     return sorted(told, key=lambda each: -each["count"])
 
 
-def _counts_by_entry(tallies: list[Tally], count: Callable[[Tally], int]) -> list[dict[str, Any]]:
+def _counts_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -> list[dict[str, Any]]:
     groups = _group_counts(tallies, lambda each: {"kind": each.kind.value, "name": each.name})
     shares = [named | {"count": sum(map(count, group))} for named, group in groups]
     return sorted(shares, key=lambda each: -each["count"])
 
 
-def _channel_data(channel: str, posts: list[Post]) -> dict[str, Any]:
+def _channel_data(channel: str, posts: list[MessageCount]) -> dict[str, Any]:
     """A channel's messages by where they stand; `uncertain` of them may have arrived twice, or not at all."""
     own = [post for post in posts if post.channel == channel]
     states = {post.state: post.messages for post in own}
@@ -94,5 +96,7 @@ def _channel_data(channel: str, posts: list[Post]) -> dict[str, Any]:
 
 
 def _downtime_data(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[dict[str, Any]]:
-    downs = [down for down in boots.downs_since(db, since) if down.since < until and not (running and down.until is None)]
-    return [{"since": iso(down.since), "until": iso(min(down.until or until, until)), "clean": down.clean} for down in downs]
+    downs = [down for down in boots.downtimes_since(db, since) if down.since < until and not (running and down.until is None)]
+    return [
+        {"since": iso_utc(down.since), "until": iso_utc(min(down.until or until, until)), "clean": down.clean} for down in downs
+    ]

@@ -13,16 +13,14 @@ from itertools import islice
 from scheduler.engine import planning
 from scheduler.insight import reason_texts
 from scheduler.insight.reason_texts import SlotCause
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
+from scheduler.model.entry_schedule import TICK, EntrySchedule, slots_between
 from scheduler.model.outcome import WOKEN, Outcome, Skip, Trigger
-from scheduler.model.schedule import Pace
-from scheduler.model.timestamps import EPOCH, MILLISECOND, moment
-from scheduler.model.trigger_times import TICK, slots
-from scheduler.store import boots, clock_changes, entries, entry_history, runs_view, stalls
-from scheduler.store.boots import Down
-from scheduler.store.clock_changes import Jump
-from scheduler.store.entries import Standing
-from scheduler.store.stalls import Stall
+from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
+from scheduler.store import boots, clock_changes, entries, run_history, runs
+from scheduler.store.boots import Downtime, Stall
+from scheduler.store.clock_changes import ClockChange
+from scheduler.store.entries import EntryRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +28,18 @@ class SchedulePeriod:
     """What decided an entry's slots in (since, until], by the time at which they come due; `until` None: it still does."""
 
     state: str
-    pace_text: str
+    schedule_text: str
     anchor: datetime
     since: datetime
     until: datetime | None
 
     @property
-    def pace(self) -> Pace:
-        return schedule.pace(self.pace_text, self.anchor)
+    def schedule(self) -> EntrySchedule:
+        return entry_schedule.parse_schedule(self.schedule_text, self.anchor)
 
     def covers_slot(self, slot: datetime) -> bool:
         """Whether a slot came due while it stood so."""
-        due = slot + self.pace.offset
+        due = slot + self.schedule.offset
         return self.since < due and (self.until is None or due <= self.until)
 
 
@@ -64,8 +62,8 @@ class EntryRecord:
 
     periods: Sequence[SchedulePeriod]
     rows: Sequence[SlotRow]
-    downs: Sequence[Down]
-    jumps: Sequence[Jump]
+    downs: Sequence[Downtime]
+    jumps: Sequence[ClockChange]
     stalls: Sequence[Stall]
     now: datetime
     settled_until: datetime
@@ -94,7 +92,7 @@ class ScheduledSlot:
 
     @property
     def due_at(self) -> datetime:
-        return self.at + self.period.pace.offset
+        return self.at + self.period.schedule.offset
 
 
 def slot_results(record: EntryRecord, begin: datetime, end: datetime) -> list[SlotResult]:
@@ -112,19 +110,22 @@ def _slots_of_period(stand: SchedulePeriod, begin: datetime, end: datetime) -> I
 
     A point of the grid that moved to the next opening is the slot there, and none where it was.
     """
-    pace, offset = stand.pace, stand.pace.offset
+    schedule, offset = stand.schedule, stand.schedule.offset
     after = max(begin - TICK, stand.since - offset)
     until = end - TICK if stand.until is None else min(end - TICK, stand.until - offset)
-    may_run = set(slots(pace, after, until))
-    wider = (slots(schedule.pace(text, stand.anchor), after, until) for text in schedule.wider(stand.pace_text))
+    may_run = set(slots_between(schedule, after, until))
+    wider = (
+        slots_between(entry_schedule.parse_schedule(text, stand.anchor), after, until)
+        for text in entry_schedule.less_restricted(stand.schedule_text)
+    )
     for at in sorted(may_run.union(*wider)):
-        closed = None if at in may_run else _closing_reason(pace, at)
+        closed = None if at in may_run else _closing_reason(schedule, at)
         if closed is not None or at in may_run:
             yield ScheduledSlot(at, stand, closed)
 
 
-def _closing_reason(pace: Pace, slot: datetime) -> Skip | None:
-    return next((reason for reason, _ in pace.closed(slot - TICK, slot)), None)
+def _closing_reason(schedule: EntrySchedule, slot: datetime) -> Skip | None:
+    return next((reason for reason, _ in schedule.closed_slots(slot - TICK, slot)), None)
 
 
 def _recorded_results(
@@ -146,16 +147,16 @@ def _slots_of_row(record: EntryRecord, row: SlotRow, named: list[ScheduledSlot],
     stand = next((stand for stand in record.periods if stand.state == "active" and stand.covers_slot(row.slot)), None)
     if stand is None:
         return iter(())
-    before = 0 if row.slot >= begin else sum(_slot_counts_before(stand.pace, row, begin))
+    before = 0 if row.slot >= begin else sum(_slot_counts_before(stand.schedule, row, begin))
     first = row.slot.replace(microsecond=0)  # it may have been moved by milliseconds, and slots lie on whole seconds
     meant = (slot for slot in named if slot.at >= first and _row_includes(row, slot.closed_by))
     return islice(meant, max(0, row.slots - before))
 
 
-def _slot_counts_before(pace: Pace, row: SlotRow, until: datetime) -> Iterator[int]:
+def _slot_counts_before(schedule: EntrySchedule, row: SlotRow, until: datetime) -> Iterator[int]:
     """How many of the row's slots lie before a time: those that may run, and those that may not, by their reasons."""
     after, until = row.slot - TICK, until - TICK
-    for closed, passed in ((None, pace.slots(after, until)), *pace.closed(after, until)):
+    for closed, passed in ((None, schedule.slots(after, until)), *schedule.closed_slots(after, until)):
         if passed and _row_includes(row, closed):
             yield passed.count
 
@@ -251,21 +252,23 @@ class LoadedHistory:
 
 
 def load_history(
-    db: sqlite3.Connection, standing: Standing, begin: datetime, end: datetime, now: datetime, *, running: bool
+    db: sqlite3.Connection, entry_row: EntryRow, begin: datetime, end: datetime, now: datetime, *, running: bool
 ) -> LoadedHistory:
     """What is known of an entry in [begin, end); `running` says that a daemon runs now."""
-    rows = runs_view.speaking_of(db, standing.kind, standing.name, begin, end)
-    open_run = entries.open_run(db, standing.kind, standing.name)
+    rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
+    open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     record = EntryRecord(
-        periods=tuple(_schedule_periods(db, standing)),
-        rows=tuple(SlotRow(row["id"], moment(row["slot"]), row["slots"], _cause_of_row(row)) for row in rows if _is_of_slot(row)),
-        downs=boots.gaps(boots.lives(db), running=running),
-        jumps=clock_changes.between(db, begin, end),
-        stalls=stalls.between(db, begin, end),
+        periods=tuple(_schedule_periods(db, entry_row)),
+        rows=tuple(
+            SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row)) for row in rows if _is_of_slot(row)
+        ),
+        downs=boots.downtimes_between(boots.all_boots(db), running=running),
+        jumps=clock_changes.clock_changes_between(db, begin, end),
+        stalls=boots.stalls_between(db, begin, end),
         now=now,
-        settled_until=standing.settled_until,
-        paused_until=standing.paused_until if standing.state == "active" else None,
-        backs_off_until=standing.backs_off_until,
+        settled_until=entry_row.settled_until,
+        paused_until=entry_row.paused_until if entry_row.state == "active" else None,
+        backs_off_until=entry_row.backs_off_until,
         blocked_by=planning.in_the_way(open_run) if open_run else None,
     )
     return LoadedHistory(record, tuple(_cause_of_row(row) for row in rows if not _is_of_slot(row)))
@@ -279,14 +282,14 @@ def _cause_of_row(row: sqlite3.Row) -> SlotCause:
     return cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"])
 
 
-def _schedule_periods(db: sqlite3.Connection, standing: Standing) -> Iterator[SchedulePeriod]:
+def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[SchedulePeriod]:
     """How it has stood, one after the other; before it was first seen it was not known."""
-    since = standing.first_seen_at - MILLISECOND
+    since = entry_row.first_seen_at - MILLISECOND
     yield SchedulePeriod(UNKNOWN_STATE, "{}", since, EPOCH, since)
-    for before in entry_history.of(db, standing.kind, standing.name):
-        yield SchedulePeriod(before.state, before.pace_text, before.anchor, since, before.until)
+    for before in entries.past_states(db, entry_row.kind, entry_row.name):
+        yield SchedulePeriod(before.state, before.schedule_text, before.anchor, since, before.until)
         since = before.until
-    yield SchedulePeriod(standing.state, standing.pace_text, standing.anchor, since, None)
+    yield SchedulePeriod(entry_row.state, entry_row.schedule_text, entry_row.anchor, since, None)
 
 
 MAX_GROUPS = 12

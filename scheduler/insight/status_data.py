@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.insight import wake_waits
-from scheduler.model import schedule
-from scheduler.model.budget import ALL
+from scheduler.model import entry_schedule
+from scheduler.model.budget import ALL_ENTRIES
 from scheduler.model.circuit import Breaker
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import iso, millis, moment, optional
-from scheduler.store import boots, breakers, entries_view, lane_holds, outages, outbox, runs_view, spend, wakes
+from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.store import boots, breakers, entries_view, lane_holds, outages, outbox, run_history, spend, wakes
 from scheduler.store.entries import UNTIL_RESUMED
 from scheduler.store.outages import Outage
 
@@ -27,19 +27,22 @@ def read_status(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
     """
     listed = read_entries(db, now)
     return {
-        "daemon": _daemon_data(boots.latest(db)),
-        "downs": [{"since": iso(down.since), "until": iso(down.until), "clean": down.clean} for down in boots.downs(db)],
+        "daemon": _daemon_data(boots.latest_boot(db)),
+        "downs": [
+            {"since": iso_utc(down.since), "until": iso_utc(down.until), "clean": down.clean}
+            for down in boots.latest_downtimes(db)
+        ],
         "config_hash": _config_hash(db),
-        "config_refused": _refused_config_data(boots.latest(db)),
-        "deadman_problem": _deadman_problem(boots.latest(db)),
-        "outages": [_outage_data(outage, told_at) for outage, told_at in outages.everything(db)],
+        "config_refused": _refused_config_data(boots.latest_boot(db)),
+        "deadman_problem": _deadman_problem(boots.latest_boot(db)),
+        "outages": [_outage_data(outage, told_at) for outage, told_at in outages.all_outages(db)],
         "flapping": entries_view.flapping_entries(db),
-        "breakers": [_breaker_data(breaker) for breaker in breakers.open_ones(db)],
-        "budget": _budget_data(spend.today(db, now).get(ALL)),
+        "breakers": [_breaker_data(breaker) for breaker in breakers.list_open_breakers(db)],
+        "budget": _budget_data(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
         "entries": listed,
         "queue": _queue_data(db, listed, now),
         "wakes": wake_waits.waits_by_agent(db, now),
-        "outbox": [_outbox_data(row) for row in outbox.unfinished(db) if row["pending"] or row["dead"]],
+        "outbox": [_outbox_data(row) for row in outbox.unfinished_by_channel(db) if row["pending"] or row["dead"]],
     }
 
 
@@ -48,11 +51,11 @@ def _breaker_data(breaker: Breaker) -> dict[str, Any]:
     circuit = breaker.circuit
     return {
         "provider": circuit.provider,
-        "model": None if circuit.is_whole else circuit.model,
+        "model": None if circuit.is_whole_provider else circuit.model,
         "reason": breaker.reason,
         "error": breaker.error,
-        "opened_at": iso(breaker.opened_at),
-        "next_probe_at": iso(breaker.probe_at),
+        "opened_at": iso_utc(breaker.opened_at),
+        "next_probe_at": iso_utc(breaker.probe_at),
     }
 
 
@@ -61,13 +64,13 @@ def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
     circuit = outage.circuit
     return {
         "provider": circuit.provider,
-        "model": None if circuit.is_whole else circuit.model,
+        "model": None if circuit.is_whole_provider else circuit.model,
         "reason": outage.reason,
         "error": outage.error,
-        "since": iso(outage.since),
+        "since": iso_utc(outage.since),
         "failing": outage.failing,
         "flapping": outage.flapping_at is not None,
-        "told_at": iso(told_at),
+        "told_at": iso_utc(told_at),
     }
 
 
@@ -75,7 +78,7 @@ def _refused_config_data(life: sqlite3.Row | None) -> dict[str, Any] | None:
     """A changed config that was refused and waits, while the one before it stays in force."""
     if life is None or life["config_problem"] is None:
         return None
-    return {"at": iso(optional(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
+    return {"at": iso_utc(from_optional_millis(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
 
 
 def _deadman_problem(life: sqlite3.Row | None) -> str | None:
@@ -87,7 +90,7 @@ def read_entries(
     db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None
 ) -> list[dict[str, Any]]:
     """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
-    held, spent = lane_holds.by_agent(db, now), spend.today(db, now)
+    held, spent = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now)
     return [
         _entry_data(row, held) | {"budget": _budget_data(spent.get((row["kind"], row["name"])))}
         for row in entries_view.entry_overviews(db, kind, name)
@@ -98,17 +101,17 @@ def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:
     """What a day has had of each bound; None where nothing was counted yet today, or nothing is to be."""
     if row is None:
         return None
-    spent, budget = spend.amount(row), spend.budget_of(row)
-    bounds = {key: {"used": used, "of": bound} for key, used, bound in budget.measured(spent)}
-    return {"day": row["day"], "ends_at": iso(optional(row["ends_at"])), **bounds}
+    spent, budget = spend.amount_of_row(row), spend.budget_of_row(row)
+    bounds = {key: {"used": used, "of": bound} for key, used, bound in budget.usage_by_limit(spent)}
+    return {"day": row["day"], "ends_at": iso_utc(from_optional_millis(row["ends_at"])), **bounds}
 
 
 def read_wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
     """Where one wake stands (waiting, taken, ended), and the run that took it last; None when it is not known any more."""
-    row = wakes.one(db, wake_id)
+    row = wakes.find_wake(db, wake_id)
     if row is None:
         return None
-    run = None if row["run_id"] is None else runs_view.one(db, row["run_id"])
+    run = None if row["run_id"] is None else run_history.get_run(db, row["run_id"])
     return {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")} | {"run": run}
 
 
@@ -120,11 +123,11 @@ def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> d
         "name": row["name"],
         "state": "paused" if paused else "done" if done else row["state"],
         "paused_until": _pause_end(row["paused_until"]) if paused else None,
-        "done_at": iso(done),
-        "next_slot": iso(optional(row["slot"])),
-        "next_due": None if paused else iso(optional(row["due_at"])),
+        "done_at": iso_utc(done),
+        "next_slot": iso_utc(from_optional_millis(row["slot"])),
+        "next_due": None if paused else iso_utc(from_optional_millis(row["due_at"])),
         "last_run": _last_run_data(row),
-        "last_success_at": iso(optional(row["last_success_at"])),
+        "last_success_at": iso_utc(from_optional_millis(row["last_success_at"])),
         "consecutive_failures": row["failures"],
         "consecutive_quiet": row["quiet"],
         "alerting": bool(row["alerting"]),
@@ -138,14 +141,17 @@ def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> d
 def _done_at(row: sqlite3.Row) -> datetime | None:
     """When the one slot of a job was that fires once, and neither waits nor runs any more."""
     going_on = row["last_state"] in ("running", "waiting")
-    return None if going_on else schedule.done(row["pace"], moment(row["settled_until"]))
+    return None if going_on else entry_schedule.finished_single_slot(row["pace"], from_millis(row["settled_until"]))
 
 
 def _failing_data(row: sqlite3.Row) -> dict[str, Any] | None:
     """What goes wrong at present: how often in a row, since when, and when its people were told last."""
     if row["failing_since"] is None or not row["troubles"]:
         return None
-    times = {"since": iso(optional(row["failing_since"])), "told_at": iso(optional(row["failing_told_at"]))}
+    times = {
+        "since": iso_utc(from_optional_millis(row["failing_since"])),
+        "told_at": iso_utc(from_optional_millis(row["failing_told_at"])),
+    }
     return {"times": row["troubles"], "reason": row["failing_reason"], **times}
 
 
@@ -153,11 +159,11 @@ def _activity_data(row: sqlite3.Row) -> dict[str, Any] | None:
     """What a gateway last told of an agent."""
     if row["active_at"] is None:
         return None
-    return {"queue": row["queue"], "pending_approvals": row["approvals"], "at": iso(optional(row["active_at"]))}
+    return {"queue": row["queue"], "pending_approvals": row["approvals"], "at": iso_utc(from_optional_millis(row["active_at"]))}
 
 
 def _pause_end(paused_until: int) -> str | None:
-    return None if paused_until == millis(UNTIL_RESUMED) else iso(optional(paused_until))
+    return None if paused_until == to_millis(UNTIL_RESUMED) else iso_utc(from_optional_millis(paused_until))
 
 
 def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
@@ -167,15 +173,15 @@ def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
     closed = row["last_state"] == "closed"
     return {
         "id": row["last_id"],
-        "slot": iso(optional(row["last_run_slot"])),
+        "slot": iso_utc(from_optional_millis(row["last_run_slot"])),
         "slots": row["last_slots"],
         "trigger": row["last_trigger"],
         "state": row["last_state"],
         "outcome": row["last_outcome"] if closed else None,
         "reason": row["last_reason"],
         "suppression": row["last_suppression"],
-        "started_at": iso(optional(row["last_run_started_at"])),
-        "finished_at": iso(optional(row["last_finished_at"])),
+        "started_at": iso_utc(from_optional_millis(row["last_run_started_at"])),
+        "finished_at": iso_utc(from_optional_millis(row["last_finished_at"])),
         "error": row["last_error"],
         "delivery": _delivery_state(row),
     }
@@ -183,18 +189,18 @@ def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
 
 def _delivery_state(row: sqlite3.Row) -> str:
     states = json.loads(row["last_deliveries"])
-    return runs_view.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
+    return run_history.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], states)
 
 
 def _daemon_data(boot: sqlite3.Row | None) -> dict[str, Any] | None:
     if boot is None:
         return None
-    times = {name: iso(optional(boot[name])) for name in ("started_at", "last_tick_at", "ended_at")}
+    times = {name: iso_utc(from_optional_millis(boot[name])) for name in ("started_at", "last_tick_at", "ended_at")}
     return {"pid": boot["pid"], "version": boot["version"], "tzdata": boot["tzdata"], **times}
 
 
 def _config_hash(db: sqlite3.Connection) -> str | None:
-    boot = boots.latest(db)
+    boot = boots.latest_boot(db)
     return boot["config_hash"] if boot else None
 
 
@@ -212,4 +218,9 @@ def _queue_data(db: sqlite3.Connection, listed: list[dict[str, Any]], now: datet
 
 
 def _outbox_data(row: dict[str, Any]) -> dict[str, Any]:
-    return {"channel": row["channel"], "pending": row["pending"], "dead": row["dead"], "oldest_at": iso(optional(row["oldest"]))}
+    return {
+        "channel": row["channel"],
+        "pending": row["pending"],
+        "dead": row["dead"],
+        "oldest_at": iso_utc(from_optional_millis(row["oldest"])),
+    }

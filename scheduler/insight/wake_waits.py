@@ -9,10 +9,11 @@ from typing import Any
 
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
-from scheduler.model.timestamps import iso, optional
+from scheduler.model.timestamps import from_optional_millis, iso_utc
 from scheduler.model.wake import FLOOD, GAP
-from scheduler.store import entries, wakes
-from scheduler.store.entries import Open, Standing
+from scheduler.store import entries, runs, wakes
+from scheduler.store.entries import EntryRow
+from scheduler.store.runs import OpenRun
 
 STARTING = "starting"
 NEXT_SLOT = "next_slot"
@@ -53,7 +54,7 @@ class WakeWait:
 
     def as_data(self) -> dict[str, Any]:
         """The same for programs."""
-        return {"waits_for": self.reason, "until": iso(self.until)}
+        return {"waits_for": self.reason, "until": iso_utc(self.until)}
 
 
 WAIT_TEXTS = {
@@ -71,63 +72,63 @@ WAIT_TEXTS = {
 
 def wait_of_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeWait | None:
     """What one wake waits for; None for one that has ended, or is not known."""
-    row = wakes.one(db, wake_id)
+    row = wakes.find_wake(db, wake_id)
     if row is None or row["state"] == "ended":
         return None
-    return _wait_of_row(db, row, entries.find(db, Kind(row["kind"]), row["name"]), now)
+    return _wait_of_row(db, row, entries.find_entry(db, Kind(row["kind"]), row["name"]), now)
 
 
 def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> WakeWait | None:
     """What the waiting wake of an entry waits for that starts a run first; None where none waits."""
-    row = wakes.next_of(db, kind, name)
-    return _wait_of_row(db, row, entries.find(db, kind, name), now) if row else None
+    row = wakes.next_waiting_wake(db, kind, name)
+    return _wait_of_row(db, row, entries.find_entry(db, kind, name), now) if row else None
 
 
 def waits_by_agent(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
     """How many wakes wait for each agent, and for what, as plain data."""
     found = []
-    for row in wakes.waiting(db):
+    for row in wakes.count_waiting_by_agent(db):
         wait = next_wait(db, Kind.HEARTBEAT, row["name"], now)
         found.append({"name": row["name"], "waiting": row["rows"], **(wait.as_data() if wait else {})})
     return found
 
 
-def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, standing: Standing | None, now: datetime) -> WakeWait:
+def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, entry_row: EntryRow | None, now: datetime) -> WakeWait:
     reason = row["waits_for"]
-    run = entries.open_run(db, Kind(row["kind"]), row["name"])
+    run = runs.find_open_run(db, Kind(row["kind"]), row["name"])
     if row["state"] == "taken":
         return _wait_of_taken_wake(run)
-    if standing is not None and standing.paused and (standing.pause_ends is None or standing.pause_ends > now):
-        return WakeWait(Skip.PAUSED, standing.pause_ends)
-    start, held_until = optional(row["due_at"]), optional(row["held_until"])
+    if entry_row is not None and entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > now):
+        return WakeWait(Skip.PAUSED, entry_row.pause_ends)
+    start, held_until = from_optional_millis(row["due_at"]), from_optional_millis(row["held_until"])
     if start is None:
-        return _wait_for_slot(standing, reason)
+        return _wait_for_slot(entry_row, reason)
     if run is not None and run.state == "running":
         return WakeWait(Skip.ALREADY_RUNNING, run_id=run.run_id)
     if held_until is not None and held_until > now and held_until > start:
         return WakeWait(OTHER_JOBS, held_until)
     if start <= now:
         return WakeWait(STARTING)
-    return WakeWait(reason or GAP, min(start, _next_due_time(standing) or start))
+    return WakeWait(reason or GAP, min(start, _next_due_time(entry_row) or start))
 
 
-def _wait_of_taken_wake(run: Open | None) -> WakeWait:
+def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
     """A run tells it, which may still wait for its lane, for its provider or for its next attempt."""
     if run is None or run.state == "running":
         return WakeWait(STARTING, run_id=run.run_id if run else None, is_taken=True)
-    reason = run.in_its_way.value if run.has_not_begun else (run.reason or Outcome.FAILED)
+    reason = run.waits_for.value if run.has_not_begun else (run.reason or Outcome.FAILED)
     return WakeWait(reason, run.not_before, run.run_id, is_taken=True)
 
 
-def _wait_for_slot(standing: Standing | None, reason: str | None) -> WakeWait:
+def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:
     """It starts nothing by itself; the next slot tells it."""
-    until = _next_due_time(standing)
+    until = _next_due_time(entry_row)
     if until is None:
         return WakeWait(reason or ANOTHER_WAKE)
     return WakeWait(reason or NEXT_SLOT, until)
 
 
-def _next_due_time(standing: Standing | None) -> datetime | None:
-    if standing is None or standing.slot is None:
+def _next_due_time(entry_row: EntryRow | None) -> datetime | None:
+    if entry_row is None or entry_row.slot is None:
         return None
-    return standing.slot + standing.pace.offset
+    return entry_row.slot + entry_row.schedule.offset

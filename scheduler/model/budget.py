@@ -18,7 +18,7 @@ PER_TOKEN = NANO // 1_000_000  # nanos a token, for one USD per million
 
 
 Scope = tuple[str, str]  # kind and name of an entry
-ALL: Scope = ("", "")
+ALL_ENTRIES: Scope = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Amount:
         return self.nanos / NANO
 
 
-NOTHING = Amount()
+NO_USAGE = Amount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Budget:
 
     def allows(self, spent: Amount) -> bool:
         """Whether a day may come to this."""
-        return all(used <= ceiling for _, used, ceiling in self.measured(spent))
+        return all(used <= ceiling for _, used, ceiling in self.usage_by_limit(spent))
 
-    def measured(self, spent: Amount) -> Iterator[tuple[str, float, float]]:
+    def usage_by_limit(self, spent: Amount) -> Iterator[tuple[str, float, float]]:
         """Each bound that there is by its key, with what is used of it and the bound itself; money in USD."""
         found = (
             ("usd_per_day", spent.usd, self.usd_per_day),
@@ -65,32 +65,32 @@ class Budget:
         )
         return ((key, used, ceiling) for key, used, ceiling in found if ceiling is not None)
 
-    def lacks(self, spent: Amount, most: Amount) -> list[str]:
+    def exceeded_limits(self, spent: Amount, most: Amount) -> list[str]:
         """Each bound that leaves no room for `most` beside what is spent, in words."""
-        asked = zip(self.measured(spent), self.measured(most), self.measured(spent + most), strict=True)
-        return [_lack(*used, takes) for used, (_, takes, _), (_, both, bound) in asked if both > bound]
+        asked = zip(self.usage_by_limit(spent), self.usage_by_limit(most), self.usage_by_limit(spent + most), strict=True)
+        return [_exceeded_text(*used, takes) for used, (_, takes, _), (_, both, bound) in asked if both > bound]
 
-    def day(self, now: datetime) -> date:
+    def local_day(self, now: datetime) -> date:
         """The local day that an attempt counts for which begins at `now`."""
         return now.astimezone(self.zone).date()
 
-    def ends(self, day: date) -> datetime:
+    def day_end(self, day: date) -> datetime:
         """When that day is over: the first instant of the next one."""
-        return local_days.whole(day, self.zone).ends
+        return local_days.whole_day(day, self.zone).ends
 
 
-def _lack(key: str, used: float, bound: float, takes: float) -> str:
+def _exceeded_text(key: str, used: float, bound: float, takes: float) -> str:
     unit = {"usd_per_day": " USD", "tokens_per_day": " tokens"}.get(key, "")
-    more = f", and one run may take {_written(takes)}" if unit else ""
-    return f"{key}: {_written(used)} of {_written(bound)}{unit} are used{more}"
+    more = f", and one run may take {_format_amount(takes)}" if unit else ""
+    return f"{key}: {_format_amount(used)} of {_format_amount(bound)}{unit} are used{more}"
 
 
-def _written(amount: float) -> str:
+def _format_amount(amount: float) -> str:
     return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class BudgetDay:
     """One day of one entry, or of all of them."""
 
     day: date
@@ -102,16 +102,16 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class Reservation:
     """What an attempt has reserved for itself, and where; `input_tokens` is how long its prompts may be for that to be enough."""
 
-    accounts: tuple[Account, ...]
-    most: Amount
+    days: tuple[BudgetDay, ...]
+    amount: Amount
     input_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelCallLimit:
     """One call of a model that an attempt may make: USD per million tokens at their dearest, and how much may be answered."""
 
     model: str
@@ -125,42 +125,42 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptUsage:
     """What one attempt asks: models, each within bounds, and where `blind` an agent of which nobody knows what it takes.
 
     `input_tokens` is how long each prompt may be; `usd_per_run` what the blind agent takes by its owner's word.
     """
 
-    questions: tuple[Question, ...]
-    blind: bool
+    model_calls: tuple[ModelCallLimit, ...]
+    has_unknown_usage: bool
     input_tokens: int
     usd_per_run: float | None = None
 
     @property
     def priced(self) -> bool:
         """Whether every model that it asks has a price."""
-        return all(question.priced for question in self.questions)
+        return all(question.priced for question in self.model_calls)
 
     @property
-    def most(self) -> Amount:
+    def max_usage(self) -> Amount:
         """The most that it can take; what nobody knows counts nothing here."""
-        own = nanos(self.usd_per_run or 0.0) if self.blind else 0
-        tokens = sum(self.input_tokens + question.output_tokens for question in self.questions)
-        return Amount(own + sum(map(self._cost, self.questions)), tokens, 1)
+        own = usd_to_nanos(self.usd_per_run or 0.0) if self.has_unknown_usage else 0
+        tokens = sum(self.input_tokens + question.output_tokens for question in self.model_calls)
+        return Amount(own + sum(map(self._max_cost, self.model_calls)), tokens, 1)
 
-    def _cost(self, question: Question) -> int:
+    def _max_cost(self, question: ModelCallLimit) -> int:
         asked = self.input_tokens * (question.input_price or 0.0)
         answered = question.output_tokens * (question.output_price or 0.0)
         return ceil(round((asked + answered) * PER_TOKEN, 3))
 
-    def input_within(self, usd: float) -> int | None:
+    def input_tokens_within(self, usd: float) -> int | None:
         """How long each prompt may be for the models to take no more than this; None: as long as it likes."""
-        price = sum(question.input_price or 0.0 for question in self.questions)
-        answers = sum(question.output_tokens * (question.output_price or 0.0) for question in self.questions)
-        return int((nanos(usd) / PER_TOKEN - answers) / price) if price else None
+        price = sum(question.input_price or 0.0 for question in self.model_calls)
+        answers = sum(question.output_tokens * (question.output_price or 0.0) for question in self.model_calls)
+        return int((usd_to_nanos(usd) / PER_TOKEN - answers) / price) if price else None
 
 
-class Priced(Protocol):
+class TokenPrices(Protocol):
     """What a model costs, in USD per million tokens."""
 
     @property
@@ -173,28 +173,28 @@ class Priced(Protocol):
     def cache_write(self) -> float: ...
 
 
-def of_heartbeat(beat: Heartbeat, prices: Mapping[str, Priced], usd_per_run: float | None) -> Attempt:
+def heartbeat_usage(beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
     """What one attempt of a heartbeat asks: whoever decides first, then the agent."""
     asked = [(beat.decide.model, beat.decide.runner)] if beat.decide else []
     if isinstance(beat.runner, ModelRunner):
         asked.append((beat.model or "", beat.runner))
-    questions = tuple(_question(model, runner, prices.get(model)) for model, runner in asked)
-    return Attempt(questions, not isinstance(beat.runner, ModelRunner), beat.max_input_tokens, usd_per_run)
+    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in asked)
+    return AttemptUsage(questions, not isinstance(beat.runner, ModelRunner), beat.max_input_tokens, usd_per_run)
 
 
-def of_agent(agent: Agent, prices: Mapping[str, Priced], usd_per_run: float | None) -> Attempt:
+def agent_usage(agent: Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None) -> AttemptUsage:
     """What one attempt of a job's prompt asks."""
     asked = [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
-    questions = tuple(_question(model, runner, prices.get(model)) for model, runner in asked)
-    return Attempt(questions, not questions, agent.max_input_tokens, usd_per_run)
+    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in asked)
+    return AttemptUsage(questions, not questions, agent.max_input_tokens, usd_per_run)
 
 
-def _question(model: str, runner: ModelRunner, price: Priced | None) -> Question:
+def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None) -> ModelCallLimit:
     """What is asked counts at its dearest: a gateway may put it into its cache, though we do not ask for that."""
     if price is None:
-        return Question(model, runner.max_output_tokens, None, None)
+        return ModelCallLimit(model, runner.max_output_tokens, None, None)
     dearest = max(price.input, price.cache_read, price.cache_write)
-    return Question(model, runner.max_output_tokens, dearest, price.output)
+    return ModelCallLimit(model, runner.max_output_tokens, dearest, price.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Allowance:
 
     own: Budget | None
     shared: Budget | None
-    most: Amount
+    max_usage: Amount
     input_tokens: int | None
     usd_per_run: float | None = None
 
@@ -215,12 +215,12 @@ class Allowance:
         if self.own is not None:
             yield (kind.value, name), self.own
         if self.shared is not None:
-            yield ALL, self.shared
+            yield ALL_ENTRIES, self.shared
 
 
 Allowances = Mapping[tuple[Kind, str], Allowance]
 
 
-def nanos(usd: float) -> int:
+def usd_to_nanos(usd: float) -> int:
     """USD as it is added up."""
     return round(usd * NANO)

@@ -14,13 +14,13 @@ from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure
 
 EVERY_MODEL = "*"
 
-RATE = Failure.RATE.value  # the reason of a breaker that a long Retry-After has opened
+RATE_REASON = Failure.RATE.value  # the reason of a breaker that a long Retry-After has opened
 
 # The HTTP statuses that concern the model that was asked for and say nothing of the key or the account.
-ABOUT_THE_MODEL = frozenset({403, 404})
+MODEL_STATUSES = frozenset({403, 404})
 
 # Classes of failures that are the provider's: another request to it would most likely fail in the same way.
-NOT_SERVED = frozenset({
+PROVIDER_FAILURES = frozenset({
     Failure.RATE, Failure.OVERLOADED, Failure.SERVER, Failure.CONNECT, Failure.DNS, Failure.TLS, Failure.TIMEOUT,
 })  # fmt: skip
 
@@ -35,12 +35,12 @@ class Circuit(NamedTuple):
     model: str = EVERY_MODEL
 
     @property
-    def is_whole(self) -> bool:
+    def is_whole_provider(self) -> bool:
         """Whether this is the provider itself, whatever the model."""
         return self.model == EVERY_MODEL
 
     def __str__(self) -> str:
-        if self.is_whole:
+        if self.is_whole_provider:
             return f"provider {self.provider}"
         return f"provider {self.provider}, model {self.model}" if self.model else f"provider {self.provider}, its only model"
 
@@ -66,48 +66,48 @@ class Breaker:
     def __str__(self) -> str:
         return f"{self.circuit}: {self.error or self.reason}"
 
-    def comes_before(self, other: tuple[str, str], key: tuple[str, str]) -> bool:
+    def other_probes_first(self, other: tuple[str, str], key: tuple[str, str]) -> bool:
         """Whether another entry is to probe before this one: it never could, or its last turn was earlier."""
         return key in self.turns and (other not in self.turns or self.turns.index(other) < self.turns.index(key))
 
 
-def around(asked: Iterable[Circuit]) -> tuple[Circuit, ...]:
+def required_circuits(asked: Iterable[Circuit]) -> tuple[Circuit, ...]:
     """The circuits that must be in order for these models to be asked, each once, the providers themselves first."""
     asked = tuple(asked)
     return tuple(dict.fromkeys((*(Circuit(each.provider) for each in asked), *asked)))
 
 
-def asked_by(call: Call) -> Circuit | None:
+def circuit_of_call(call: Call) -> Circuit | None:
     """The model that a call asked for; None where the call went to no provider of the config."""
     return None if call.provider is None else Circuit(call.provider, call.model or "")
 
 
-def shut_off_by(call: Call) -> tuple[Circuit, str] | None:
+def circuit_opened_by(call: Call) -> tuple[Circuit, str] | None:
     """The circuit whose breaker a call opens, and the reason; None where it opens none.
 
     A refused key or account (401, 402) concerns the whole provider, as does a Retry-After that is too long to wait for; a
     forbidden or unknown model (403, 404) concerns that model alone.
     """
-    asked = asked_by(call)
+    asked = circuit_of_call(call)
     if asked is None or call.failure is None:
         return None
-    if call.status in ABOUT_THE_MODEL:
+    if call.status in MODEL_STATUSES:
         return asked, str(call.failure)
     if call.failure in (Failure.AUTH, Failure.PAYMENT):
         return Circuit(asked.provider), str(call.failure)
     if call.retry_after is not None and call.retry_after > LONGEST_RETRY_AFTER:
-        return Circuit(asked.provider), RATE
+        return Circuit(asked.provider), RATE_REASON
     return None
 
 
-def blamed_for(call: Call) -> tuple[Circuit, str] | None:
+def circuit_blamed_for(call: Call) -> tuple[Circuit, str] | None:
     """The circuit whose fault the failure of a call is, with its class; None where the request or the answer is at fault."""
-    shut_off = shut_off_by(call)
-    if shut_off is not None or call.provider is None or call.failure not in NOT_SERVED:
+    shut_off = circuit_opened_by(call)
+    if shut_off is not None or call.provider is None or call.failure not in PROVIDER_FAILURES:
         return shut_off
     return Circuit(call.provider), str(call.failure)
 
 
-def answers(call: Call) -> bool:
+def is_answered(call: Call) -> bool:
     """Whether a model answered a call, be its answer of use or not: so its key, its account and its model are accepted."""
     return call.provider is not None and (call.failure is None or call.tokens is not None)

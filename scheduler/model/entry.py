@@ -13,9 +13,9 @@ from heartbeat.prompt import AgentActivity
 from heartbeat.runners import Resources
 from heartbeat.spec import Heartbeat
 from heartbeat.verdict import with_cut_note, without_reasoning
-from scheduler.model.budget import Reserved
-from scheduler.model.circuit import Circuit, around
-from scheduler.model.outcome import Ending, Kind, Skip, Trigger
+from scheduler.model.budget import Reservation
+from scheduler.model.circuit import Circuit, required_circuits
+from scheduler.model.outcome import AttemptResult, Kind, Skip, Trigger
 from scheduler.model.settings import OnFailure
 from scheduler.model.wake import Wake
 
@@ -56,10 +56,10 @@ class Claim:
     breaker_open: str | None = None
     busy: bool = False
     over_budget: str | None = None
-    reserved: Reserved | None = None
+    reserved: Reservation | None = None
     probes: tuple[Circuit, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
-    asked: Mapping[str, datetime] = field(default_factory=dict)
+    last_checked: Mapping[str, datetime] = field(default_factory=dict)
     last_precheck: str | None = None
     last_success: datetime | None = None
     last_error: str | None = None
@@ -67,7 +67,7 @@ class Claim:
     activity: AgentActivity | None = None
 
     @property
-    def mark(self) -> str:
+    def run_mark(self) -> str:
         """What every child of this attempt carries in its environment, so that it is found again after a crash."""
         return f"{self.owner}/{self.run_id}"
 
@@ -76,7 +76,7 @@ class Entry(ABC):
     """An agent's heartbeat or a cron job: what decides its slots, how it is carried through, whom it tells and wakes.
 
     What both are declared with in the same words stands here. `grace` bounds how late the latest slot may start, and `catch_up`
-    False forbids it for slots that passed while the daemon was down or asleep. `pace_text` is canonical: equal texts, equal
+    False forbids it for slots that passed while the daemon was down or asleep. `schedule_text` is canonical: equal texts, equal
     slots.
     """
 
@@ -118,11 +118,11 @@ class Entry(ABC):
         spec = self.spec
         return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
 
-    def remarks(self) -> tuple[str, ...]:
+    def checklist_remarks(self) -> tuple[str, ...]:
         """What of its checklist looks like a mark and is none, as it is now."""
         return ()
 
-    def day_off(self, now: datetime) -> bool:
+    def is_day_off(self, now: datetime) -> bool:
         """Whether its calendars leave out the day of `now`."""
         return not self.spec.calendars.open_at(now)
 
@@ -131,13 +131,13 @@ class Entry(ABC):
     def kind(self) -> Kind: ...
     @property
     @abstractmethod
-    def pace_text(self) -> str: ...
+    def schedule_text(self) -> str: ...
     @property
     @abstractmethod
     def catch_up(self) -> bool: ...
     @property
     @abstractmethod
-    def again_after_crash(self) -> bool: ...
+    def retries_after_crash(self) -> bool: ...
     @property
     @abstractmethod
     def model(self) -> str | None: ...
@@ -150,7 +150,7 @@ class Entry(ABC):
     @property
     def circuits(self) -> tuple[Circuit, ...]:
         """What must be in order for it to run: each provider that it asks, and each model there."""
-        return around(self.models)
+        return required_circuits(self.models)
 
     @property
     def key(self) -> Key:
@@ -172,23 +172,23 @@ class Entry(ABC):
         """The agent whose lane a run takes; None when it speaks to none."""
 
     @abstractmethod
-    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+    def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         """Each reason not to run, in their order: whether it stands in this claim's way; None if only a run can say."""
 
     @abstractmethod
-    def open_at(self, now: datetime) -> bool:
+    def is_open_at(self, now: datetime) -> bool:
         """Whether what is due may run at `now` by its calendars and active hours."""
 
     @abstractmethod
-    def opens(self, now: datetime) -> datetime | None:
+    def opens_at(self, now: datetime) -> datetime | None:
         """When what is due may run from `now` on by its calendars and active hours; None: not within two years."""
 
     @abstractmethod
-    def closes(self, now: datetime) -> datetime | None:
+    def closes_at(self, now: datetime) -> datetime | None:
         """When its window or its day closes; None when neither does within two years."""
 
     @abstractmethod
-    def digest(self, message: str) -> str:
+    def message_digest(self, message: str) -> str:
         """The hash under which a message counts as said."""
 
     @property
@@ -196,24 +196,24 @@ class Entry(ABC):
         """How long the result of a run that answers later may take."""
         return self.spec.async_timeout
 
-    def said(self, ending: Ending) -> str:
+    def answer_text(self, result: AttemptResult) -> str:
         """What a run that was answered says, as it is delivered: without reasoning, and with a note where it was cut."""
-        text = without_reasoning(ending.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=ending.truncated)
-        return with_cut_note(text, truncated=ending.truncated)
+        text = without_reasoning(result.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=result.truncated)
+        return with_cut_note(text, truncated=result.truncated)
 
     @abstractmethod
-    def judge(self, text: str, *, truncated: bool) -> Ending:
+    def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
         """How a run ends that was answered with this text, which may have been cut at a limit of tokens (`truncated`)."""
 
     @abstractmethod
-    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
+    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         """Carry one attempt through, in a worker's thread; is put aside while it waits for an answer."""
 
     @property
     @abstractmethod
-    def may_wake(self) -> tuple[str, ...]:
+    def agents_to_wake(self) -> tuple[str, ...]:
         """The agents whose heartbeat its end may wake at once."""
 
     @abstractmethod
-    def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
+    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
         """The wakes that this end of the run causes."""

@@ -12,7 +12,7 @@ from scheduler.model.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class RunClosed:
     """A slot has its end: one row, `slots` slots. `started_at` is None for what never ran; `log` is what an agent said for it.
 
     `truncated`: its answer was cut at a limit of tokens; `precheck_problem` is why its precheck failed; `left_out` is
@@ -39,7 +39,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class AttemptStarted:
     """An attempt was claimed; `late` is how long after its slot came due, in seconds, None where no slot started it."""
 
     run_id: int
@@ -52,7 +52,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Unstarted:
+class SlotsMissed:
     """Slots are missed that came due while the daemon was there; `late` is how long ago each came due, in seconds."""
 
     kind: Kind
@@ -61,7 +61,7 @@ class Unstarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class RetryPlanned:
     """An attempt failed and another one is planned."""
 
     run_id: int
@@ -74,7 +74,7 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneTaken:
+class LaneBusy:
     """A run waits, for somebody else speaks to its agent; told once however long that takes."""
 
     run_id: int
@@ -85,7 +85,7 @@ class LaneTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeTold:
+class WakeMoved:
     """What became of a wake; `final` False: only for now, and another word follows. `problem`: why it was rejected."""
 
     name: str
@@ -97,7 +97,7 @@ class WakeTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MessageMoved:
     """A message moved in the outbox; `retried` counts an attempt that will be made again."""
 
     outbox_id: int
@@ -108,7 +108,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class NoTarget:
+class TargetUnknown:
     """A run had something to say to whoever spoke with its agent last, and nobody is known to have."""
 
     run_id: int
@@ -117,7 +117,7 @@ class NoTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RunRecovered:
     """A run that an earlier life of the daemon left open was taken in hand."""
 
     run_id: int
@@ -127,7 +127,7 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
+class SkipsRevoked:
     """Slots that had been skipped are still to come: the clock was ahead, and has been set right."""
 
     kind: Kind
@@ -137,7 +137,7 @@ class TakenBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
+class StaleResultDropped:
     """A result came for a run that is no longer the sender's; it was dropped."""
 
     run_id: int
@@ -146,7 +146,7 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class CallCharged:
     """A call was booked: the model that was asked for, its tokens, its cost in USD where there is a price."""
 
     kind: Kind
@@ -166,7 +166,7 @@ class ProviderFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatched:
+class ModelMismatched:
     """Another model answered than was asked for."""
 
     kind: Kind
@@ -194,28 +194,28 @@ class ChecklistRemarked:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class SettingsApplied:
     """New settings are in force."""
 
     settings: Settings
 
 
 Event = (
-    Adopted
+    SettingsApplied
     | BreakerMoved
     | ChecklistRemarked
-    | Closed
-    | LaneTaken
-    | Mismatched
-    | NoTarget
-    | Paid
+    | RunClosed
+    | LaneBusy
+    | ModelMismatched
+    | TargetUnknown
+    | CallCharged
     | ProviderFailed
-    | Recovered
-    | Retried
-    | Stale
-    | Started
-    | TakenBack
-    | Told
-    | Unstarted
-    | WakeTold
+    | RunRecovered
+    | RetryPlanned
+    | StaleResultDropped
+    | AttemptStarted
+    | SkipsRevoked
+    | MessageMoved
+    | SlotsMissed
+    | WakeMoved
 )

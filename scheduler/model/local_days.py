@@ -14,7 +14,7 @@ A_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class LocalDay:
     """A local day, or the part of it that was asked for: the instants [begins, ends), UTC."""
 
     date: date
@@ -23,18 +23,18 @@ class Day:
 
 
 @lru_cache(maxsize=1024)  # every beat with a budget asks when today is over
-def whole(day: date, zone: ZoneInfo) -> Day:
+def whole_day(day: date, zone: ZoneInfo) -> LocalDay:
     """The day from its first midnight to the first of the next; empty if the zone left it out."""
-    return Day(day, _midnight(day, zone), _midnight(day + A_DAY, zone))
+    return LocalDay(day, _midnight(day, zone), _midnight(day + A_DAY, zone))
 
 
-def between(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[Day]:
+def days_between(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[LocalDay]:
     """The local days of the instants [begin, end), the first and the last cut to them; days that have no time are left out."""
     day = begin.astimezone(zone).date() - A_DAY  # where the clock goes back over midnight, an instant may belong to the day after
-    while (full := whole(day, zone)).begins < end:
+    while (full := whole_day(day, zone)).begins < end:
         begins, ends = max(begin, full.begins), min(end, full.ends)
         if begins < ends:
-            yield Day(day, begins, ends)
+            yield LocalDay(day, begins, ends)
         day += A_DAY
 
 

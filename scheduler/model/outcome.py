@@ -14,13 +14,13 @@ from heartbeat.runners import Failure, Tokens, ToolCall
 from heartbeat.verdict import Suppression
 
 __all__ = [
-    "ANSWERS",
+    "ANSWERED",
     "FAILURES",
     "SUCCESSES",
     "WOKEN",
+    "AttemptResult",
     "Call",
     "DeliveryState",
-    "Ending",
     "Failure",
     "Kind",
     "Outcome",
@@ -105,7 +105,7 @@ class DeliveryState(StrEnum):
 FAILURES = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
 SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
 
-ANSWERS = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has dealt with what it was asked about
+ANSWERED = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has dealt with what it was asked about
 
 WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
 
@@ -129,12 +129,12 @@ class Call:
     failure: Failure | None = None
     retry_after: timedelta | None = None
     tools_ignored: int = 0
-    unheard: bool = False
+    not_sent: bool = False
     status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class AttemptResult:
     """How one attempt of a run ended: what a worker gives back, free of database, clock and channel.
 
     `text` is what the agent said or the job printed, kept in the row; `message` is what is to be delivered, None for nothing.
@@ -171,12 +171,17 @@ class Ending:
         return self.precheck.error if self.precheck and self.precheck.status is PrecheckStatus.FAILED else None
 
 
-def storable(ending: Ending) -> Ending:
+def storable_result(result: AttemptResult) -> AttemptResult:
     """The ending with texts that can be written down: half characters, which no encoding has, become question marks."""
-    if all(text is None or text.isascii() for text in (ending.text, ending.message, ending.error)):
-        return ending
-    return replace(ending, text=_whole(ending.text), message=_whole(ending.message), error=_whole(ending.error))
+    if all(text is None or text.isascii() for text in (result.text, result.message, result.error)):
+        return result
+    return replace(
+        result,
+        text=_replace_surrogates(result.text),
+        message=_replace_surrogates(result.message),
+        error=_replace_surrogates(result.error),
+    )
 
 
-def _whole(text: str | None) -> str | None:
+def _replace_surrogates(text: str | None) -> str | None:
     return text if text is None else text.encode(errors="replace").decode()

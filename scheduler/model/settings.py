@@ -14,14 +14,14 @@ from heartbeat.spec import Agent, Heartbeat
 from scheduler.model.budget import Allowances, Budget
 from scheduler.model.secret import Secret
 
-May = Literal["read", "wake", "operate", "edit"]
+Permission = Literal["read", "wake", "operate", "edit"]
 Transport = Literal["webhook", "telegram", "discord", "command", "apprise"]
-Uncertain = Literal["resend", "hold"]
+OnUncertain = Literal["resend", "hold"]
 
 Proxy = Literal["environment", "none"] | Secret
 
-LOG = "log"  # the built-in channel
-LAST = "last"  # in `deliver`: whoever spoke with the agent last
+LOG_CHANNEL = "log"  # the built-in channel
+LAST_TARGET = "last"  # in `deliver`: whoever spoke with the agent last
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Token:
 
     name: str
     value: Secret
-    may: frozenset[May]
+    may: frozenset[Permission]
     agents: frozenset[str] | None
 
 
@@ -46,7 +46,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Flood:
+class WakeRate:
     """At most `count` starts by wakes within `within`, per agent."""
 
     count: int
@@ -58,7 +58,7 @@ class Limits:
     concurrency: int
     min_interval: timedelta
     wake_gap: timedelta
-    wake_flood: Flood
+    wake_flood: WakeRate
     wake_keep: timedelta
     shutdown_grace: timedelta
     budget: Budget | None = None
@@ -78,17 +78,17 @@ class Channel:
     kind: Literal["log"] | Transport
     url: Secret | None
     allow_private: bool
-    uncertain: Uncertain | None
+    uncertain: OnUncertain | None
     base_url: Secret | None = None
     limit: int | None = None
     argv: tuple[str, ...] = ()
     folder: Path = Path()
-    open: bool = False
+    needs_target: bool = False
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether all that it takes to send a message is there, and so whom to tell."""
-        return not self.open and (self.kind in ("log", "command") or self.url is not None)
+        return not self.needs_target and (self.kind in ("log", "command") or self.url is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Settings:
     heartbeats: Mapping[str, Heartbeat]
     jobs: Mapping[str, Job]
     prices: Mapping[str, Price] = field(default_factory=dict)
-    asked: Mapping[str, Agent] = field(default_factory=dict)
+    job_agents: Mapping[str, Agent] = field(default_factory=dict)
     deadman: Deadman | None = None
     network: Network = Network()
     allowances: Allowances = field(default_factory=dict)

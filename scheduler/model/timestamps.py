@@ -8,27 +8,27 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def millis(instant: datetime) -> int:
+def to_millis(instant: datetime) -> int:
     """An aware time as UTC milliseconds, the only form in which times are bound."""
     return (instant - EPOCH) // MILLISECOND
 
 
-def moment(value: int) -> datetime:
+def from_millis(value: int) -> datetime:
     """The aware UTC time of so many milliseconds."""
     return EPOCH + timedelta(milliseconds=value)
 
 
-def optional(value: int | None) -> datetime | None:
+def from_optional_millis(value: int | None) -> datetime | None:
     """A stored time, or None."""
-    return None if value is None else moment(value)
+    return None if value is None else from_millis(value)
 
 
-def bound(instant: datetime | None) -> int | None:
+def to_optional_millis(instant: datetime | None) -> int | None:
     """A time as it is stored, or None."""
-    return None if instant is None else millis(instant)
+    return None if instant is None else to_millis(instant)
 
 
-def iso(instant: datetime | None) -> str | None:
+def iso_utc(instant: datetime | None) -> str | None:
     """A time as JSON has it: UTC with Z, milliseconds only where there are any."""
     if instant is None:
         return None

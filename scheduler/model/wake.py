@@ -44,7 +44,7 @@ class Wake:
         return self.source != Trigger.MANUAL
 
 
-def clip(text: str) -> str:
+def clip_wake_text(text: str) -> str:
     """`text` cut to what is kept of a wake, never in the middle of a character; a text that is cut says so at its end."""
     whole = text.encode("utf-8", "replace")
     if len(whole) <= TEXT_LIMIT:
@@ -53,7 +53,7 @@ def clip(text: str) -> str:
     return whole[: TEXT_LIMIT - len(note)].decode("utf-8", "ignore") + note
 
 
-def in_turns(wakes: Iterable[Wake]) -> tuple[Wake, ...]:
+def interleave_senders(wakes: Iterable[Wake]) -> tuple[Wake, ...]:
     """People's wakes first, then one of each token or job, then a second one of each...: no token fills a prompt alone."""
     before: Counter[tuple[str, str]] = Counter()
     turns = []

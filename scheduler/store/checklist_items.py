@@ -10,62 +10,62 @@ from datetime import datetime
 from heartbeat.due_items import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import Ending, Kind, Outcome
-from scheduler.model.timestamps import millis, moment
+from scheduler.model.outcome import AttemptResult, Kind, Outcome
+from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 
-def asked(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
+def last_checked_slots(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
     """The slot at which each item was last asked about, by its hash."""
     if entry.kind is not Kind.HEARTBEAT:
         return {}
-    return {row[0]: moment(row[1]) for row in tx.db.execute("select hash, asked from item where name = ?", (entry.name,))}
+    return {row[0]: from_millis(row[1]) for row in tx.db.execute("select hash, asked from item where name = ?", (entry.name,))}
 
 
-def note(tx: Transaction, claim: Claim, ending: Ending) -> None:
+def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Remember what a beat asked about; items that no longer stand on the list are forgotten."""
-    selection = ending.selection
-    if selection is None or not (selection.recurring_items or claim.asked):
+    selection = result.selection
+    if selection is None or not (selection.recurring_items or claim.last_checked):
         return
     name = claim.entry.name
-    gone = claim.asked.keys() - selection.recurring_items
+    gone = claim.last_checked.keys() - selection.recurring_items
     tx.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(gone)])
     tx.db.executemany(
         "insert into item (name, hash, asked) values (?, ?, ?) on conflict (name, hash) do update set asked = excluded.asked",
-        [(name, each, millis(claim.slot)) for each in sorted(selection.prompted_items)],
+        [(name, each, to_millis(claim.slot)) for each in sorted(selection.prompted_items)],
     )
 
 
-def put_off(tx: Transaction, claim: Claim, ending: Ending) -> None:
+def save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Keep with a run whose answer comes later what it asked about: only the answer will have dealt with it."""
-    selection = ending.selection or Selection("", has_work=False)
+    selection = result.selection or Selection("", has_work=False)
     asked = {
         "asked": sorted(selection.prompted_items),
         "known": sorted(selection.recurring_items),
-        "digest": ending.precheck.digest if ending.precheck else None,
+        "digest": result.precheck.digest if result.precheck else None,
     }
     if any(asked.values()):
         tx.db.execute("update run set asked = ? where id = ?", (json.dumps(asked), claim.run_id))
 
 
-def resumed(tx: Transaction, kind: Kind, name: str, slot: datetime, ending: Ending) -> Ending:
+def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime, result: AttemptResult) -> AttemptResult:
     """The end of a run whose answer came later, with what it was asked about and the precheck that was made for it."""
     row = tx.db.execute(
         "select asked, precheck_exit, precheck_output, precheck_error from run"
         " where kind = ? and name = ? and slot = ? and outcome = ?",
-        (kind, name, millis(slot), Outcome.ASYNC),
+        (kind, name, to_millis(slot), Outcome.ASYNC),
     ).fetchone()
     if row is None:
-        return ending
+        return result
     asked = json.loads(row["asked"] or "{}")
     if asked:
         selection = Selection(
             "", has_work=True, prompted_items=frozenset(asked["asked"]), recurring_items=frozenset(asked["known"])
         )
-        ending = replace(ending, selection=selection)
+        result = replace(result, selection=selection)
     if row["precheck_output"] is None:
-        return ending
+        return result
     error = row["precheck_error"] or ""
     found = PrecheckStatus.FAILED if error else PrecheckStatus.WORK
     checked = PrecheckResult(found, row["precheck_exit"], row["precheck_output"], error, asked.get("digest"))
-    return replace(ending, precheck=checked)
+    return replace(result, precheck=checked)

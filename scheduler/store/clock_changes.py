@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scheduler.model.timestamps import EPOCH, MILLISECOND, millis, moment
+from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 SETTLES = timedelta(hours=1)
@@ -14,7 +14,7 @@ SETTLES = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class ClockChange:
     """`at` is what the clock showed right after it, `by` how far it had moved; back is negative.
 
     A machine that was suspended looks the same as a clock that was put forward.
@@ -25,7 +25,7 @@ class Jump:
 
 
 @dataclass(frozen=True, slots=True)
-class SetBack:
+class ClockSetBack:
     """A clock that was set back to `at`: by `undone` it takes back what it had jumped ahead, and by `beyond` it goes behind that.
 
     `been_until` is up to where the time that it takes back had really been before the jump ahead; None where it had not.
@@ -47,13 +47,13 @@ class SetBack:
         return self.undone_to if self.been_until is None else max(self.undone_to, self.been_until)
 
 
-def note(tx: Transaction, by: timedelta, *, down: bool = False) -> None:
+def record_clock_change(tx: Transaction, by: timedelta, *, down: bool = False) -> None:
     """Remember that the clock has just jumped; `down`: that no daemon ran for so long, so that nobody knows whether it did."""
-    tx.db.execute("insert into jump (at, by_ms, down) values (?, ?, ?)", (millis(tx.now), by // MILLISECOND, int(down)))
+    tx.db.execute("insert into jump (at, by_ms, down) values (?, ?, ?)", (to_millis(tx.now), by // MILLISECOND, int(down)))
     tx.clock_was_ahead_until = None
 
 
-def is_recent(tx: Transaction) -> bool:
+def changed_recently(tx: Transaction) -> bool:
     """Whether the clock jumped within the last hour, or a daemon began that cannot know whether it did."""
     until = settles_at(tx)
     return until is not None and tx.now < until
@@ -62,40 +62,40 @@ def is_recent(tx: Transaction) -> bool:
 def settles_at(tx: Transaction) -> datetime | None:
     """Until when nothing is given up because of the latest jump, or of a start of that kind; None where there was none."""
     row = tx.db.execute("select at from jump order by id desc limit 1").fetchone()
-    return moment(row["at"]) + SETTLES if row else None
+    return from_millis(row["at"]) + SETTLES if row else None
 
 
-def latest_set_back(db: sqlite3.Connection) -> SetBack | None:
+def latest_set_back(db: sqlite3.Connection) -> ClockSetBack | None:
     """What the latest jump means, if it went back."""
-    last = _last(db)
+    last = _read_clock_history(db)
     return last.set_back if last else None
 
 
-def latest_return(db: sqlite3.Connection) -> SetBack | None:
+def latest_return(db: sqlite3.Connection) -> ClockSetBack | None:
     """The clock that was set back, and by the latest jump has come to, or past, where it had been; None where none has."""
-    last = _last(db)
+    last = _read_clock_history(db)
     return last.returned if last else None
 
 
 @dataclass(slots=True)
-class _Ahead:
+class _SetAhead:
     """A jump ahead; `returned` is the clock that had been set back and by this jump has come to where it had been."""
 
     by: timedelta
-    returned: SetBack | None
+    returned: ClockSetBack | None
 
 
 @dataclass(slots=True)
-class _Course:
+class _ClockHistory:
     """What the jumps so far come to: those ahead that nothing has undone, and the times that the clock was set back from.
 
     `set_back` and `returned` are what the last of them was.
     """
 
-    ahead: list[_Ahead]
-    behind: list[SetBack]
-    set_back: SetBack | None = None
-    returned: SetBack | None = None
+    ahead: list[_SetAhead]
+    behind: list[ClockSetBack]
+    set_back: ClockSetBack | None = None
+    returned: ClockSetBack | None = None
 
     def go_ahead(self, at: datetime, by: timedelta) -> None:
         """A jump ahead to `at`."""
@@ -103,14 +103,14 @@ class _Course:
         self.returned = max(reached, key=lambda each: each.undone_to, default=None)
         self.set_back = None
         self.behind = [each for each in self.behind if each.undone_to > at]
-        self.ahead.append(_Ahead(by, self.returned))
+        self.ahead.append(_SetAhead(by, self.returned))
 
     def go_back(self, at: datetime, by: timedelta) -> None:
         """A jump back to `at`: it undoes the latest jumps ahead, unless these explain less than half of it.
 
         Then they have nothing to do with it: the machine slept, or was off, and now its clock is wrong.
         """
-        found = _explained(at, by, sum((each.by for each in self.ahead), timedelta()))
+        found = _set_back_value(at, by, sum((each.by for each in self.ahead), timedelta()))
         again = self._undo(found.undone, found.undone_to) if found.undone else []
         if not found.undone:
             self.ahead = []
@@ -121,7 +121,7 @@ class _Course:
         if found.beyond:
             self.behind.append(self.set_back)
 
-    def _undo(self, by: timedelta, to: datetime) -> list[SetBack]:
+    def _undo(self, by: timedelta, to: datetime) -> list[ClockSetBack]:
         """Take the latest jumps ahead back; gives the clocks that are behind again by that."""
         again = []
         while self.ahead and by > timedelta():
@@ -136,11 +136,11 @@ class _Course:
         return again
 
 
-def _last(db: sqlite3.Connection) -> _Course | None:
+def _read_clock_history(db: sqlite3.Connection) -> _ClockHistory | None:
     course = None
     for row in db.execute("select at, by_ms from jump order by id"):
-        course = course or _Course([], [])
-        at, by = moment(row["at"]), timedelta(milliseconds=row["by_ms"])
+        course = course or _ClockHistory([], [])
+        at, by = from_millis(row["at"]), timedelta(milliseconds=row["by_ms"])
         if by > timedelta():
             course.go_ahead(at, by)
         else:
@@ -148,30 +148,30 @@ def _last(db: sqlite3.Connection) -> _Course | None:
     return course
 
 
-def _explained(at: datetime, by: timedelta, ahead: timedelta) -> SetBack:
+def _set_back_value(at: datetime, by: timedelta, ahead: timedelta) -> ClockSetBack:
     if by > 2 * ahead:
-        return SetBack(at, timedelta(), by)
+        return ClockSetBack(at, timedelta(), by)
     beyond = by - ahead if by > ahead + SETTLES else timedelta()
-    return SetBack(at, by - beyond, beyond)
+    return ClockSetBack(at, by - beyond, beyond)
 
 
-def is_relived(tx: Transaction, instant: datetime) -> bool:
+def was_shown_before(tx: Transaction, instant: datetime) -> bool:
     """Whether the clock has shown this instant before, so that it may have rows. One question a turn answers it for all."""
     if tx.clock_was_ahead_until is None:
         row = tx.db.execute("select max(at - by_ms) from jump where by_ms < 0").fetchone()
-        tx.clock_was_ahead_until = EPOCH if row[0] is None else moment(row[0])
+        tx.clock_was_ahead_until = EPOCH if row[0] is None else from_millis(row[0])
     return instant <= tx.clock_was_ahead_until
 
 
-def between(db: sqlite3.Connection, since: datetime, until: datetime) -> list[Jump]:
+def clock_changes_between(db: sqlite3.Connection, since: datetime, until: datetime) -> list[ClockChange]:
     """The jumps that touch a time: that began, or ended, in it."""
     rows = db.execute(
         "select at, by_ms from jump where not down and max(at, at - by_ms) >= ? and min(at, at - by_ms) < ? order by id",
-        (millis(since), millis(until)),
+        (to_millis(since), to_millis(until)),
     )
-    return [Jump(moment(row["at"]), timedelta(milliseconds=row["by_ms"])) for row in rows]
+    return [ClockChange(from_millis(row["at"]), timedelta(milliseconds=row["by_ms"])) for row in rows]
 
 
-def forget(tx: Transaction, keep: timedelta) -> None:
+def delete_old_clock_changes(tx: Transaction, keep: timedelta) -> None:
     """They are remembered no longer than the history, of times to come too."""
-    tx.db.execute("delete from jump where max(at, at - by_ms) < ?", (millis(tx.now - keep),))
+    tx.db.execute("delete from jump where max(at, at - by_ms) < ?", (to_millis(tx.now - keep),))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from scheduler.store.disk_reserve import Reserve
-from scheduler.store.schema import migrations
+from scheduler.store.disk_reserve import DiskReserve
+from scheduler.store.migrations import migrations
 
 APPLICATION_ID = 0x48425444  # "HBTD": tells our file from anyone else's
 BUSY_MS = 1_000
@@ -40,15 +40,15 @@ class StoreError(Exception):
     """The database cannot be used; the text says which file, why, and what to type."""
 
 
-class Unavailable(Exception):
+class DatabaseUnavailable(Exception):
     """The database could not be written just now (locked, disk full); nothing was changed, and trying later is right."""
 
 
-class Full(Unavailable):
+class DatabaseFull(DatabaseUnavailable):
     """It could not be written for want of room on its disk."""
 
 
-def row_number(text: str) -> int | None:
+def parse_row_id(text: str) -> int | None:
     """The number that somebody wrote, None for what can be no row's: with more digits it would be no integer to SQLite."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
 
@@ -59,14 +59,14 @@ class Store:
     WAL with `synchronous=FULL`, for an acknowledged commit must survive a power loss. Every write goes through `transaction`.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, reserve: Reserve) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, reserve: DiskReserve) -> None:
         self.path = path
         self.connection = connection
         self.reserve = reserve
         self._inodes = {file: _inode(file) for file in (path, *_log_files(path))}
 
     @classmethod
-    def open(cls, path: Path, *, check: bool = False, reserve: Reserve | None = None) -> Store:
+    def open(cls, path: Path, *, check: bool = False, reserve: DiskReserve | None = None) -> Store:
         """Open or create the file at `path` and bring its schema up to date; `check` reads every page first.
 
         `reserve` is its reserve, where that has been made use of already. The file is 0600 whatever the umask. Raises StoreError
@@ -74,25 +74,25 @@ class Store:
         """
         check_file(path)
         path = path.resolve()
-        reserve = reserve or Reserve(path)
-        reserve.give_up_if_short()
-        inspect(path, thorough=check)
+        reserve = reserve or DiskReserve(path)
+        reserve.release_if_short()
+        check_database(path, thorough=check)
         try:
             if not path.exists() or path.stat().st_size == 0:
-                _make(path)
+                _create_database(path)
             path.chmod(0o600)
-            connection = _connect(path)
+            connection = _open_connection(path)
         except sqlite3.DatabaseError as error:
-            raise _unusable(path, error) from error
+            raise _unusable_error(path, error) from error
         return cls(path, connection, reserve)
 
     def keep_reserve(self) -> None:
         """Hold some room in reserve, if there is any; where there is none, let the log take little."""
-        self._fold_log_at(FOLDED_AT if self.reserve.keep() else FOLDED_AT_IF_SHORT)
+        self._fold_log_at(FOLDED_AT if self.reserve.create_if_missing() else FOLDED_AT_IF_SHORT)
 
     def make_room(self) -> bool:
         """On a full disk: give up the reserve, and leave its room to rows; False where there was none to give up."""
-        if not self.reserve.give_up():
+        if not self.reserve.release_room():
             return False
         self._fold_log_at(FOLDED_AT_IF_SHORT)
         with suppress(sqlite3.OperationalError):  # it is tried again by every commit
@@ -110,14 +110,14 @@ class Store:
         Raises Unavailable where SQLite could not begin or commit within the busy timeout, or the file was replaced, and
         Full where its disk has no room.
         """
-        self._same_file()
+        self._check_same_file()
         try:
             self.connection.execute("begin immediate")
             yield self.connection
             self.connection.execute("commit")
         except sqlite3.DatabaseError as error:
             self._roll_back()
-            raise self._named(error) from error
+            raise self._translate_error(error) from error
         except BaseException:
             self._roll_back()
             raise
@@ -125,19 +125,19 @@ class Store:
     def _fold_log_at(self, pages: int) -> None:
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}").fetchall()
 
-    def _named(self, error: sqlite3.DatabaseError) -> Exception:
+    def _translate_error(self, error: sqlite3.DatabaseError) -> Exception:
         """What an error of SQLite means for us; one that means that we are wrong stays itself."""
-        if _no_room(error):
-            return Full(f"cannot write {self.path}: {error}; make room on its disk")
-        if _code(error) in PASSING:
-            return Unavailable(str(error))
-        return StoreError(_damaged(self.path, str(error))) if _code(error) in DAMAGE else error
+        if _is_disk_full(error):
+            return DatabaseFull(f"cannot write {self.path}: {error}; make room on its disk")
+        if _primary_code(error) in PASSING:
+            return DatabaseUnavailable(str(error))
+        return StoreError(_damage_message(self.path, str(error))) if _primary_code(error) in DAMAGE else error
 
     def _roll_back(self) -> None:
         if self.connection.in_transaction:
             self.connection.execute("rollback")
 
-    def _same_file(self) -> None:
+    def _check_same_file(self) -> None:
         """SQLite writes without an error into files that are no longer there under their names."""
         for file, inode in self._inodes.items():
             found = _inode(file)
@@ -145,13 +145,15 @@ class Store:
                 continue
             if file != self.path:
                 change = "removed" if found is None else "replaced"
-                raise Unavailable(f"{file} was {change} while the daemon ran; restart it, so that what it still has is saved")
+                raise DatabaseUnavailable(
+                    f"{file} was {change} while the daemon ran; restart it, so that what it still has is saved"
+                )
             if found is None:
-                raise Unavailable(f"{self.path} is gone; put it back, or restart the daemon to begin with a new one")
-            raise Unavailable(f"{self.path} was replaced while the daemon ran; restart it to use the new file")
+                raise DatabaseUnavailable(f"{self.path} is gone; put it back, or restart the daemon to begin with a new one")
+            raise DatabaseUnavailable(f"{self.path} was replaced while the daemon ran; restart it to use the new file")
 
 
-def reader(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
     """A connection that reads only and never checkpoints. Raises StoreError where there is nothing to read."""
     check_file(path)
     if not path.exists():
@@ -161,26 +163,26 @@ def reader(path: Path) -> sqlite3.Connection:
             f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1000, isolation_level=None
         )
     except sqlite3.DatabaseError as error:
-        raise _unusable(path, error) from error
+        raise _unusable_error(path, error) from error
     try:
         connection.row_factory = sqlite3.Row
         _refuse_foreign(path, connection)
         _refuse_newer(path, Database(connection))
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise _unusable(path, error) from error
+        raise _unusable_error(path, error) from error
     except StoreError:
         connection.close()
         raise
     return connection
 
 
-def reader_of_any_age(path: Path) -> sqlite3.Connection:
+def open_read_only_any_version(path: Path) -> sqlite3.Connection:
     """As `reader`, for whoever may come before a daemon of this version: an older database is read from a copy in memory.
 
     The copy has the tables of this version; the file stays as it is. Raises StoreError.
     """
-    connection = reader(path)
+    connection = open_read_only(path)
     if not migrations.pending(Database(connection)):
         return connection
     copy = sqlite3.connect(":memory:", isolation_level=None)
@@ -190,13 +192,13 @@ def reader_of_any_age(path: Path) -> sqlite3.Connection:
         migrations.apply(Database(copy))
     except sqlite3.DatabaseError as error:
         copy.close()
-        raise _unusable(path, error) from error
+        raise _unusable_error(path, error) from error
     finally:
         connection.close()
     return copy
 
 
-def blank() -> sqlite3.Connection:
+def open_empty_database() -> sqlite3.Connection:
     """A database without a row, in memory, for whoever reads where there is none yet."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.row_factory = sqlite3.Row
@@ -214,7 +216,7 @@ def check_file(path: Path) -> None:
     except FileNotFoundError:
         log, _ = _log_files(path)
         if log.exists() and not path.exists():  # one that is being made now has come before its log
-            raise StoreError(_lost(path, log)) from None
+            raise StoreError(_loss_message(path, log)) from None
         return
     except OSError as error:
         if error.errno != errno.ELOOP:
@@ -235,7 +237,7 @@ def check_links(path: Path) -> None:
         )
 
 
-def inspect(path: Path, *, thorough: bool = True) -> None:
+def check_database(path: Path, *, thorough: bool = True) -> None:
     """Raise StoreError unless the file at `path` is absent, new, or a sound database of ours by one name; read only."""
     log, _ = _log_files(path)
     check_file(path)
@@ -245,9 +247,9 @@ def inspect(path: Path, *, thorough: bool = True) -> None:
     if path.stat().st_size == 0:
         # An empty file beside a write-ahead log is a database that lost its content, not a new one.
         if log.exists() and log.stat().st_size:
-            raise StoreError(_damaged(path, "the file is empty but its write-ahead log is not"))
+            raise StoreError(_damage_message(path, "the file is empty but its write-ahead log is not"))
         return
-    connection = reader(path)
+    connection = open_read_only(path)
     try:
         found = connection.execute("pragma quick_check(1)").fetchone()[0] if thorough else "ok"
     except sqlite3.DatabaseError as error:
@@ -255,7 +257,7 @@ def inspect(path: Path, *, thorough: bool = True) -> None:
     finally:
         connection.close()
     if found != "ok":
-        raise StoreError(_damaged(path, found))
+        raise StoreError(_damage_message(path, found))
 
 
 def _log_files(path: Path) -> tuple[Path, Path]:
@@ -270,14 +272,14 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def _make(path: Path) -> None:
+def _create_database(path: Path) -> None:
     """A new database is made beside its place and moved there whole: whoever reads finds none, or all of it."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     try:
         _create_private(fresh)
         with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-            _migrate(fresh, connection)
+            _apply_migrations(fresh, connection)
         fresh.replace(path)
     except BaseException:
         for file in (fresh, fresh.with_name(fresh.name + "-journal")):
@@ -294,21 +296,21 @@ def _create_private(path: Path) -> None:
     path.chmod(0o600)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _open_connection(path: Path) -> sqlite3.Connection:
     """The connection that writes, its schema up to date; closed again where that fails, which takes its log files away."""
     connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=256)
     try:
         connection.row_factory = sqlite3.Row
         for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
             connection.execute(f"pragma {pragma}")
-        _migrate(path, connection)
+        _apply_migrations(path, connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+def _apply_migrations(path: Path, connection: sqlite3.Connection) -> None:
     database = Database(connection)
     if migrations.pending(database) and migrations.applied(database):
         _keep_copy(path, connection)
@@ -350,40 +352,42 @@ def _refuse_newer(path: Path, database: Database) -> None:
         )
 
 
-def _code(error: sqlite3.Error) -> int:
+def _primary_code(error: sqlite3.Error) -> int:
     """SQLite's primary result code; the ones that only detail it lie above the low byte."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _no_room(error: sqlite3.Error) -> bool:
+def _is_disk_full(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) in NO_ROOM
 
 
-def _unusable(path: Path, error: sqlite3.DatabaseError) -> StoreError:
+def _unusable_error(path: Path, error: sqlite3.DatabaseError) -> StoreError:
     """Only what SQLite calls damage is damage: a file that is locked or may not be read is sound as far as we know."""
-    if _no_room(error):
+    if _is_disk_full(error):
         return StoreError(f"cannot use {path} just now: its disk is full; make room there")
-    return StoreError(_damaged(path, str(error)) if _code(error) in DAMAGE else f"cannot use {path} just now: {error}")
+    return StoreError(
+        _damage_message(path, str(error)) if _primary_code(error) in DAMAGE else f"cannot use {path} just now: {error}"
+    )
 
 
-def _damaged(path: Path, finding: str) -> str:
+def _damage_message(path: Path, finding: str) -> str:
     log, _ = _log_files(path)
-    move_log = f"; {_aside(path, log)}" if log.exists() else ""
+    move_log = f"; {_set_aside_command(path, log)}" if log.exists() else ""
     return (
         f"{path} is not a sound database ({finding}); nothing was changed. "
         "Set it aside and start anew, or put a backup in its place: "
-        f"{_aside(path, path)}{move_log}"
+        f"{_set_aside_command(path, path)}{move_log}"
     )
 
 
-def _lost(path: Path, log: Path) -> str:
+def _loss_message(path: Path, log: Path) -> str:
     return (
         f"{path} is missing, but its write-ahead log is there: the database was lost; nothing was changed. "
         f"Put the database back beside its log; or set the log aside, to start anew or with a backup: "
-        f"{_aside(path, log)}"
+        f"{_set_aside_command(path, log)}"
     )
 
 
-def _aside(path: Path, file: Path) -> str:
+def _set_aside_command(path: Path, file: Path) -> str:
     """The command that sets a database at `path` aside, or its log."""
     return shlex.join(["mv", str(file), f"{path}.damaged{file.name.removeprefix(path.name)}"])

@@ -16,23 +16,23 @@ SIZE = MIB
 PLENTY = 16 * MIB  # free before it is made: where there is less, it might be the reserve that fills the disk
 
 
-class Reserve:
+class DiskReserve:
     """A file of zeros beside the database, 0600, and nothing to anybody but by its room.
 
     What becomes of it is told once: that it was given up, or that it cannot be made, and then that it is there again.
     """
 
     def __init__(self, database: Path, size: int = SIZE) -> None:
-        self.path = beside(database)
+        self.path = reserve_path(database)
         self.size = size
         self._missed = False  # it has been told that there is none
 
-    def keep(self) -> bool:
+    def create_if_missing(self) -> bool:
         """Make it unless it is there; False where it cannot be made."""
-        if _bytes(self.path) >= self.size:
+        if _allocated_bytes(self.path) >= self.size:
             return True
         try:
-            self._make()
+            self._write_zeros()
         except OSError as error:
             if not self._missed:
                 event(logging.WARNING, "reserve_missing", problem=f"cannot make {self.path}: {error.strerror}")
@@ -43,7 +43,7 @@ class Reserve:
         self._missed = False
         return True
 
-    def give_up(self) -> bool:
+    def release_room(self) -> bool:
         """Let go of its room, and say loudly what to do; False where there was none to let go of."""
         try:
             self.path.unlink()
@@ -55,14 +55,14 @@ class Reserve:
         event(logging.ERROR, "reserve_given_up", problem=problem)
         return True
 
-    def give_up_if_short(self) -> None:
+    def release_if_short(self) -> None:
         """As `give_up`, before a database is opened: that alone needs room for its log, and says little where there is none."""
-        if _bytes(self.path) and free(self.path) < self.size:
-            self.give_up()
+        if _allocated_bytes(self.path) and free_bytes(self.path) < self.size:
+            self.release_room()
 
-    def _make(self) -> None:
-        if (room := free(self.path)) < PLENTY:
-            raise OSError(errno.ENOSPC, f"{mib(room)} free, {mib(PLENTY)} are wanted; make room")
+    def _write_zeros(self) -> None:
+        if (room := free_bytes(self.path)) < PLENTY:
+            raise OSError(errno.ENOSPC, f"{format_mib(room)} free, {format_mib(PLENTY)} are wanted; make room")
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.fchmod(fd, 0o600)
@@ -74,35 +74,38 @@ class Reserve:
             os.close(fd)
 
 
-def beside(database: Path) -> Path:
+def reserve_path(database: Path) -> Path:
     """Where the reserve of a database lies: on the same disk, so where a link to it leads."""
     found = database.resolve()
     return found.with_name(found.name + ".reserve")
 
 
-def held(database: Path) -> int:
+def reserved_bytes(database: Path) -> int:
     """How many bytes are in reserve for a database; 0 while it is given up or could not be made."""
-    return _bytes(beside(database))
+    return _allocated_bytes(reserve_path(database))
 
 
-def shortage(database: Path) -> str | None:
+def shortage_message(database: Path) -> str | None:
     """What is said for as long as there is no reserve because there is little room; None where all is well."""
-    if held(database) or (room := free(beside(database))) >= PLENTY:
+    if reserved_bytes(database) or (room := free_bytes(reserve_path(database))) >= PLENTY:
         return None
-    return f"{mib(room)} free and no reserve; make room in {database.parent}: with {mib(PLENTY)} free the daemon makes it again"
+    return (
+        f"{format_mib(room)} free and no reserve; make room in {database.parent}:"
+        f" with {format_mib(PLENTY)} free the daemon makes it again"
+    )
 
 
-def free(path: Path) -> int:
+def free_bytes(path: Path) -> int:
     """How many bytes are free on the disk of a file that is in an existing folder."""
     return shutil.disk_usage(path.parent).free
 
 
-def mib(size: int) -> str:
+def format_mib(size: int) -> str:
     """A size for people."""
     return f"{size / MIB:,.1f} MiB"
 
 
-def _bytes(path: Path) -> int:
+def _allocated_bytes(path: Path) -> int:
     try:
         found = path.lstat()
     except OSError:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import millis, optional
+from scheduler.model.timestamps import from_optional_millis, to_millis
 
 # Each entry with its newest run record (found by index), its open incident, and the number of its waiting wakes. A kind or name
 # of null means any.
@@ -57,8 +57,8 @@ def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:
 
 def count_due_entries(db: sqlite3.Connection, now: datetime) -> tuple[int, datetime | None]:
     """How many entries are due, and since when the first of them is."""
-    count, oldest = db.execute("select count(*), min(due_at) from entry where due_at <= ?", (millis(now),)).fetchone()
-    return count, optional(oldest)
+    count, oldest = db.execute("select count(*), min(due_at) from entry where due_at <= ?", (to_millis(now),)).fetchone()
+    return count, from_optional_millis(oldest)
 
 
 def count_open_runs(db: sqlite3.Connection) -> dict[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from scheduler.model.circuit import Circuit
-from scheduler.model.timestamps import bound, millis, moment, optional
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
@@ -28,53 +28,54 @@ class Incident:
     since: datetime
     faults: tuple[str, ...] = ()
     reason: str | None = None
-    told_at: datetime | None = None
+    notified_at: datetime | None = None
     circuit: Circuit | None = None
     flapping_at: datetime | None = None
 
 
-def find(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
+def find_incident(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
     """The open incident of an entry."""
     row = db.execute("select * from incident where kind = ? and name = ?", (kind, name)).fetchone()
     if row is None:
         return None
     circuit = None if row["provider"] is None else Circuit(row["provider"], row["model"])
     return Incident(
-        since=moment(row["since"]),
+        since=from_millis(row["since"]),
         faults=tuple(json.loads(row["faults"])),
         reason=row["reason"],
-        told_at=optional(row["told_at"]),
+        notified_at=from_optional_millis(row["told_at"]),
         circuit=circuit,
-        flapping_at=optional(row["flapping_at"]),
+        flapping_at=from_optional_millis(row["flapping_at"]),
     )
 
 
-def put(tx: Transaction, kind: str, name: str, incident: Incident, whom: str = "") -> None:
+def save_incident(tx: Transaction, kind: str, name: str, incident: Incident, recipient: str = "") -> None:
     """Open an incident, or write how it goes on; `whom` is for a channel that leaves open whom it tells."""
     tx.db.execute(
         "insert or replace into incident (kind, name, whom, since, faults, reason, told_at, provider, model, flapping_at)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            kind, name, whom, millis(incident.since), json.dumps(incident.faults), incident.reason, bound(incident.told_at),
-            *(incident.circuit or (None, None)), bound(incident.flapping_at),
+            kind, name, recipient, to_millis(incident.since), json.dumps(incident.faults), incident.reason,
+            to_optional_millis(incident.notified_at),
+            *(incident.circuit or (None, None)), to_optional_millis(incident.flapping_at),
         ),
     )  # fmt: skip
 
 
-def drop(tx: Transaction, kind: str, name: str) -> None:
+def close_incident(tx: Transaction, kind: str, name: str) -> None:
     """Close an incident; there may be none."""
     tx.db.execute("delete from incident where kind = ? and name = ?", (kind, name))
 
 
-def pull_near(tx: Transaction) -> None:
+def clamp_future_times(tx: Transaction) -> None:
     """The clock was set back: nothing went wrong, or was told, in the future."""
     tx.db.execute(
         "update incident set since = min(since, :now), told_at = min(told_at, :now), flapping_at = min(flapping_at, :now)",
-        {"now": millis(tx.now)},
+        {"now": to_millis(tx.now)},
     )
 
 
-def drop_target(tx: Transaction, outbox_id: int) -> None:
+def close_target_incident(tx: Transaction, outbox_id: int) -> None:
     """Close the incident of where this message went; there may be none."""
     tx.db.execute(
         "delete from incident where kind = ? and (name, whom) = (select channel, whom from outbox where id = ?)",
@@ -87,7 +88,7 @@ def dead_targets(db: sqlite3.Connection) -> frozenset[Target]:
     return frozenset(Target(*row) for row in db.execute("select name, whom from incident where kind = ?", (CHANNEL,)))
 
 
-def keep_channels(tx: Transaction, declared: Iterable[str]) -> None:
+def close_undeclared_channels(tx: Transaction, declared: Iterable[str]) -> None:
     """Forget what was wrong with channels that are no longer declared."""
     tx.db.execute(
         "delete from incident where kind = ? and name not in (select value from json_each(?))",

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Entry, Key
-from scheduler.model.timestamps import bound, millis, moment, optional
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
@@ -33,29 +33,29 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OutageNotification:
     """When a target was last notified of an outage, and of which kinds of failure."""
 
     at: datetime
     faults: tuple[str, ...]
 
 
-def find(db: sqlite3.Connection, circuit: Circuit) -> Outage | None:
+def find_outage(db: sqlite3.Connection, circuit: Circuit) -> Outage | None:
     """The outage of a circuit."""
     row = db.execute("select * from outage where provider = ? and model = ?", circuit).fetchone()
-    return _outage(row) if row else None
+    return _outage_from_row(row) if row else None
 
 
-def everything(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
+def all_outages(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
     """Every outage with the time of its last notice, by provider and model."""
     rows = db.execute(
         "select outage.*, (select max(told_at) from outage_notice as sent where sent.provider = outage.provider"
         " and sent.model = outage.model) as told_at from outage order by provider, model"
     )
-    return [(_outage(row), optional(row["told_at"])) for row in rows]
+    return [(_outage_from_row(row), from_optional_millis(row["told_at"])) for row in rows]
 
 
-def put(tx: Transaction, outage: Outage) -> None:
+def save_outage(tx: Transaction, outage: Outage) -> None:
     """Write an outage down."""
     tx.db.execute(
         "insert into outage (provider, model, since, reason, error, failing, reported, flapping_at)"
@@ -63,41 +63,44 @@ def put(tx: Transaction, outage: Outage) -> None:
         " reason = excluded.reason, error = excluded.error, failing = excluded.failing, reported = excluded.reported,"
         " flapping_at = excluded.flapping_at",
         (
-            *outage.circuit, millis(outage.since), outage.reason, outage.error, int(outage.failing), int(outage.reported),
-            bound(outage.flapping_at),
+            *outage.circuit, to_millis(outage.since), outage.reason, outage.error, int(outage.failing), int(outage.reported),
+            to_optional_millis(outage.flapping_at),
         ),
     )  # fmt: skip
     tx.open_breakers = None
 
 
-def drop(tx: Transaction, circuit: Circuit) -> None:
+def delete_outage(tx: Transaction, circuit: Circuit) -> None:
     """Forget an outage, and who was notified of it."""
     tx.db.execute("delete from outage where provider = ? and model = ?", circuit)
     tx.db.execute("delete from outage_notice where provider = ? and model = ?", circuit)
     tx.open_breakers = None
 
 
-def told(tx: Transaction, circuit: Circuit) -> dict[Target, Told]:
+def outage_notifications(tx: Transaction, circuit: Circuit) -> dict[Target, OutageNotification]:
     """Who has been notified of an outage."""
     rows = tx.db.execute("select * from outage_notice where provider = ? and model = ?", circuit)
-    return {Target(row["channel"], row["whom"]): Told(moment(row["told_at"]), tuple(json.loads(row["faults"]))) for row in rows}
+    return {
+        Target(row["channel"], row["whom"]): OutageNotification(from_millis(row["told_at"]), tuple(json.loads(row["faults"])))
+        for row in rows
+    }
 
 
-def note_told(tx: Transaction, circuit: Circuit, target: Target, faults: tuple[str, ...]) -> None:
+def record_notification(tx: Transaction, circuit: Circuit, target: Target, faults: tuple[str, ...]) -> None:
     """A target is being notified now."""
     tx.db.execute(
         "insert or replace into outage_notice (provider, model, channel, whom, told_at, faults) values (?, ?, ?, ?, ?, ?)",
-        (*circuit, target.channel, target.whom, millis(tx.now), json.dumps(faults)),
+        (*circuit, target.channel, target.recipient, to_millis(tx.now), json.dumps(faults)),
     )
 
 
-def members(db: sqlite3.Connection, circuit: Circuit) -> list[tuple[str, str]]:
+def affected_entries(db: sqlite3.Connection, circuit: Circuit) -> list[tuple[str, str]]:
     """The entries that suffer from a circuit at present, by kind and name."""
     query = "select kind, name from incident where provider = ? and model = ? order by kind desc, name"
     return [(row["kind"], row["name"]) for row in db.execute(query, circuit)]
 
 
-def release_members(tx: Transaction, circuit: Circuit, keep: Key) -> None:
+def release_affected_entries(tx: Transaction, circuit: Circuit, keep: Key) -> None:
     """Those whose runs a breaker kept from starting have no trouble any more; but for one, which is looked at anyway."""
     query = (
         "delete from incident where provider = ? and model = ? and told_at is null and flapping_at is null"
@@ -107,28 +110,28 @@ def release_members(tx: Transaction, circuit: Circuit, keep: Key) -> None:
     tx.db.executemany("update entry set troubles = 0 where kind = ? and name = ?", released)
 
 
-def forget_unasked(tx: Transaction, planned: Iterable[Entry]) -> None:
+def delete_unused_outages(tx: Transaction, planned: Iterable[Entry]) -> None:
     """Forget the outages of what nobody asks any more, unless an entry that suffered from one has still to show that it works."""
-    for outage, _ in everything(tx.db):
+    for outage, _ in all_outages(tx.db):
         asked = any(entry.enabled and outage.circuit in entry.circuits for entry in planned)
-        if not asked and not members(tx.db, outage.circuit):
-            drop(tx, outage.circuit)
+        if not asked and not affected_entries(tx.db, outage.circuit):
+            delete_outage(tx, outage.circuit)
 
 
-def pull_near(tx: Transaction) -> None:
+def clamp_future_times(tx: Transaction) -> None:
     """The clock was set back: nothing failed, or was sent, in the future."""
-    now = millis(tx.now)
+    now = to_millis(tx.now)
     tx.db.execute("update outage set since = min(since, :now), flapping_at = min(flapping_at, :now)", {"now": now})
     tx.db.execute("update outage_notice set told_at = min(told_at, ?)", (now,))
 
 
-def _outage(row: sqlite3.Row) -> Outage:
+def _outage_from_row(row: sqlite3.Row) -> Outage:
     return Outage(
         circuit=Circuit(row["provider"], row["model"]),
-        since=moment(row["since"]),
+        since=from_millis(row["since"]),
         reason=row["reason"],
         error=row["error"],
         failing=bool(row["failing"]),
         reported=bool(row["reported"]),
-        flapping_at=optional(row["flapping_at"]),
+        flapping_at=from_optional_millis(row["flapping_at"]),
     )

@@ -6,18 +6,18 @@ import hashlib
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.channels.message import split
-from scheduler.model.entry import Claim
-from scheduler.model.events import Told
-from scheduler.model.outcome import DeliveryState
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.events import MessageMoved
+from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Channel
-from scheduler.model.timestamps import millis, moment, optional
-from scheduler.store import clock_changes, digests
+from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, iso_utc, to_millis
+from scheduler.store import clock_changes
 from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
@@ -45,7 +45,7 @@ class Origin:
     slot: datetime
 
 
-def origin(claim: Claim) -> Origin:
+def origin_of_claim(claim: Claim) -> Origin:
     """The run of a claim as the origin of messages."""
     return Origin(claim.run_id, claim.entry.kind, claim.entry.name, claim.trigger, claim.slot)
 
@@ -83,21 +83,23 @@ class OutboxMessage:
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
-def put(tx: Transaction, channels: Mapping[str, Channel], claim: Claim, text: str, told: tuple[Target, ...]) -> None:
+def queue_run_message(
+    tx: Transaction, channels: Mapping[str, Channel], claim: Claim, text: str, targets: tuple[Target, ...]
+) -> None:
     """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is.
 
     A text that is said again takes the place of what of its earlier message never arrived: one is left to be sent again.
     """
     entry = claim.entry
-    for target in told:
-        row = _write(tx, channels, origin(claim), target, text, None)
+    for target in targets:
+        row = _queue_parts(tx, channels, origin_of_claim(claim), target, text, None)
         if row:
-            for message in _left_over(tx, digests.last_message(tx, entry, target, text)):
-                drop(tx, message, f"said again by run {claim.run_id}")
-            digests.note(tx, entry, target, text, row["id"])
+            for message in _unsent_parts(tx, last_message_with_text(tx, entry, target, text)):
+                drop_message(tx, message, f"said again by run {claim.run_id}")
+            record_text(tx, entry, target, text, row["id"])
 
 
-def _left_over(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:
+def _unsent_parts(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:
     """The parts of a message, known by any of them, that could still be sent again."""
     query = (
         "select message.* from outbox as last join outbox as message on message.run_id = last.run_id"
@@ -107,24 +109,24 @@ def _left_over(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:
     return [_message_from_row(row) for row in tx.db.execute(query, (outbox_id,))] if outbox_id else []
 
 
-def notify(
+def queue_notice(
     tx: Transaction,
     channels: Mapping[str, Channel],
     about: Origin,
     notice: str,
     message: str,
-    told: tuple[Target, ...],
+    targets: tuple[Target, ...],
     title: str | None = None,
 ) -> bool:
     """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run.
 
     Its title is the entry's name unless another is given. False where all of it was there already.
     """
-    written = [_write(tx, channels, about, target, message, notice, title) for target in told]
+    written = [_queue_parts(tx, channels, about, target, message, notice, title) for target in targets]
     return any(row is not None for row in written)
 
 
-def _write(
+def _queue_parts(
     tx: Transaction,
     channels: Mapping[str, Channel],
     about: Origin,
@@ -134,28 +136,28 @@ def _write(
     title: str | None = None,
 ) -> sqlite3.Row | None:
     """Write all parts of a message; gives the last one's id, None where it was there already."""
-    parts = _parts(channels.get(target.channel), message)
+    parts = _split_message(channels.get(target.channel), message)
     row = None
     for part, text in enumerate(parts, 1):
-        row = _insert(tx, about, target, part, len(parts), text, notice, title or about.name)
+        row = _insert_part(tx, about, target, part, len(parts), text, notice, title or about.name)
     return row
 
 
-def _parts(channel: Channel | None, message: str) -> list[str]:
+def _split_message(channel: Channel | None, message: str) -> list[str]:
     return [message] if channel is None or channel.limit is None else split(message, channel.limit)
 
 
-def _insert(
+def _insert_part(
     tx: Transaction, about: Origin, target: Target, part: int, parts: int, text: str, notice: str | None, title: str
 ) -> sqlite3.Row | None:
-    now = millis(tx.now)
+    now = to_millis(tx.now)
     row: sqlite3.Row | None = tx.db.execute(
         "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
         " not_before, created_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)"
         " on conflict (key, channel) do nothing returning id",
         (
-            message_key(about, part, notice), target.channel, target.whom, about.run_id, about.kind, about.name, about.trigger,
-            millis(about.slot), part, parts, title, text, notice, now, now,
+            message_key(about, part, notice), target.channel, target.recipient, about.run_id, about.kind, about.name,
+            about.trigger, to_millis(about.slot), part, parts, title, text, notice, now, now,
         ),
     ).fetchone()  # fmt: skip
     return row
@@ -163,17 +165,17 @@ def _insert(
 
 def message_key(about: Origin, part: int, notice: str | None = None) -> str:
     """The key under which a receiver recognises a message that comes twice."""
-    said = f"{about.kind}\n{about.name}\n{about.trigger}\n{millis(about.slot)}\n{part}"
+    said = f"{about.kind}\n{about.name}\n{about.trigger}\n{to_millis(about.slot)}\n{part}"
     return hashlib.sha256((said if notice is None else f"{said}\n{notice}").encode()).hexdigest()
 
 
-def take(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[OutboxMessage]:
+def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[OutboxMessage]:
     """Mark due messages as being sent, the oldest first, before anything leaves the machine.
 
     With those that are under way (`busy`, by channel) there are at most `at_once` in all and `share` of one channel.
     """
     chosen = []
-    for row in _candidates(tx, [channel for channel, count in busy.items() if count >= share]):
+    for row in _due_messages(tx, [channel for channel, count in busy.items() if count >= share]):
         if busy.total() < at_once and busy[row["channel"]] < share:
             busy[row["channel"]] += 1
             chosen.append(row["id"])
@@ -182,77 +184,80 @@ def take(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[
     rows = tx.db.execute(
         "update outbox set state = 'sending', sending_at = ?, attempts = attempts + 1"
         " where id in (select value from json_each(?)) returning *",
-        (millis(tx.now), json.dumps(chosen)),
+        (to_millis(tx.now), json.dumps(chosen)),
     ).fetchall()
     return sorted((_message_from_row(row) for row in rows), key=lambda message: message.id)
 
 
-def _candidates(tx: Transaction, full: list[str]) -> list[sqlite3.Row]:
+def _due_messages(tx: Transaction, full: list[str]) -> list[sqlite3.Row]:
     query = "select id, channel from outbox where " + READY + " and not_before <= ? and " + ELSEWHERE + " order by id limit 64"  # noqa: S608
-    return tx.db.execute(query, (millis(tx.now), json.dumps(full))).fetchall()
+    return tx.db.execute(query, (to_millis(tx.now), json.dumps(full))).fetchall()
 
 
-def next_due(db: sqlite3.Connection, full: list[str]) -> datetime | None:
+def next_due_at(db: sqlite3.Connection, full: list[str]) -> datetime | None:
     """When the next message wants to be sent, to any channel but those that have their share under way."""
     query = "select min(not_before) from outbox where " + READY + " and " + ELSEWHERE  # noqa: S608
-    return optional(db.execute(query, (json.dumps(full),)).fetchone()[0])
+    return from_optional_millis(db.execute(query, (json.dumps(full),)).fetchone()[0])
 
 
-def untried(db: sqlite3.Connection) -> bool:
+def has_untried_message(db: sqlite3.Connection) -> bool:
     """Whether any message still waits for its first attempt, and not for an earlier part."""
     query = "select 1 from outbox where " + READY + " and attempts = 0 limit 1"  # noqa: S608
     return db.execute(query).fetchone() is not None
 
 
-def delivered(tx: Transaction, message: OutboxMessage) -> None:
+def record_delivery(tx: Transaction, message: OutboxMessage) -> None:
     """The channel has taken it, and the window of its text counts from now."""
-    _end(tx, message, DeliveryState.DELIVERED, None)
-    digests.delivered(tx, message.channel, message.run_id, message.notice)
+    _end_message(tx, message, DeliveryState.DELIVERED, None)
+    restart_dedup_window(tx, message.channel, message.run_id, message.notice)
 
 
-def ladder(attempts: int) -> timedelta:
+def retry_delay(attempts: int) -> timedelta:
     """How long to wait after so many attempts in a row that came to nothing."""
     return LADDER[attempts - 1] if attempts <= len(LADDER) else LAST_STEP
 
 
-def try_later(tx: Transaction, message: OutboxMessage, error: str, wait: timedelta | None) -> None:
+def retry_message_later(tx: Transaction, message: OutboxMessage, error: str, wait: timedelta | None) -> None:
     """Try again after `wait`, else by the ladder; a message as old as a day is dead, by a clock that can be trusted."""
-    step = wait or ladder(message.attempts)
-    if tx.now + step > message.created_at + GIVE_UP and not clock_changes.is_recent(tx):
-        dead(tx, message, error)
+    step = wait or retry_delay(message.attempts)
+    if tx.now + step > message.created_at + GIVE_UP and not clock_changes.changed_recently(tx):
+        mark_message_dead(tx, message, error)
         return
     tx.db.execute(
-        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?", (millis(tx.now + step), error, message.id)
+        "update outbox set state = 'pending', not_before = ?, error = ? where id = ?",
+        (to_millis(tx.now + step), error, message.id),
     )
-    tx.report(Told(message.id, message.channel, DeliveryState.PENDING, retried=True, error=error))
+    tx.report(MessageMoved(message.id, message.channel, DeliveryState.PENDING, retried=True, error=error))
 
 
-def dead(tx: Transaction, message: OutboxMessage, error: str) -> None:
+def mark_message_dead(tx: Transaction, message: OutboxMessage, error: str) -> None:
     """Give a message up; its text stays readable, and the same text may be said again."""
-    _end(tx, message, DeliveryState.DEAD, error)
-    digests.unsay(tx, message.channel, message.run_id, message.notice)
+    _end_message(tx, message, DeliveryState.DEAD, error)
+    delete_text(tx, message.channel, message.run_id, message.notice)
 
 
-def drop(tx: Transaction, message: OutboxMessage, why: str | None = None) -> None:
+def drop_message(tx: Transaction, message: OutboxMessage, why: str | None = None) -> None:
     """Give a message up because somebody says so, or says its text again; what kept it from its channel stays on record."""
-    _end(tx, message, DeliveryState.DROPPED, "; ".join(each for each in (message.error, why) if each) or None)
-    digests.unsay(tx, message.channel, message.run_id, message.notice)
+    _end_message(tx, message, DeliveryState.DROPPED, "; ".join(each for each in (message.error, why) if each) or None)
+    delete_text(tx, message.channel, message.run_id, message.notice)
 
 
-def send_again(tx: Transaction, message: OutboxMessage) -> None:
+def resend_message(tx: Transaction, message: OutboxMessage) -> None:
     """Have a message sent as soon as there is room, whatever its ladder says."""
     tx.db.execute(
-        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (millis(tx.now), message.id)
+        "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (to_millis(tx.now), message.id)
     )
-    tx.report(Told(message.id, message.channel, DeliveryState.PENDING))
+    tx.report(MessageMoved(message.id, message.channel, DeliveryState.PENDING))
 
 
-def uncertain(tx: Transaction, message: OutboxMessage, error: str, *, resend: bool, wait: timedelta | None = None) -> None:
+def mark_message_uncertain(
+    tx: Transaction, message: OutboxMessage, error: str, *, resend: bool, wait: timedelta | None = None
+) -> None:
     """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
-    tx.report(Told(message.id, message.channel, DeliveryState.UNCERTAIN, error=error))
-    tx.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (millis(tx.now), message.id))
+    tx.report(MessageMoved(message.id, message.channel, DeliveryState.UNCERTAIN, error=error))
+    tx.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (to_millis(tx.now), message.id))
     if resend:
-        try_later(tx, message, error, wait)
+        retry_message_later(tx, message, error, wait)
         return
     tx.db.execute("update outbox set state = 'held', error = ? where id = ?", (error, message.id))
 
@@ -262,25 +267,25 @@ def get_message(db: sqlite3.Connection, outbox_id: int) -> OutboxMessage:
     return _message_from_row(db.execute("select * from outbox where id = ?", (outbox_id,)).fetchone())
 
 
-def find(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage, DeliveryState] | None:
+def find_message(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage, DeliveryState] | None:
     """A message and where it stands."""
     row = db.execute("select * from outbox where id = ?", (message_id,)).fetchone()
     return (_message_from_row(row), DeliveryState(row["state"])) if row else None
 
 
-def interrupted(db: sqlite3.Connection) -> list[OutboxMessage]:
+def interrupted_messages(db: sqlite3.Connection) -> list[OutboxMessage]:
     """The messages that an earlier life of the daemon was sending when it died."""
     return [_message_from_row(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
 
 
-def give_up_held(tx: Transaction) -> None:
+def expire_held_messages(tx: Transaction) -> None:
     """A message that nobody decided about within a day is dead; what waited behind it goes on."""
     old = "select * from outbox where state = 'held' and created_at < ?"
-    for row in tx.db.execute(old, (millis(tx.now - GIVE_UP),)).fetchall():
-        dead(tx, _message_from_row(row), "it was never known whether it had arrived, and nobody decided")
+    for row in tx.db.execute(old, (to_millis(tx.now - GIVE_UP),)).fetchall():
+        mark_message_dead(tx, _message_from_row(row), "it was never known whether it had arrived, and nobody decided")
 
 
-def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
+def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:
     """Per channel: how many messages are pending or dead, and since when the oldest waits."""
     query = (
         "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
@@ -289,11 +294,11 @@ def unfinished(db: sqlite3.Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in db.execute(query)]
 
 
-def _end(tx: Transaction, message: OutboxMessage, state: DeliveryState, error: str | None) -> None:
+def _end_message(tx: Transaction, message: OutboxMessage, state: DeliveryState, error: str | None) -> None:
     tx.db.execute(
-        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, millis(tx.now), error, message.id)
+        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, to_millis(tx.now), error, message.id)
     )
-    tx.report(Told(message.id, message.channel, state, error=error or ""))
+    tx.report(MessageMoved(message.id, message.channel, state, error=error or ""))
 
 
 def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
@@ -306,14 +311,141 @@ def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
         kind=row["kind"],
         name=row["name"],
         trigger=row["trigger"],
-        slot=moment(row["slot"]),
+        slot=from_millis(row["slot"]),
         part=row["part"],
         parts=row["parts"],
         title=row["title"],
         text=row["text"],
         attempts=row["attempts"],
-        created_at=moment(row["created_at"]),
+        created_at=from_millis(row["created_at"]),
         doubted=row["doubted_at"] is not None,
         notice=row["notice"],
         error=row["error"],
+    )
+
+
+BEGINS = 200  # characters of a text that are told; its run has the whole
+
+
+MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # those that somebody may send again or drop
+
+
+# What is on its way before what was given up, the newest first.
+LISTED = """
+select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error, notice,
+  substr(text, 1, ?) as begins
+from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') order by state = 'dead', id desc
+"""
+
+
+def list_messages(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    """Every message that is neither delivered nor dropped, as plain data, read as far as it is asked for.
+
+    `doubted`: an attempt may have arrived. `notice` names what we ourselves tell of a run. `next_try_at` is None
+    where none is planned.
+    """
+    return (_message_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
+
+
+def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str] | None:
+    """Kind and name of the entry whose message this is; None for none."""
+    row = db.execute("select kind, name from outbox where id = ?", (message_id,)).fetchone()
+    return (row["kind"], row["name"]) if row else None
+
+
+def _message_as_data(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "run": row["run_id"],
+        "kind": row["kind"],
+        "name": row["name"],
+        "channel": row["channel"],
+        "state": row["state"],
+        "part": row["part"],
+        "parts": row["parts"],
+        "attempts": row["attempts"],
+        "created_at": iso_utc(from_optional_millis(row["created_at"])),
+        "next_try_at": iso_utc(from_optional_millis(row["not_before"])) if row["state"] == "pending" else None,
+        "doubted": row["doubted_at"] is not None,
+        "error": row["error"],
+        "notice": row["notice"],
+        "begins": row["begins"],
+    }
+
+
+def targets_without_text(tx: Transaction, entry: Entry, message: str, told: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Of these targets those that have not had this message within the entry's window, and do not have it pending."""
+    if not entry.dedup_window:
+        return told
+    digest = entry.message_digest(message)
+    return tuple(target for target in told if not _had_text(tx, entry, target, digest))
+
+
+def _had_text(tx: Transaction, entry: Entry, target: Target, digest: str) -> bool:
+    row = tx.db.execute(
+        "select until_at, (select state from outbox where outbox.id = outbox_id) as state from digest"
+        " where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
+        (entry.kind, entry.name, target.channel, target.recipient, digest),
+    ).fetchone()
+    if row is None:
+        return False
+    pending = row["state"] in (DeliveryState.PENDING, DeliveryState.SENDING, DeliveryState.UNCERTAIN)
+    return pending or from_millis(row["until_at"]) > tx.now
+
+
+def last_message_with_text(tx: Transaction, entry: Entry, target: Target, message: str) -> int | None:
+    """The message, known by its last part, by which a target was last to be told this text; None where that is not known."""
+    if not entry.dedup_window:
+        return None
+    row = tx.db.execute(
+        "select outbox_id from digest where kind = ? and name = ? and channel = ? and whom = ? and hash = ?",
+        (entry.kind, entry.name, target.channel, target.recipient, entry.message_digest(message)),
+    ).fetchone()
+    return row["outbox_id"] if row else None
+
+
+def count_recent_texts(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> int:
+    """How many texts of an entry would be no news now."""
+    query = "select count(distinct hash) from digest where kind = ? and name = ? and until_at > ?"
+    return int(db.execute(query, (kind, name, to_millis(now))).fetchone()[0])
+
+
+def record_text(tx: Transaction, entry: Entry, target: Target, message: str, outbox_id: int) -> None:
+    """A message is written for a target: within the entry's window, if it has one, its text is no news there."""
+    if entry.dedup_window:
+        tx.db.execute(
+            "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at, window)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                entry.kind, entry.name, target.channel, target.recipient, entry.message_digest(message), outbox_id,
+                to_millis(tx.now + entry.dedup_window), entry.dedup_window // MILLISECOND,
+            ),
+        )  # fmt: skip
+
+
+def restart_dedup_window(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:
+    """The window of a text counts from the delivery of its last part, also where that had been given up before."""
+    tx.db.execute(
+        "update digest set until_at = ? + window where outbox_id in (select max(id) from outbox where channel = ?"
+        " and run_id = ? and notice is ? having sum(state in ('dead', 'dropped')) = 0)",
+        (to_millis(tx.now), channel, run_id, notice),
+    )
+
+
+def delete_text(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:
+    """The channel has not had this text, and may be told it anew."""
+    tx.db.execute(
+        "update digest set until_at = 0 where outbox_id in"
+        " (select id from outbox where channel = ? and run_id = ? and notice is ?)",
+        (channel, run_id, notice),
+    )
+
+
+def delete_old_texts(tx: Transaction) -> None:
+    """Drop the digests whose window is over and whose message is neither on its way nor given up, and so may be sent again."""
+    tx.db.execute(
+        "delete from digest where until_at < ? and outbox_id not in"
+        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))"
+        " and not (until_at = 0 and exists (select 1 from outbox where id = outbox_id))",
+        (to_millis(tx.now),),
     )

@@ -4,120 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from heartbeat.runners import Tokens
 from scheduler.model.entry import Claim
-from scheduler.model.events import Closed, TakenBack
-from scheduler.model.outcome import Ending, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.schedule import Pace
-from scheduler.model.timestamps import MILLISECOND, millis, moment, optional
-from scheduler.store import clock_changes
-from scheduler.store.entries import Open, Standing
+from scheduler.model.events import RunClosed
+from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
 PRECHECK_KEPT = 4096  # characters of a precheck's output that a row keeps
 
 
-def skip(tx: Transaction, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int = 1) -> int | None:
-    """Write the row of `count` slots, from `first` on, that did not run, and why; gives its id.
-
-    A slot that has a row already keeps it: nothing is counted twice, and None is given. For several slots, of which only the
-    first has one, from a time that a clock which was set back shows again, the row moves by a millisecond.
-    """
-    row = _write_skip(tx, standing, trigger, reason, first, count)
-    while row is None and count > 1 and clock_changes.is_relived(tx, first):
-        first += MILLISECOND
-        row = _write_skip(tx, standing, trigger, reason, first, count)
-    if row is None:
-        return None
-    ending = Ending(Outcome.SKIPPED, reason)
-    tx.report(_closed(tx, row["id"], standing.kind, standing.name, first, trigger, ending, slots=count))
-    return int(row["id"])
-
-
-def _write_skip(
-    tx: Transaction, standing: Standing, trigger: Trigger, reason: Skip, first: datetime, count: int
-) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = tx.db.execute(
-        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, finished_at, config_hash)"
-        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning id",
-        (standing.kind, standing.name, millis(first), count, trigger, reason, millis(tx.now), tx.config_hash),
-    ).fetchone()
-    return row
-
-
-def take_back(tx: Transaction, standing: Standing, pace: Pace, since: datetime) -> datetime | None:
-    """Remove what was written of skipped slots later than `since`, which are still to come; gives from when on they are.
-
-    `pace` is what named them. What was claimed stays, however it ended: it has been tried. None: there was nothing to remove.
-    """
-    rows = tx.db.execute(
-        "select id, slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger and state = 'closed'"
-        " and outcome = 'skipped' and fence = 0 and (slot > :since or (slots > 1 and finished_at > :since)) order by slot",
-        {"kind": standing.kind, "name": standing.name, "trigger": pace.trigger, "since": millis(since)},
-    ).fetchall()
-    first = None
-    for row in rows:
-        kept = _passed(pace, row, since)
-        if kept >= row["slots"]:
-            continue
-        if kept:
-            tx.db.execute("update run set slots = ? where id = ?", (kept, row["id"]))
-        else:
-            tx.db.execute("delete from run where id = ?", (row["id"],))
-        tx.report(TakenBack(standing.kind, standing.name, row["reason"], row["slots"] - kept))
-        first = first or max(moment(row["slot"]) - MILLISECOND, since)
-    return first
-
-
-def _passed(pace: Pace, row: sqlite3.Row, until: datetime) -> int:
-    """How many of the slots that a row of skipped ones stands for have come by then."""
-    after = moment(row["slot"]) - MILLISECOND
-    if after >= until:
-        return 0
-    closed = {str(reason): slots.count for reason, slots in pace.closed(after, until)}
-    may_run = pace.slots(after, until)
-    if row["reason"] == Skip.PAUSED:
-        return sum(closed.values()) + (may_run.count if may_run else 0)
-    if row["reason"] in (Skip.ACTIVE_HOURS, Skip.CALENDAR):
-        return closed.get(row["reason"], 0)
-    return may_run.count if may_run else 0
-
-
-def accounted(
-    tx: Transaction, standing: Standing, pace: Pace, after: datetime, until: datetime
-) -> list[tuple[datetime, datetime]]:
-    """The stretches, each from its first to its last slot, that have rows in (after, until]; in order, and they may overlap."""
-    rows = tx.db.execute(
-        "select slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger"
-        " and (slot > :after or (slots > 1 and finished_at > :after)) and slot <= :until order by slot",
-        {
-            "kind": standing.kind, "name": standing.name, "trigger": pace.trigger,
-            "after": millis(after), "until": millis(until),
-        },
-    ).fetchall()  # fmt: skip
-    stretches = [(moment(row["slot"]), _last_of(pace, row, until)) for row in rows]
-    return [(first, last) for first, last in stretches if last > after]
-
-
-def _last_of(pace: Pace, row: sqlite3.Row, until: datetime) -> datetime:
-    """The last of the slots that a row stands for, or `until` if that comes first."""
-    first = moment(row["slot"])
-    if row["slots"] == 1:
-        return first
-    if _passed(pace, row, until) <= row["slots"]:
-        return until
-    low, high = millis(first), millis(until)
-    while low < high:  # the earliest time by which all of them have come
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if _passed(pace, row, moment(middle)) < row["slots"] else (low, middle)
-    return moment(low)
-
-
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class AwaitedResult:
     """A run that said it would answer later. Its result is waited for until `due_at`; None: no longer.
 
     `given_up`: it did not come by then.
@@ -131,7 +34,7 @@ class Awaited:
     given_up: bool = False
 
 
-def awaited(db: sqlite3.Connection, run_id: int) -> Awaited | None:
+def find_awaited_result(db: sqlite3.Connection, run_id: int) -> AwaitedResult | None:
     """A run that was to answer later; None when the run is no such one."""
     row = db.execute(
         "select run.id, run.kind, run.name, run.slot, run.result_due_at,"
@@ -140,60 +43,60 @@ def awaited(db: sqlite3.Connection, run_id: int) -> Awaited | None:
         " and result.trigger = 'result' where run.id = ? and run.outcome = 'async'",
         (run_id,),
     ).fetchone()
-    return _awaited(row) if row else None
+    return _awaited_from_row(row) if row else None
 
 
-def overdue(db: sqlite3.Connection, now: datetime, limit: int) -> list[Awaited]:
+def overdue_results(db: sqlite3.Connection, now: datetime, limit: int) -> list[AwaitedResult]:
     """The runs whose result was to come by now and did not, the oldest first."""
     rows = db.execute(
         "select id, kind, name, slot, result_due_at, 0 as given_up from run where result_due_at <= ?"
         " order by result_due_at limit ?",
-        (millis(now), limit),
+        (to_millis(now), limit),
     )
-    return [_awaited(row) for row in rows]
+    return [_awaited_from_row(row) for row in rows]
 
 
-def next_overdue(db: sqlite3.Connection) -> datetime | None:
+def next_overdue_at(db: sqlite3.Connection) -> datetime | None:
     """When the next result that is waited for is overdue."""
-    return optional(db.execute("select min(result_due_at) from run where result_due_at is not null").fetchone()[0])
+    return from_optional_millis(db.execute("select min(result_due_at) from run where result_due_at is not null").fetchone()[0])
 
 
-def wait_no_longer(tx: Transaction, kind: Kind, name: str, slot: datetime) -> None:
+def stop_awaiting_result(tx: Transaction, kind: Kind, name: str, slot: datetime) -> None:
     """The result of a slot has come, or is given up."""
     tx.db.execute(
         "update run set result_due_at = null where kind = ? and name = ? and slot = ? and result_due_at is not null",
-        (kind, name, millis(slot)),
+        (kind, name, to_millis(slot)),
     )
 
 
-def _awaited(row: sqlite3.Row) -> Awaited:
-    return Awaited(
+def _awaited_from_row(row: sqlite3.Row) -> AwaitedResult:
+    return AwaitedResult(
         row["id"],
         Kind(row["kind"]),
         row["name"],
-        moment(row["slot"]),
-        optional(row["result_due_at"]),
+        from_millis(row["slot"]),
+        from_optional_millis(row["result_due_at"]),
         bool(row["given_up"]),
     )
 
 
-def is_open(db: sqlite3.Connection, run_id: int) -> bool:
+def is_run_open(db: sqlite3.Connection, run_id: int) -> bool:
     """Whether a run is in progress, or waits for its next attempt."""
     return db.execute("select 1 from run where id = ? and state <> 'closed'", (run_id,)).fetchone() is not None
 
 
-def mark_cancelled(tx: Transaction, run_id: int) -> None:
+def mark_run_cancelled(tx: Transaction, run_id: int) -> None:
     """Note that somebody cancels a run in progress, so that it is not taken up again if the daemon dies before it ends."""
     tx.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
 
 
-def is_ours(tx: Transaction, claim: Claim) -> bool:
+def owns_run(tx: Transaction, claim: Claim) -> bool:
     """Whether a run in progress is still the claim's."""
     query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
     return tx.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
 
 
-def add_taken(tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None) -> bool:
+def add_usage(tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None) -> bool:
     """Add to what the calls of a run have taken; False, and nothing written, when it is no longer the claim's.
 
     Once a cost is None, which is unknown, the run's is unknown for good: a part is not the whole.
@@ -212,11 +115,11 @@ def add_taken(tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None) 
     return added is not None
 
 
-def close(tx: Transaction, claim: Claim, ending: Ending) -> bool:
+def close_run(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
     """Close the run that `claim` owns; False, and nothing written, when it is no longer the claim's."""
-    told = (ending.outcome, ending.reason, ending.suppression, ending.model_used, ending.exit_code, ending.text, ending.error)
-    checked = _precheck(ending)
-    result_due_at = tx.now + claim.entry.async_timeout if ending.outcome is Outcome.ASYNC else None
+    told = (result.outcome, result.reason, result.suppression, result.model_used, result.exit_code, result.text, result.error)
+    checked = _precheck_columns(result)
+    result_due_at = tx.now + claim.entry.async_timeout if result.outcome is Outcome.ASYNC else None
     closed = tx.db.execute(
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
@@ -224,9 +127,9 @@ def close(tx: Transaction, claim: Claim, ending: Ending) -> bool:
         " request_id = ?, left_out = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at",
         (
-            millis(tx.now), json.dumps(dict(ending.prompt_parts)), *told, *checked, _tool_calls(ending), ending.log,
-            ending.truncated, result_due_at and millis(result_due_at), ending.request_id,
-            json.dumps(ending.left_out) if ending.left_out else None,
+            to_millis(tx.now), json.dumps(dict(result.prompt_parts)), *told, *checked, _tool_calls_json(result), result.log,
+            result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
+            json.dumps(result.left_out) if result.left_out else None,
             claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
@@ -234,37 +137,37 @@ def close(tx: Transaction, claim: Claim, ending: Ending) -> bool:
         return False
     entry = claim.entry
     tx.report(
-        _closed(
+        closed_event(
             tx,
             claim.run_id,
             entry.kind,
             entry.name,
             claim.slot,
             claim.trigger,
-            ending,
+            result,
             attempt=claim.attempt,
             started=min(claim.started_at, tx.now),  # the clock may have been set back since
-            finished=moment(closed["finished_at"]),
+            finished=from_millis(closed["finished_at"]),
         )
     )
     return True
 
 
-def wait(tx: Transaction, claim: Claim, ending: Ending, not_before: datetime) -> bool:
+def keep_run_for_retry(tx: Transaction, claim: Claim, result: AttemptResult, not_before: datetime) -> bool:
     """Let the run wait for its next attempt, with what the last one said; False when it is no longer the claim's."""
     waiting = tx.db.execute(
         "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, request_id = ?"
         " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (
-            millis(not_before), ending.outcome, ending.reason, ending.error, ending.text, *_precheck(ending), ending.request_id,
-            claim.run_id, claim.owner, claim.fence,
+            to_millis(not_before), result.outcome, result.reason, result.error, result.text, *_precheck_columns(result),
+            result.request_id, claim.run_id, claim.owner, claim.fence,
         ),
     ).fetchone()  # fmt: skip
     return waiting is not None
 
 
-def defer(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime) -> bool:
+def defer_run(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime) -> bool:
     """Let the run wait for what is in its way, as if this attempt had not been; False when it is no longer the claim's.
 
     What an earlier attempt came to is kept; a run that has had none has come to `skipped` so far.
@@ -272,81 +175,81 @@ def defer(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime) -> 
     waiting = tx.db.execute(
         "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
         " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (millis(not_before), reason, claim.run_id, claim.owner, claim.fence),
+        (to_millis(not_before), reason, claim.run_id, claim.owner, claim.fence),
     ).fetchone()
     return waiting is not None
 
 
-def _precheck(ending: Ending) -> tuple[int | None, str | None, str | None]:
+def _precheck_columns(result: AttemptResult) -> tuple[int | None, str | None, str | None]:
     """What a row keeps of the precheck: its exit code, the beginning of its output, and why it failed."""
-    checked = ending.precheck
+    checked = result.precheck
     return (checked.exit_code, checked.output[:PRECHECK_KEPT], checked.error or None) if checked else (None, None, None)
 
 
-def _tool_calls(ending: Ending) -> str | None:
-    return json.dumps([asdict(call) for call in ending.tool_calls]) if ending.tool_calls else None
+def _tool_calls_json(result: AttemptResult) -> str | None:
+    return json.dumps([asdict(call) for call in result.tool_calls]) if result.tool_calls else None
 
 
-def note_cut(tx: Transaction, run: Open | Claim, cut_at: datetime) -> None:
+def record_interruption(tx: Transaction, run: OpenRun | Claim, cut_at: datetime) -> None:
     """Remember when a run was cut short; if no other attempt begins, it ended then."""
-    tx.db.execute("update run set cut_at = max(?, started_at) where id = ?", (millis(cut_at), run.run_id))
+    tx.db.execute("update run set cut_at = max(?, started_at) where id = ?", (to_millis(cut_at), run.run_id))
 
 
-def put_back(tx: Transaction, run: Open | Claim, *, crashed: bool) -> None:
+def requeue_interrupted_run(tx: Transaction, run: OpenRun | Claim, *, crashed: bool) -> None:
     """Let a run that was cut short wait for another attempt; a cut by our own stop is no attempt at all."""
     tx.db.execute(
         "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?,"
         " outcome = coalesce(nullif(outcome, 'skipped'), 'abandoned')"
         " where id = ? and state = 'running' and owner = ? and fence = ?",
-        (millis(tx.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
+        (to_millis(tx.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
     )
 
 
-def end_undeclared(tx: Transaction, kind: Kind, name: str, run: Open, ending: Ending) -> None:
+def close_undeclared_run(tx: Transaction, kind: Kind, name: str, run: OpenRun, result: AttemptResult) -> None:
     """Close an open run of an entry that no config declares any more: nobody is there to be told."""
     row = tx.db.execute(
         "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = coalesce(cut_at, ?),"
         " fence = fence + 1 where id = ? returning finished_at",
-        (ending.outcome, ending.reason, ending.error, millis(tx.now), run.run_id),
+        (result.outcome, result.reason, result.error, to_millis(tx.now), run.run_id),
     ).fetchone()
     tx.report(
-        _closed(
+        closed_event(
             tx,
             run.run_id,
             kind,
             name,
             run.slot,
             run.trigger,
-            ending,
+            result,
             attempt=run.attempt,
             started=run.started_at,
-            finished=moment(row["finished_at"]),
+            finished=from_millis(row["finished_at"]),
         )
     )
 
 
-def _closed(
-    tx: Transaction, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, ending: Ending,
+def closed_event(
+    tx: Transaction, run_id: int, kind: Kind, name: str, slot: datetime, trigger: Trigger, result: AttemptResult,
     *, slots: int = 1, attempt: int = 0, started: datetime | None = None, finished: datetime | None = None,
-) -> Closed:  # fmt: skip
-    return Closed(
+) -> RunClosed:  # fmt: skip
+    return RunClosed(
         run_id,
         kind,
         name,
         slot,
         slots,
         trigger,
-        ending.outcome,
-        ending.reason,
-        ending.suppression,
+        result.outcome,
+        result.reason,
+        result.suppression,
         attempt,
         started,
         finished or tx.now,
-        ending.error,
-        ending.log,
-        ending.truncated,
-        ending.precheck_problem,
-        ending.left_out,
+        result.error,
+        result.log,
+        result.truncated,
+        result.precheck_problem,
+        result.left_out,
     )
 
 
@@ -366,7 +269,7 @@ BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook')"
 Span = tuple[datetime, datetime]  # (after, until]; what lies later ran under a clock that has been set back since
 
 
-def start_by_programs(db: sqlite3.Connection, kind: Kind, name: str, span: Span, nth: int) -> datetime | None:
+def nth_last_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: Span, nth: int) -> datetime | None:
     """When the `nth` last run of the entry in a time began that a program's wake started; runs that were refused do not count.
 
     None where there were fewer.
@@ -375,27 +278,27 @@ def start_by_programs(db: sqlite3.Connection, kind: Kind, name: str, span: Span,
         f"select started_at from run where {BY_PROGRAMS} and started_at > ? and started_at <= ? and outcome is not 'skipped'"  # noqa: S608
         " order by started_at desc limit 1 offset ?"
     )
-    row = db.execute(query, (kind, name, *map(millis, span), nth - 1)).fetchone()
-    return moment(row["started_at"]) if row else None
+    row = db.execute(query, (kind, name, *map(to_millis, span), nth - 1)).fetchone()
+    return from_millis(row["started_at"]) if row else None
 
 
-def refused_by_programs(db: sqlite3.Connection, kind: Kind, name: str, span: Span) -> datetime | None:
+def last_refused_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: Span) -> datetime | None:
     """When the last run of a time was refused that a program's wake had started; None where none was."""
     query = f"select max(finished_at) from run where {BY_PROGRAMS} and started_at > ? and started_at <= ? and outcome = 'skipped'"  # noqa: S608
-    return optional(db.execute(query, (kind, name, *map(millis, span))).fetchone()[0])
+    return from_optional_millis(db.execute(query, (kind, name, *map(to_millis, span))).fetchone()[0])
 
 
-def newest(db: sqlite3.Connection, kind: Kind, name: str) -> tuple[int, Trigger, datetime] | None:
+def newest_run(db: sqlite3.Connection, kind: Kind, name: str) -> tuple[int, Trigger, datetime] | None:
     """Id, trigger and slot of the newest row of an entry."""
     query = "select id, trigger, slot from run where kind = ? and name = ? order by id desc limit 1"
     row = db.execute(query, (kind, name)).fetchone()
-    return (row["id"], Trigger(row["trigger"]), moment(row["slot"])) if row else None
+    return (row["id"], Trigger(row["trigger"]), from_millis(row["slot"])) if row else None
 
 
 UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')"
 
 
-def prune(tx: Transaction, keep: timedelta, batch: int) -> int:
+def delete_old_runs(tx: Transaction, keep: timedelta, batch: int) -> int:
     """Remove closed rows older than `keep`, the oldest first and at most `batch`; gives how many went.
 
     Rows with a message that is still to be delivered, or a result that is still to come, stay.
@@ -404,12 +307,12 @@ def prune(tx: Transaction, keep: timedelta, batch: int) -> int:
         f"select id from run where state = 'closed' and finished_at < ? and result_due_at is null and id not in ({UNFINISHED})"  # noqa: S608
         " order by finished_at limit ?"
     )
-    return _remove(tx, tx.db.execute(query, (millis(tx.now - keep), batch)).fetchall())
+    return _delete_runs(tx, tx.db.execute(query, (to_millis(tx.now - keep), batch)).fetchall())
 
 
-def trim(tx: Transaction, standing: Standing, runs: int, batch: int) -> int:
+def delete_surplus_runs(tx: Transaction, entry_row: EntryRow, runs: int, batch: int) -> int:
     """Remove all but the newest `runs` closed rows of one entry, at most `batch`; gives how many went."""
-    key = (standing.kind, standing.name)
+    key = (entry_row.kind, entry_row.name)
     place = tx.db.execute(
         "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
     ).fetchone()
@@ -419,11 +322,168 @@ def trim(tx: Transaction, standing: Standing, runs: int, batch: int) -> int:
         "select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and result_due_at is null"  # noqa: S608
         f" and id not in ({UNFINISHED}) limit ?"
     )
-    return _remove(tx, tx.db.execute(query, (*key, place["id"], batch)).fetchall())
+    return _delete_runs(tx, tx.db.execute(query, (*key, place["id"], batch)).fetchall())
 
 
-def _remove(tx: Transaction, rows: list[sqlite3.Row]) -> int:
+def _delete_runs(tx: Transaction, rows: list[sqlite3.Row]) -> int:
     ids = [(row["id"],) for row in rows]
     tx.db.executemany("delete from outbox where run_id = ?", ids)
     tx.db.executemany("delete from run where id = ?", ids)
     return len(ids)
+
+
+FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """The open run of an entry: running, or waiting for its next attempt, its agent's lane or a provider that another run tries.
+
+    `outcome` is what its last attempt came to: `abandoned` if that was cut short, `skipped` if none has begun; None while the
+    first one runs.
+    """
+
+    run_id: int
+    state: str
+    slot: datetime
+    trigger: Trigger
+    attempt: int
+    crashes: int
+    fence: int
+    owner: str
+    started_at: datetime
+    not_before: datetime | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    text: str | None = None
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether it has only ever waited for its agent's lane or its provider."""
+        return self.outcome == Outcome.SKIPPED
+
+    @property
+    def waits_for(self) -> Skip:
+        """What a run that has not begun waits for."""
+        return Skip(self.reason or Skip.BUSY)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody has cancelled it, and its end is still to come."""
+        return self.reason == Reason.CANCELLED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt of it has come to an end of its own, which was none to stay with."""
+        return self.outcome in FAILED
+
+
+def open_result_run(tx: Transaction, kind: Kind, name: str, slot: datetime) -> OpenRun | None:
+    """Open the row of a result that came later, beside whatever runs now; None when that slot has its result already."""
+    row = tx.db.execute(
+        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, config_hash)"
+        " values (?, ?, ?, ?, 'reported', 1, 1, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning *",
+        (kind, name, to_millis(slot), Trigger.RESULT, tx.owner, to_millis(tx.now), tx.config_hash),
+    ).fetchone()
+    return _open_run_from_row(row) if row else None
+
+
+def find_open_run(db: sqlite3.Connection, kind: Kind, name: str) -> OpenRun | None:
+    """The entry's open run, if it has one; a partial unique index makes two impossible."""
+    row = db.execute("select * from run where kind = ? and name = ? and state in ('running', 'waiting')", (kind, name)).fetchone()
+    return _open_run_from_row(row) if row else None
+
+
+def open_runs_of(db: sqlite3.Connection, entry_rows: Sequence[EntryRow]) -> dict[int, OpenRun]:
+    """The open runs of these entries, by the ids of their rows: one question for all that is due in a turn."""
+    rows = db.execute(
+        "select entry.id as entry_id, run.* from entry join run on run.kind = entry.kind and run.name = entry.name"
+        " where run.state in ('running', 'waiting') and entry.id in (select value from json_each(?))",
+        (json.dumps([entry_row.id for entry_row in entry_rows]),),
+    )
+    return {row["entry_id"]: _open_run_from_row(row) for row in rows}
+
+
+def any_open_or_due(tx: Transaction, kind: Kind, names: Sequence[str]) -> bool:
+    """Whether one of these entries has an open run, or is due."""
+    row = tx.db.execute(
+        "select 1 from json_each(?) as named where"
+        " exists (select 1 from run where kind = ? and name = named.value and state in ('running', 'waiting'))"
+        " or exists (select 1 from entry where kind = ? and name = named.value and due_at <= ?) limit 1",
+        (json.dumps(names), kind, kind, to_millis(tx.now)),
+    ).fetchone()
+    return row is not None
+
+
+def all_open_runs(db: sqlite3.Connection) -> list[tuple[Kind, str, OpenRun]]:
+    """Every open run with its entry's key."""
+    rows = db.execute("select * from run where state in ('running', 'waiting') order by id").fetchall()
+    return [(Kind(row["kind"]), row["name"], _open_run_from_row(row)) for row in rows]
+
+
+def find_open_run_by_id(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str, OpenRun] | None:
+    """One open run with its entry's kind and name; None when it is closed, or was never there."""
+    row = db.execute("select * from run where id = ? and state in ('running', 'waiting')", (run_id,)).fetchone()
+    return (Kind(row["kind"]), row["name"], _open_run_from_row(row)) if row else None
+
+
+def _open_run_from_row(row: sqlite3.Row) -> OpenRun:
+    return OpenRun(
+        run_id=row["id"],
+        state=row["state"],
+        slot=from_millis(row["slot"]),
+        trigger=Trigger(row["trigger"]),
+        attempt=row["attempt"],
+        crashes=row["crashes"],
+        fence=row["fence"],
+        owner=row["owner"] or "",
+        started_at=from_millis(row["started_at"]),
+        not_before=from_optional_millis(row["not_before"]),
+        outcome=row["outcome"],
+        reason=row["reason"],
+        error=row["error"],
+        text=row["text"],
+    )
+
+
+def open_run(tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: Trigger, model: str | None) -> tuple[int, int] | None:
+    """Open the row of a first attempt; gives its id and fence, None when that slot has its row already."""
+    row = tx.db.execute(
+        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash)"
+        " values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?)"
+        " on conflict (kind, name, trigger, slot) do nothing returning id, fence",
+        (entry_row.kind, entry_row.name, to_millis(slot), trigger, tx.owner, to_millis(tx.now), model, tx.config_hash),
+    ).fetchone()
+    return (row["id"], row["fence"]) if row else None
+
+
+def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> OpenRun | None:
+    """Claim the next attempt of a waiting run, by the config in force now; None when it no longer waits."""
+    row = tx.db.execute(
+        "update run set state = 'running', fence = fence + 1, attempt = attempt + 1, owner = ?, not_before = null,"
+        " model_requested = ?, config_hash = ?, cut_at = null,"
+        " started_at = case when outcome in ('skipped', 'abandoned') or cut_at is not null then ? else started_at end"
+        " where id = ? and state = 'waiting' and fence = ? returning *",
+        (tx.owner, model, tx.config_hash, to_millis(tx.now), run.run_id, run.fence),
+    ).fetchone()
+    return replace(_open_run_from_row(row), started_at=tx.now) if row else None
+
+
+def retry_waiting_run_now(tx: Transaction, entry_row: EntryRow, reason: Skip) -> bool:
+    """Have a run that waits for its agent's lane, or for its provider, tried at once; False when none does."""
+    row = tx.db.execute(
+        "update run set not_before = ? where kind = ? and name = ? and state = 'waiting' and reason = ? returning id",
+        (to_millis(tx.now), entry_row.kind, entry_row.name, reason),
+    ).fetchone()
+    return row is not None
+
+
+def take_over_run(tx: Transaction, run: OpenRun) -> OpenRun:
+    """Own an open run in order to end it; whoever worked on it does so no longer."""
+    row = tx.db.execute(
+        "update run set state = 'running', fence = fence + 1, owner = ?"
+        " where id = ? and state in ('running', 'waiting') returning *",
+        (tx.owner, run.run_id),
+    ).fetchone()
+    return _open_run_from_row(row)

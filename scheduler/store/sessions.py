@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import Ending, Outcome
-from scheduler.model.timestamps import millis
+from scheduler.model.outcome import AttemptResult, Outcome
+from scheduler.model.timestamps import to_millis
 from scheduler.store.transaction import Transaction
 
 
-def recall(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, str], ...]:
+def session_messages(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, str], ...]:
     """The last `keep` messages of an agent's session, oldest first, as (role, text)."""
     if keep == 0:
         return ()
@@ -18,20 +18,22 @@ def recall(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, str], ...]
     return tuple((row["role"], row["text"]) for row in reversed(rows))
 
 
-def remember(tx: Transaction, claim: Claim, ending: Ending) -> None:
+def save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Keep what an alert said, and when it was asked for; older messages than are kept go."""
     entry = claim.entry
-    if entry.session_keep == 0 or ending.outcome is not Outcome.ALERT or not ending.text:
+    if entry.session_keep == 0 or result.outcome is not Outcome.ALERT or not result.text:
         return
     asked = f"Heartbeat of {claim.slot:%Y-%m-%d %H:%M} UTC."
-    for role, text in (("user", asked), ("assistant", entry.said(ending))):
-        tx.db.execute("insert into message (name, role, text, at) values (?, ?, ?, ?)", (entry.name, role, text, millis(tx.now)))
+    for role, text in (("user", asked), ("assistant", entry.answer_text(result))):
+        tx.db.execute(
+            "insert into message (name, role, text, at) values (?, ?, ?, ?)", (entry.name, role, text, to_millis(tx.now))
+        )
     tx.db.execute(
         "delete from message where name = ? and id not in (select id from message where name = ? order by id desc limit ?)",
         (entry.name, entry.name, entry.session_keep - entry.session_keep % 2),
     )
 
 
-def forget(tx: Transaction, keep: timedelta) -> None:
+def delete_old_messages(tx: Transaction, keep: timedelta) -> None:
     """Messages are kept no longer than the history."""
-    tx.db.execute("delete from message where at < ?", (millis(tx.now - keep),))
+    tx.db.execute("delete from message where at < ?", (to_millis(tx.now - keep),))

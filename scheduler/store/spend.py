@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from scheduler.model.budget import Account, Amount, Budget, Scope
-from scheduler.model.timestamps import millis
+from scheduler.model.budget import Amount, Budget, BudgetDay, Scope
+from scheduler.model.timestamps import to_millis
 from scheduler.store.transaction import Transaction
 
 KEPT = timedelta(days=100)  # a clock that is set back by less finds what the day has had
 
 
-def spent(db: sqlite3.Connection, account: Account) -> Amount:
+def spent_on_day(db: sqlite3.Connection, account: BudgetDay) -> Amount:
     """What a day has had so far, reservations included."""
     row = db.execute("select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", account.key).fetchone()
     return Amount(*row) if row else Amount()
 
 
-def reserve(tx: Transaction, account: Account, budget: Budget, amount: Amount) -> None:
+def reserve_amount(tx: Transaction, account: BudgetDay, budget: Budget, amount: Amount) -> None:
     """Add to what a day has had; the row keeps the budget as it stands now, for whoever reads without a config."""
     tx.db.execute(
         "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
@@ -28,13 +28,13 @@ def reserve(tx: Transaction, account: Account, budget: Budget, amount: Amount) -
         " tokens = tokens + excluded.tokens, runs = runs + excluded.runs, ends_at = excluded.ends_at,"
         " usd_per_day = excluded.usd_per_day, tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day",
         (
-            *account.key, amount.nanos, amount.tokens, amount.runs, millis(budget.ends(account.day)),
+            *account.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(account.day)),
             budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
         ),
     )  # fmt: skip
 
 
-def change(tx: Transaction, accounts: Iterable[Account], by: Amount) -> None:
+def adjust_reservation(tx: Transaction, accounts: Iterable[BudgetDay], by: Amount) -> None:
     """Put what was taken in the place of what was reserved."""
     tx.db.executemany(
         "update spend set nanos = nanos + ?, tokens = tokens + ?, runs = runs + ? where day = ? and kind = ? and name = ?",
@@ -42,7 +42,7 @@ def change(tx: Transaction, accounts: Iterable[Account], by: Amount) -> None:
     )
 
 
-def charge(tx: Transaction, run_id: int, by: Amount) -> None:
+def record_charge(tx: Transaction, run_id: int, by: Amount) -> None:
     """Note in the run's row what it counts for in its budgets."""
     tx.db.execute(
         "update run set charged_nanos = coalesce(charged_nanos, 0) + ?, charged_tokens = coalesce(charged_tokens, 0) + ?"
@@ -51,46 +51,46 @@ def charge(tx: Transaction, run_id: int, by: Amount) -> None:
     )
 
 
-def days(db: sqlite3.Connection, now: datetime) -> dict[tuple[str, str, str], Amount]:
+def spent_by_day(db: sqlite3.Connection, now: datetime) -> dict[tuple[str, str, str], Amount]:
     """What each day has had that may be today somewhere, by day, kind and name."""
     rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (_yesterday(now),))
     return {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
 
 
-def today(db: sqlite3.Connection, now: datetime) -> dict[Scope, sqlite3.Row]:
+def budget_rows_today(db: sqlite3.Connection, now: datetime) -> dict[Scope, sqlite3.Row]:
     """The days that have begun and are not over, by scope, with the budgets as they last stood."""
-    rows = db.execute("select * from spend where day >= ? and ends_at > ? order by day desc", (_yesterday(now), millis(now)))
+    rows = db.execute("select * from spend where day >= ? and ends_at > ? order by day desc", (_yesterday(now), to_millis(now)))
     return {(row["kind"], row["name"]): row for row in rows}
 
 
-def near(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
+def budget_rows_near_today(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
     """The days that may be today somewhere, or that a clock which was set back has still to come to."""
     return db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
 
 
-def bound(tx: Transaction, account: Account, budget: Budget) -> None:
+def record_budget(tx: Transaction, account: BudgetDay, budget: Budget) -> None:
     """Let a day show this budget."""
     tx.db.execute(
         "update spend set ends_at = ?, usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
         " where day = ? and kind = ? and name = ?",
         (
-            millis(budget.ends(account.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day, *account.key,
+            to_millis(budget.day_end(account.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day, *account.key,
         ),
     )  # fmt: skip
 
 
-def end(tx: Transaction, account: Account) -> None:
+def end_budget_day(tx: Transaction, account: BudgetDay) -> None:
     """Let a day be over, for it is no budget's any more, or was before."""
     query = "update spend set ends_at = min(ends_at, ?) where day = ? and kind = ? and name = ?"
-    tx.db.execute(query, (millis(tx.now), *account.key))
+    tx.db.execute(query, (to_millis(tx.now), *account.key))
 
 
-def amount(row: sqlite3.Row) -> Amount:
+def amount_of_row(row: sqlite3.Row) -> Amount:
     """What the day of this row has had."""
     return Amount(row["nanos"], row["tokens"], row["runs"])
 
 
-def budget_of(row: sqlite3.Row) -> Budget:
+def budget_of_row(row: sqlite3.Row) -> Budget:
     """The budget as it stood when this row was last written; its zone is that of the row's times."""
     return Budget(ZoneInfo("UTC"), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"])
 
@@ -100,7 +100,7 @@ def _yesterday(now: datetime) -> str:
     return (now - timedelta(days=1)).date().isoformat()
 
 
-def forget(tx: Transaction) -> None:
+def delete_old_days(tx: Transaction) -> None:
     """Remove the days that no clock will come back to, a few at a time."""
     tx.db.execute(
         "delete from spend where (day, kind, name) in (select day, kind, name from spend where day < ? order by day limit 500)",

@@ -9,8 +9,8 @@ from typing import Any
 
 from scheduler.channels import address
 from scheduler.model.secret import Secret
-from scheduler.model.settings import LAST, Channel
-from scheduler.model.timestamps import iso, millis, moment
+from scheduler.model.settings import LAST_TARGET, Channel
+from scheduler.model.timestamps import from_millis, iso_utc, to_millis
 from scheduler.store.transaction import Transaction
 
 MOST = 20  # that are known of an agent
@@ -26,15 +26,15 @@ class Target:
     """Where a message goes: a channel, and whom there if its URL does not say so."""
 
     channel: str
-    whom: str = ""
+    recipient: str = ""
 
 
-def note(tx: Transaction, agent: str, target: Target, title: str | None) -> None:
+def record_target(tx: Transaction, agent: str, target: Target, title: str | None) -> None:
     """An agent has been spoken with there just now; of those longest ago the surplus is forgotten. No title: as it was."""
     tx.db.execute(
         "insert or replace into target (name, channel, whom, title, at) values (:agent, :channel, :whom, coalesce(:title,"
         " (select title from target where name = :agent and channel = :channel and whom = :whom), ''), :now)",
-        {"agent": agent, "channel": target.channel, "whom": target.whom, "title": title, "now": millis(tx.now)},
+        {"agent": agent, "channel": target.channel, "whom": target.recipient, "title": title, "now": to_millis(tx.now)},
     )
     tx.db.execute(
         "delete from target where name = :agent"
@@ -43,42 +43,44 @@ def note(tx: Transaction, agent: str, target: Target, title: str | None) -> None
     )
 
 
-def known(db: sqlite3.Connection, agent: str) -> list[dict[str, Any]]:
+def known_targets(db: sqlite3.Connection, agent: str) -> list[dict[str, Any]]:
     """The targets of an agent as plain data, the last one first: by the order in which they came, whatever the clock said."""
     rows = db.execute("select channel, whom, title, at from target where name = ? order by id desc", (agent,))
-    return [{"channel": row[0], "target": row[1], "title": row[2], "at": iso(moment(row[3]))} for row in rows]
+    return [{"channel": row[0], "target": row[1], "title": row[2], "at": iso_utc(from_millis(row[3]))} for row in rows]
 
 
-def of(tx: Transaction, channels: Mapping[str, Channel], deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:
+def resolve_targets(
+    tx: Transaction, channels: Mapping[str, Channel], deliver: tuple[str, ...], agent: str | None
+) -> tuple[Target, ...]:
     """Where messages about an agent go now: each real target once, and nowhere for a `last` that nobody is known for."""
-    last = _last(tx, channels, agent) if LAST in deliver else None
-    named = tuple(Target(name) for name in deliver if name != LAST)
-    return named if last is None or _is_among(channels, last, named) else (*named, last)
+    last = _last_target(tx, channels, agent) if LAST_TARGET in deliver else None
+    named = tuple(Target(name) for name in deliver if name != LAST_TARGET)
+    return named if last is None or _is_same_place(channels, last, named) else (*named, last)
 
 
-def leads_nowhere(tx: Transaction, channels: Mapping[str, Channel], deliver: tuple[str, ...], agent: str | None) -> bool:
+def has_unknown_target(tx: Transaction, channels: Mapping[str, Channel], deliver: tuple[str, ...], agent: str | None) -> bool:
     """Whether somebody is to be told whom nobody has named."""
-    return LAST in deliver and _last(tx, channels, agent) is None
+    return LAST_TARGET in deliver and _last_target(tx, channels, agent) is None
 
 
-def check(channels: Mapping[str, Channel], target: Target) -> None:
+def check_target(channels: Mapping[str, Channel], target: Target) -> None:
     """ValueError, in words for whoever reported it, unless messages can be sent to this target."""
     name, channel = target.channel, channels.get(target.channel)
     if "://" in name:
         raise ValueError("channel: this is a URL; declare it under channels: with {target} in it, and give its name here")
     if name.lower() in INTERNAL:
         raise ValueError(f"channel: {name} is internal, and no user is told anything there; report only what users write on")
-    if channel is None or not channel.open:
-        known = ", ".join(each.name for each in channels.values() if each.open) or "none yet"
+    if channel is None or not channel.needs_target:
+        known = ", ".join(each.name for each in channels.values() if each.needs_target) or "none yet"
         raise ValueError(f"channel: give the name of a channel whose URL in the config holds {{target}}; those are: {known}")
-    checked(channel, target.whom)
+    checked_channel(channel, target.recipient)
 
 
-def checked(channel: Channel, whom: str) -> Channel:
+def checked_channel(channel: Channel, recipient: str) -> Channel:
     """The channel with this target in its URL; ValueError unless it is one that the channel's kind can know."""
-    if channel.open:
-        address.check_whom(whom)
-    found = aimed(channel, whom)
+    if channel.needs_target:
+        address.check_whom(recipient)
+    found = channel_for_recipient(channel, recipient)
     url = found.url.reveal() if found.url else None
     try:
         if url and channel.kind == "telegram":
@@ -90,25 +92,27 @@ def checked(channel: Channel, whom: str) -> Channel:
     return found
 
 
-def aimed(channel: Channel, whom: str) -> Channel:
+def channel_for_recipient(channel: Channel, recipient: str) -> Channel:
     """The channel with somebody in the place that its URL leaves open."""
-    if not channel.open or channel.url is None:
+    if not channel.needs_target or channel.url is None:
         return channel
-    return replace(channel, url=Secret(address.fill(channel.url.reveal(), whom)), open=False)
+    return replace(channel, url=Secret(address.fill(channel.url.reveal(), recipient)), needs_target=False)
 
 
-def _last(tx: Transaction, channels: Mapping[str, Channel], agent: str | None) -> Target | None:
+def _last_target(tx: Transaction, channels: Mapping[str, Channel], agent: str | None) -> Target | None:
     """Only the very last one counts: who spoke before it is somebody else, though its channel may be gone."""
     row = tx.db.execute("select channel, whom from target where name = ? order by id desc limit 1", (agent,)).fetchone()
     channel = channels.get(row["channel"]) if row else None
-    return Target(row["channel"], row["whom"]) if channel is not None and channel.open else None
+    return Target(row["channel"], row["whom"]) if channel is not None and channel.needs_target else None
 
 
-def _is_among(channels: Mapping[str, Channel], last: Target, named: tuple[Target, ...]) -> bool:
+def _is_same_place(channels: Mapping[str, Channel], last: Target, named: tuple[Target, ...]) -> bool:
     """Whether one of the named channels is the same place under another name."""
-    place = aimed(channels[last.channel], last.whom)
-    return any(_place(channels[each.channel]) == _place(place) for each in named if each.channel in channels)
+    place = channel_for_recipient(channels[last.channel], last.recipient)
+    return any(
+        _place_of_channel(channels[each.channel]) == _place_of_channel(place) for each in named if each.channel in channels
+    )
 
 
-def _place(channel: Channel) -> tuple[object, ...]:
+def _place_of_channel(channel: Channel) -> tuple[object, ...]:
     return channel.kind, channel.url, channel.base_url

@@ -6,24 +6,24 @@ import logging
 from functools import singledispatchmethod
 
 from scheduler.model.events import (
-    Adopted,
+    AttemptStarted,
     BreakerMoved,
+    CallCharged,
     ChecklistRemarked,
-    Closed,
     Event,
-    LaneTaken,
-    Mismatched,
-    NoTarget,
-    Paid,
+    LaneBusy,
+    MessageMoved,
+    ModelMismatched,
     ProviderFailed,
-    Recovered,
-    Retried,
-    Stale,
-    Started,
-    TakenBack,
-    Told,
-    Unstarted,
-    WakeTold,
+    RetryPlanned,
+    RunClosed,
+    RunRecovered,
+    SettingsApplied,
+    SkipsRevoked,
+    SlotsMissed,
+    StaleResultDropped,
+    TargetUnknown,
+    WakeMoved,
 )
 from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
 from scheduler.system.log import event
@@ -48,7 +48,7 @@ class EventLog:
         raise TypeError(f"no line for {happened!r}")
 
     @_log.register
-    def _(self, closed: Closed) -> None:
+    def _(self, closed: RunClosed) -> None:
         took = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
         event(
             _level_of_run(closed),
@@ -72,7 +72,7 @@ class EventLog:
         )
 
     @_log.register
-    def _(self, started: Started) -> None:
+    def _(self, started: AttemptStarted) -> None:
         event(
             logging.DEBUG,
             "start",
@@ -84,11 +84,11 @@ class EventLog:
         )
 
     @_log.register
-    def _(self, unstarted: Unstarted) -> None:
+    def _(self, unstarted: SlotsMissed) -> None:
         """Its slots have their line."""
 
     @_log.register
-    def _(self, retried: Retried) -> None:
+    def _(self, retried: RetryPlanned) -> None:
         event(
             logging.WARNING,
             "retry",
@@ -102,7 +102,7 @@ class EventLog:
         )
 
     @_log.register
-    def _(self, taken: LaneTaken) -> None:
+    def _(self, taken: LaneBusy) -> None:
         event(
             logging.INFO,
             "busy",
@@ -114,7 +114,7 @@ class EventLog:
         )
 
     @_log.register
-    def _(self, wake: WakeTold) -> None:
+    def _(self, wake: WakeMoved) -> None:
         level = logging.WARNING if wake.result in (WakeResult.REJECTED, WakeResult.EXPIRED) else logging.DEBUG
         if wake.problem is None:
             self._agents_with_full_queue.discard(wake.name)  # a wake of the agent was told or kept: there is room again
@@ -125,29 +125,29 @@ class EventLog:
         event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result, problem=wake.problem)
 
     @_log.register
-    def _(self, told: Told) -> None:
+    def _(self, told: MessageMoved) -> None:
         level = logging.DEBUG if told.state is DeliveryState.DELIVERED else logging.WARNING
         event(level, "deliver", id=told.outbox_id, channel=told.channel, state=told.state, problem=told.error or None)
 
     @_log.register
-    def _(self, nobody: NoTarget) -> None:
+    def _(self, nobody: TargetUnknown) -> None:
         problem = "deliver: last leads nowhere; report whom the agent speaks with to POST /api/v1/agents/NAME/activity"
         event(logging.WARNING, "no_target", id=nobody.run_id, kind=nobody.kind, name=nobody.name, problem=problem)
 
     @_log.register
-    def _(self, recovered: Recovered) -> None:
+    def _(self, recovered: RunRecovered) -> None:
         event(logging.WARNING, "recovered", id=recovered.run_id, kind=recovered.kind, name=recovered.name, again=recovered.again)
 
     @_log.register
-    def _(self, taken: TakenBack) -> None:
+    def _(self, taken: SkipsRevoked) -> None:
         event(logging.INFO, "taken_back", kind=taken.kind, name=taken.name, reason=taken.reason, slots=taken.slots)
 
     @_log.register
-    def _(self, stale: Stale) -> None:
+    def _(self, stale: StaleResultDropped) -> None:
         event(logging.WARNING, "stale_result", id=stale.run_id, kind=stale.kind, name=stale.name)
 
     @_log.register
-    def _(self, paid: Paid) -> None:
+    def _(self, paid: CallCharged) -> None:
         event(logging.DEBUG, "paid", kind=paid.kind, name=paid.name, model=paid.model, cost_usd=paid.cost_usd)
 
     @_log.register
@@ -155,7 +155,7 @@ class EventLog:
         event(logging.DEBUG, "provider_failed", provider=failed.provider, error_class=failed.error_class)
 
     @_log.register
-    def _(self, mismatched: Mismatched) -> None:
+    def _(self, mismatched: ModelMismatched) -> None:
         event(
             logging.WARNING,
             "model_mismatch",
@@ -172,7 +172,7 @@ class EventLog:
             logging.WARNING,
             "breaker",
             provider=circuit.provider,
-            model=None if circuit.is_whole else circuit.model,
+            model=None if circuit.is_whole_provider else circuit.model,
             state="open" if moved.is_open else "closed",
             reason=moved.reason,
             problem=moved.error or None,
@@ -188,9 +188,9 @@ class EventLog:
                 event(logging.WARNING, "checklist", name=remarked.name, problem=remark)
 
     @_log.register
-    def _(self, adopted: Adopted) -> None:
+    def _(self, adopted: SettingsApplied) -> None:
         event(logging.DEBUG, "adopted", config_hash=adopted.settings.hash)
 
 
-def _level_of_run(closed: Closed) -> int:
+def _level_of_run(closed: RunClosed) -> int:
     return logging.WARNING if closed.outcome in FAILURES or closed.precheck_problem else logging.INFO

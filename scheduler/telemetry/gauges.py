@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from scheduler.model import schedule
-from scheduler.model.budget import ALL, NOTHING, Budget, Scope
-from scheduler.model.circuit import Circuit, around
+from scheduler.model import entry_schedule
+from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Budget, Scope
+from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
-from scheduler.model.timestamps import moment
+from scheduler.model.timestamps import from_millis
 from scheduler.store import breakers, disk_reserve, entries_view, outbox, spend, wakes
 from scheduler.telemetry.series import MetricFamily
 
@@ -54,13 +54,17 @@ def entry_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels]) -> Ite
 
 
 def _shown_state(row: sqlite3.Row) -> str:
-    is_done = row["state"] == "active" and not row["goes_on"] and schedule.done(row["pace"], moment(row["settled_until"]))
+    is_done = (
+        row["state"] == "active"
+        and not row["goes_on"]
+        and entry_schedule.finished_single_slot(row["pace"], from_millis(row["settled_until"]))
+    )
     return DONE_STATE if is_done else row["state"]
 
 
-def _possible_states(pace: str) -> tuple[str, ...]:
+def _possible_states(schedule: str) -> tuple[str, ...]:
     """The states that an entry can be in: only one that fires once is ever done."""
-    return ENTRY_STATES if schedule.once(pace) is None else (*ENTRY_STATES, DONE_STATE)
+    return ENTRY_STATES if entry_schedule.single_slot(schedule) is None else (*ENTRY_STATES, DONE_STATE)
 
 
 def queue_gauges(db: sqlite3.Connection, now: datetime) -> Iterator[MetricFamily]:
@@ -77,7 +81,7 @@ def queue_gauges(db: sqlite3.Connection, now: datetime) -> Iterator[MetricFamily
 def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[MetricFamily]:
     """How many wakes wait for each of these agents."""
     family = MetricFamily("gauge", "heartbeatd_wakes_pending", "Wakes that wait for the agent's next run.", ("name",))
-    waiting = {row["name"]: row["rows"] for row in wakes.waiting(db)}
+    waiting = {row["name"]: row["rows"] for row in wakes.count_waiting_by_agent(db)}
     for name in agents:
         family.set_value(waiting.get(name, 0), name)
     yield family
@@ -94,9 +98,9 @@ def breaker_gauges(db: sqlite3.Connection, asked: Collection[Circuit]) -> Iterat
         "1 while no calls are made for a model that its provider refuses.",
         ("provider", "model"),
     )
-    open_ones = {breaker.circuit for breaker in breakers.open_ones(db)}
-    for circuit in around(asked):
-        if circuit.is_whole:
+    open_ones = {breaker.circuit for breaker in breakers.list_open_breakers(db)}
+    for circuit in required_circuits(asked):
+        if circuit.is_whole_provider:
             whole.set_value(int(circuit in open_ones), circuit.provider)
         else:
             models.set_value(int(circuit in open_ones), *circuit)
@@ -113,17 +117,17 @@ def budget_gauges(
         "The share of today's budget that is used.",
         ("scope", "kind", "name", "budget"),
     )
-    days = spend.days(db, now)
+    days = spend.spent_by_day(db, now)
     for scope, budget in _budgets_to_show(settings, wanted):
-        spent = days.get((budget.day(now).isoformat(), *scope), NOTHING)
-        for key, used, bound in budget.measured(spent):
-            family.set_value(used / bound, "all" if scope == ALL else "entry", *scope, key)
+        spent = days.get((budget.local_day(now).isoformat(), *scope), NO_USAGE)
+        for key, used, bound in budget.usage_by_limit(spent):
+            family.set_value(used / bound, "all" if scope == ALL_ENTRIES else "entry", *scope, key)
     yield family
 
 
 def _budgets_to_show(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[tuple[Scope, Budget]]:
     if settings.limits.budget is not None:
-        yield ALL, settings.limits.budget
+        yield ALL_ENTRIES, settings.limits.budget
     for (kind, name), allowance in settings.allowances.items():
         if allowance.own is not None and (kind, name) in wanted:
             yield (kind.value, name), allowance.own
@@ -142,7 +146,7 @@ def outbox_gauges(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[M
     for channel in channels:
         pending.set_value(0, channel)
         dead.set_value(0, channel)
-    for row in outbox.unfinished(db):
+    for row in outbox.unfinished_by_channel(db):
         if row["pending"] or row["dead"] or row["channel"] in channels:
             pending.set_value(row["pending"], row["channel"])
             dead.set_value(row["dead"], row["channel"])
@@ -163,7 +167,7 @@ def file_gauges(state: Path) -> Iterator[MetricFamily]:
             family.set_value(0, label)
     yield family
     told = "Room that is kept for a full disk; 0 while it is given up or cannot be made."
-    yield single_gauge("heartbeatd_reserve_bytes", told, disk_reserve.held(state))
+    yield single_gauge("heartbeatd_reserve_bytes", told, disk_reserve.reserved_bytes(state))
 
 
 def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[MetricFamily]:

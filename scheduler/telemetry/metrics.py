@@ -12,27 +12,27 @@ from itertools import chain, islice, product
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 
 from heartbeat.runners import Tokens
-from scheduler.engine.config_reload import Standing
+from scheduler.engine.config_reload import ReloadState
 from scheduler.engine.loop import Health
 from scheduler.model.events import (
-    Adopted,
+    AttemptStarted,
     BreakerMoved,
+    CallCharged,
     ChecklistRemarked,
-    Closed,
     Event,
-    LaneTaken,
-    Mismatched,
-    NoTarget,
-    Paid,
+    LaneBusy,
+    MessageMoved,
+    ModelMismatched,
     ProviderFailed,
-    Recovered,
-    Retried,
-    Stale,
-    Started,
-    TakenBack,
-    Told,
-    Unstarted,
-    WakeTold,
+    RetryPlanned,
+    RunClosed,
+    RunRecovered,
+    SettingsApplied,
+    SkipsRevoked,
+    SlotsMissed,
+    StaleResultDropped,
+    TargetUnknown,
+    WakeMoved,
 )
 from scheduler.model.outcome import Failure, Kind, Outcome, Trigger, WakeResult
 from scheduler.model.settings import Settings
@@ -57,7 +57,7 @@ class ScrapeState:
     """
 
     health: Health
-    reload_state: Standing
+    reload_state: ReloadState
     running: Mapping[str, int]
     at: datetime
 
@@ -189,7 +189,7 @@ class Metrics:
         raise TypeError(f"no counter for {happened!r}")
 
     @_count.register
-    def _(self, closed: Closed) -> None:
+    def _(self, closed: RunClosed) -> None:
         took = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
         if took is not None and closed.outcome is not Outcome.SKIPPED:
             self._duration.labels(closed.kind.value).observe(took)
@@ -209,41 +209,41 @@ class Metrics:
             self._suppressions.increase(*key, str(closed.suppression))
 
     @_count.register
-    def _(self, started: Started) -> None:
+    def _(self, started: AttemptStarted) -> None:
         if started.late is not None:
             self._lateness.labels(started.kind.value).observe(max(0.0, started.late))
 
     @_count.register
-    def _(self, unstarted: Unstarted) -> None:
+    def _(self, unstarted: SlotsMissed) -> None:
         for late in unstarted.late:
             self._lateness.labels(unstarted.kind.value).observe(max(0.0, late))
 
     @_count.register
-    def _(self, retried: Retried) -> None:
+    def _(self, retried: RetryPlanned) -> None:
         if (retried.kind, retried.name) in self._entries_with_series:
             self._retries.increase(retried.kind.value, retried.name)
 
     @_count.register
-    def _(self, taken: LaneTaken) -> None:
+    def _(self, taken: LaneBusy) -> None:
         """Counted when the slot ends."""
 
     @_count.register
-    def _(self, nobody: NoTarget) -> None:
+    def _(self, nobody: TargetUnknown) -> None:
         """Nothing was to be sent: the row says so."""
 
     @_count.register
-    def _(self, wake: WakeTold) -> None:
+    def _(self, wake: WakeMoved) -> None:
         if wake.final and (Kind.HEARTBEAT, wake.name) in self._entries_with_series:
             self._wakes.increase(wake.name, str(wake.source), wake.result.value)
 
     @_count.register
-    def _(self, told: Told) -> None:
+    def _(self, told: MessageMoved) -> None:
         result = "retried" if told.retried else str(told.state)
         if told.channel in self._settings.channels and result in DELIVERY_RESULTS:
             self._deliveries.increase(told.channel, result)
 
     @_count.register
-    def _(self, paid: Paid) -> None:
+    def _(self, paid: CallCharged) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
         tokens = paid.tokens.by_kind() if paid.tokens else {}
         if key in self._entries_with_series:
@@ -259,7 +259,7 @@ class Metrics:
             self._provider_errors.increase(failed.provider, failed.error_class)
 
     @_count.register
-    def _(self, mismatched: Mismatched) -> None:
+    def _(self, mismatched: ModelMismatched) -> None:
         if (mismatched.kind, mismatched.name) in self._entries_with_series:
             self._mismatches.increase(mismatched.kind.value, mismatched.name)
 
@@ -272,19 +272,19 @@ class Metrics:
         """Told by the log, `doctor` and `explain`."""
 
     @_count.register
-    def _(self, recovered: Recovered) -> None:
+    def _(self, recovered: RunRecovered) -> None:
         self._recovered.increase(recovered.kind.value)
 
     @_count.register
-    def _(self, taken: TakenBack) -> None:
+    def _(self, taken: SkipsRevoked) -> None:
         self._taken_back.increase(by=taken.slots)
 
     @_count.register
-    def _(self, stale: Stale) -> None:
+    def _(self, stale: StaleResultDropped) -> None:
         self._stale.increase()
 
     @_count.register
-    def _(self, adopted: Adopted) -> None:
+    def _(self, adopted: SettingsApplied) -> None:
         self._apply_settings(adopted.settings)
 
     def _apply_settings(self, settings: Settings) -> None:
@@ -350,4 +350,4 @@ def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels,
         )
     for job in settings.jobs.values():
         bounded = (Kind.CRON, job.name) in settings.allowances
-        yield (Kind.CRON.value, job.name), possible_labels.job_labels(job, settings.asked.get(job.name), bounded=bounded)
+        yield (Kind.CRON.value, job.name), possible_labels.job_labels(job, settings.job_agents.get(job.name), bounded=bounded)

@@ -77,7 +77,7 @@ def _called_by_heartbeat(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]
 
 
 def _called_by_jobs(settings: Settings) -> Iterator[Agent]:
-    return (agent for name, agent in settings.asked.items() if settings.jobs[name].enabled)
+    return (agent for name, agent in settings.job_agents.items() if settings.jobs[name].enabled)
 
 
 def _models_of_heartbeat(beat: Heartbeat) -> Iterator[str]:

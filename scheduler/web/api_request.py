@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from scheduler.model.settings import May
+from scheduler.model.settings import Permission
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request
 from scheduler.web.middleware import Caller, unauthorized_error
@@ -41,7 +41,7 @@ class ApiRequest:
                 raise bad_request(f"{key!r} is not known here; {', '.join(known) or 'nothing'} is")
 
 
-def read_endpoint(app_state: AppState, may: May, answer: Callable[[ApiRequest], Any]) -> Endpoint:
+def read_endpoint(app_state: AppState, may: Permission, answer: Callable[[ApiRequest], Any]) -> Endpoint:
     """An endpoint that reads, for a caller who may; `answer` runs in a thread of its own and gives plain data."""
 
     async def endpoint(request: Request) -> Response:
@@ -55,7 +55,7 @@ def read_endpoint(app_state: AppState, may: May, answer: Callable[[ApiRequest], 
 
 def write_endpoint(
     app_state: AppState,
-    may: May,
+    may: Permission,
     do: Callable[[ApiRequest, Body], Awaitable[Any]],
     *models: type[Body],
     largest: int = MAX_BODY_BYTES,
@@ -88,7 +88,7 @@ def parse_time_parameter(key: str, value: object) -> datetime:
         raise bad_request(f"{key}: {error}") from None
 
 
-def _authorized_caller(request: Request, may: May) -> Caller:
+def _authorized_caller(request: Request, may: Permission) -> Caller:
     caller: Caller | None = request.scope["caller"]
     if caller is None:
         raise unauthorized_error()

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from scheduler.engine.config_reload import Reloaded, Standing
+from scheduler.engine.config_reload import Reloaded, ReloadState
 from scheduler.engine.inbox import Request
 from scheduler.engine.loop import Health
 from scheduler.model.settings import Settings
@@ -34,7 +34,7 @@ class AppState:
     settings: Callable[[], Settings]
     submit_request: Callable[[Request], Future[Any]]
     reload_config: ReloadConfig
-    reload_state: Callable[[], Standing]
+    reload_state: Callable[[], ReloadState]
     metrics: Metrics
     health: Health
     count_running: Callable[[], Mapping[str, int]]

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
-from scheduler.model.settings import May, Settings, Token
+from scheduler.model.settings import Permission, Settings, Token
 from scheduler.web.http_errors import HttpError, error_response
 
 MAX_HEADER_BYTES = 8 * 1024  # bytes, the request line among them
@@ -149,7 +149,7 @@ def _add_security_headers(send: Send) -> Send:
     return send_with_headers
 
 
-EVERYTHING: frozenset[May] = frozenset(get_args(May))
+EVERYTHING: frozenset[Permission] = frozenset(get_args(Permission))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Caller:
     """Who sends a request. `agents` None means all of them, and the jobs too; `local` is our own command line."""
 
     name: str
-    may: frozenset[May]
+    may: frozenset[Permission]
     agents: frozenset[str] | None = None
     is_local: bool = False
 

@@ -18,7 +18,7 @@ from scheduler.engine.requests import Hold, LetGo, Note, Pause, Resume, RunJob, 
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
-from scheduler.model.timestamps import iso
+from scheduler.model.timestamps import iso_utc
 from scheduler.model.wake import Wake
 from scheduler.store.targets import Target
 from scheduler.web import alertmanager, queries
@@ -83,7 +83,7 @@ async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     until = request.app_state.clock() + body.span
-    return {"id": body.id, "until": iso(until), "run": await call_engine(request, Hold(name, body.id, until))}
+    return {"id": body.id, "until": iso_utc(until), "run": await call_engine(request, Hold(name, body.id, until))}
 
 
 async def release_lane(request: ApiRequest, body: ReleaseBody) -> dict[str, Any]:
@@ -232,7 +232,7 @@ async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
 def _channels_to_ping(request: ApiRequest, named: str | None) -> list[Channel]:
     declared = request.app_state.settings().channels
     if named is None:
-        return [channel for channel in channel_test.all_of(declared) if not channel.open]
+        return [channel for channel in channel_test.all_of(declared) if not channel.needs_target]
     name, _, whom = named.partition(":")
     if name not in declared:
         raise not_found(f"channel {name!r}")

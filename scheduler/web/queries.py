@@ -16,8 +16,8 @@ from scheduler.insight import forecast, status_data, wake_waits
 from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
-from scheduler.store import disk_reserve, entries, outbox_view, runs_view, targets
-from scheduler.store.database import reader, row_number
+from scheduler.store import disk_reserve, entries, outbox, run_history, targets
+from scheduler.store.database import open_read_only, parse_row_id
 from scheduler.system import lanes
 from scheduler.web.api_request import ApiRequest, parse_time_parameter
 from scheduler.web.app_state import AppState
@@ -32,7 +32,7 @@ KIND_WORDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind
 @contextmanager
 def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
     """A connection that only reads, and sees one state of the database throughout. Raises StoreError."""
-    db = reader(app_state.database_path)
+    db = open_read_only(app_state.database_path)
     try:
         db.execute("begin")
         yield db
@@ -45,7 +45,7 @@ def get_status(request: ApiRequest) -> dict[str, Any]:
     request.allow_only()
     with open_reader(request.app_state) as db:
         told = status_data.read_status(db, request.app_state.clock())
-    told["reserve_bytes"] = disk_reserve.held(request.app_state.database_path)
+    told["reserve_bytes"] = disk_reserve.reserved_bytes(request.app_state.database_path)
     told["config_hash"] = request.app_state.settings().hash
     told["entries"] = _accessible_entries(request, told["entries"])
     told["wakes"] = [each for each in told["wakes"] if request.caller.may_access(Kind.HEARTBEAT, each["name"])]
@@ -73,7 +73,7 @@ def get_agent(request: ApiRequest) -> dict[str, Any]:
     check_access(request, Kind.HEARTBEAT, name)
     with open_reader(request.app_state) as db:
         found = status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT, name)
-        known = targets.known(db, name)
+        known = targets.known_targets(db, name)
     if not found:
         raise not_found(f"agent {name!r}")
     return found[0] | {"targets": known}
@@ -90,13 +90,13 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     limit, sort = _parse_limit(request.query.get("limit", "20")), _parse_sort(request.query.get("sort", "id"))
     outcome, reason = request.query.get("outcome"), request.query.get("reason")
     with open_reader(request.app_state) as db:
-        return {"runs": runs_view.page(db, kind, name, since, until, outcome, reason, limit, sort)}
+        return {"runs": run_history.list_runs(db, kind, name, since, until, outcome, reason, limit, sort)}
 
 
 def get_run(request: ApiRequest) -> dict[str, Any]:
     """One run."""
     request.allow_only()
-    return _find_row(request, "run", runs_view.whole)
+    return _find_row(request, "run", run_history.get_run_with_wakes)
 
 
 def list_undelivered(request: ApiRequest) -> dict[str, Any]:
@@ -104,14 +104,14 @@ def list_undelivered(request: ApiRequest) -> dict[str, Any]:
     request.allow_only("limit")
     limit = _parse_limit(request.query.get("limit", "100"))
     with open_reader(request.app_state) as db:
-        return {"outbox": list(islice((each for each in outbox_view.listed(db) if _may_access(request, each)), limit))}
+        return {"outbox": list(islice((each for each in outbox.list_messages(db) if _may_access(request, each)), limit))}
 
 
 def find_message_id(request: ApiRequest) -> int:
     """The number of a message that the caller may move."""
     number = _parse_row_id(request, "message")
     with open_reader(request.app_state) as db:
-        found = outbox_view.sender(db, number)
+        found = outbox.sender_of_message(db, number)
     if found is None:
         raise not_found(f"message {number}")
     check_access(request, Kind(found[0]), found[1])
@@ -150,7 +150,7 @@ def _find_row(request: ApiRequest, what: str, find: Callable[[sqlite3.Connection
 
 
 def _parse_row_id(request: ApiRequest, what: str) -> int:
-    number = row_number(request.path["id"])
+    number = parse_row_id(request.path["id"])
     if number is None:
         raise not_found(f"{what} of this number")
     return number
@@ -172,13 +172,13 @@ def parse_kind(word: str | None) -> Kind | None:
 
 
 def _parse_sort(word: str) -> str:
-    if word not in runs_view.ORDERS:
-        raise bad_request(f"sort: write {' or '.join(runs_view.ORDERS)}")
+    if word not in run_history.ORDERS:
+        raise bad_request(f"sort: write {' or '.join(run_history.ORDERS)}")
     return word
 
 
 def _parse_limit(text: str) -> int:
-    limit = row_number(text)
+    limit = parse_row_id(text)
     if limit is None or not 1 <= limit <= MAX_LIMIT:
         raise bad_request(f"limit: write a number from 1 to {MAX_LIMIT}")
     return limit
@@ -230,7 +230,7 @@ def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> 
     name, kind = request.path["name"], parse_kind(request.query.get("kind"))
     keys = [(each, name) for each in Kind if kind in (None, each)]
     reached = [key for key in keys if request.caller.may_access(*key)]
-    found = [key for key in reached if key in plan.entries or entries.find(db, *key) is not None]
+    found = [key for key in reached if key in plan.entries or entries.find_entry(db, *key) is not None]
     if not reached:
         check_access(request, *keys[0])
     if not found:

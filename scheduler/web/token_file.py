@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from scheduler.model.secret import Secret
-from scheduler.model.timestamps import iso
+from scheduler.model.timestamps import iso_utc
 from scheduler.system.state_lock import refuse
 
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
@@ -45,7 +45,7 @@ def _read_private_token(path: Path) -> str | None:
 def write_address_file(state: Path, url: str, started_at: datetime) -> None:
     """Say where this daemon listens."""
     _write_private_file(
-        state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso(started_at)})
+        state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)})
     )
 
 

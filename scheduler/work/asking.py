@@ -16,7 +16,7 @@ from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, R
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import Call, Ending, Failure, Outcome, Skip
+from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome, Skip
 
 NOTHING_SAID = "the answer was cut at its limit of tokens before it said anything"
 
@@ -24,18 +24,18 @@ NOTHING_SAID = "the answer was cut at its limit of tokens before it said anythin
 class Judge(Protocol):
     """How a run ends that was answered with this text."""
 
-    def __call__(self, text: str, *, truncated: bool) -> Ending: ...
+    def __call__(self, text: str, *, truncated: bool) -> AttemptResult: ...
 
 
-async def ask(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, judge: Judge) -> Ending:
+async def ask(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, judge: Judge) -> AttemptResult:
     """Ask and wait; `prompt` is what `run` asks, in parts. What it took is in the end's calls, however it went."""
     answer = await runners.call_agent(run, runner, resources)
     call = call_of(runner, run.model, answer)
     if answer.failure is not None:
         return failed(answer, prompt, call)
-    ending = Ending(Outcome.ASYNC) if answer.later else judge(answer.text, truncated=answer.truncated)
+    result = AttemptResult(Outcome.ASYNC) if answer.later else judge(answer.text, truncated=answer.truncated)
     return replace(
-        ending,
+        result,
         prompt_parts=dict(prompt.part_sizes),
         left_out=prompt.left_out,
         model_used=answer.model_used,
@@ -46,14 +46,14 @@ async def ask(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Reso
     )
 
 
-def nothing_said(text: str) -> Ending:
+def nothing_said(text: str) -> AttemptResult:
     """The end of an attempt whose answer was cut before it came to say anything: all that there is is reasoning, or nothing."""
-    return Ending(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NOTHING_SAID, truncated=True)
+    return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NOTHING_SAID, truncated=True)
 
 
-def failed(answer: Answer, prompt: Prompt, call: Call) -> Ending:
+def failed(answer: Answer, prompt: Prompt, call: Call) -> AttemptResult:
     """The end of an attempt whose asking failed."""
-    return Ending(
+    return AttemptResult(
         Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
         answer.failure,
         error=answer.error,
@@ -81,7 +81,7 @@ def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
         failure=answer.failure,
         retry_after=answer.retry_after,
         tools_ignored=answer.tools_ignored,
-        unheard=answer.not_sent,
+        not_sent=answer.not_sent,
         status=answer.status,
     )
 

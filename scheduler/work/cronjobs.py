@@ -13,10 +13,10 @@ from heartbeat import verdict
 from heartbeat.runners import ProcessResult, Resources
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed, Entry
-from scheduler.model.outcome import FAILURES, Ending, Failure, Kind, Outcome, Reason, Skip
+from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Outcome, Reason, Skip
 from scheduler.model.wake import Wake
 from scheduler.work import asking, prompts
 
@@ -36,15 +36,15 @@ class JobEntry(Entry):
     dedup_window = timedelta()  # each output is news
 
     @property
-    def pace_text(self) -> str:
-        return schedule.of_job(self.spec)
+    def schedule_text(self) -> str:
+        return entry_schedule.job_schedule_text(self.spec)
 
     @property
     def catch_up(self) -> bool:
         return self.spec.misfire == "latest"
 
     @property
-    def again_after_crash(self) -> bool:
+    def retries_after_crash(self) -> bool:
         return self.spec.rerun_after_crash
 
     @property
@@ -63,76 +63,76 @@ class JobEntry(Entry):
     def starts_at_boot(self) -> bool:
         return self.spec.reboot
 
-    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
-        day_off = self.day_off(claim.started_at)
+    def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+        day_off = self.is_day_off(claim.started_at)
         own = [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused), (Skip.CALENDAR, day_off)]
         return [*own, *prompts.gates(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
 
-    def open_at(self, now: datetime) -> bool:
+    def is_open_at(self, now: datetime) -> bool:
         """A job has no active hours, and what was due on a day that it may run on may start or go on later."""
         return True
 
-    def opens(self, now: datetime) -> datetime:
+    def opens_at(self, now: datetime) -> datetime:
         """At any time."""
         return now
 
-    def closes(self, now: datetime) -> None:
+    def closes_at(self, now: datetime) -> None:
         """A job has no active hours."""
 
-    def digest(self, message: str) -> str:
+    def message_digest(self, message: str) -> str:
         return hashlib.sha256(message.encode(errors="replace")).hexdigest()
 
-    def judge(self, text: str, *, truncated: bool) -> Ending:
-        ending = Ending(Outcome.OK, text=text, truncated=truncated)
+    def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
+        result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
         said = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
         if truncated and not said:
             return asking.nothing_said(text)
-        return replace(ending, message=self.said(ending).strip() or None)
+        return replace(result, message=self.answer_text(result).strip() or None)
 
-    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
+    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         if self.agent is None:
             return await run(self.spec, resources)
-        return _with_message(self.spec, await prompts.ask(self.spec, self.agent, claim, resources, self.judge))
+        return _with_message(self.spec, await prompts.ask(self.spec, self.agent, claim, resources, self.classify_answer))
 
     @property
-    def may_wake(self) -> tuple[str, ...]:
+    def agents_to_wake(self) -> tuple[str, ...]:
         return self.spec.wake_heartbeat if self.spec.wake_mode == "now" else ()
 
-    def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
+    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
         """Whom this end of the job wakes, with what it has to tell them; nobody where a person has ended it."""
-        if ending.outcome in NO_END or ending.reason is Reason.CANCELLED:
+        if result.outcome in NO_END or result.reason is Reason.CANCELLED:
             return ()
-        if not wakes_after(self.spec, ending.outcome is Outcome.OK):
+        if not wakes_after(self.spec, result.outcome is Outcome.OK):
             return ()
-        said = self.said(ending) if self.agent else ending.text
-        text = format_wake_text(self.spec, ending.outcome, ending.exit_code, said or ending.error or "")
+        said = self.answer_text(result) if self.agent else result.text
+        text = format_wake_text(self.spec, result.outcome, result.exit_code, said or result.error or "")
         urgent = self.spec.wake_mode == "now"
         return tuple(
-            Wake(name, source="cron", sender=self.spec.name, text=text, outcome=ending.outcome, urgent=urgent)
+            Wake(name, source="cron", sender=self.spec.name, text=text, outcome=result.outcome, urgent=urgent)
             for name in self.spec.wake_heartbeat
         )
 
 
-async def run(job: Job, resources: Resources) -> Ending:
+async def run(job: Job, resources: Resources) -> AttemptResult:
     """One attempt of a job; a job without a command has nothing to do but to wake.
 
     The secrets in its `env` are covered in whatever it prints.
     """
     if job.command is None:
-        return Ending(Outcome.OK)
+        return AttemptResult(Outcome.OK)
     child = job_process(job, {})
     ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
-    return _ending(job, ended, redactor_for_env(job.env))
+    return _result(job, ended, redactor_for_env(job.env))
 
 
-def _ending(job: Job, ended: ProcessResult, redactor: Redactor) -> Ending:
+def _result(job: Job, ended: ProcessResult, redactor: Redactor) -> AttemptResult:
     output = _output(ended, redactor)
     error = _error(job, ended, redactor)
     if error is None:
-        return Ending(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
+        return AttemptResult(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
     outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
-    ending = Ending(outcome, reason, text=output, error=error, exit_code=ended.exit_code, transient=ended.problem is None)
-    return _with_message(job, ending)
+    result = AttemptResult(outcome, reason, text=output, error=error, exit_code=ended.exit_code, transient=ended.problem is None)
+    return _with_message(job, result)
 
 
 def _output(ended: ProcessResult, redactor: Redactor) -> str:
@@ -143,12 +143,12 @@ def _output(ended: ProcessResult, redactor: Redactor) -> str:
     return redactor.redact(output)
 
 
-def _with_message(job: Job, ending: Ending) -> Ending:
+def _with_message(job: Job, result: AttemptResult) -> AttemptResult:
     """The end with what is to be told of it: a failure is told in words, with what was said before it."""
-    if ending.outcome not in FAILURES:
-        return ending
-    told = (f"{job.name} ended {ending.outcome}: {ending.error}", (ending.text or "").strip())
-    return replace(ending, message="\n".join(part for part in told if part))
+    if result.outcome not in FAILURES:
+        return result
+    told = (f"{job.name} ended {result.outcome}: {result.error}", (result.text or "").strip())
+    return replace(result, message="\n".join(part for part in told if part))
 
 
 def _error(job: Job, ended: ProcessResult, redactor: Redactor) -> str | None:

@@ -19,11 +19,11 @@ from heartbeat.runners import AgentRequest, Answer, Resources, Tokens
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat
 from heartbeat.threads import in_daemon_thread
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed, Entry
-from scheduler.model.outcome import WOKEN, Call, Ending, Failure, Kind, Outcome, Skip, Suppression
-from scheduler.model.wake import Wake, in_turns
+from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Kind, Outcome, Skip, Suppression
+from scheduler.model.wake import Wake, interleave_senders
 from scheduler.work import asking
 
 A_MOMENT = timedelta(seconds=1)  # what is left at least for the run once a decision has been made
@@ -37,13 +37,13 @@ class HeartbeatEntry(Entry):
 
     kind = Kind.HEARTBEAT
     catch_up = True
-    again_after_crash = True
+    retries_after_crash = True
     starts_at_boot = False
-    may_wake = ()
+    agents_to_wake = ()
 
     @property
-    def pace_text(self) -> str:
-        return schedule.of_heartbeat(self.spec)
+    def schedule_text(self) -> str:
+        return entry_schedule.heartbeat_schedule_text(self.spec)
 
     @property
     def model(self) -> str | None:
@@ -67,17 +67,17 @@ class HeartbeatEntry(Entry):
     def dedup_window(self) -> timedelta:
         return self.spec.dedup_window
 
-    def gates(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+    def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         return check_results(look(self.spec, claim))
 
-    def remarks(self) -> tuple[str, ...]:
+    def checklist_remarks(self) -> tuple[str, ...]:
         text = load_checklist(self.spec)
         return () if isinstance(text, Skip) else due_items.find_remarks(text)
 
-    def open_at(self, now: datetime) -> bool:
-        return not self.day_off(now) and self.spec.hours.open_at(now)
+    def is_open_at(self, now: datetime) -> bool:
+        return not self.is_day_off(now) and self.spec.hours.open_at(now)
 
-    def opens(self, now: datetime) -> datetime | None:
+    def opens_at(self, now: datetime) -> datetime | None:
         hours = self.spec.hours
         for begins, ends in self.spec.calendars.openings(now, now + TWO_YEARS):
             first = max(now, begins)
@@ -86,32 +86,32 @@ class HeartbeatEntry(Entry):
                 return opens
         return None
 
-    def closes(self, now: datetime) -> datetime | None:
+    def closes_at(self, now: datetime) -> datetime | None:
         ends = (self.spec.calendars.next_closing(now), self.spec.hours.next_closing(now))
         return min((end for end in ends if end is not None), default=None)
 
-    def digest(self, message: str) -> str:
+    def message_digest(self, message: str) -> str:
         return verdict.message_digest(message, self.spec.dedup_normalize)
 
-    def judge(self, text: str, *, truncated: bool) -> Ending:
+    def classify_answer(self, text: str, *, truncated: bool) -> AttemptResult:
         return _judged(self.spec, text, truncated=truncated)
 
-    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
+    async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         return await beat(self.spec, claim, resources, elapsed)
 
-    def wakes(self, claim: Claim, ending: Ending) -> tuple[Wake, ...]:
+    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
         """A heartbeat wakes nobody."""
         return ()
 
 
-async def beat(spec: Heartbeat, claim: Claim, resources: Resources, elapsed: Elapsed) -> Ending:
+async def beat(spec: Heartbeat, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
     """One attempt of a heartbeat: nothing is asked before every gate has been passed."""
     # Files may lie on a network folder that hangs: what reads them must not hold up the other runs of the loop.
     situation = await in_daemon_thread(look, spec, claim) if spec.reads_checklist else look(spec, claim)
     obstacle = first_obstacle(situation)
     if obstacle is not None:
         error = await _create_if_wished(spec, obstacle) or asking.why(claim, obstacle)
-        return Ending(Outcome.SKIPPED, obstacle, error=error)
+        return AttemptResult(Outcome.SKIPPED, obstacle, error=error)
     await asking.make_room(spec.workspace, spec.precheck or spec.runner)
     if spec.precheck is None:
         return await _go_on(spec, claim, situation, resources, elapsed)
@@ -125,19 +125,19 @@ async def _create_if_wished(spec: Heartbeat, obstacle: Skip) -> str | None:
     return await in_daemon_thread(create_missing_checklist, spec, obstacle)
 
 
-async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> Ending:
+async def _checked(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> AttemptResult:
     """A beat whose precheck has been made."""
     checked = situation.precheck
     assert checked is not None
     if checked.status is PrecheckStatus.INTERRUPTED or elapsed() >= spec.timeout:
-        return Ending(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
+        return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True)
     obstacle = late_obstacle(situation)
     if obstacle is not None:
-        return Ending(Outcome.SKIPPED, obstacle, error=checked.error or None)
+        return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None)
     return await _go_on(spec, claim, situation, resources, elapsed)
 
 
-async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> Ending:
+async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, resources: Resources, elapsed: Elapsed) -> AttemptResult:
     """What is to be asked is put together, measured and asked."""
     selection = situation.selection
     reads_files = situation.runs_without_checklist or (spec.context and not spec.light_context)
@@ -148,23 +148,23 @@ async def _go_on(spec: Heartbeat, claim: Claim, situation: Situation, resources:
     )
     prompt = compose_prompt(facts, spec)
     if late_obstacle(situation.with_results(tokens=asking.length(claim, prompt))) is not None:
-        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
+        return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
     return replace(await _answered(spec, claim, facts, prompt, resources, elapsed), selection=selection)
 
 
 async def _answered(
     spec: Heartbeat, claim: Claim, facts: PromptFacts, prompt: Prompt, resources: Resources, elapsed: Elapsed
-) -> Ending:
+) -> AttemptResult:
     """The agent's answer, or where a decision comes first and is to skip, that."""
     left = _time_left(spec, elapsed) if spec.precheck else spec.timeout
     if spec.decide is None:
         return await _asked(spec, claim, facts, prompt, resources, left)
     decided = await _decided(spec, spec.decide, claim, facts, left, resources)
-    if isinstance(decided, Ending):
+    if isinstance(decided, AttemptResult):
         return decided
     told = replace(facts, tasks=decided.tasks)
-    ending = await _asked(spec, claim, told, compose_prompt(told, spec), resources, _time_left(spec, elapsed))
-    return replace(ending, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *ending.calls))
+    result = await _asked(spec, claim, told, compose_prompt(told, spec), resources, _time_left(spec, elapsed))
+    return replace(result, calls=(_decision_call(spec.decide, decided.model_used, decided.tokens), *result.calls))
 
 
 def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
@@ -173,18 +173,18 @@ def _time_left(spec: Heartbeat, elapsed: Elapsed) -> timedelta:
 
 async def _decided(
     spec: Heartbeat, decide: Decide, claim: Claim, facts: PromptFacts, timeout: timedelta, resources: Resources
-) -> Ending | Decision:
+) -> AttemptResult | Decision:
     """What a model decides; the end of the run if that is to skip, or no decision at all."""
     prompt = decision_prompt(facts, spec)
     if asking.outgrows(claim, prompt):
-        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
+        return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
     run = _run(spec, claim, facts, prompt, decide.model, timeout)
     answer = await runners.request_decision(run, decide.runner, resources.http)
     if isinstance(answer, Answer):
         return asking.failed(answer, prompt, asking.call_of(decide.runner, decide.model, answer))
     if answer.action is Action.RUN:
         return answer
-    return Ending(
+    return AttemptResult(
         Outcome.OK,
         suppression=Suppression.DECIDED_SKIP,
         model_used=answer.model_used,
@@ -201,10 +201,10 @@ def _decision_call(decide: Decide, model_used: str | None, tokens: Tokens | None
 
 async def _asked(
     spec: Heartbeat, claim: Claim, facts: PromptFacts, prompt: Prompt, resources: Resources, timeout: timedelta
-) -> Ending:
+) -> AttemptResult:
     if facts.tasks is not None and asking.outgrows(claim, prompt):
         error = "the tasks that were decided on make the prompt larger than its budget allows"
-        return Ending(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
+        return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
     run = _run(spec, claim, facts, prompt, spec.model, timeout, claim.messages)
     return await asking.ask(run, prompt, spec.runner, resources, partial(_judged, spec))
 
@@ -239,7 +239,7 @@ def look(spec: Heartbeat, claim: Claim) -> Situation:
         over_budget=claim.over_budget is not None,
         token_limit=asking.room(claim),
         slot=claim.slot,
-        last_prompted=claim.asked,
+        last_prompted=claim.last_checked,
     )
 
 
@@ -255,7 +255,9 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
         now=claim.started_at,
         last_beat=claim.last_beat,
         failures=claim.failures,
-        wakes=tuple(PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome) for wake in in_turns(claim.wakes)),
+        wakes=tuple(
+            PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome) for wake in interleave_senders(claim.wakes)
+        ),
         checklist=selection.text,
         context=() if spec.light_context else asking.files(spec.workspace, spec.context),
         precheck=situation.precheck,
@@ -272,7 +274,7 @@ def _facts(spec: Heartbeat, claim: Claim, situation: Situation, selection: Selec
     )
 
 
-def _judged(spec: Heartbeat, text: str, *, truncated: bool) -> Ending:
+def _judged(spec: Heartbeat, text: str, *, truncated: bool) -> AttemptResult:
     said = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
     if truncated and not said.strip():
         return asking.nothing_said(text)
@@ -286,4 +288,4 @@ def _judged(spec: Heartbeat, text: str, *, truncated: bool) -> Ending:
     if outcome is Outcome.OK and spec.show_ok:
         suppression, message = None, judged.text or verdict.OK_TOKEN
     noted = None if message is None else verdict.with_cut_note(message, truncated=truncated)
-    return Ending(outcome, suppression=suppression, text=text, message=noted, truncated=truncated)
+    return AttemptResult(outcome, suppression=suppression, text=text, message=noted, truncated=truncated)

@@ -28,7 +28,7 @@ class Plan:
 
 def make(settings: Settings) -> Plan:
     """The plan for valid settings; pure, so that it can fail without touching anything."""
-    jobs = (JobEntry(job, settings.asked.get(name)) for name, job in settings.jobs.items())
+    jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
     return Plan(settings, {(entry.kind, entry.name): entry for entry in entries}, _wakers(entries))
 
@@ -36,7 +36,7 @@ def make(settings: Settings) -> Plan:
 def _wakers(entries: list[Entry]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for entry in entries:
-        for agent in entry.may_wake:
+        for agent in entry.agents_to_wake:
             found[agent].append(entry.name)
     return dict(found)
 

@@ -10,20 +10,20 @@ from heartbeat.runners import AgentRequest, Resources
 from heartbeat.spec import Agent
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import Ending, Outcome, Skip
+from scheduler.model.outcome import AttemptResult, Outcome, Skip
 from scheduler.work import asking
 
 
-async def ask(job: Job, agent: Agent, claim: Claim, resources: Resources, judge: asking.Judge) -> Ending:
+async def ask(job: Job, agent: Agent, claim: Claim, resources: Resources, judge: asking.Judge) -> AttemptResult:
     """One attempt: the same gates as before a beat, as far as they are about the agent and not about its heartbeat."""
     obstacle = _obstacle(claim)
     if obstacle is not None:
-        return Ending(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
+        return AttemptResult(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
     await asking.make_room(agent.workspace, agent.runner)
     files = await in_daemon_thread(asking.files, agent.workspace, agent.context) if agent.context else ()
     prompt = compose_task(job.prompt or "", agent, claim.started_at, files)
     if asking.outgrows(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
-        return Ending(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
+        return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
     run = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, partial(_about, job, agent, claim))
     return await asking.ask(run, prompt, agent.runner, resources, judge)
 

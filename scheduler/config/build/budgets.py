@@ -17,7 +17,7 @@ from scheduler.config.build.runners import NO_RUNNER
 from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
 from scheduler.model import budget
-from scheduler.model.budget import Allowance, Attempt, Budget
+from scheduler.model.budget import Allowance, AttemptUsage, Budget
 from scheduler.model.outcome import Kind
 
 LEAST_PROMPT = 2000  # tokens, at one a byte: the contract, the time and a line or two to do
@@ -38,7 +38,7 @@ class Budgets:
 
     def add_heartbeat(self, beat: Heartbeat, part: models.Budget | None, node: ConfigNode) -> None:
         """Note what an agent's beats may spend; `part` None: as much as they like."""
-        attempt = budget.of_heartbeat(beat, self._prices.by_model, part.usd_per_run if part else None)
+        attempt = budget.heartbeat_usage(beat, self._prices.by_model, part.usd_per_run if part else None)
         if beat.enabled and beat.runner is not NO_RUNNER:
             self.add_entry((Kind.HEARTBEAT, beat.name), part, attempt, beat.zone, node, "heartbeat", "budget")
 
@@ -46,14 +46,20 @@ class Budgets:
         """Note what a job's prompt may spend; a job that asks nobody spends nothing."""
         if asked is None or not job.enabled or asked.runner is NO_RUNNER:
             return
-        attempt = budget.of_agent(asked, self._prices.by_model, part.usd_per_run if part else None)
+        attempt = budget.agent_usage(asked, self._prices.by_model, part.usd_per_run if part else None)
         self.add_entry((Kind.CRON, job.name), part, attempt, job.zone, node, "budget")
 
     def add_entry(
-        self, key: tuple[Kind, str], part: models.Budget | None, attempt: Attempt, zone: ZoneInfo, node: ConfigNode, *inside: str
+        self,
+        key: tuple[Kind, str],
+        part: models.Budget | None,
+        attempt: AttemptUsage,
+        zone: ZoneInfo,
+        node: ConfigNode,
+        *inside: str,
     ) -> None:
         """Note what an enabled entry may spend in days of `zone`; its budget stands `inside` its node."""
-        if any(question.model in self._prices.mispriced for question in attempt.questions):
+        if any(question.model in self._prices.mispriced for question in attempt.model_calls):
             return
         bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt))
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
@@ -62,7 +68,7 @@ class Budgets:
             node.add_warning(message, *inside, at)
         if bounds.has_limit:
             self.allowances[key] = bounds.build_allowance()
-        self.unlimited[key[0]] += bool(attempt.questions and part and not bounds.has_day_limit)
+        self.unlimited[key[0]] += bool(attempt.model_calls and part and not bounds.has_day_limit)
 
 
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
@@ -71,27 +77,27 @@ def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
     return None if budget == Budget(zone) else budget
 
 
-def limit_prompt(attempt: Attempt) -> Attempt:
+def limit_prompt(attempt: AttemptUsage) -> AttemptUsage:
     """The attempt with prompts no longer than what a run may take allows, where it is the daemon that asks."""
     room = _longest_prompt(attempt)
     return attempt if room is None or room < LEAST_PROMPT else replace(attempt, input_tokens=min(room, attempt.input_tokens))
 
 
-def check_run_budget(attempt: Attempt) -> Problems:
+def check_run_budget(attempt: AttemptUsage) -> Problems:
     """What a run may take must leave room for a prompt."""
     room = _longest_prompt(attempt)
     if room is None or room >= LEAST_PROMPT:
         return
-    least = round_usd_up(replace(attempt, input_tokens=LEAST_PROMPT).most.usd)
+    least = round_usd_up(replace(attempt, input_tokens=LEAST_PROMPT).max_usage.usd)
     words = f"write {least} or more, or a smaller max_output_tokens"
     yield InvalidValue("this leaves no room for a prompt beside the answers", Remedy(float(least)), advice=words), "usd_per_run"
 
 
-def _longest_prompt(attempt: Attempt) -> int | None:
+def _longest_prompt(attempt: AttemptUsage) -> int | None:
     """How long prompts may be by `usd_per_run`; None where that bounds none."""
-    if attempt.usd_per_run is None or attempt.blind or not attempt.priced:
+    if attempt.usd_per_run is None or attempt.has_unknown_usage or not attempt.priced:
         return None
-    return attempt.input_within(attempt.usd_per_run)
+    return attempt.input_tokens_within(attempt.usd_per_run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,7 @@ class EntryLimits:
 
     own: Budget | None
     shared: Budget | None
-    attempt: Attempt
+    attempt: AttemptUsage
 
     @property
     def has_day_limit(self) -> bool:
@@ -114,8 +120,8 @@ class EntryLimits:
 
     def build_allowance(self) -> Allowance:
         counted = any(True for _ in self._day_limits("usd_per_day", "tokens_per_day")) or self.attempt.usd_per_run is not None
-        room = self.attempt.input_tokens if counted and self.attempt.questions else None
-        return Allowance(self.own, self.shared, self.attempt.most, room, self.attempt.usd_per_run)
+        room = self.attempt.input_tokens if counted and self.attempt.model_calls else None
+        return Allowance(self.own, self.shared, self.attempt.max_usage, room, self.attempt.usd_per_run)
 
     def find_errors(self) -> Problems:
         """What cannot hold: a bound in money without a price, a runner without a bound, a day too short for one run."""
@@ -139,13 +145,13 @@ class EntryLimits:
 
     def _check_prices(self, usd_by: list[str]) -> Problems:
         name = f"{usd_by[0]}usd_per_day" if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
-        for question in self.attempt.questions if name else ():
+        for question in self.attempt.model_calls if name else ():
             if not question.priced:
                 yield f"{name} cannot hold, for {json.dumps(question.model)} has no price; write {price_line(question.model)}", ""
 
     def _check_known_usage(self, usd_by: list[str]) -> Problems:
         attempt = self.attempt
-        if not attempt.blind or attempt.usd_per_run == 0:
+        if not attempt.has_unknown_usage or attempt.usd_per_run == 0:
             return
         if usd_by and attempt.usd_per_run is None:
             write = "write budget: {usd_per_run: 0.10}, the most that one run takes, or 0 where that is nothing"
@@ -155,7 +161,7 @@ class EntryLimits:
             yield f"{prefix}tokens_per_day cannot hold, for nobody knows what its runner takes; {write}", ""
 
     def _check_day_size(self) -> Problems:
-        most = self.attempt.most
+        most = self.attempt.max_usage
         for prefix, bound in self._day_limits("usd_per_day") if self.attempt.priced else ():
             if most.usd > bound:
                 yield from _day_too_small(
@@ -171,7 +177,7 @@ class EntryLimits:
                 yield from _day_too_small(prefix, "tokens_per_day", told, str(most.tokens), "max_input_tokens")
 
     def _explain_tokens(self) -> str:
-        answers = " and ".join(f"{question.output_tokens:,}" for question in self.attempt.questions)
+        answers = " and ".join(f"{question.output_tokens:,}" for question in self.attempt.model_calls)
         return f" ({self.attempt.input_tokens:,} tokens in, {answers} out)" if answers else ""
 
 

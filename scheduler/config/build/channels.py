@@ -10,7 +10,7 @@ from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
-from scheduler.model.settings import LAST, Channel, Transport
+from scheduler.model.settings import LAST_TARGET, Channel, Transport
 
 LOG_CHANNEL = Channel("log", "log", None, allow_private=False, uncertain="resend")
 
@@ -23,7 +23,7 @@ def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], n
     """The channels by name, `log` among them; an unset secret is a fault only for those `used`."""
     made = {name: _build_channel(name, part, node, used=name in used) for name, part in parts.items()}
     for name, channel in made.items():
-        if channel.open and LAST not in used:
+        if channel.needs_target and LAST_TARGET not in used:
             node.add_warning(
                 f"its URL holds {address.SLOT}, which only `deliver: last` leads to, and nothing is delivered there", name, "url"
             )
@@ -58,7 +58,7 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
             node.add_error(error if isinstance(error, InvalidValue) else str(error), name, "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_server(name, part, kind, base, node)
-    return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit, open=address.SLOT in part.url)
+    return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit, needs_target=address.SLOT in part.url)
 
 
 def _check_placeholder(written: str, known: str) -> None:

@@ -20,7 +20,7 @@ from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import quote_value, undeclared_name
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_correction
 from scheduler.model.secret import Secret
-from scheduler.model.settings import LAST
+from scheduler.model.settings import LAST_TARGET
 
 Steps = tuple[str | int, ...]
 
@@ -137,14 +137,14 @@ class ConfigNode:
         self.check_declared(names, self.context.deliver_names, "channel", *inside, offered=offered)
         for index, name in enumerate(names):
             if name in self.context.open_channels:
-                remedies = [Remedy(LAST)] if speaks and names == (name,) else []
+                remedies = [Remedy(LAST_TARGET)] if speaks and names == (name,) else []
                 words = "write last, or somebody into the URL" if speaks else "write somebody into the URL"
                 self.add_error(
                     InvalidValue(f"the URL of {name} holds {SLOT}, and names nobody", *remedies, advice=words), *inside, index
                 )
-            elif name == LAST and not speaks:
+            elif name == LAST_TARGET and not speaks:
                 self.add_error("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
-            elif name == LAST and not self.context.open_channels:
+            elif name == LAST_TARGET and not self.context.open_channels:
                 example = f'channels: {{chat: "tgram://${{TOKEN}}/{SLOT}"}}'
                 self.add_error(
                     f"last needs a channel whose URL holds {SLOT}, the place for whom; write {example}", *inside, index

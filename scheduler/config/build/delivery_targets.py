@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.keys import models
-from scheduler.model.settings import LAST, OnFailure
+from scheduler.model.settings import LAST_TARGET, OnFailure
 
 NO_NOTICES = OnFailure(0, timedelta(0), ())
 
@@ -39,4 +39,4 @@ def _single_channel(channels: tuple[str, ...], to_last: tuple[str, ...], speaks:
     declared = [name for name in channels if name != "log"]
     if len(declared) != 1 or (declared[0] in to_last and not speaks):
         return ("log",)
-    return (LAST,) if declared[0] in to_last else (declared[0],)
+    return (LAST_TARGET,) if declared[0] in to_last else (declared[0],)

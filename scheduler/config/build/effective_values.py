@@ -134,7 +134,7 @@ def _agent_defaults(settings: Settings, name: str, entry: MarkedMap) -> dict[str
 def _job_defaults(settings: Settings, name: str) -> dict[str, str]:
     job = settings.jobs[name]
     zone = job.schedule.zone if job.schedule else settings.zone
-    asked = settings.asked.get(name)
+    asked = settings.job_agents.get(name)
     return {
         "timezone": zone.key,
         "workdir": str(job.workdir),

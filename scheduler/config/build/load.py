@@ -32,12 +32,12 @@ from scheduler.config.keys import models, value_parsers
 from scheduler.config.keys.models import config_schema
 from scheduler.config.keys.validation import CheckedPart, PartT, check_part
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import LAST, Flood, History, Limits, Settings
+from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
 
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
 
 ENTRY_SECTIONS = ("agents", "cron")  # sections whose entries are checked each by itself, with what it inherits
-RESERVED_CHANNELS = ("log", "none", LAST)  # words that `deliver` has for itself
+RESERVED_CHANNELS = ("log", "none", LAST_TARGET)  # words that `deliver` has for itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _build_settings(
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.by_model,
-        asked=asked.by_job,
+        job_agents=asked.by_job,
         deadman=network.build_deadman(config.deadman, nodes["deadman"]),
         network=network.build_network(config.network, nodes["network"]),
         allowances=allowed.allowances,
@@ -154,14 +154,14 @@ def _build_context(
         vault,
         diagnostics,
         to_last,
-        (*targets, LAST),
+        (*targets, LAST_TARGET),
     )
 
 
 def _used_channels(entries: Iterable[Heartbeat | Job], context: ConfigContext) -> set[str]:
     """The channels that what is enabled tells."""
     used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
-    return used | set(context.open_channels) if LAST in used else used
+    return used | set(context.open_channels) if LAST_TARGET in used else used
 
 
 def _check_missing_files(settings: Settings, source: ConfigData, context: ConfigContext) -> None:
@@ -189,7 +189,7 @@ def _check_top_level(root: MarkedMap, diagnostics: Diagnostics) -> CheckedPart[m
 
 
 def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
-    flood = Flood(*part.wake_flood)
+    flood = WakeRate(*part.wake_flood)
     budget = budgets.day_budget(part.budget, zone) if part.budget else None
     return Limits(part.concurrency, part.min_interval, part.wake_gap, flood, part.wake_keep, part.shutdown_grace, budget)
 

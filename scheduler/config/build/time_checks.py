@@ -11,7 +11,7 @@ from cron.job import CalendarDays, Job
 from heartbeat.calendars import ALL_DAYS
 from heartbeat.hours import TWO_YEARS
 from heartbeat.spec import Heartbeat
-from scheduler.model import schedule
+from scheduler.model import entry_schedule
 from scheduler.model.settings import Settings
 
 A_DAY = timedelta(days=1)
@@ -46,35 +46,37 @@ def find_time_errors(settings: Settings, today: TimeCheck) -> Iterator[Fault]:
         if judged[way]:
             yield "agents", name, ("heartbeat", _calendar_key(beat.calendars)), NEVER
     for name, job in settings.jobs.items():
-        if job.enabled and job.at and _has_passed(schedule.of_job(job), name, settings.state, today):
+        if job.enabled and job.at and _has_passed(entry_schedule.job_schedule_text(job), name, settings.state, today):
             yield "cron", name, ("at",), PASSED
         elif job.enabled and not job.calendars.always and _never_runs(*_job_schedules(job), today.now):
             yield "cron", name, (_calendar_key(job.calendars),), NEVER
 
 
 def _has_passed(text: str, name: str, state: Path, today: TimeCheck) -> bool:
-    moment = schedule.once(text)
+    moment = entry_schedule.single_slot(text)
     return moment is not None and moment <= today.now and not today.was_seen(state, name, text)
 
 
 def _never_runs(text: str, free: str, now: datetime) -> bool:
     """Whether calendars keep an entry, which is `free` without them, from all that it would do within two years."""
-    plain = schedule.pace(free, now).next(now)
+    plain = entry_schedule.parse_schedule(free, now).next(now)
     if plain is None:
         return False
-    left = schedule.pace(text, now).next(now)
+    left = entry_schedule.parse_schedule(text, now).next(now)
     return left is None or left - plain > TWO_YEARS
 
 
 def _heartbeat_schedules(beat: Heartbeat) -> tuple[str, str]:
     """Its pace with and without calendars; on a grid that is not known yet, or where it is only woken, at least once a day."""
     daily = replace(beat, interval=None if beat.schedule else min(beat.interval or A_DAY, A_DAY))
-    return schedule.of_heartbeat(daily), schedule.of_heartbeat(replace(daily, calendars=ALL_DAYS))
+    return entry_schedule.heartbeat_schedule_text(daily), entry_schedule.heartbeat_schedule_text(
+        replace(daily, calendars=ALL_DAYS)
+    )
 
 
 def _job_schedules(job: Job) -> tuple[str, str]:
     daily = replace(job, every=min(job.every or A_DAY, A_DAY) if job.every or job.reboot else None)
-    return schedule.of_job(daily), schedule.of_job(replace(daily, calendars=ALL_DAYS))
+    return entry_schedule.job_schedule_text(daily), entry_schedule.job_schedule_text(replace(daily, calendars=ALL_DAYS))
 
 
 def _calendar_key(days: CalendarDays) -> str:

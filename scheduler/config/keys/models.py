@@ -59,7 +59,7 @@ from scheduler.config.keys.value_types import (
     required_key,
     text_type,
 )
-from scheduler.model.settings import May, Transport, Uncertain
+from scheduler.model.settings import OnUncertain, Permission, Transport
 
 
 class ConfigPart(BaseModel):
@@ -402,9 +402,9 @@ class Job(ConfigPart):
 
 class Token(ConfigPart):
     value: SecretText = required_key("The token itself, 16 bytes or more; from `${NAME}` or `${file:PATH}`.")
-    may: Annotated[tuple[May, ...], list_type(value_parsers.parse_token_rights, "list of `read`, `wake`, `operate`, `edit`")] = (
-        required_key("What it allows.")
-    )
+    may: Annotated[
+        tuple[Permission, ...], list_type(value_parsers.parse_token_rights, "list of `read`, `wake`, `operate`, `edit`")
+    ] = required_key("What it allows.")
     agents: NameListOrNone = optional_key(None, "The agents that it is good for.", default_in_words="all")
 
 
@@ -497,7 +497,7 @@ class Channel(ConfigPart):
     allow_private: Boolean = optional_key(
         False, "Allows addresses of this machine and of private networks; Apprise opens its own connections and may always."
     )
-    uncertain: Annotated[Uncertain | None, choice_type(Uncertain)] = optional_key(
+    uncertain: Annotated[OnUncertain | None, choice_type(OnUncertain)] = optional_key(
         None,
         "What becomes of a message when nobody knows whether it arrived. Webhooks get a key to know repeats by; others are"
         " sent it once more.",

@@ -32,7 +32,7 @@ from scheduler.config.file.remedies import (
     suggest_examples,
 )
 from scheduler.config.keys import other_notations, time_zones
-from scheduler.model.settings import May
+from scheduler.model.settings import Permission
 
 Share = float | timedelta
 Parsed = TypeVar("Parsed")
@@ -500,8 +500,8 @@ def parse_names(value: object) -> tuple[str, ...]:
 def parse_token_rights(value: object) -> tuple[str, ...]:
     """What a token may do; at least one thing."""
     words = parse_names(value)
-    left = [right for right in get_args(May) if right not in words]
-    found = tuple(parse_items(lambda word: word if word in get_args(May) else one_of(*left)(word), list(words)))
+    left = [right for right in get_args(Permission) if right not in words]
+    found = tuple(parse_items(lambda word: word if word in get_args(Permission) else one_of(*left)(word), list(words)))
     if not found:
         raise suggest_examples("a token without a right is of no use", ["read", "wake"])
     return found

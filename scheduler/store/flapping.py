@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from scheduler.model.timestamps import millis, optional
+from scheduler.model.timestamps import from_optional_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 WITHIN = timedelta(hours=24)
@@ -12,30 +12,30 @@ FLAPS = 3  # changes within that time
 STABLE = timedelta(hours=1)  # without a change, and what flapped does so no longer
 
 
-def note(tx: Transaction, kind: str, name: str) -> bool:
+def record_change(tx: Transaction, kind: str, name: str) -> bool:
     """Note that it changes now, between failing and working; whether it flaps by that."""
-    tx.db.execute("insert into change (kind, name, at) values (?, ?, ?)", (kind, name, millis(tx.now)))
+    tx.db.execute("insert into change (kind, name, at) values (?, ?, ?)", (kind, name, to_millis(tx.now)))
     query = "select count(*) from change where kind = ? and name = ? and at > ?"
-    return int(tx.db.execute(query, (kind, name, millis(tx.now - WITHIN))).fetchone()[0]) >= FLAPS
+    return int(tx.db.execute(query, (kind, name, to_millis(tx.now - WITHIN))).fetchone()[0]) >= FLAPS
 
 
 def is_stable(tx: Transaction, kind: str, name: str) -> bool:
     """Whether it has not changed for an hour."""
     query = "select max(at) from change where kind = ? and name = ?"
-    last: datetime | None = optional(tx.db.execute(query, (kind, name)).fetchone()[0])
+    last: datetime | None = from_optional_millis(tx.db.execute(query, (kind, name)).fetchone()[0])
     return last is None or tx.now - last >= STABLE
 
 
-def drop(tx: Transaction, kind: str, name: str) -> None:
+def delete_changes(tx: Transaction, kind: str, name: str) -> None:
     """Forget the changes of what is gone, or is stable again."""
     tx.db.execute("delete from change where kind = ? and name = ?", (kind, name))
 
 
-def forget(tx: Transaction) -> None:
+def delete_old_changes(tx: Transaction) -> None:
     """Forget what is too old to count."""
-    tx.db.execute("delete from change where at <= ?", (millis(tx.now - WITHIN),))
+    tx.db.execute("delete from change where at <= ?", (to_millis(tx.now - WITHIN),))
 
 
-def pull_near(tx: Transaction) -> None:
+def clamp_future_times(tx: Transaction) -> None:
     """The clock was set back: nothing changed in the future."""
-    tx.db.execute("update change set at = min(at, ?)", (millis(tx.now),))
+    tx.db.execute("update change set at = min(at, ?)", (to_millis(tx.now),))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from scheduler.model.budget import NANO
-from scheduler.model.outcome import Kind, Outcome
-from scheduler.model.timestamps import iso, millis, moment, optional
+from scheduler.model.outcome import FAILURES, Kind, Outcome, Reason, Skip
+from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store import wakes
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 
 
-def page(
+def list_runs(
     db: sqlite3.Connection,
     kind: Kind | None = None,
     name: str | None = None,
@@ -30,24 +32,24 @@ def page(
     filters = {
         "kind = ?": kind,
         "name = ?": name,
-        "slot >= ?": since and millis(since),
-        "slot < ?": until and millis(until),
+        "slot >= ?": since and to_millis(since),
+        "slot < ?": until and to_millis(until),
         "case state when 'closed' then outcome else state end = ?": outcome,
         "reason = ?": reason,
     }
     used = {text: value for text, value in filters.items() if value is not None}
     where = " and ".join(used) or "true"
     query = f"select * from run where {where} order by {ORDERS[sort]} limit ?"  # noqa: S608 (literals of this file)
-    return [as_data(db, row) for row in db.execute(query, (*used.values(), limit))]
+    return [run_as_data(db, row) for row in db.execute(query, (*used.values(), limit))]
 
 
-def speaking_of(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[sqlite3.Row]:
+def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[sqlite3.Row]:
     """The rows of an entry's slots in [begin, end), the oldest first, with those that began before and may reach into it."""
     query = (
         "select * from run where kind = ? and name = ? and slot < ?"
         " and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
     )
-    return db.execute(query, (kind, name, millis(end), millis(begin), millis(begin))).fetchall()
+    return db.execute(query, (kind, name, to_millis(end), to_millis(begin), to_millis(begin))).fetchall()
 
 
 def last_real_run(db: sqlite3.Connection, kind: Kind, name: str) -> int | None:
@@ -69,26 +71,26 @@ def skipped_since(db: sqlite3.Connection, kind: Kind, name: str, run_id: int) ->
     return {row[0]: row[1] for row in rows}
 
 
-def one(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
+def get_run(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
     """One run as plain data."""
     row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
-    return as_data(db, row) if row else None
+    return run_as_data(db, row) if row else None
 
 
-def whole(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
+def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
     """One run, and under `wakes` those that it was to tell, with their whole texts; that is absent where there were none."""
-    run, held = one(db, run_id), wakes.of_run(db, run_id)
+    run, held = get_run(db, run_id), wakes.wakes_of_run(db, run_id)
     return run | {"wakes": held} if run is not None and held else run
 
 
-def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
     """A run as JSON shows it: times in UTC with Z, sizes of the prompt's parts, and where its messages stand."""
-    targets = _targets(db, row["id"])
+    targets = _delivery_by_channel(db, row["id"])
     return {
         "id": row["id"],
         "kind": row["kind"],
         "name": row["name"],
-        "slot": iso(moment(row["slot"])),
+        "slot": iso_utc(from_millis(row["slot"])),
         "slots": row["slots"],
         "trigger": row["trigger"],
         "outcome": row["outcome"] if row["state"] == "closed" else None,
@@ -96,15 +98,15 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "reason": row["reason"],
         "suppression": row["suppression"],
         "attempt": row["attempt"],
-        "not_before": iso(optional(row["not_before"])),
-        "started_at": iso(optional(row["started_at"])),
-        "finished_at": iso(optional(row["finished_at"])),
+        "not_before": iso_utc(from_optional_millis(row["not_before"])),
+        "started_at": iso_utc(from_optional_millis(row["started_at"])),
+        "finished_at": iso_utc(from_optional_millis(row["finished_at"])),
         "model_requested": row["model_requested"],
         "model_used": row["model_used"],
         "request_id": row["request_id"],
         "tokens": json.loads(row["tokens"]) if row["tokens"] else {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
         "cost_usd": row["cost_usd"],
-        "charged": _charged(row),
+        "charged": _charged_amounts(row),
         "prompt_parts": [{"name": name, "chars": chars} for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
         "left_out": json.loads(row["left_out"] or "[]"),
         "precheck": _precheck_data(row),
@@ -113,18 +115,18 @@ def as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         "log": row["log"],
         "text": row["text"],
         "truncated": bool(row["truncated"]),
-        "result_due_at": iso(optional(row["result_due_at"])),
+        "result_due_at": iso_utc(from_optional_millis(row["result_due_at"])),
         "error": row["error"],
         "delivery": {
             "state": delivery_state(row["kind"], row["outcome"], row["suppression"], [each["state"] for each in targets]),
             "targets": targets,
         },
-        "notices": _notices(db, row["id"]),
+        "notices": _notice_states(db, row["id"]),
         "config_hash": row["config_hash"],
     }
 
 
-def _charged(row: sqlite3.Row) -> dict[str, float] | None:
+def _charged_amounts(row: sqlite3.Row) -> dict[str, float] | None:
     """What the run counts for in its budgets; more than it cost where nobody said what that was. None: it has no budget."""
     if row["charged_nanos"] is None:
         return None
@@ -137,7 +139,7 @@ def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
     return {"exit_code": row["precheck_exit"], "output": row["precheck_output"], "error": row["precheck_error"]}
 
 
-def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
+def _delivery_by_channel(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
     """Each channel that is to be told, with where its message stands and what kept it; one in parts stands where its parts do."""
     states: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
@@ -149,11 +151,11 @@ def _targets(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
         if row["error"] and row["state"] != "delivered":
             errors[row["channel"]] = row["error"]
     named = {channel: {"target": each} if each else {} for channel, each in whom.items()}
-    told = ({"channel": channel, **named[channel], "state": _together(parts)} for channel, parts in states.items())
+    told = ({"channel": channel, **named[channel], "state": _combined_state(parts)} for channel, parts in states.items())
     return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in told]
 
 
-def _notices(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
+def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
     """What we ourselves told of a run, to which channel, and where that stands."""
     query = "select notice, channel, state, text from outbox where run_id = ? and notice is not null order by id"
     return [dict(row) for row in db.execute(query, (run_id,))]
@@ -164,10 +166,113 @@ def delivery_state(kind: str, outcome: str | None, suppression: str | None, stat
     if not states:
         said = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
         return "no_target" if said and suppression is None else "none"
-    return _together(states)
+    return _combined_state(states)
 
 
-def _together(states: list[str]) -> str:
+def _combined_state(states: list[str]) -> str:
     if len(set(states)) == 1:
         return states[0]
     return "partial" if "delivered" in states else "pending"
+
+
+# Rows that came to their end within the stretch, found by the index on that. Beside max(cost_usd) stands its row's own id:
+# https://www.sqlite.org/lang_select.html#bareagg
+RUNS = """
+select kind, name, outcome, reason, suppression, model_requested as model, count(*) as count, sum(slots) as slots,
+  sum(trigger <> 'result') as started, sum(cost_usd) as cost_usd, sum(tokens is not null and cost_usd is null) as unpriced,
+  sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) as untold_usd,
+  sum(coalesce(json_extract(tokens, '$.input') + json_extract(tokens, '$.cache_read') + json_extract(tokens, '$.cache_write'), 0))
+    as tokens_in,
+  sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out, max(cost_usd) as dearest_usd, id as dearest_run
+from run where state = 'closed' and finished_at >= ? and finished_at < ?
+group by kind, name, outcome, reason, suppression, model_requested
+"""
+
+
+MESSAGES = """
+select channel, state, count(*) as messages, sum(doubted_at is not null) as doubted
+from outbox where created_at >= ? and created_at < ? group by channel, state
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCount:
+    """Rows of one entry that ended alike. `started` leaves out results that came later: they belong to a run before them.
+
+    `cost_usd` is None where no cost is known, and `unpriced` the number of rows of which it is not known though tokens were
+    taken. `untold_usd` is what budgets count beyond the known cost, for nobody said what was taken. `tokens_in` counts what was
+    read from a cache or written to one too.
+    """
+
+    kind: Kind
+    name: str
+    outcome: Outcome
+    reason: str | None
+    suppression: str | None
+    model: str | None
+    count: int
+    slots: int
+    started: int
+    cost_usd: float | None
+    unpriced: int
+    untold_usd: float
+    tokens_in: int
+    tokens_out: int
+    most_expensive_usd: float | None
+    most_expensive_run: int
+
+    @property
+    def skipped(self) -> int:
+        """Slots that were not run."""
+        return self.slots if self.outcome is Outcome.SKIPPED else 0
+
+    @property
+    def missed(self) -> int:
+        """Slots that nobody was there for."""
+        return self.skipped if self.reason == Skip.MISSED else 0
+
+    @property
+    def ran(self) -> int:
+        """Runs that were started."""
+        return 0 if self.outcome is Outcome.SKIPPED else self.started
+
+    @property
+    def said(self) -> int:
+        """Runs that had something to say to somebody."""
+        return self.count if self.outcome is Outcome.ALERT and self.suppression is None else 0
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed, ran out of time or were cut short; one that somebody cancelled is no failure."""
+        return self.count if self.outcome in FAILURES and self.reason != Reason.CANCELLED else 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCount:
+    """Messages for one channel that stand alike; of `doubted` it was once not known whether they had arrived."""
+
+    channel: str
+    state: str
+    messages: int
+    doubted: int
+
+
+def count_runs(db: sqlite3.Connection, since: datetime, until: datetime) -> list[RunCount]:
+    """What ended from `since` on and before `until`."""
+    return [_run_count_from_row(row) for row in db.execute(RUNS, (to_millis(since), to_millis(until)))]
+
+
+def count_messages(db: sqlite3.Connection, since: datetime, until: datetime) -> list[MessageCount]:
+    """What was to be told from `since` on and before `until`, as it stands now."""
+    return [MessageCount(*row) for row in db.execute(MESSAGES, (to_millis(since), to_millis(until)))]
+
+
+def total_cost(tallies: Iterable[RunCount]) -> float | None:
+    """What is known of their cost; None where nothing is."""
+    known = [tally.cost_usd for tally in tallies if tally.cost_usd is not None]
+    return sum(known) if known else None
+
+
+def _run_count_from_row(row: sqlite3.Row) -> RunCount:
+    kind, outcome = Kind(row["kind"]), Outcome(row["outcome"])
+    return RunCount(kind, row["name"], outcome, *tuple(row)[3:])

@@ -1,0 +1,280 @@
+"""Paces: what decides an entry's slots, as canonical text for its row and as the thing that says when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from cron import job_schedules as cron_schedule
+from cron.job import Job
+from cron.job_schedules import IntervalSchedule, OneTimeSchedule
+from heartbeat import calendars
+from heartbeat.hours import Hours, Window
+from heartbeat.interval_slots import IntervalSlots
+from heartbeat.schedule_slots import AnySlotRange, ScheduleSlots, combine_slots
+from heartbeat.spec import Heartbeat
+from scheduler.model import local_days
+from scheduler.model.outcome import Kind, Skip, Trigger
+
+LONGEST_BACKOFF = 8  # intervals
+
+
+def no_slots(after: datetime, until: datetime) -> None:
+    """No slot lies there."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySchedule:
+    """When slots come, and under which trigger they run.
+
+    `slots` are those that may run, `by_hours` those outside the active hours and `by_days` those of days that calendars leave
+    out, all in (after, until]; each slot is in one of them. Of an interval, the points of its grid that give no slot are in
+    the last two. `offset` is added to a slot to get its due time.
+    """
+
+    trigger: Trigger
+    next: Callable[[datetime], datetime | None]
+    slots: Callable[[datetime, datetime], AnySlotRange | None]
+    closed_by_hours: Callable[[datetime, datetime], AnySlotRange | None] = no_slots
+    closed_by_days: Callable[[datetime, datetime], AnySlotRange | None] = no_slots
+    offset: timedelta = timedelta()
+
+    def closed_slots(self, after: datetime, until: datetime) -> Iterator[tuple[Skip, AnySlotRange]]:
+        """The slots in (after, until] that may not run, by their reasons."""
+        for reason, find in ((Skip.CALENDAR, self.closed_by_days), (Skip.ACTIVE_HOURS, self.closed_by_hours)):
+            if found := find(after, until):
+                yield reason, found
+
+
+def no_next_slot(after: datetime) -> None:
+    """There is no slot after any time."""
+
+
+NO_SCHEDULE = EntrySchedule(Trigger.MANUAL, next=no_next_slot, slots=no_slots)
+
+
+def heartbeat_schedule_text(beat: Heartbeat) -> str:
+    """The text of a heartbeat's pace: two agents with equal texts and anchors have equal slots."""
+    hours = [[window.start, window.end, sorted(window.days), window.zone.key] for window in beat.hours.windows]
+    days = {} if beat.calendars.always else {"days": beat.calendars.key()}
+    if beat.schedule is not None:
+        return _to_text(schedule=beat.schedule, zone=beat.zone.key, offset=_seconds(beat.stagger), hours=hours, **days)
+    if beat.interval is None:
+        return "{}"
+    backoff = {"backoff": True} if beat.backoff_on_failure else {}
+    return _to_text(interval=_seconds(beat.interval), stagger=_seconds(beat.stagger), hours=hours, **backoff, **days)
+
+
+def job_schedule_text(job: Job) -> str:
+    """The text of a job's pace."""
+    days = {} if job.calendars.always else {"days": job.calendars.key()}
+    if job.schedule is not None:
+        return _to_text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=_seconds(job.stagger), **days)
+    if job.every is not None:
+        return _to_text(every=_seconds(job.every), offset=_seconds(job.stagger), **days)
+    if job.at is not None:
+        return _to_text(at=job.at.wall_time.isoformat(), zone=job.at.zone.key, offset=_seconds(job.stagger), **days)
+    return "{}"
+
+
+def single_slot(text: str) -> datetime | None:
+    """The one instant at which a pace text names a slot; None where it names more, or none."""
+    return _parse_once(text).instant if "at" in _parse_text(text) else None
+
+
+def finished_single_slot(text: str, settled_until: datetime) -> datetime | None:
+    """When it was, for a pace with one slot that has its end, as all slots up to `settled_until` have. None for every other."""
+    moment = single_slot(text)
+    return moment if moment and moment <= settled_until else None
+
+
+def _to_text(**parts: Any) -> str:
+    return json.dumps(parts, separators=(",", ":"))
+
+
+def _seconds(duration: timedelta) -> float:
+    return duration.total_seconds()
+
+
+def schedule_parts(text: str) -> dict[str, Any]:
+    """What a pace text says, by name: interval, stagger and hours, or every, or schedule or at with zone; and days."""
+    return dict(_parse_text(text))
+
+
+def grid_period(text: str) -> timedelta | None:
+    """How far the points of a pace's grid of elapsed time lie apart; None for a pace that the clock on the wall decides."""
+    said = _parse_text(text)
+    seconds = said.get("interval") or said.get("every")
+    return timedelta(seconds=seconds) if seconds else None
+
+
+def active_hours(text: str) -> Hours:
+    """The active hours of a pace; always for one that has none."""
+    return _parse_hours(text)
+
+
+def allowed_days(text: str) -> calendars.AllowedDays | None:
+    """The days that calendars leave to a pace; None for one that every day is good for."""
+    said = _parse_text(text).get("days")
+    return calendars.read_days(said) if said else None
+
+
+def less_restricted(text: str) -> Iterator[str]:
+    """The same pace without its calendars, and without its active hours either."""
+    said = {name: part for name, part in _parse_text(text).items() if name != "days"}
+    if "days" in _parse_text(text):
+        yield _to_text(**said)
+    if said.get("hours"):
+        yield _to_text(**said | {"hours": []})
+
+
+def schedule_zone(text: str) -> ZoneInfo | None:
+    """The zone that a pace names: its schedule's, else its windows' one zone; None where it names none, or several."""
+    said = _parse_text(text)
+    named = {said["zone"]} if "zone" in said else {zone for *_, zone in said.get("hours", [])}
+    return ZoneInfo(named.pop()) if len(named) == 1 else None
+
+
+def backoff_pause(text: str, failures: int) -> timedelta | None:
+    """How long to keep quiet after that many failures in a row: the interval doubled by each, at most 8 times as long.
+
+    None where nothing failed, and for a pace that does not back off.
+    """
+    said = _parse_text(text)
+    if not failures or "backoff" not in said:
+        return None
+    return timedelta(seconds=float(said["interval"])) * min(1 << min(failures, 8), LONGEST_BACKOFF)
+
+
+@lru_cache(maxsize=1024)  # an entry is asked for its pace several times in a row
+def parse_schedule(text: str, anchor: datetime) -> EntrySchedule:
+    """The pace that a text of ours names, on a grid that stands at `anchor`."""
+    days = allowed_days(text)
+    if "interval" in _parse_text(text):
+        return _interval_schedule(text, anchor, days)
+    found = _plain_schedule(text, anchor)
+    return _restrict_to_days(found, days) if days else found
+
+
+def _interval_schedule(text: str, anchor: datetime, days: calendars.AllowedDays | None) -> EntrySchedule:
+    """The pace of an interval, whose points move to where hours and calendars are both open."""
+    said, hours = _parse_text(text), _parse_hours(text)
+    open_times = calendars.HoursAndDays(hours, days) if days else hours
+    cadence = IntervalSlots(anchor, timedelta(seconds=said["interval"]), timedelta(seconds=said["stagger"]), open_times)
+    found = EntrySchedule(Trigger.INTERVAL, cadence.next, cadence.slots, cadence.closed_slots)
+    if days is None:
+        return found
+    seen = ScheduleSlots(found, days)
+    return replace(
+        found,
+        closed_by_hours=lambda after, until: combine_slots(seen.open_spans(after, until), cadence.closed_slots),
+        closed_by_days=lambda after, until: combine_slots(seen.closed_spans(after, until), cadence.closed_slots),
+    )
+
+
+def _plain_schedule(text: str, anchor: datetime) -> EntrySchedule:
+    said = _parse_text(text)
+    offset = timedelta(seconds=said.get("offset", 0))
+    if "every" in said:
+        every = IntervalSchedule(timedelta(seconds=said["every"]), anchor)
+        return EntrySchedule(Trigger.EVERY, every.next, every.slots, offset=offset)
+    if "at" in said:
+        moment = _parse_once(text)
+        return EntrySchedule(Trigger.AT, moment.next, moment.slots, offset=offset)
+    if "schedule" in said:
+        schedule = _parse_cron(said["schedule"], said["zone"])
+        if not said.get("hours"):
+            return EntrySchedule(Trigger.SCHEDULE, schedule.next, schedule.slots, offset=offset)
+        timed = ScheduleSlots(schedule, _parse_hours(text), offset)
+        return EntrySchedule(Trigger.SCHEDULE, timed.next, timed.slots, timed.closed_slots, offset=offset)
+    return NO_SCHEDULE
+
+
+def _restrict_to_days(schedule: EntrySchedule, days: calendars.AllowedDays) -> EntrySchedule:
+    """The pace through calendars, which are asked before the hours."""
+    seen = ScheduleSlots(schedule, days, schedule.offset)
+    return replace(
+        schedule,
+        next=seen.next,
+        slots=seen.slots,
+        closed_by_hours=lambda after, until: combine_slots(seen.open_spans(after, until), schedule.closed_by_hours),
+        closed_by_days=lambda after, until: combine_slots(
+            seen.closed_spans(after, until), schedule.slots, schedule.closed_by_hours
+        ),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _parse_text(text: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+@lru_cache(maxsize=4096)
+def _parse_hours(text: str) -> Hours:
+    windows = _parse_text(text).get("hours", [])
+    return Hours(tuple(Window(start, end, frozenset(days), ZoneInfo(zone)) for start, end, days, zone in windows))
+
+
+def _parse_once(text: str) -> OneTimeSchedule:
+    said = _parse_text(text)
+    return OneTimeSchedule(datetime.fromisoformat(said["at"]), ZoneInfo(said["zone"]))
+
+
+@lru_cache(maxsize=4096)
+def _parse_cron(text: str, zone: str) -> cron_schedule.CronSchedule:
+    return cron_schedule.parse_schedule(text, ZoneInfo(zone))
+
+
+TICK = datetime.resolution
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledEntry:
+    """An entry on its way: it fires at the slots of `pace` that lie after `after`, and its days are those of `zone`."""
+
+    kind: Kind
+    name: str
+    schedule: EntrySchedule
+    zone: ZoneInfo
+    after: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunsOnDay:
+    """The firings of one entry on one local day: the first and the latest (due times, UTC), and their number, 1 or more."""
+
+    day: date
+    first: datetime
+    latest: datetime
+    count: int
+
+
+def slots_between(schedule: EntrySchedule, after: datetime, until: datetime) -> Iterator[datetime]:
+    """The slots of a pace in (after, until], in order."""
+    slot = schedule.next(after)
+    while slot is not None and slot <= until:
+        yield slot
+        slot = schedule.next(slot)
+
+
+def due_times(course: ScheduledEntry, after: datetime, until: datetime) -> Iterator[datetime]:
+    """When an entry comes due in (after, until], in order: its slots, each with its offset."""
+    offset = course.schedule.offset
+    for slot in slots_between(course.schedule, max(after - offset, course.after), until - offset):
+        yield slot + offset
+
+
+def due_times_by_day(course: ScheduledEntry, begin: datetime, end: datetime) -> Iterator[RunsOnDay]:
+    """The same in [begin, end), counted by local day without walking them; days without a firing are left out."""
+    offset = course.schedule.offset
+    for day in local_days.days_between(course.zone, begin, end):
+        after, until = max(day.begins - TICK - offset, course.after), day.ends - TICK - offset
+        found = course.schedule.slots(after, until) if after < until else None
+        if found is not None:
+            yield RunsOnDay(day.date, found.first + offset, found.latest + offset, found.count)
