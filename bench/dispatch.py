@@ -13,7 +13,7 @@ from pathlib import Path
 from heartbeat.runners import Tokens
 from scheduler.config.build.load import load_config
 from scheduler.engine.inbox import Inbox
-from scheduler.engine.loop import Engine, Reading
+from scheduler.engine.loop import ClockReading, Engine
 from scheduler.model.outcome import AttemptResult, Call, Outcome, Suppression
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
@@ -86,7 +86,7 @@ def engine(folder: Path, agents: int, beat: Beat) -> Engine:
     store = Store.open(settings.state)
     runs, deliveries = NoWork(beat.result), NoWork(beat.result)
     made = Engine(store, plan.make(settings), runs, deliveries, Inbox(lambda: None), [], "bench", random.Random(1))
-    made.begin(Reading(NOW, 0.0), Boot("bench", 1, "0", "0"), {})
+    made.start_boot(ClockReading(NOW, 0.0), Boot("bench", 1, "0", "0"), {})
     return made
 
 
@@ -98,7 +98,7 @@ def ours(folder: Path, agents: int, beat: Beat) -> float:
     while it.store.connection.execute("select count(*) from run where outcome = 'ok'").fetchone()[0] < agents:
         for _ in range(20):
             steady += 0.001
-            it.tick(Reading(NOW + timedelta(seconds=steady), steady))
+            it.tick(ClockReading(NOW + timedelta(seconds=steady), steady))
     took = time.perf_counter() - begun
     it.store.close()
     return took

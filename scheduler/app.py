@@ -31,8 +31,8 @@ from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused
-from scheduler.engine.loop import Engine, Reading
-from scheduler.engine.requests import NoteDeadman
+from scheduler.engine.loop import ClockReading, Engine
+from scheduler.engine.requests import NoteDeadmanProblem
 from scheduler.engine.rhythm import Rhythm
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
@@ -67,9 +67,9 @@ def utc_now() -> datetime:
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
 
-def now() -> Reading:
+def now() -> ClockReading:
     """Both clocks at one instant."""
-    return Reading(utc_now(), time.monotonic())
+    return ClockReading(utc_now(), time.monotonic())
 
 
 class Daemon:
@@ -118,7 +118,7 @@ class Daemon:
             self._descriptors.places,
         )
         pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._ping, _no_mark, _no_bell, self._workers)
-        self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.ask(NoteDeadman(problem)))
+        self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
         self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
         self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.tell) if listen else None
 
@@ -144,7 +144,7 @@ class Daemon:
         """Do what is due now, a new entry counting as due, with its retries, wakes and deliveries; 1 if a run failed."""
         self._begin(at_once=True)
         self._turn()
-        self._loop(lambda: self._stops > 0 or self.engine.at_rest(utc_now()), None)
+        self._loop(lambda: self._stops > 0 or self.engine.is_idle(utc_now()), None)
         self._stop()
         self._end()
         return 1 if self._failed_runs else 0
@@ -152,7 +152,7 @@ class Daemon:
     def _app_state(self) -> AppState:
         return AppState(
             settings=lambda: self.engine.plan.settings,
-            submit_request=self.engine.inbox.ask,
+            submit_request=self.engine.inbox.submit,
             reload_config=self.reloader.reload,
             reload_state=lambda: self.reloader.reload_state,
             metrics=self.metrics,
@@ -172,7 +172,7 @@ class Daemon:
         warm_runners(self.settings)
         threading.Thread(target=self.warm_up, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"))
-        self.engine.begin(now(), boot, survivors, at_once=at_once)
+        self.engine.start_boot(now(), boot, survivors, at_once=at_once)
         listens = self._server.url if self._server else None
         entries = len(self.engine.plan.entries)
         event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
@@ -190,7 +190,7 @@ class Daemon:
     def _turn(self) -> float:
         """One turn; gives the seconds until the next one."""
         again_at = self.engine.tick(now())
-        ping_in = self._pinger.turn(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
+        ping_in = self._pinger.ping_if_due(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
         self._start_reload()
         self._systemd.report_status(self._status())
         watchdog_in = self._systemd.ping(time.monotonic())  # here alone: where this thread hangs, the pings must stop
@@ -209,15 +209,15 @@ class Daemon:
         self.engine.stopping = True
         hurry = 2 if self._stops else 1  # which signal means "at once"
         grace = time.monotonic() + grace_seconds
-        self._loop(lambda: not self.engine.busy() or self._stops >= hurry or time.monotonic() >= grace, grace)
-        self.engine.cut_runs(now())
+        self._loop(lambda: not self.engine.is_busy() or self._stops >= hurry or time.monotonic() >= grace, grace)
+        self.engine.end_all_runs(now())
         cut = time.monotonic() + CUT_TAKES
-        self._loop(lambda: not self.engine.busy() or time.monotonic() >= cut, cut)
+        self._loop(lambda: not self.engine.is_busy() or time.monotonic() >= cut, cut)
 
     def _end(self) -> None:
         try:
-            if not self.engine.busy():  # else something may outlive us, and the next life is to look for it
-                self.engine.finish(now())
+            if not self.engine.is_busy():  # else something may outlive us, and the next life is to look for it
+                self.engine.finish_boot(now())
         except DatabaseUnavailable as error:
             event(logging.ERROR, "database_unavailable", problem=str(error))
         self._workers.close(self._http.close)
@@ -259,10 +259,10 @@ class Daemon:
             return await claim.entry.carry(claim_in_lane, Resources(start, self._http), elapsed)
 
     async def _send(self, outgoing: Delivery, children: Children) -> DeliveryResult:
-        return await delivery.send(outgoing, children.start, self._http)
+        return await delivery.send_delivery(outgoing, children.start, self._http)
 
     async def _ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
-        return await deadman_switch.send(ping, self._http)
+        return await deadman_switch.send_ping(ping, self._http)
 
     def _delivery_mark(self, outgoing: Delivery) -> str:
         return f"{self.instance}/outbox/{outgoing.message.id}"

@@ -103,7 +103,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
             tick = Tick(Transaction(db, now, owner), plan.make(settings), now, random.Random(1))
             due = entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)
             for entry_row in due:
-                claim = opening.start(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
+                claim = opening.start_due(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
                 claimed += [claim.entry.name] if claim else []
         if not due:
             store.close()

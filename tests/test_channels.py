@@ -20,7 +20,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.config.build.load import config_schema, load_config
-from scheduler.engine.delivery import Delivery, when_uncertain
+from scheduler.engine.delivery import Delivery, action_if_uncertain
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel
 
@@ -118,7 +118,7 @@ def test_a_part_that_waits_for_another_does_not_keep_the_engine_busy(play: Play,
     world = begin(play, config(phone))
     world.run(seconds=5)
     assert world.engine.tick(world.clock.read()) - world.clock.now > timedelta(seconds=1)
-    assert world.engine.at_rest(world.clock.now)
+    assert world.engine.is_idle(world.clock.now)
 
 
 def test_two_messages_do_not_wait_for_each_other(play: Play, phone: Telegram) -> None:
@@ -174,7 +174,7 @@ def test_what_telegram_refuses_for_good_is_dead_and_may_be_said_again(play: Play
 )
 def test_what_may_have_arrived_is_sent_again_or_held(kind: Any, declared: Any, of: str, policy: str) -> None:
     channel = Channel("c", kind, Secret("x"), allow_private=False, uncertain=declared)
-    assert when_uncertain(channel, of) == policy
+    assert action_if_uncertain(channel, of) == policy
 
 
 def test_an_alert_that_may_have_arrived_is_sent_once_more_and_then_held(play: Play, phone: Telegram) -> None:

@@ -9,7 +9,7 @@ from world import World
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.cli.output import wrap_text
-from scheduler.engine.requests import Hold
+from scheduler.engine.requests import HoldLane
 
 Play = Callable[..., World]
 
@@ -45,7 +45,7 @@ def world(play: Play, monkeypatch: pytest.MonkeyPatch) -> World:
     world.sends = lambda _: DeliveryResult("retry", "the server said " + "that it is not well, " * 5)
     world.run(minutes=29)
     for name in AGENTS[2:4]:
-        world.ask(Hold(name, "a-gateway-whose-name-is-forty-characters", world.clock.now + timedelta(hours=20)))
+        world.ask(HoldLane(name, "a-gateway-whose-name-is-forty-characters", world.clock.now + timedelta(hours=20)))
     world.run(hours=1, minutes=31)
     return world
 

@@ -18,7 +18,7 @@ from scheduler.cli import daemon_client
 from scheduler.cli.daemon_state import DaemonFiles
 from scheduler.cli.main import main
 from scheduler.cli.wake_progress import print_wait
-from scheduler.engine.pending_runs import Cancel
+from scheduler.engine.pending_runs import CancelRun
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store, open_read_only
@@ -552,7 +552,7 @@ def test_who_cancels_a_run_is_told_when_what_woke_it_will_be_heard(
     world.write("ops/HEARTBEAT.md", "- look\n")
     world.wake("ops", "the disk is full")
     world.run(seconds=1)
-    world.ask(Cancel(1))
+    world.ask(CancelRun(1))
     world.run(seconds=1)
     daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True})
     capsys.readouterr()

@@ -20,8 +20,8 @@ from waited import with_http
 from world import Clock, Inline, at
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.engine.deadman_switch import Ping, Pinger, send
-from scheduler.engine.loop import Health
+from scheduler.engine.deadman_switch import Ping, Pinger, send_ping
+from scheduler.engine.loop import EngineHealth
 from scheduler.model.secret import Secret
 from scheduler.model.settings import Deadman
 
@@ -35,7 +35,7 @@ class Loop:
     """A loop in virtual time that takes a turn every 15 seconds, and the pings that it sends."""
 
     def __init__(self) -> None:
-        self.clock, self.health = Clock(at("2026-03-02 08:00")), Health()
+        self.clock, self.health = Clock(at("2026-03-02 08:00")), EngineHealth()
         self.answer: Any = TAKEN
         self.sent: list[str] = []
         self.told: list[str | None] = []
@@ -52,7 +52,7 @@ class Loop:
         before, end = len(self.sent), self.clock.steady + seconds
         self.health.problem = problem
         while self.clock.steady < end:
-            wait = self.pinger.turn(self.clock.steady, self.switch)
+            wait = self.pinger.ping_if_due(self.clock.steady, self.switch)
             self.clock.forward(timedelta(seconds=min(15.0 if wait is None else wait, 15.0, end - self.clock.steady)))
         return self.sent[before:]
 
@@ -65,7 +65,7 @@ def test_the_first_ping_is_a_start_and_then_one_comes_every_minute() -> None:
 def test_without_a_switch_nothing_is_pinged() -> None:
     loop = Loop()
     loop.switch = None
-    assert (loop.run(600), loop.pinger.turn(0.0, None)) == ([], None)
+    assert (loop.run(600), loop.pinger.ping_if_due(0.0, None)) == ([], None)
 
 
 def test_a_database_that_cannot_be_written_is_a_fail_with_its_reason_until_it_can_be() -> None:
@@ -148,7 +148,7 @@ def ping(
     server: Server, beat: Any = "success", problem: str | None = None, path: str = "/canary", *, private: bool = True
 ) -> DeliveryResult:
     switch = Deadman(Secret(f"{server.url}{path}"), timedelta(minutes=1), allow_private=private)
-    return asyncio.run(with_http(lambda http: send(Ping(beat, problem, switch), http)))
+    return asyncio.run(with_http(lambda http: send_ping(Ping(beat, problem, switch), http)))
 
 
 @pytest.mark.parametrize(

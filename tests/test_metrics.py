@@ -16,7 +16,7 @@ from world import Takes, World, at
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.config_reload import ReloadState
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import Health
+from scheduler.engine.loop import EngineHealth
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
 from scheduler.store.database import open_read_only
@@ -437,7 +437,7 @@ def test_recovered_runs_and_stale_results_are_counted(play: Play) -> None:
 def test_without_a_database_the_counters_are_still_there(play: Play) -> None:
     world = play(AGENT)
     page = Page(world)
-    now = ScrapeState(Health(), page.reload_state, {}, world.clock.now)
+    now = ScrapeState(EngineHealth(), page.reload_state, {}, world.clock.now)
     text = page.metrics.render_page(None, now).decode()
     assert "heartbeatd_runs_total{" in text
     assert "heartbeatd_next_due" not in text

@@ -19,7 +19,7 @@ from heartbeat.interval_slots import stagger_for
 from heartbeat.verdict import judge_answer
 from scheduler.cli.main import main
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import Note
+from scheduler.engine.requests import NoteActivity
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Trigger
 from scheduler.store import targets
@@ -309,7 +309,7 @@ WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{targ
 def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(play: Play) -> None:
     world = play(WITH_CHAT + agent())
     for whom, title in (("7", "Family"), ("8", "Work")):
-        world.ask(Note("ops", Target("chat", whom), title))
+        world.ask(NoteActivity("ops", Target("chat", whom), title))
     known = targets.known_targets(world.store.connection, "ops")
     assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
 
@@ -317,9 +317,9 @@ def test_goclaw_the_targets_that_a_gateway_has_seen_are_known(play: Play) -> Non
 @row("PicoClaw", 8)
 def test_picoclaw_the_last_chat_of_a_user_is_told_and_an_internal_one_never_is(play: Play) -> None:
     world = play(WITH_CHAT + agent(deliver="last"), scripts=says("Disk full"))
-    world.inbox.ask(Note("ops", Target("chat", "7")))
+    world.inbox.submit(NoteActivity("ops", Target("chat", "7")))
     with pytest.raises(Refused, match="internal"):
-        world.ask(Note("ops", Target("cli", "direct")))
+        world.ask(NoteActivity("ops", Target("cli", "direct")))
     world.run(minutes=1)
     assert world.rows()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "7", "state": "delivered"}]
 
@@ -363,7 +363,7 @@ def test_mistermorph_a_slot_during_a_run_is_skipped(play: Play) -> None:
 def test_mistermorph_the_facts_of_a_beat_travel_as_meta(play: Play) -> None:
     world = play(agent(retries="0"), scripts=says(1, "HEARTBEAT_OK"))
     world.run(minutes=31)
-    world.ask(Note("ops", None, None, 3, 1))
+    world.ask(NoteActivity("ops", None, None, 3, 1))
     world.run(minutes=30)
     failed, fine = (json.loads(str(asked.env["HEARTBEATD_META"])) for asked in world.asked[1:])
     assert (failed["trigger"], failed["scheduled_at"], failed["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)

@@ -28,7 +28,7 @@ class Inbox:
         self.world = world
 
     def ask(self, request: Request) -> Future[Any]:
-        future = self.world.inbox.ask(request)
+        future = self.world.inbox.submit(request)
         self.world.settle()
         return future
 

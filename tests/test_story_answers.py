@@ -19,7 +19,7 @@ from world import World
 
 from heartbeat.verdict import CUT_NOTE
 from scheduler.engine.inbox import Refused
-from scheduler.engine.pending_runs import Cancel, Report
+from scheduler.engine.pending_runs import CancelRun, ReportResult
 
 Play = Callable[..., World]
 
@@ -110,7 +110,7 @@ def test_a_later_result_may_have_been_cut_too(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
-        world.ask(Report(world.rows()[0]["id"], "The disk is", None, truncated=True))
+        world.ask(ReportResult(world.rows()[0]["id"], "The disk is", None, truncated=True))
         world.run(minutes=1)
     assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
     assert [row["truncated"] for row in world.rows()] == [False, True]
@@ -197,7 +197,7 @@ def test_a_result_in_time_is_all_that_counts(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=50)
-        world.ask(Report(world.rows()[0]["id"], "HEARTBEAT_OK", None))
+        world.ask(ReportResult(world.rows()[0]["id"], "HEARTBEAT_OK", None))
         world.run(minutes=100)
     assert world.story() == ["03-02 08:00 interval async", "03-02 08:00 result ok heartbeat_ok"]
     assert kept(world, "failures") == 0
@@ -208,10 +208,10 @@ def test_a_result_after_its_time_is_refused_in_words(play: Play) -> None:
         world = play(http(server.url, beat=", async_timeout: 10m"))
         world.run(minutes=11)
         with pytest.raises(Refused, match="was given up: its result had not come by its async_timeout") as refused:
-            world.ask(Report(world.rows()[0]["id"], "ALERT: late", None))
+            world.ask(ReportResult(world.rows()[0]["id"], "ALERT: late", None))
         assert refused.value.code == "too_late"
         with pytest.raises(Refused, match="has ended already"):
-            world.ask(Cancel(world.rows()[0]["id"]))
+            world.ask(CancelRun(world.rows()[0]["id"]))
     assert words(world) == []
 
 
@@ -252,7 +252,7 @@ def test_after_a_stop_a_result_may_still_come_for_five_minutes(play: Play) -> No
         world.off(hours=2)
         world.run(minutes=4)
         assert world.story("ops") == ["03-02 08:00 interval async"]
-        world.ask(Report(world.rows()[0]["id"], "The disk is full.", None))
+        world.ask(ReportResult(world.rows()[0]["id"], "The disk is full.", None))
         world.run(minutes=3)
     assert world.story() == ["03-02 08:00 interval async", "03-02 08:00 result alert"]
 
@@ -262,7 +262,7 @@ def test_a_result_that_is_waited_for_outlasts_the_history(play: Play) -> None:
         beat = http(server.url, beat=", async_timeout: 24h").replace("interval: 3h", "interval: 5m")
         world = play(beat + "history: {runs: 1, keep: 1h}\n")
         world.run(hours=3)
-        world.ask(Report(server.requests[0].json["run"], "The disk is full.", None))
+        world.ask(ReportResult(server.requests[0].json["run"], "The disk is full.", None))
         world.run(minutes=1)
     assert words(world) == ["The disk is full."]
 
@@ -280,7 +280,7 @@ def test_a_cancelled_result_is_not_given_up_again(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
-        world.ask(Cancel(world.rows()[0]["id"]))
+        world.ask(CancelRun(world.rows()[0]["id"]))
         world.run(hours=2)
     assert [row["reason"] for row in world.rows()] == [None, "cancelled"]
 
@@ -295,7 +295,7 @@ def test_a_database_of_the_first_edition_is_taken_over_and_what_it_waits_for_is_
         world.boot()
         run_id = world.rows()[0]["id"]
         assert world.rows()[0]["result_due_at"] == "2026-03-03T08:00:00Z"
-        world.ask(Report(run_id, "The disk is full.", None))
+        world.ask(ReportResult(run_id, "The disk is full.", None))
         world.run(minutes=1)
     assert words(world)[0] == "The disk is full."
 

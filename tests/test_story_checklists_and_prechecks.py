@@ -17,7 +17,7 @@ from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
 from scheduler.cli.main import main
-from scheduler.engine.pending_runs import Report
+from scheduler.engine.pending_runs import ReportResult
 from scheduler.model.events import ProviderFailed
 from scheduler.system.process import Ended
 from scheduler.telemetry.event_log import EventLog
@@ -366,9 +366,9 @@ def test_an_answer_that_comes_later_counts_for_what_it_was_asked_about_once_it_i
         world = play(later(server.url), prechecks={"ops": says("1")})
         world.run(minutes=70)
         first, second = (request.json["run"] for request in server.requests)
-        world.ask(Report(second, None, "it broke"))
+        world.ask(ReportResult(second, None, "it broke"))
         assert world.store.connection.execute("select count(*) from item").fetchone()[0] == 0
-        world.ask(Report(first, "HEARTBEAT_OK", None))
+        world.ask(ReportResult(first, "HEARTBEAT_OK", None))
         world.run(minutes=60)
         world.reload(later(server.url, checklist=lists("- look")))
         world.run(minutes=60)

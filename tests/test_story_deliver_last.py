@@ -18,7 +18,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import Note
+from scheduler.engine.requests import NoteActivity
 from scheduler.model.events import TargetUnknown
 from scheduler.store.targets import MOST, Target
 
@@ -58,12 +58,12 @@ def world(play: Play, sent: list[tuple[str, str]]) -> World:
 def spoke(world: World, *whom: str, channel: str = "chat") -> None:
     """Somebody speaks with the agent; it is known from the next turn on."""
     for each in whom:
-        world.inbox.ask(Note("ops", Target(channel, each)))
+        world.inbox.submit(NoteActivity("ops", Target(channel, each)))
 
 
 def told(world: World, whom: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
     """The same, with what is answered."""
-    return world.ask(Note("ops", Target(channel, whom), title, queue))
+    return world.ask(NoteActivity("ops", Target(channel, whom), title, queue))
 
 
 def states(world: World) -> list[str]:
@@ -151,7 +151,7 @@ def test_a_last_whose_channel_is_gone_leads_nowhere_and_not_to_who_spoke_before(
     world.reload(config(more=two))
     spoke(world, "7")
     spoke(world, "8", channel="old")
-    world.ask(Note("ops", None, None, 1))
+    world.ask(NoteActivity("ops", None, None, 1))
     world.reload(config())
     world.run(minutes=1)
     assert states(world) == ["no_target"]
@@ -281,9 +281,9 @@ def test_no_secret_of_an_open_channel_shows(play: Play, phone: Telegram, tmp_pat
 
 def test_what_waits_for_the_agent_and_its_user_is_told_to_every_beat(world: World) -> None:
     world.run(minutes=1)
-    world.ask(Note("ops", None, None, 3, 1))
+    world.ask(NoteActivity("ops", None, None, 3, 1))
     world.run(minutes=30)
-    world.ask(Note("ops", None, None, 0, None))
+    world.ask(NoteActivity("ops", None, None, 0, None))
     world.run(minutes=30)
     metas = [json.loads(str(asked.env["HEARTBEATD_META"])) for asked in world.asked]
     assert [(meta["queue"], meta["pending_approvals"]) for meta in metas] == [(None, None), (3, 1), (0, 1)]
@@ -351,7 +351,7 @@ def test_a_job_has_no_last(tmp_path: Path) -> None:
 def test_a_job_that_asks_an_agent_tells_whoever_spoke_with_that_agent(world: World, sent: list[tuple[str, str]]) -> None:
     world.scripts["tick"] = lambda asked: "Done"
     world.reload(config("log") + "cron: {tick: {every: 6h, prompt: Look., agent: ops, deliver: last}}\n")
-    world.ask(Note("ops", Target("chat", "7"), None, 3, 1))
+    world.ask(NoteActivity("ops", Target("chat", "7"), None, 3, 1))
     world.run(hours=7)
     assert sent == [("https://chat.example.org/to/7?x=1", "Done")]
     meta = json.loads(str(next(asked.env for asked in world.asked if asked.name == "tick")["HEARTBEATD_META"]))

@@ -16,8 +16,8 @@ from world import QUIET, Takes, World, at
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import LOOKS_AT_ONCE, Reading
-from scheduler.engine.pending_runs import Cancel
+from scheduler.engine.loop import LOOKS_AT_ONCE, ClockReading
+from scheduler.engine.pending_runs import CancelRun
 from scheduler.engine.requests import RunJob, WakeAgent
 from scheduler.engine.tick import Tick
 from scheduler.model.wake import Wake
@@ -295,7 +295,7 @@ def test_a_cancelled_run_that_does_not_end_is_given_up_after_seconds(play) -> No
     world.scripts["ops"] = lambda asked: Takes("never", timedelta(days=1))
     world.run(minutes=1)
     world.runs.cancel = lambda number, why: None  # type: ignore[method-assign]
-    world.ask(Cancel(world.rows()[0]["id"]))
+    world.ask(CancelRun(world.rows()[0]["id"]))
     world.run(seconds=9)
     assert world.rows()[0]["state"] == "running"
     world.run(seconds=3)
@@ -431,7 +431,7 @@ def test_run_once_runs_a_new_agent_once_however_long_it_takes(play: Callable[...
     world = single_round(play, agent(stagger="0s"))
     world.takes["ops"] = timedelta(seconds=takes)
     world.run(minutes=1)
-    assert world.engine.at_rest(world.clock.now)
+    assert world.engine.is_idle(world.clock.now)
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
@@ -727,4 +727,4 @@ def test_a_deadline_within_a_rounding_error_does_not_make_the_engine_spin(play) 
     world.engine.tick(world.clock.read())
     now = world.clock.now + timedelta(minutes=5)
     almost = world.clock.steady + 300 - 5e-10
-    assert world.engine.tick(Reading(now, almost)) > now
+    assert world.engine.tick(ClockReading(now, almost)) > now

@@ -20,7 +20,7 @@ from world import QUIET, Takes, World, at
 
 from scheduler.cli.main import main
 from scheduler.config.build.load import load_config
-from scheduler.engine.requests import Hold
+from scheduler.engine.requests import HoldLane
 from scheduler.insight import explanation
 from scheduler.model import local_days
 from scheduler.model.outcome import Kind
@@ -515,7 +515,7 @@ def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None
 
 
 def hold(world: World, holder: str, minutes: int) -> None:
-    world.ask(Hold("ops", holder, world.clock.now + timedelta(minutes=minutes)))
+    world.ask(HoldLane("ops", holder, world.clock.now + timedelta(minutes=minutes)))
 
 
 def test_who_holds_a_lane_over_http_is_told_with_until_when(play: Play) -> None:

@@ -194,7 +194,7 @@ def test_a_run_that_was_put_back_by_a_stop_and_runs_again_has_not_taken_the_time
 
 def stop_in_the_middle(world: World) -> None:
     world.engine.stopping = True
-    world.engine.cut_runs(world.clock.read())
+    world.engine.end_all_runs(world.clock.read())
     world.settle()
     world.stop()
 
@@ -304,7 +304,7 @@ def test_a_beat_cut_by_our_own_stop_is_due_again_and_costs_no_retry(play: Play) 
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
     world.engine.stopping = True
-    world.engine.cut_runs(world.clock.read())
+    world.engine.end_all_runs(world.clock.read())
     world.engine.tick(world.clock.read())
     world.stop()
     world.boot()

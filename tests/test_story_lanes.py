@@ -15,7 +15,7 @@ from test_story_slots import OPS, agent, job
 from world import QUIET, Takes, World, at
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import Hold, LetGo
+from scheduler.engine.requests import HoldLane, ReleaseLane
 from scheduler.model.events import LaneBusy
 from scheduler.system import lanes
 
@@ -39,7 +39,7 @@ def speaking(world: World, name: str = "ops") -> Iterator[int]:
 
 
 def hold(world: World, holder: str = "chat", **time: float) -> int | None:
-    return world.ask(Hold("ops", holder, world.clock.now + timedelta(**time)))
+    return world.ask(HoldLane("ops", holder, world.clock.now + timedelta(**time)))
 
 
 def times(world: World) -> list[str]:
@@ -247,7 +247,7 @@ def test_a_run_cut_by_a_stop_that_never_gets_the_lane_back_is_abandoned(play: Pl
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
     world.engine.stopping = True
-    world.engine.cut_runs(world.clock.read())
+    world.engine.end_all_runs(world.clock.read())
     world.engine.tick(world.clock.read())
     world.stop()
     with speaking(world):
@@ -409,7 +409,7 @@ def test_a_hold_that_is_let_go_lets_the_beat_through_at_once(play: Play) -> None
     world.run(minutes=29)
     hold(world, hours=24)
     world.run(minutes=5, seconds=13)
-    world.ask(LetGo("ops", "chat"))
+    world.ask(ReleaseLane("ops", "chat"))
     world.run(seconds=1)
     assert times(world) == ["08:00:00", "08:34:13"]
 
@@ -420,10 +420,10 @@ def test_a_lane_is_free_when_the_last_of_its_holders_has_let_go(play: Play) -> N
     for holder in ("chat", "mail"):
         hold(world, holder, hours=1)
     world.run(minutes=2)
-    world.ask(LetGo("ops", "chat"))
+    world.ask(ReleaseLane("ops", "chat"))
     world.run(minutes=2)
     assert times(world) == ["08:00:00"]
-    world.ask(LetGo("ops", "mail"))
+    world.ask(ReleaseLane("ops", "mail"))
     world.run(seconds=1)
     assert len(world.asked) == 2
 
@@ -431,7 +431,7 @@ def test_a_lane_is_free_when_the_last_of_its_holders_has_let_go(play: Play) -> N
 def test_letting_go_of_what_one_does_not_hold_is_no_mistake(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=1)
-    world.ask(LetGo("ops", "chat"))
+    world.ask(ReleaseLane("ops", "chat"))
     assert times(world) == ["08:00:00"]
 
 
@@ -478,7 +478,7 @@ def test_holds_that_have_ended_are_forgotten(play: Play) -> None:
 def test_nobody_holds_the_lane_of_an_agent_that_is_not_there(play: Play) -> None:
     world = play(OPS)
     with pytest.raises(Refused, match="no agent 'nobody'"):
-        world.ask(Hold("nobody", "chat", at("2026-03-02 09:00")))
+        world.ask(HoldLane("nobody", "chat", at("2026-03-02 09:00")))
 
 
 def test_a_lane_has_a_hundred_holders_at_most(play: Play) -> None:

@@ -14,7 +14,7 @@ from servers.scripted import Act, Server, hang_up, page, reply
 from world import Takes, World
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.pending_runs import Report
+from scheduler.engine.pending_runs import ReportResult
 
 Play = Callable[..., World]
 
@@ -467,13 +467,13 @@ def test_an_agent_may_answer_later_and_its_result_is_judged_and_told_once(play: 
         run_id = server.requests[0].json["run"]
     assert run_id == world.rows()[0]["id"]
     assert world.rows()[0]["outcome"] == "async"
-    world.ask(Report(run_id, "ALERT: found it", None))
+    world.ask(ReportResult(run_id, "ALERT: found it", None))
     world.run(minutes=1)
     later = world.rows()[1]
     assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.rows()[0]["slot"], "alert")
     assert [said for _, _, said in world.said] == ["ALERT: found it"]
     with pytest.raises(Refused, match="its result already"):
-        world.ask(Report(run_id, "again", None))
+        world.ask(ReportResult(run_id, "again", None))
 
 
 def test_a_result_after_a_day_is_refused(play: Play) -> None:
@@ -483,4 +483,4 @@ def test_a_result_after_a_day_is_refused(play: Play) -> None:
         run_id = server.requests[0].json["run"]
     world.run(hours=25)
     with pytest.raises(Refused, match="given up"):
-        world.ask(Report(run_id, "ALERT: found it", None))
+        world.ask(ReportResult(run_id, "ALERT: found it", None))

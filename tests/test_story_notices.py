@@ -20,8 +20,8 @@ from world import World, at, by_hand
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.outbox_requests import SendAgain
-from scheduler.engine.pending_runs import Report
+from scheduler.engine.outbox_requests import ResendMessage
+from scheduler.engine.pending_runs import ReportResult
 from scheduler.insight.status_data import read_status
 from scheduler.system.process import Ended
 from scheduler.telemetry.event_log import EventLog
@@ -310,7 +310,7 @@ def test_a_message_that_dies_twice_does_not_keep_the_death_of_the_next_one_from_
     del answers["hook"]
     world.run(minutes=30)
     answers["hook"] = REFUSED
-    world.ask(SendAgain(1))
+    world.ask(ResendMessage(1))
     world.run(minutes=30)
     assert [(row["id"], len(row["notices"])) for row in world.rows()] == [(1, 1), (2, 0), (3, 1)]
 
@@ -600,7 +600,7 @@ agents:
         metrics = Page(world)
         for _ in range(2):
             world.run(minutes=10)
-            world.ask(Report(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+            world.ask(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
             world.run(minutes=20)
     assert [line.split("although")[1] for line in told(world)] == [
         " its precheck failed 2 times in a row, since 2026-03-02 08:10 UTC (30m)."

@@ -14,7 +14,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import LOOKS_AT_ONCE
-from scheduler.engine.outbox_requests import Drop, SendAgain
+from scheduler.engine.outbox_requests import DropMessage, ResendMessage
 from scheduler.store import outbox
 
 Play = Callable[..., World]
@@ -71,7 +71,7 @@ def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Pla
     world = play(CONFIG, scripts=ALARM, sends=channel)
     world.run(seconds=10)
     assert told(world) == [(1, stood, 1, first.error)]
-    assert world.ask(SendAgain(1)) == "hook"
+    assert world.ask(ResendMessage(1)) == "hook"
     world.settle()
     assert told(world) == []
     assert len(channel.keys) == 2
@@ -82,7 +82,7 @@ def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Pla
 def test_an_old_message_gets_one_attempt_more(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: f"Alarm {asked.at:%d %H:%M}"}, sends=Channel(REFUSED, LATER))
     world.run(hours=25)
-    world.ask(SendAgain(1))
+    world.ask(ResendMessage(1))
     world.settle()
     assert (1, "dead", 2, "503") in told(world)
 
@@ -93,7 +93,7 @@ def test_a_dead_message_that_arrives_later_is_no_news_for_a_window_from_then_on(
     world = play(yaml, scripts={"ops": lambda asked: "The disk is full." if len(world.asked) != 2 else "HEARTBEAT_OK"})
     world.sends = Channel(REFUSED, FINE)
     world.run(minutes=50)
-    world.ask(SendAgain(1))
+    world.ask(ResendMessage(1))
     world.until("2026-03-02 09:45")
     assert [row["suppression"] for row in world.rows()] == [None, "heartbeat_ok", "duplicate", "duplicate"]
     world.until("2026-03-02 16:00")
@@ -110,7 +110,7 @@ def test_a_long_message_of_which_a_part_died_is_no_news_once_all_of_it_has_arriv
     world = play(yaml, scripts={"ops": lambda asked: "x" * 5000})
     world.sends = Channel(FINE, REFUSED, FINE)
     world.run(minutes=10)
-    world.ask(SendAgain(2))
+    world.ask(ResendMessage(2))
     world.run(hours=5)
     assert [row["suppression"] for row in world.rows()] == [None, "duplicate"]
 
@@ -121,7 +121,7 @@ def test_a_text_that_its_channel_refuses_at_every_beat_lies_in_the_outbox_once(p
     assert [each[1:] for each in told(world)] == [("dead", 1, "400")]
     assert [row["delivery"]["state"] for row in world.rows()] == ["dropped", "dropped", "dead"]
     with pytest.raises(Refused, match=r"message 1 has been dropped \(400; said again by run 2\)"):
-        world.ask(SendAgain(1))
+        world.ask(ResendMessage(1))
 
 
 def test_a_text_that_died_again_and_again_arrives_once_its_channel_is_mended(play: Play) -> None:
@@ -136,7 +136,7 @@ def test_a_text_that_died_again_and_again_and_is_sent_again_by_hand_is_no_news(p
     world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, REFUSED, REFUSED, FINE))
     world.run(minutes=50)
     for each in told(world):
-        world.ask(SendAgain(each[0]))
+        world.ask(ResendMessage(each[0]))
     world.run(hours=3)
     assert [text for _, _, text in world.said if "disk" in text] == ["The disk is full."]
 
@@ -156,7 +156,7 @@ def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: De
     channel = Channel(first, FINE)
     world = play(CONFIG, scripts=ALARM, sends=channel)
     world.run(seconds=10)
-    assert world.ask(Drop(1)) == "hook"
+    assert world.ask(DropMessage(1)) == "hook"
     world.run(minutes=20)
     assert len(channel.keys) == 1
     (row,) = world.rows()
@@ -167,7 +167,7 @@ def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: De
 def test_what_was_dropped_may_be_said_anew(play: Play) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(LATER, FINE))
     world.run(seconds=10)
-    world.ask(Drop(1))
+    world.ask(DropMessage(1))
     world.run(minutes=30)
     assert [text for _, _, text in world.said] == ["The disk is full."]
 
@@ -179,12 +179,12 @@ def test_a_part_that_waits_behind_a_held_one_goes_out_once_that_is_dropped(play:
     world = play(yaml, scripts={"ops": lambda asked: "word " * 1000}, sends=Channel(DOUBT, FINE))
     world.run(seconds=10)
     assert [state for _, state, *_ in told(world)] == ["pending", "held"]
-    world.ask(Drop(1))
+    world.ask(DropMessage(1))
     world.settle()
     assert (told(world), delivery(world)) == ([], "partial")
 
 
-@pytest.mark.parametrize("request_of", [SendAgain, Drop])
+@pytest.mark.parametrize("request_of", [ResendMessage, DropMessage])
 def test_what_cannot_be_moved_is_told_in_a_line(play: Play, request_of: Any) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, FINE))
     world.run(seconds=10)
@@ -192,7 +192,7 @@ def test_what_cannot_be_moved_is_told_in_a_line(play: Play, request_of: Any) -> 
     with pytest.raises(Refused, match="message 1 is under way; once it is known how that went"):
         world.ask(request_of(1))
     world.store.connection.execute("update outbox set state = 'dead'")
-    world.ask(Drop(1))
+    world.ask(DropMessage(1))
     with pytest.raises(Refused, match="message 1 has been dropped"):
         world.ask(request_of(1))
     with pytest.raises(Refused, match="no message 7; `heartbeatd outbox` lists them"):

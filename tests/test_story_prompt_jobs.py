@@ -12,8 +12,8 @@ from servers.messages import refuses, says
 from servers.scripted import Server
 from world import Takes, World
 
-from scheduler.engine.pending_runs import Report
-from scheduler.engine.requests import Hold, LetGo
+from scheduler.engine.pending_runs import ReportResult
+from scheduler.engine.requests import HoldLane, ReleaseLane
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes
 from scheduler.system.process import Ended
@@ -111,9 +111,9 @@ def test_a_prompt_waits_for_its_agent_s_lane_as_a_beat_does(play: Play) -> None:
 
 def test_a_prompt_is_tried_at_once_when_a_held_lane_is_let_go(play: Play) -> None:
     world = playing(play, digest=lambda asked: "done")
-    world.ask(Hold("ops", "chat", world.clock.now + timedelta(hours=1)))
+    world.ask(HoldLane("ops", "chat", world.clock.now + timedelta(hours=1)))
     world.run(seconds=65)
-    world.ask(LetGo("ops", "chat"))
+    world.ask(ReleaseLane("ops", "chat"))
     world.settle()
     assert world.story("digest") == ["03-02 09:00 schedule ok"]
 
@@ -159,7 +159,7 @@ def test_a_program_that_answers_later_has_its_result_told_and_wakes_then(play: P
         world.run(minutes=2)
         (row,) = world.rows("digest")
         assert (row["outcome"], world.said, world.rows("web")) == ("async", [], [])
-        world.ask(Report(row["id"], "The digest.", None))
+        world.ask(ReportResult(row["id"], "The digest.", None))
         world.run(minutes=1)
     assert world.story("digest")[-1] == "03-02 09:00 result ok"
     assert [text for _, name, text in world.said if name == "digest"] == ["The digest."]

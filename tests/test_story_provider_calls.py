@@ -12,7 +12,7 @@ from test_story_models import KEY, config, decides, model
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.inbox import Refused
-from scheduler.engine.pending_runs import Cancel, Report
+from scheduler.engine.pending_runs import CancelRun, ReportResult
 from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome
 from scheduler.model.timestamps import to_millis
 from scheduler.telemetry.metrics import Metrics
@@ -214,7 +214,7 @@ def test_results_that_fail_one_after_the_other_are_failures_in_a_row(play):
         world = play(HTTP.format(url=server.url, interval="30m"))
         for _ in range(3):
             world.run(minutes=1)
-            world.ask(Report(server.requests[-1].json["run"], None, "it broke"))
+            world.ask(ReportResult(server.requests[-1].json["run"], None, "it broke"))
             world.run(minutes=29)
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 3
 
@@ -223,7 +223,7 @@ def test_a_later_quiet_answer_counts_once_as_quiet(play):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
-        world.ask(Report(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+        world.ask(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
     assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 1
 
 
@@ -231,7 +231,7 @@ def test_an_alert_that_stands_is_not_ended_by_an_asynchronous_start(play):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
-        world.ask(Report(server.requests[-1].json["run"], "ALERT: x", None))
+        world.ask(ReportResult(server.requests[-1].json["run"], "ALERT: x", None))
         world.run(minutes=30)
     assert world.store.connection.execute("select alerting from entry").fetchone()[0] == 1
 
@@ -241,7 +241,7 @@ def test_odd_results(play, words):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
-        world.ask(Report(server.requests[-1].json["run"], words, None))
+        world.ask(ReportResult(server.requests[-1].json["run"], words, None))
         world.run(minutes=1)
     assert "\0" not in (world.rows()[-1]["text"] or "")
     assert len(world.rows()[-1]["text"].encode()) <= 64 * 1024
@@ -265,7 +265,7 @@ def test_a_report_does_not_use_up_the_probe(play):
         world = play(BEHIND_A_GATEWAY.format(good=good.url, agent=agent.url, prices=PRICES), environ={"KEY": KEY})
         world.run(minutes=75)  # 08:00 async; 08:40 401 -> probe 09:10
         run_id = agent.requests[0].json["run"]
-        world.ask(Report(run_id, "HEARTBEAT_OK", None))  # 09:15
+        world.ask(ReportResult(run_id, "HEARTBEAT_OK", None))  # 09:15
         world.run(minutes=10)  # 09:20
     assert world.story()[-1] == "03-02 09:20 interval ok decided_skip", world.story()
 
@@ -321,7 +321,7 @@ def test_a_result_that_comes_before_its_202_is_booked_is_not_lost(play):
         world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
         world.engine._deadlines.start(task, world.clock.steady)
         try:
-            world.ask(Report(number, "ALERT fast", None))
+            world.ask(ReportResult(number, "ALERT fast", None))
         except Refused as refused:
             assert refused.code != "not_found", refused
 
@@ -451,7 +451,7 @@ def test_a_trial_that_somebody_cut_short_says_nothing_of_the_provider_and_is_mad
         trial = world.rows()[-1]
         assert (trial["state"], len(server.requests)) == ("running", 2)
         world.runs.cancel = lambda number, why: world.runs.give_up(number, Done(world.runs.inflight()[number], CUT_SHORT))
-        world.ask(Cancel(trial["id"]))
+        world.ask(CancelRun(trial["id"]))
         world.run(minutes=18)
     assert [line[6:] for line in world.story()[-2:]] == ["08:30 interval abandoned cancelled", "08:40 interval ok heartbeat_ok"]
     assert len(names(world, "ProviderFailed")) == told

@@ -14,8 +14,8 @@ from test_story_slots import agent
 from world import Takes, World, at
 
 from scheduler.engine.inbox import Refused
-from scheduler.engine.pending_runs import Cancel
-from scheduler.engine.requests import Hold, WakeAgent
+from scheduler.engine.pending_runs import CancelRun
+from scheduler.engine.requests import HoldLane, WakeAgent
 from scheduler.model.outcome import Trigger
 from scheduler.model.timestamps import to_millis
 from scheduler.model.wake import Wake
@@ -102,7 +102,7 @@ def test_ten_thousand_wakes_start_one_run(play: Play) -> None:
     world.run(minutes=5)
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(seconds=10))
     for number in range(10_000):
-        world.inbox.ask(_wake(f"message {number}"))
+        world.inbox.submit(_wake(f"message {number}"))
     world.run(minutes=10)
     assert world.story()[1:] == ["03-02 08:05 api ok heartbeat_ok"]
     assert "10000 times, the last one" in world.asked[-1].stdin
@@ -152,7 +152,7 @@ def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_a
 def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"09:00-22:00"', max_input_tokens="5k"))
     for number in range(1000):
-        world.inbox.ask(_wake(f"message {number} " + "x" * 2000, sender=f"sender{number}"))
+        world.inbox.submit(_wake(f"message {number} " + "x" * 2000, sender=f"sender{number}"))
     world.run(hours=2)
     (asked, *_) = world.asked
     assert "By api sender0" in asked.stdin
@@ -166,7 +166,7 @@ def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(play: Play) -> N
     world = play(agent(interval="1h", active_hours='"09:00-22:00"'))
     kept = 0
     while kept < 2000:
-        future = world.inbox.ask(_wake("look", sender=f"sender{kept}"))
+        future = world.inbox.submit(_wake("look", sender=f"sender{kept}"))
         world.engine.tick(world.clock.read())
         if future.exception(timeout=0) is not None:
             break
@@ -258,7 +258,7 @@ def test_wakes_of_the_same_group_from_two_tokens_are_kept_apart(play: Play) -> N
 
 def _group(world: World, token: str, number: int) -> str:
     text = f"group {number} of {token} {'x' * 1000}"
-    future = world.inbox.ask(WakeAgent(Wake("ops", source="webhook", sender=f"am {number}", text=text, token=token)))
+    future = world.inbox.submit(WakeAgent(Wake("ops", source="webhook", sender=f"am {number}", text=text, token=token)))
     world.engine.tick(world.clock.read())
     refused = future.exception(timeout=0)
     return refused.code if isinstance(refused, Refused) else "kept"
@@ -542,7 +542,7 @@ def test_an_agent_without_an_interval_runs_a_deferred_wake_when_its_hours_open(
 def test_an_agent_without_an_interval_runs_at_opening_after_its_lane_was_locked_until_closing(play: Play) -> None:
     world = play(agent(interval="none", active_hours='"08:00-12:00"'))
     world.run(seconds=5)
-    world.ask(Hold("ops", "chat", at("2026-03-02 12:30")))
+    world.ask(HoldLane("ops", "chat", at("2026-03-02 12:30")))
     world.wake("ops", "look")
     world.run(days=1, hours=1)
     assert world.story() == ["03-02 08:00 api skipped busy", "03-03 08:00 api ok heartbeat_ok"]
@@ -610,7 +610,7 @@ def test_a_cancelled_woken_run_is_not_retried(play: Play) -> None:
     world = play(agent(interval="none"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.wake("ops", "look")
-    world.ask(Cancel(1))
+    world.ask(CancelRun(1))
     world.run(hours=3)
     assert world.story() == ["03-02 08:00 api abandoned cancelled"]
 
@@ -629,7 +629,7 @@ def test_run_once_does_not_wait_for_an_agent_outside_its_hours(play: Play) -> No
     world = play(agent(interval="none", active_hours='"10:00-22:00"'))
     world.wake("ops", "look")
     world.run(minutes=5)
-    assert world.engine.at_rest(world.clock.now)
+    assert world.engine.is_idle(world.clock.now)
 
 
 def test_a_wake_starts_a_run_even_if_the_checklist_is_missing(play: Play) -> None:

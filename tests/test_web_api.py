@@ -209,7 +209,7 @@ def test_a_token_that_has_filled_all_rows_is_refused_with_429_and_others_are_not
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
     group = {"version": "4", "receiver": "heartbeatd", "alerts": [{"status": "firing", "labels": {"alertname": "Full"}}]}
     for number in range(1000):
-        daemon.world.inbox.ask(
+        daemon.world.inbox.submit(
             WakeAgent(Wake("ops", source="webhook", sender=f"heartbeatd {number}", text="x" * 4000, token="chief"))
         )
     daemon.do(daemon.world.settle)

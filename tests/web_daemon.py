@@ -132,7 +132,7 @@ class WebDaemon:
         return future.result(timeout=20)
 
     def ask(self, request: Request) -> Future[Any]:
-        future = self.world.inbox.ask(request)
+        future = self.world.inbox.submit(request)
         self._jobs.put(self.world.settle)
         return future
 

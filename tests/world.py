@@ -19,8 +19,8 @@ from scheduler.config.build.time_checks import TimeCheck
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Request
-from scheduler.engine.loop import Engine, Reading
-from scheduler.engine.requests import Adopt, Pause, Resume, RunJob, WakeAgent
+from scheduler.engine.loop import ClockReading, Engine
+from scheduler.engine.requests import AdoptPlan, PauseEntries, ResumeEntries, RunJob, WakeAgent
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Trigger
@@ -54,8 +54,8 @@ class Clock:
         self.now += by
         self.steady += by.total_seconds()
 
-    def read(self) -> Reading:
-        return Reading(self.now, self.steady)
+    def read(self) -> ClockReading:
+        return ClockReading(self.now, self.steady)
 
 
 @dataclass
@@ -172,7 +172,7 @@ class World:
             [self.events.append], f"life{self.lives}", random.Random(7), self.places,
         )  # fmt: skip
         boot = Boot(f"life{self.lives}", 4000 + self.lives, "0", tzdata)
-        self.engine.begin(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)
+        self.engine.start_boot(self.clock.read(), boot, {} if survivors is None else survivors, at_once=at_once)
 
     def kill(self) -> None:
         """The daemon is gone, as by kill -9: nothing is booked any more."""
@@ -180,7 +180,7 @@ class World:
 
     def stop(self) -> None:
         """The daemon stops in order."""
-        self.engine.finish(self.clock.read())
+        self.engine.finish_boot(self.clock.read())
         self.store.close()
 
     def off(self, **time: float) -> None:
@@ -217,7 +217,7 @@ class World:
         self.run(seconds=(at(text) - self.clock.now).total_seconds())
 
     def ask(self, request: Request) -> Any:
-        future = self.inbox.ask(request)
+        future = self.inbox.submit(request)
         self.engine.tick(self.clock.read())
         return future.result(timeout=0)
 
@@ -228,17 +228,17 @@ class World:
         return self.ask(WakeAgent(Wake(name, source=source, sender=sender, text=text, token=token), cause))
 
     def pause(self, key: Any, until: datetime | None = None) -> list[str]:
-        return self.ask(Pause(key, until))
+        return self.ask(PauseEntries(key, until))
 
     def resume(self, key: Any) -> list[str]:
-        return self.ask(Resume(key))
+        return self.ask(ResumeEntries(key))
 
     def run_job(self, name: str) -> int:
         return self.ask(RunJob(name, Trigger.MANUAL))
 
     def reload(self, yaml: str) -> Any:
         self.config.write_text(yaml, "utf-8")
-        return self.ask(Adopt(self.plan()))
+        return self.ask(AdoptPlan(self.plan()))
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """What the config says by now; ConfigError for one that is wrong, with `strict` also for one that is past."""
@@ -305,7 +305,7 @@ class World:
 
 def by_hand(outgoing: Delivery) -> DeliveryResult:
     """Send a message by the real transport of its channel."""
-    return LOOP.run_until_complete(with_http(lambda http: delivery.send(outgoing, Children("test").start, http)))
+    return LOOP.run_until_complete(with_http(lambda http: delivery.send_delivery(outgoing, Children("test").start, http)))
 
 
 def _ended(answer: Any) -> Ended:

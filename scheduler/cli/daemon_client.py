@@ -23,9 +23,9 @@ from scheduler.cli.output import utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
 from scheduler.engine import plan_sync
-from scheduler.engine.inbox import Asked, Refused, Request
-from scheduler.engine.outbox_requests import Drop, SendAgain
-from scheduler.engine.requests import Pause, Resume, RunJob, WakeAgent
+from scheduler.engine.inbox import PendingRequest, Refused, Request
+from scheduler.engine.outbox_requests import DropMessage, ResendMessage
+from scheduler.engine.requests import PauseEntries, ResumeEntries, RunJob, WakeAgent
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
@@ -239,16 +239,16 @@ class OfflineDaemonClient:
         return int(self._apply_request(RunJob(name, Trigger.MANUAL)))
 
     def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
-        self._apply_request(Pause(key, None if span is None else utc_now() + span))
+        self._apply_request(PauseEntries(key, None if span is None else utc_now() + span))
 
     def resume_entries(self, key: Key | None) -> list[str]:
-        return list(self._apply_request(Resume(key)))
+        return list(self._apply_request(ResumeEntries(key)))
 
     def retry_message(self, message_id: int) -> None:
-        self._apply_request(SendAgain(message_id))
+        self._apply_request(ResendMessage(message_id))
 
     def drop_message(self, message_id: int) -> None:
-        self._apply_request(Drop(message_id))
+        self._apply_request(DropMessage(message_id))
 
     def _apply_request(self, request: Request) -> Any:
         """One transaction, in which the rows follow the config first: the daemon may never have seen what is asked about."""
@@ -264,10 +264,10 @@ class OfflineDaemonClient:
                 store.close()
 
     def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
-        asked, now = Asked(request), utc_now()
+        asked, now = PendingRequest(request), utc_now()
         with store.transaction() as db:
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, hides nothing)
-            plan_sync.sync(tick, {})
+            plan_sync.sync_entries(tick, {})
             asked.apply(tick)
-        asked.reply()
+        asked.send_reply()
         return asked.future.result()

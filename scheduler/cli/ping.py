@@ -46,7 +46,7 @@ def ping(name: str | None, path: Path) -> int:
 def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
     declared = settings.channels
     if name is None:
-        return channel_test.all_of(declared)
+        return channel_test.testable_channels(declared)
     if "://" in name:
         raise InputError("this is a URL; declare it under channels: and give its name here")
     name, _, whom = name.partition(":")
@@ -54,13 +54,13 @@ def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
         instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
         raise InputError(f"{name!r} is no channel of {settings.path}{instead}")
     try:
-        return [channel_test.aimed(declared[name], whom)]
+        return [channel_test.channel_for_recipient(declared[name], whom)]
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
 def _test_channel(channel: Channel, network: Network) -> bool:
-    sent = channel_test.send(channel, network, utc_now())
+    sent = channel_test.send_test_message(channel, network, utc_now())
     click.echo(f"{channel.name}: {_format_result(sent)}")
     return sent.state == "delivered"
 

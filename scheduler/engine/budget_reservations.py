@@ -27,17 +27,17 @@ REFUSED = frozenset(
 )
 
 
-def admit(tick: Tick, claim: Claim, *, first: bool) -> Claim:
+def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     """The claim with the most that it can take reserved in every budget of its entry, or marked as over one of them.
 
     `first`: this attempt begins the run, and counts as one. An entry without a budget costs no statement.
     """
-    allowance = _allowance(tick, claim.entry)
+    allowance = _allowance_of(tick, claim.entry)
     if allowance is None:
         return claim
     most = replace(allowance.max_usage, runs=int(first))
-    accounts = _accounts(tick.tx, claim.entry, allowance)
-    lacking = _shortage(tick.tx, accounts, most)
+    accounts = _budget_days(tick.tx, claim.entry, allowance)
+    lacking = _first_shortage(tick.tx, accounts, most)
     if lacking is not None:
         return replace(claim, over_budget=lacking.said)
     for account, budget in accounts:
@@ -54,87 +54,87 @@ class Shortage:
     ends: datetime
 
 
-def shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
+def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
     """Why a further attempt of a run, or the `first` of a new one, would be over one of its budgets; None if it would not."""
-    allowance = _allowance(tick, entry)
+    allowance = _allowance_of(tick, entry)
     if allowance is None:
         return None
-    return _shortage(tick.tx, _accounts(tick.tx, entry, allowance), replace(allowance.max_usage, runs=int(first)))
+    return _first_shortage(tick.tx, _budget_days(tick.tx, entry, allowance), replace(allowance.max_usage, runs=int(first)))
 
 
-def follow(tick: Tick) -> None:
+def adopt_budgets(tick: Tick) -> None:
     """Let the days of today show the budgets in force, for whoever reads them without a config; all others are over."""
     for row in spend.budget_rows_near_today(tick.tx.db, tick.now):
         account = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
-        budget = _in_force(tick, account.scope)
+        budget = _budget_in_force(tick, account.scope)
         if budget is not None and budget.local_day(tick.now) == account.day:
             spend.record_budget(tick.tx, account, budget)
         else:
             spend.end_budget_day(tick.tx, account)
 
 
-def _in_force(tick: Tick, scope: Scope) -> Budget | None:
+def _budget_in_force(tick: Tick, scope: Scope) -> Budget | None:
     if scope == ALL_ENTRIES:
         return tick.limits.budget
     found = tick.plan.settings.allowances.get((Kind(scope[0]), scope[1]))
     return found.own if found else None
 
 
-def settle(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+def settle_reservation(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Put what an attempt took in the place of what was reserved for it; what nobody knows stays reserved."""
     if claim.reserved is None:
         return
-    difference = _taken(tick, claim.reserved.amount, result) - claim.reserved.amount
+    difference = _amount_used(tick, claim.reserved.amount, result) - claim.reserved.amount
     if difference == NO_USAGE:
         return
     spend.adjust_reservation(tick.tx, claim.reserved.days, difference)
     spend.record_charge(tick.tx, claim.run_id, difference)
 
 
-def _allowance(tick: Tick, entry: Entry) -> Allowance | None:
+def _allowance_of(tick: Tick, entry: Entry) -> Allowance | None:
     return tick.plan.settings.allowances.get((entry.kind, entry.name))
 
 
-def _accounts(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget]]:
+def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget]]:
     budgets = allowance.budgets(entry.kind, entry.name)
     return [(BudgetDay(budget.local_day(tx.now), scope), budget) for scope, budget in budgets]
 
 
-def _shortage(tx: Transaction, accounts: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
+def _first_shortage(tx: Transaction, accounts: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
     """Of several, the one that lasts longest."""
     spent = [(account, budget, spend.spent_on_day(tx.db, account)) for account, budget in accounts]
-    short = [_told(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
+    short = [_describe_shortage(account, budget, used, most) for account, budget, used in spent if not budget.allows(used + most)]
     return max(short, key=lambda each: each.ends, default=None)
 
 
-def _told(account: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
+def _describe_shortage(account: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
     ends = budget.day_end(account.day)
     prefix = "limits.budget." if account.scope == ALL_ENTRIES else ""
     lacks = ", ".join(prefix + lack for lack in budget.exceeded_limits(used, most))
     return Shortage(f"{lacks}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}", ends)
 
 
-def _taken(tick: Tick, most: Amount, result: AttemptResult) -> Amount:
+def _amount_used(tick: Tick, most: Amount, result: AttemptResult) -> Amount:
     if not result.calls:
-        return NO_USAGE if _asked_nobody(result) else most
-    parts = [_of(tick, most, call) for call in result.calls]
+        return NO_USAGE if _called_no_model(result) else most
+    parts = [_amount_of_call(tick, most, call) for call in result.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
     if None not in parts and result.outcome is not Outcome.ASYNC:  # what answers later has not taken all yet
         return known
     return Amount(max(known.nanos, most.nanos), max(known.tokens, most.tokens), most.runs)
 
 
-def _asked_nobody(result: AttemptResult) -> bool:
+def _called_no_model(result: AttemptResult) -> bool:
     """Whether the agent was not asked; an ending without calls that does not say so is one that we made up."""
     return result.outcome is Outcome.SKIPPED or result.precheck is not None
 
 
-def _of(tick: Tick, most: Amount, call: Call) -> Amount | None:
+def _amount_of_call(tick: Tick, most: Amount, call: Call) -> Amount | None:
     """What a call took; None where nobody said it, or said what cannot be: that a model read and wrote nothing."""
     if call.tokens is None and call.cost_usd is None:
         return NO_USAGE if call.not_sent or call.failure in REFUSED else None
     tokens = call.tokens.total if call.tokens else 0
-    usd = money.cost(tick.plan.settings.prices, call)
+    usd = money.call_cost(tick.plan.settings.prices, call)
     says_nothing = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
     if says_nothing or (most.nanos and usd is None):
         return None

@@ -16,49 +16,49 @@ from scheduler.store.transaction import Transaction
 NO_WAIT = timedelta()
 
 
-def book(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
     if not (result.calls or claim.probes or claim.reserved):
         return
-    if not money.book(tick, claim, result):
+    if not money.record_usage(tick, claim, result):
         return
-    budget_reservations.settle(tick, claim, result)
+    budget_reservations.settle_reservation(tick, claim, result)
     for call in result.calls:
-        _tell_of(tick.tx, claim, call)
+        _report_call(tick.tx, claim, call)
     # What was asked by an older config says nothing of the provider as it is declared now: it may have a new key.
     is_current = tick.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
-    heard = [call for call in result.calls if is_current and not _is_cut_short(call)]
+    heard = [call for call in result.calls if is_current and not _was_cancelled_by_us(call)]
     closed = [
         circuit
         for call in heard
-        for circuit in breakers.record_call(tick.tx, claim, call, outage_notices.words(call.provider, result))
+        for circuit in breakers.record_call(tick.tx, claim, call, outage_notices.refusal_text(call.provider, result))
     ]
     for circuit in closed:
-        outage_notices.closed(tick, claim, circuit)
+        outage_notices.record_closed_breaker(tick, claim, circuit)
     for call in heard:
         if is_answered(call):
-            outage_notices.answers(tick, claim, call)
+            outage_notices.record_answer(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, asked=bool(result.calls), wait=wait)
     if closed or given_back:
-        wake_retries.begin_anew(tick)
+        wake_retries.reconsider_waiting(tick)
 
 
-def _tell_of(tx: Transaction, claim: Claim, call: Call) -> None:
+def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
     entry = claim.entry
-    if call.provider is not None and call.failure is not None and not _is_cut_short(call):
+    if call.provider is not None and call.failure is not None and not _was_cancelled_by_us(call):
         tx.report(ProviderFailed(call.provider, call.failure))
     if call.provider is not None and call.tools_ignored:
         tx.report(ProviderFailed(call.provider, Failure.TOOL_USE))
-    if call.model and call.model_used and not _is_model(call.model, call.model_used):
+    if call.model and call.model_used and not _is_requested_model(call.model, call.model_used):
         tx.report(ModelMismatched(entry.kind, entry.name, call.model, call.model_used))
 
 
-def _is_cut_short(call: Call) -> bool:
+def _was_cancelled_by_us(call: Call) -> bool:
     """Whether we ended it ourselves, which says nothing of the provider. Otherwise only processes fail by `exit`."""
     return call.failure is Failure.EXIT
 
 
-def _is_model(requested: str, used: str) -> bool:
+def _is_requested_model(requested: str, used: str) -> bool:
     """Whether the model that answered is the one asked for; a provider may add the date of its version."""
     return used == requested or used.startswith(f"{requested}-2")

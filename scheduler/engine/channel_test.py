@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.engine.delivery import hand_over
+from scheduler.engine.delivery import send_message
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient
 from scheduler.store import targets
@@ -17,12 +17,12 @@ from scheduler.system.process import Children
 TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
 
 
-def all_of(declared: Mapping[str, Channel]) -> list[Channel]:
+def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
     """The channels that a trial of all of them tries: the log needs none."""
     return [channel for channel in declared.values() if channel.kind != "log"]
 
 
-def aimed(channel: Channel, whom: str) -> Channel:
+def channel_for_recipient(channel: Channel, whom: str) -> Channel:
     """The channel as its URL stands, or with somebody where that leaves it open; ValueError says what to name instead."""
     if channel.needs_target == bool(whom):
         return targets.checked_channel(channel, whom)
@@ -30,12 +30,12 @@ def aimed(channel: Channel, whom: str) -> Channel:
     raise ValueError(f"channel: name {named}")
 
 
-def send(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
+def send_test_message(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
     """Try one channel, and wait for it. The message has a key of its own: no receiver shall take it for one that it had."""
-    return asyncio.run(_send(channel, network, now))
+    return asyncio.run(_send_on_new_client(channel, network, now))
 
 
-async def _send(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
+async def _send_on_new_client(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
     message = Message(
         key=secrets.token_hex(32),
         kind="ping",
@@ -48,4 +48,4 @@ async def _send(channel: Channel, network: Network, now: datetime) -> DeliveryRe
         title="heartbeatd",
     )
     async with HttpClient(lambda: network) as http:
-        return await hand_over(channel, message, Children("ping").start, http)
+        return await send_message(channel, message, Children("ping").start, http)

@@ -17,50 +17,52 @@ from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 
-def first(
+def first_attempt(
     tick: Tick, entry: Entry, entry_row: EntryRow, opened: tuple[int, int], trigger: Trigger, slot: datetime, waker: Wake | None
 ) -> Claim:
     """The first attempt of a run; every wake that waits goes with it, `waker` being the one that started it."""
     run_id, fence = opened
     taken = wakes.take_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, run_id, waker)
-    claim = _claim(tick, entry, entry_row, OpenRun(run_id, "running", slot, trigger, 1, 0, fence, tick.tx.owner, tick.now), taken)
-    return admitted(tick, claim, first=True)
+    claim = _make_claim(
+        tick, entry, entry_row, OpenRun(run_id, "running", slot, trigger, 1, 0, fence, tick.tx.owner, tick.now), taken
+    )
+    return with_permissions(tick, claim, first=True)
 
 
-def admitted(tick: Tick, claim: Claim, *, first: bool) -> Claim:
+def with_permissions(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     """The claim with what it may spend and whom it may ask: whether a provider is shut off, and which one it is to try again."""
-    claim = budget_reservations.admit(tick, claim, first=first)
+    claim = budget_reservations.reserve_budget(tick, claim, first=first)
     breaker_open, probes = breakers.admit_run(tick.tx, tick.plan.entries, claim.entry, claim.run_id)
     return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
 
 
-def imagined(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
+def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
     """The claim of a slot that would start now, for whoever only asks what would become of it: nothing is written."""
     run = OpenRun(0, "running", tick.now, entry_row.schedule.trigger, 1, 0, 0, tick.tx.owner, tick.now)
-    lacking = budget_reservations.shortage(tick, entry, first=True)
-    claim = _claim(tick, entry, entry_row, run, ())
+    lacking = budget_reservations.find_shortage(tick, entry, first=True)
+    claim = _make_claim(tick, entry, entry_row, run, ())
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     return replace(claim, over_budget=lacking.said if lacking else None, breaker_open=str(shut_off) if shut_off else None)
 
 
-def tried_again(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
+def next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
     """The next attempt of a run; one that has not begun yet takes the wakes along that came while it waited."""
     if run.has_not_begun:
         wakes.take_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, run.run_id, None)
-    return of(tick, entry, entry_row, run)
+    return claim_of_run(tick, entry, entry_row, run)
 
 
-def of(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
+def claim_of_run(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
     """The claim of an open run, with the wakes that it holds."""
-    return _claim(tick, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.run_id))
+    return _make_claim(tick, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.run_id))
 
 
-def seize(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
+def seize_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
     """Take an open run that nobody works on any more in hand, so that it can be closed like any other."""
-    return of(tick, entry, entry_row, runs.take_over_run(tick.tx, run))
+    return claim_of_run(tick, entry, entry_row, runs.take_over_run(tick.tx, run))
 
 
-def _claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, taken: tuple[Wake, ...]) -> Claim:
+def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, taken: tuple[Wake, ...]) -> Claim:
     return Claim(
         run_id=run.run_id,
         fence=run.fence,
@@ -82,11 +84,11 @@ def _claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, taken: t
         last_success=entry_row.last_success_at,
         last_error=runs.last_error(tick.tx.db, entry_row.kind, entry_row.name) if entry_row.failures else None,
         up_since=tick.awake_since,
-        activity=_activity(tick.tx, entry, entry_row),
+        activity=_agent_activity(tick.tx, entry, entry_row),
     )
 
 
-def _activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:
+def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:
     """What a gateway last told of the agent that is to be asked; for a job that is another entry's row."""
     is_own = entry_row.kind is Kind.HEARTBEAT or entry.lane is None
     asked = entry_row if is_own else entries.find_entry(tx.db, Kind.HEARTBEAT, entry.lane or "")

@@ -24,16 +24,16 @@ SinceStart = Callable[[Kind, str], timedelta | None]
 """How long ago an entry's last slot was started, in elapsed time; None where nobody knows."""
 
 
-def follow(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
+def follow_jump(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
     """Follow a clock that has just jumped by so much."""
     clock_changes.record_clock_change(tick.tx, by)
     if by < timedelta():
-        _set_back(tick, -by, since_start)
+        _follow_set_back(tick, -by, since_start)
     else:
-        _return(tick.tx)
+        _skip_to_former_time(tick.tx)
 
 
-def catch_up(tick: Tick, last_seen: datetime | None, believable: timedelta) -> None:
+def follow_while_down(tick: Tick, last_seen: datetime | None, believable: timedelta) -> None:
     """Follow what the clock has done while no daemon ran; `last_seen` is when one was last seen, None if none has ever run.
 
     A command may have seen new entries since.
@@ -45,29 +45,29 @@ def catch_up(tick: Tick, last_seen: datetime | None, believable: timedelta) -> N
         return
     by = tick.now - seen
     if by <= -believable:
-        follow(tick, by, _nobody_knows)
+        follow_jump(tick, by, _no_start_known)
     elif by > A_RESTART:
         clock_changes.record_clock_change(tick.tx, by, down=True)
-        _return(tick.tx)
+        _skip_to_former_time(tick.tx)
 
 
-def _nobody_knows(kind: Kind, name: str) -> timedelta | None:  # noqa: ARG001
+def _no_start_known(kind: Kind, name: str) -> timedelta | None:  # noqa: ARG001
     """No entry was started in this life yet."""
     return None
 
 
-def _return(tx: Transaction) -> None:
+def _skip_to_former_time(tx: Transaction) -> None:
     """A clock that was behind goes on where it had been: up to there all slots have had their end."""
     behind = clock_changes.latest_return(tx.db)
     if behind is None:
         return
     for entry_row in entries.all_entries(tx.db):
         if entry_row.settled_until < behind.undone_to:
-            back = entry_row._replace(anchor=_former_anchor(tx, entry_row, behind), settled_until=behind.undone_to)
-            planning.replan(tx, entry_row, back)
+            back = entry_row._replace(anchor=_anchor_before_jump(tx, entry_row, behind), settled_until=behind.undone_to)
+            planning.replan_entry(tx, entry_row, back)
 
 
-def _former_anchor(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
+def _anchor_before_jump(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -> datetime:
     """Where the grid of an entry stood before it was moved because of a clock that went behind."""
     before = entries.latest_past_state(tx.db, entry_row.kind, entry_row.name)
     moved = before is not None and (before.state, before.schedule_text, before.until) == (
@@ -78,24 +78,24 @@ def _former_anchor(tx: Transaction, entry_row: EntryRow, behind: ClockSetBack) -
     return before.anchor if before is not None and moved else entry_row.anchor
 
 
-def _set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
+def _follow_set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None:
     meaning = clock_changes.latest_set_back(tick.tx.db)
     assert meaning is not None
-    _pull_near(tick)
+    _limit_future_times(tick)
     if meaning.undone:
         boots.clamp_future_times(tick.tx)
     for entry_row in entries.all_entries(tick.tx.db):
-        after = _taken_back(tick.tx, entry_row, meaning) if meaning.undone else entry_row
+        after = _restore_skipped_slots(tick.tx, entry_row, meaning) if meaning.undone else entry_row
         after = (
-            _moved(tick.tx, after, by, since_start)
+            _move_fixed_schedule(tick.tx, after, by, since_start)
             if entry_schedule.grid_period(entry_row.schedule_text)
-            else _kept(tick.tx, after)
+            else _keep_local_schedule(tick.tx, after)
         )
         seen = min(entry_row.first_seen_at, tick.now)
-        planning.replan(tick.tx, entry_row, after._replace(first_seen_at=seen))
+        planning.replan_entry(tick.tx, entry_row, after._replace(first_seen_at=seen))
 
 
-def _pull_near(tick: Tick) -> None:
+def _limit_future_times(tick: Tick) -> None:
     """Nothing has begun, ended or come in the future, and nobody waits for a time that was near when it was set."""
     now, soon = to_millis(tick.now), to_millis(tick.now + LONGEST_DELAY)
     tick.tx.db.execute("update run set not_before = min(not_before, ?) where state = 'waiting'", (soon,))
@@ -130,7 +130,7 @@ def _pull_near(tick: Tick) -> None:
             )
 
 
-def _taken_back(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> EntryRow:
+def _restore_skipped_slots(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> EntryRow:
     """Slots that were skipped under a clock that was ahead, and have not really come yet, are still to come."""
     if entry_row.schedule is entry_schedule.NO_SCHEDULE:
         return entry_row
@@ -139,21 +139,21 @@ def _taken_back(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> 
     return entry_row if first is None else entry_row._replace(settled_until=min(first, entry_row.settled_until))
 
 
-def _kept(tx: Transaction, entry_row: EntryRow) -> EntryRow:
+def _keep_local_schedule(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """A schedule means the clock on the wall: times that it shows again have had their end, if the entry was there then."""
     if tx.now >= entry_row.first_seen_at:
         return entry_row
     return entry_row._replace(settled_until=min(entry_row.settled_until, tx.now - entry_row.schedule.offset))
 
 
-def _moved(tx: Transaction, entry_row: EntryRow, by: timedelta, since_start: SinceStart) -> EntryRow:
+def _move_fixed_schedule(tx: Transaction, entry_row: EntryRow, by: timedelta, since_start: SinceStart) -> EntryRow:
     """A grid of elapsed time stays where it is if the next beat is in time all the same; else it moves with the clock."""
-    back = timedelta() if _is_in_time(tx, entry_row, since_start) else _whole_seconds(by)
+    back = timedelta() if _next_slot_is_in_time(tx, entry_row, since_start) else _whole_seconds(by)
     settled = min(entry_row.settled_until - back, tx.now - entry_row.schedule.offset)
     return entry_row._replace(anchor=entry_row.anchor - back, settled_until=settled)
 
 
-def _is_in_time(tx: Transaction, entry_row: EntryRow, since_start: SinceStart) -> bool:
+def _next_slot_is_in_time(tx: Transaction, entry_row: EntryRow, since_start: SinceStart) -> bool:
     """Whether an entry starts again within one interval of elapsed time if its grid stays, or only later because of its hours."""
     period, now = entry_schedule.grid_period(entry_row.schedule_text), tx.now - entry_row.schedule.offset
     if period is None or entry_row.anchor > now:

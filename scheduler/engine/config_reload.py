@@ -12,7 +12,7 @@ from datetime import datetime
 from scheduler.config.build.load import LoadedConfig
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Inbox, Refused
-from scheduler.engine.requests import Adopt, Refuse
+from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
 from scheduler.model.settings import Settings
 from scheduler.system.file_watch import content
 from scheduler.system.log import event
@@ -65,7 +65,7 @@ class Reloader:
                 return self._reload(dry=dry, doubt=doubt)
             except (ConfigError, Refused) as error:
                 if not dry:
-                    self._failed(error)
+                    self._report_rejection(error)
                 raise
 
     def _reload(self, *, dry: bool, doubt: bool) -> Reloaded:
@@ -73,12 +73,12 @@ class Reloader:
         new = plans.make(loaded.settings)
         change = plans.diff(self._in_force().settings, new.settings)
         if doubt:
-            _doubt(self._in_force(), change)
-        warnings = (*map(str, loaded.warnings), *_restarts(self._in_force().settings, new.settings))
+            _check_removals(self._in_force(), change)
+        warnings = (*map(str, loaded.warnings), *_restart_warnings(self._in_force().settings, new.settings))
         if dry:
             return Reloaded(change, warnings)
         # Above this line everything may fail and nothing is touched; below it nothing fails but the database being away.
-        adopted = self._adopt(new)
+        adopted = self._adopt_plan(new)
         self.reload_state, self._refused = ReloadState(successful=True, succeeded_at=self._clock()), None
         for line in adopted.lines():
             event(logging.INFO, "reload", change=line)
@@ -86,23 +86,23 @@ class Reloader:
             event(logging.WARNING, "config", problem=warning)
         return Reloaded(adopted, warnings)
 
-    def _adopt(self, new: Plan) -> Diff:
+    def _adopt_plan(self, new: Plan) -> Diff:
         try:
-            adopted: Diff = self._inbox.ask(Adopt(new)).result(ANSWER_WITHIN)
+            adopted: Diff = self._inbox.submit(AdoptPlan(new)).result(ANSWER_WITHIN)
         except NoAnswer as error:
             raise Refused("no_answer", "the database could not be written; the config will be taken once it can be") from error
         return adopted
 
-    def _failed(self, error: ConfigError | Refused) -> None:
+    def _report_rejection(self, error: ConfigError | Refused) -> None:
         """A file may be taken up by hand, by a signal and by the watch, and is complained of once; `status` goes on saying it."""
         before, self._refused = self._refused, (content(self._in_force().settings.path), str(error))
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
-        self._inbox.ask(Refuse(str(error)))
+        self._inbox.submit(NoteRejectedConfig(str(error)))
         for line in str(error).splitlines():
             event(logging.DEBUG if before == self._refused else logging.ERROR, "reload_refused", problem=line)
 
 
-def _doubt(in_force: Plan, change: Diff) -> None:
+def _check_removals(in_force: Plan, change: Diff) -> None:
     had = len(in_force.entries)
     if had >= MANY and len(change.removed) * 2 > had:
         raise Refused(
@@ -111,7 +111,7 @@ def _doubt(in_force: Plan, change: Diff) -> None:
         )
 
 
-def _restarts(old: Settings, new: Settings) -> tuple[str, ...]:
+def _restart_warnings(old: Settings, new: Settings) -> tuple[str, ...]:
     """What cannot change under a running daemon."""
     changed = {
         "state": old.state != new.state,

@@ -10,7 +10,7 @@ from scheduler.channels import deadman_ping
 from scheduler.channels.deadman_ping import Beat
 from scheduler.channels.message import DeliveryResult
 from scheduler.channels.post import HttpOptions
-from scheduler.engine.loop import Health
+from scheduler.engine.loop import EngineHealth
 from scheduler.model.settings import Deadman
 from scheduler.net.http_client import HttpClient
 from scheduler.system.log import event
@@ -35,7 +35,7 @@ class Pinger:
     `tell` hears when pings stop arriving (why), and when they arrive again (None).
     """
 
-    def __init__(self, pings: Executor[Ping, DeliveryResult], health: Health, tell: Callable[[str | None], object]) -> None:
+    def __init__(self, pings: Executor[Ping, DeliveryResult], health: EngineHealth, tell: Callable[[str | None], object]) -> None:
         self._executor = pings
         self._health = health
         self._problem: str | None = None
@@ -45,35 +45,35 @@ class Pinger:
         self._written = False  # whether any turn since the last ping could be written down
         self._number = 0
 
-    def turn(self, steady: float, switch: Deadman | None) -> float | None:
+    def ping_if_due(self, steady: float, switch: Deadman | None) -> float | None:
         """Ping if it is time; gives in how many seconds to be asked again, None where there is no switch.
 
         A success says that the engine could write down a turn since the last ping, a fail that it could not. The first
         ping of a switch is a start.
         """
-        self._settle()
+        self._collect_results()
         self._written = self._written or self._health.problem is None
         if switch != self._switch:
             self._switch, self._due = switch, steady + A_MOMENT
-            self._move(None)
-            self._ping("start")
+            self._report_problem(None)
+            self._start_ping("start")
         elif switch is not None and steady >= self._due and not self._executor.inflight():
-            self._ping("success" if self._written else "fail")
+            self._start_ping("success" if self._written else "fail")
             self._written, self._due = False, steady + switch.every.total_seconds()
         return None if switch is None else max(self._due - steady, A_MOMENT)
 
-    def _ping(self, beat: Beat) -> None:
+    def _start_ping(self, beat: Beat) -> None:
         if self._switch is not None:
             self._number += 1
             problem = self._health.problem if beat == "fail" else None
             self._executor.submit(self._number, Ping(beat, problem, self._switch))
 
-    def _settle(self) -> None:
+    def _collect_results(self) -> None:
         for number, done in self._executor.results():
             self._executor.ack([number])
-            self._note(done)
+            self._record_result(done)
 
-    def _note(self, done: Done[Ping, DeliveryResult]) -> None:
+    def _record_result(self, done: Done[Ping, DeliveryResult]) -> None:
         """Count a ping, and say when they begin to fail and when they arrive again, not each time."""
         sent = done.result or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while pinging")
         problem = None if sent.state == "delivered" else sent.error
@@ -82,16 +82,16 @@ class Pinger:
             return  # it says nothing of the one that is there now
         if (problem is None) != (self._problem is None):
             event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
-        self._move(problem)
+        self._report_problem(problem)
 
-    def _move(self, problem: str | None) -> None:
+    def _report_problem(self, problem: str | None) -> None:
         """Pings arrive, or they do not; of a switch that is new nothing is known."""
         if (problem is None) != (self._problem is None):
             self._tell(problem)
         self._problem = problem
 
 
-async def send(ping: Ping, http: HttpClient) -> DeliveryResult:
+async def send_ping(ping: Ping, http: HttpClient) -> DeliveryResult:
     """Send one ping; waits for at most ten seconds, and raises nothing of the network."""
     switch = ping.switch
     return await deadman_ping.send(switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, TOTAL))

@@ -38,60 +38,64 @@ class Delivery:
     channel: Channel
 
 
-def collect(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
+def collect_due(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """The messages to send now, marked as `sending`. One whose channel is no longer declared is dead, and says so."""
     deliveries = []
-    for message in outbox.claim_due_messages(tick.tx, AT_ONCE, SHARE, _by_channel(under_way)):
+    for message in outbox.claim_due_messages(tick.tx, AT_ONCE, SHARE, _count_by_channel(under_way)):
         channel = tick.plan.settings.channels.get(message.channel)
         if channel is None or channel.needs_target != bool(message.whom):
-            outbox.mark_message_dead(tick.tx, message, _unreachable(message, channel))
+            outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
         else:
             deliveries.append(Delivery(message, targets.channel_for_recipient(channel, message.whom)))
     return deliveries
 
 
-def next_due(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
+def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
     """When the next message can be sent; None while there is no room for any."""
-    busy = _by_channel(under_way)
+    busy = _count_by_channel(under_way)
     if busy.total() >= AT_ONCE:
         return None
     return outbox.next_due_at(tx.db, [channel for channel, count in busy.items() if count >= SHARE])
 
 
-def _by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
+def _count_by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
     return Counter(delivery.channel.name for delivery in under_way)
 
 
-def settle(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:
+def settle_delivery(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:
     """Book how a sending ended. One that raised is uncertain: nobody knows how far it came."""
     message, channel = done.task.message, done.task.channel
-    sent = done.result or _unsent(done.surprise) or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while sending")
+    sent = (
+        done.result
+        or _retry_if_unsent(done.surprise)
+        or DeliveryResult("uncertain", f"{type(done.surprise).__name__} while sending")
+    )
     if sent.state == "delivered":
         outbox.record_delivery(tx, message)
     elif sent.state == "dead":
         outbox.mark_message_dead(tx, message, sent.error)
     elif sent.state == "uncertain":
-        _doubt(tx, message, channel, sent.error)
+        _settle_uncertain(tx, message, channel, sent.error)
     else:
         outbox.retry_message_later(tx, message, sent.error, sent.retry_after and min(sent.retry_after, LONGEST_WAIT))
 
 
-def _unsent(surprise: BaseException | None) -> DeliveryResult | None:
+def _retry_if_unsent(surprise: BaseException | None) -> DeliveryResult | None:
     """What had no room to begin has not been sent, and is tried again."""
     return DeliveryResult("retry", f"could not begin: {surprise}") if is_scarcity(surprise) else None
 
 
-def recover(tick: Tick) -> None:
+def recover_deliveries(tick: Tick) -> None:
     """Book what an earlier life of the daemon was sending when it died: nobody knows whether it arrived."""
     for message in outbox.interrupted_messages(tick.tx.db):
         channel = tick.plan.settings.channels.get(message.channel)
         if channel is None:
-            outbox.mark_message_dead(tick.tx, message, _unreachable(message, channel))
+            outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
         else:
-            _doubt(tick.tx, message, channel, "the daemon stopped while sending")
+            _settle_uncertain(tick.tx, message, channel, "the daemon stopped while sending")
 
 
-def when_uncertain(channel: Channel, kind: str) -> OnUncertain:
+def action_if_uncertain(channel: Channel, kind: str) -> OnUncertain:
     """What becomes of a message of a heartbeat or a job (`kind`) when nobody knows whether the channel has it.
 
     Unless the config says it, a receiver that knows repeats gets it again; of the others an alert, better twice than never,
@@ -102,12 +106,12 @@ def when_uncertain(channel: Channel, kind: str) -> OnUncertain:
     return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
 
 
-async def send(delivery: Delivery, start: StartProcess, http: HttpClient) -> DeliveryResult:
+async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient) -> DeliveryResult:
     """Hand one message to its channel; waits for the channel."""
-    return await hand_over(delivery.channel, _message(delivery.message), start, http)
+    return await send_message(delivery.channel, _to_message(delivery.message), start, http)
 
 
-async def hand_over(channel: Channel, message: Message, start: StartProcess, http: HttpClient) -> DeliveryResult:
+async def send_message(channel: Channel, message: Message, start: StartProcess, http: HttpClient) -> DeliveryResult:
     """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network.
 
     `start` starts a channel's program.
@@ -138,23 +142,23 @@ async def hand_over(channel: Channel, message: Message, start: StartProcess, htt
             return await webhook.send(url, message, options)
 
 
-def _doubt(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
+def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
     """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
-    resend = when_uncertain(channel, message.kind) == "resend"
+    resend = action_if_uncertain(channel, message.kind) == "resend"
     if channel.kind in KNOWS_REPEATS:
         outbox.mark_message_uncertain(tx, message, error, resend=resend)
     else:
         outbox.mark_message_uncertain(tx, message, error, resend=resend and not message.doubted, wait=ONCE_MORE)
 
 
-def _unreachable(message: OutboxMessage, channel: Channel | None) -> str:
+def _describe_unreachable(message: OutboxMessage, channel: Channel | None) -> str:
     if channel is None:
         return f"channels.{message.channel} is no longer declared"
     now = "now holds {target}" if channel.needs_target else "no longer holds {target}"
     return f"the URL of channels.{message.channel} {now}, and so leads to somebody else"
 
 
-def _message(message: OutboxMessage) -> Message:
+def _to_message(message: OutboxMessage) -> Message:
     return Message(
         key=message.key,
         kind=message.kind,

@@ -13,19 +13,19 @@ from scheduler.model.outcome import Kind
 from scheduler.store import entries, runs, wakes
 
 
-def held_until(tick: Tick, agent: str) -> datetime | None:
+def hold_for_other_jobs(tick: Tick, agent: str) -> datetime | None:
     """Until when a job's wake of this agent waits for those of others; None when there are none to wait for."""
-    return tick.now + tick.limits.wake_gap if _others(tick, agent) else None
+    return tick.now + tick.limits.wake_gap if _other_jobs_under_way(tick, agent) else None
 
 
-def release(tick: Tick, entry: Entry) -> None:
+def release_held_wakes(tick: Tick, entry: Entry) -> None:
     """A job has ended: the wakes of an agent for which it was the last to be waited for may start its beat."""
     for agent in entry.agents_to_wake:
         entry_row = entries.find_entry(tick.tx.db, Kind.HEARTBEAT, agent)
-        if entry_row is not None and not _others(tick, agent):
+        if entry_row is not None and not _other_jobs_under_way(tick, agent):
             wakes.release_held_wakes(tick.tx, entry_row)
 
 
-def _others(tick: Tick, agent: str) -> bool:
+def _other_jobs_under_way(tick: Tick, agent: str) -> bool:
     """Whether a job that may wake the agent runs, waits for its next attempt, or is due."""
     return runs.any_open_or_due(tick.tx, Kind.CRON, tick.plan.wakers.get(agent, ()))

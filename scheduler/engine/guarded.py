@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from scheduler.engine.inbox import Asked, Refused
+from scheduler.engine.inbox import PendingRequest, Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.store import entries, runs
@@ -23,7 +23,7 @@ LATER = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class EntryStep(Generic[T]):
     """What is to be done for one entry in a turn. It may be undone and done anew."""
 
     kind: Kind
@@ -31,46 +31,46 @@ class Part(Generic[T]):
     act: Callable[[], T]
 
 
-def step(tick: Tick, part: Part[T]) -> T | None:
+def run_step(tick: Tick, part: EntryStep[T]) -> T | None:
     """Do one entry's part of a turn; if it raises, only that part is undone and untold, and the entry is put aside.
 
     What SQLite raises concerns the whole transaction, and goes through.
     """
     try:
-        with _undone(tick):
+        with _savepoint(tick):
             return part.act()
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, the other entries are sound)
-        _put_aside(tick.tx, part.kind, part.name, error)
+        _postpone_entry(tick.tx, part.kind, part.name, error)
         return None
 
 
-def steps(tick: Tick, parts: Sequence[Part[T]]) -> list[T | None]:
+def run_steps(tick: Tick, parts: Sequence[EntryStep[T]]) -> list[T | None]:
     """Do the parts of several entries, each as by `step`: as long as none of them raises, one way back is enough for all."""
     try:
-        with _undone(tick):
+        with _savepoint(tick):
             return [part.act() for part in parts]
     except sqlite3.Error:
         raise
     except Exception:  # noqa: BLE001 (each for itself then, and whichever it was is told)
-        return [step(tick, part) for part in parts]
+        return [run_step(tick, part) for part in parts]
 
 
-def request(tick: Tick, asked: Asked) -> None:
+def apply_request(tick: Tick, asked: PendingRequest) -> None:
     """Do what was asked; if that raises what nobody expected, only that is undone, and whoever asked is told."""
     try:
-        with _undone(tick):
+        with _savepoint(tick):
             asked.apply(tick)
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, what others asked is sound)
         event(logging.ERROR, "request_broken", error=error)
-        asked.refuse(Refused("broken", "the daemon cannot do this; its log says why"))
+        asked.refuse_with(Refused("broken", "the daemon cannot do this; its log says why"))
 
 
 @contextmanager
-def _undone(tick: Tick) -> Iterator[None]:
+def _savepoint(tick: Tick) -> Iterator[None]:
     """A part of the turn that, if it raises, has not been."""
     told, plan = len(tick.tx.events), tick.plan
     tick.tx.db.execute("savepoint step")
@@ -88,7 +88,7 @@ def _undone(tick: Tick) -> Iterator[None]:
     tick.tx.db.execute("release step")
 
 
-def _put_aside(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:
+def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:
     """Look at the entry again in an hour, so that it does not loop; a run of it that was to be booked is closed as it is."""
     event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
     run = runs.find_open_run(tx.db, kind, name)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from scheduler.engine import guarded, planning, wake_starts
-from scheduler.engine.guarded import Part
+from scheduler.engine.guarded import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import Kind
@@ -25,21 +25,21 @@ Key = tuple[Kind, str]
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class MaintenanceState:
     """How far the work has come: when it was last done, and after which entry it goes on."""
 
     kept_at: datetime | None = None
     trimmed: int = 0
 
 
-class Grown:
+class GrownHistories:
     """How many rows each entry has had since it was last trimmed: one that runs every second must not wait for its turn."""
 
     def __init__(self) -> None:
         self._rows: Counter[Key] = Counter()
         self.full: list[Key] = []  # those to be trimmed
 
-    def count(self, events: Iterable[Event], kept: int) -> None:
+    def count_rows(self, events: Iterable[Event], kept: int) -> None:
         """Count the rows of a turn that is written down; `kept` is how many an entry may keep."""
         for happened in events:
             if isinstance(happened, RunClosed):
@@ -49,12 +49,12 @@ class Grown:
                     del self._rows[key]
                     self.full.append(key)
 
-    def trimmed(self) -> None:
+    def forget_trimmed(self) -> None:
         """What was to be trimmed has been, and that is written down."""
         self.full = []
 
 
-def trim_grown(tick: Tick, grown: Grown) -> None:
+def trim_grown_histories(tick: Tick, grown: GrownHistories) -> None:
     """Remove the rows that are too many of the entries that had many since the last time."""
     for key in grown.full:
         entry_row = entries.find_entry(tick.tx.db, *key)
@@ -62,30 +62,32 @@ def trim_grown(tick: Tick, grown: Grown) -> None:
             runs.delete_surplus_runs(tick.tx, entry_row, tick.plan.settings.history.runs, REMOVE_AT_ONCE)
 
 
-def keep(tick: Tick, house: House) -> House:
+def maintain_database(tick: Tick, house: MaintenanceState) -> MaintenanceState:
     """The sign of life in every turn; what is old goes once a minute, or in the next turn where there is more."""
     boots.refresh_last_tick(tick.tx)
     if house.kept_at is not None and timedelta() <= tick.now - house.kept_at < EVERY:
         return house
     kept = tick.plan.settings.history
-    room = REMOVE_AT_ONCE - (0 if clock_changes.changed_recently(tick.tx) else _forget_old(tick, kept.keep))
+    room = REMOVE_AT_ONCE - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
     trimmed = house.trimmed
     some = entries.entries_after(tick.tx.db, trimmed, TRIM_AT_ONCE)
     for entry_row in some:
-        guarded.step(tick, Part(entry_row.kind, entry_row.name, partial(planning.book_unlooked, tick, entry_row)))
+        guarded.run_step(
+            tick, EntryStep(entry_row.kind, entry_row.name, partial(planning.record_unplanned_slots, tick, entry_row))
+        )
         if room <= 0:
-            return House(None, trimmed)
+            return MaintenanceState(None, trimmed)
         room -= runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, room)
         trimmed = entry_row.id
-    return House(tick.now, trimmed if some else 0)
+    return MaintenanceState(tick.now, trimmed if some else 0)
 
 
-def _forget_old(tick: Tick, keep: timedelta) -> int:
+def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     """Let go of what is old by the clock; gives how many rows of the history went.
 
     The history goes before messages are given up: that is still to be told, with the run that they came from.
     """
-    wake_starts.expire(tick)
+    wake_starts.expire_wakes(tick)
     removed = runs.delete_old_runs(tick.tx, keep, REMOVE_AT_ONCE)
     lane_holds.delete_ended_holds(tick.tx)
     outbox.expire_held_messages(tick.tx)

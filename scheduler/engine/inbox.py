@@ -26,7 +26,7 @@ class Request(Protocol):
         ...
 
 
-class Asked:
+class PendingRequest:
     """A request and the place for its answer."""
 
     def __init__(self, request: Request) -> None:
@@ -43,11 +43,11 @@ class Asked:
         except Refused as refusal:
             self._refusal = refusal
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse_with(self, refusal: Refused) -> None:
         """Give no other answer than this refusal, once the turn is committed."""
         self._answer, self._refusal = None, refusal
 
-    def reply(self) -> None:
+    def send_reply(self) -> None:
         """Give the answer to whoever waits for it."""
         if self.future.done():
             return
@@ -62,17 +62,17 @@ class Inbox:
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
-        self._queue: SimpleQueue[Asked] = SimpleQueue()
-        self._held: list[Asked] = []
+        self._queue: SimpleQueue[PendingRequest] = SimpleQueue()
+        self._held: list[PendingRequest] = []
 
-    def ask(self, request: Request) -> Future[Any]:
+    def submit(self, request: Request) -> Future[Any]:
         """Put a request in; the future holds its answer, or the Refused that it met."""
-        asked = Asked(request)
+        asked = PendingRequest(request)
         self._queue.put(asked)
         self._notify()
         return asked.future
 
-    def look(self) -> list[Asked]:
+    def pending_requests(self) -> list[PendingRequest]:
         """All requests that are not answered yet, in the order in which they came."""
         while True:
             try:
@@ -80,8 +80,8 @@ class Inbox:
             except Empty:
                 return list(self._held)
 
-    def answer(self, asked: list[Asked]) -> None:
+    def reply_to(self, asked: list[PendingRequest]) -> None:
         """Reply to requests whose turn was committed."""
         for each in asked:
-            each.reply()
+            each.send_reply()
         del self._held[: len(asked)]

@@ -28,10 +28,10 @@ from scheduler.engine import (
 )
 from scheduler.engine.deadlines import Deadlines
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.guarded import Part
-from scheduler.engine.housekeeping import Grown, House
-from scheduler.engine.inbox import Asked, Inbox
-from scheduler.engine.pending_runs import give_up_overdue, next_overdue
+from scheduler.engine.guarded import EntryStep
+from scheduler.engine.housekeeping import GrownHistories, MaintenanceState
+from scheduler.engine.inbox import Inbox, PendingRequest
+from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
@@ -69,7 +69,7 @@ Results = list[tuple[int, Done[T, R]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """What the clocks say at one instant: the wall's time (aware, UTC), and seconds that only ever grow."""
 
     now: datetime
@@ -77,7 +77,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Health:
+class EngineHealth:
     """Whether the engine can do its work; `problem` is in words and None when it can. Read by other threads.
 
     `tried_at` is its last turn, `ticked_at` the last one that could be written down.
@@ -112,7 +112,7 @@ class Engine:
         self.store = store
         self.plan = plan
         self.inbox = inbox
-        self.health = Health()
+        self.health = EngineHealth()
         self.stopping = False
         self._runs = runs
         self._deliveries = deliveries
@@ -121,7 +121,7 @@ class Engine:
         self._chance = chance
         self._places = places
         self._is_short = False  # the system had no room for what was due
-        self._last: Reading | None = None
+        self._last: ClockReading | None = None
         self._awake_since: datetime | None = None
         self._full_since: datetime | None = None  # since when all places have been taken
         self._deadlines = Deadlines(runs)
@@ -129,10 +129,12 @@ class Engine:
         self._started: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was, in seconds of the steady clock
         self._next_turn: float | None = None  # when it is to begin, in seconds of the steady clock
         self._stalled = timedelta()  # how late turns began that are not written down yet
-        self._house = House()
-        self._grown = Grown()
+        self._house = MaintenanceState()
+        self._grown = GrownHistories()
 
-    def begin(self, reading: Reading, boot: boots.Boot, survivors: recovery.Survivors, *, at_once: bool = False) -> None:
+    def start_boot(
+        self, reading: ClockReading, boot: boots.Boot, survivors: recovery.Survivors, *, at_once: bool = False
+    ) -> None:
         """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
         self._last, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
@@ -140,56 +142,56 @@ class Engine:
             last, seen = boots.latest_boot(db), boots.last_tick_at(db)
             slots_may_differ = boots.record_boot(tick.tx, boot)
             if last is not None and last["config_hash"] != self.plan.settings.hash:
-                budget_reservations.follow(tick)
-            clock_jumps.catch_up(tick, seen, UNBELIEVABLE)
-            recovery.recover(tick, survivors, seen)
-            delivery.recover(tick)
-            incident_notices.hear_of_channels(tick)
+                budget_reservations.adopt_budgets(tick)
+            clock_jumps.follow_while_down(tick, seen, UNBELIEVABLE)
+            recovery.recover_runs(tick, survivors, seen)
+            delivery.recover_deliveries(tick)
+            incident_notices.note_dead_messages(tick)
             breakers.allow_probes_now(tick.tx)  # whoever started us may have brought a new key
-            plan_sync.sync(tick, {}, at_once=at_once)
-            wake_retries.begin_anew(tick, other_config=True)
-            recovery.start_at_boot(tick)
+            plan_sync.sync_entries(tick, {}, at_once=at_once)
+            wake_retries.reconsider_waiting(tick, other_config=True)
+            recovery.wake_boot_jobs(tick)
             if slots_may_differ:
-                _replan_all(tick.tx)
-        self._tell(tick)
+                _replan_all_entries(tick.tx)
+        self._publish_events(tick)
 
-    def tick(self, reading: Reading) -> datetime:
+    def tick(self, reading: ClockReading) -> datetime:
         """One turn; gives when to take the next one, unless something is reported or asked before."""
         self._notice_jump(reading)
         self._notice_stall(reading)
-        again_at = self._turn_over(reading)
+        again_at = self._run_tick(reading)
         # What waits for a place is due in the past, and no turn could have begun then.
         self._next_turn = reading.steady + max((again_at - reading.now).total_seconds(), 0.0)
         return again_at
 
-    def _turn_over(self, reading: Reading) -> datetime:
+    def _run_tick(self, reading: ClockReading) -> datetime:
         self.health.tried_at = reading.now
-        results = self._runs.results(), self._deliveries.results(), self.inbox.look()
+        results = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
         try:
             with self.store.transaction() as db:
                 before = db.total_changes
                 tick = self._new_tick(db, reading.now)
-                house = self._take(tick, *results)
+                house = self._record_results(tick, *results)
                 claims, full = self._start_due(tick)
-                deliveries = delivery.collect(tick, self._deliveries.inflight().values())
-                incident_notices.hear_of_channels(tick)
-                again_at = self._next(tick, len(claims), deliveries)
+                deliveries = delivery.collect_due(tick, self._deliveries.inflight().values())
+                incident_notices.note_dead_messages(tick)
+                again_at = self._next_tick_time(tick, len(claims), deliveries)
                 if db.total_changes > before:
                     boots.record_last_tick(tick.tx)
         except DatabaseUnavailable as error:
-            return min(reading.now + self._put_off(reading.now, error), self._enforce_deadlines(reading))
+            return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
         self._house, self._jumped, self._stalled, self.plan = house, timedelta(), timedelta(), tick.plan
-        self._grown.trimmed()
-        self._grown.count(tick.tx.events, tick.plan.settings.history.runs)
+        self._grown.forget_trimmed()
+        self._grown.count_rows(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if full else None
-        self._committed(tick, *results)
+        self._after_commit(tick, *results)
         for claim in claims:
-            self._deadlines.start(claim, reading.steady)
+            self._deadlines.start_deadline(claim, reading.steady)
             if claim.trigger not in WOKEN:
                 self._started[claim.entry.kind, claim.entry.name] = reading.steady
             self._runs.submit(claim.run_id, claim)
         for run_id in tick.cancelled:
-            self._deadlines.end(run_id, "cancelled", reading.steady)
+            self._deadlines.end_run(run_id, "cancelled", reading.steady)
         for each in deliveries:
             self._deliveries.submit(each.message.id, each)
         self.health.ticked_at = reading.now
@@ -197,46 +199,54 @@ class Engine:
             self.store.keep_reserve()
         return min(again_at, self._enforce_deadlines(reading))
 
-    def _take(
-        self, tick: Tick, runs: Results[Claim, AttemptResult], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
-    ) -> House:
+    def _record_results(
+        self,
+        tick: Tick,
+        runs: Results[Claim, AttemptResult],
+        deliveries: Results[Delivery, DeliveryResult],
+        asked: list[PendingRequest],
+    ) -> MaintenanceState:
         """Write down all that has come in since the last turn."""
         if self._jumped:
-            clock_jumps.follow(tick, self._jumped, self._since_start)
+            clock_jumps.follow_jump(tick, self._jumped, self._since_start)
         if self._stalled:
             boots.record_stall(tick.tx, self._stalled)
-        guarded.steps(tick, [self._booking(tick, run) for _, run in runs])
+        guarded.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
         for _, done in deliveries:
-            delivery.settle(tick.tx, done)
+            delivery.settle_delivery(tick.tx, done)
         for each in asked:
-            guarded.request(tick, each)
+            guarded.apply_request(tick, each)
         give_up_overdue(tick)
-        housekeeping.trim_grown(tick, self._grown)
-        return housekeeping.keep(tick, self._house)
+        housekeeping.trim_grown_histories(tick, self._grown)
+        return housekeeping.maintain_database(tick, self._house)
 
-    def _committed(
-        self, tick: Tick, runs: Results[Claim, AttemptResult], deliveries: Results[Delivery, DeliveryResult], asked: list[Asked]
+    def _after_commit(
+        self,
+        tick: Tick,
+        runs: Results[Claim, AttemptResult],
+        deliveries: Results[Delivery, DeliveryResult],
+        asked: list[PendingRequest],
     ) -> None:
         """Let go of what is written down, and tell of it."""
-        self._recovered()
-        self._deadlines.forget(number for number, _ in runs)
+        self._report_available()
+        self._deadlines.forget_runs(number for number, _ in runs)
         self._runs.ack([number for number, _ in runs])
         self._deliveries.ack([number for number, _ in deliveries])
-        self._tell(tick)
-        self.inbox.answer(asked)
+        self._publish_events(tick)
+        self.inbox.reply_to(asked)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether runs or deliveries are in progress, or have ended and are not booked yet."""
         return any(executor.inflight() or executor.results() for executor in (self._runs, self._deliveries))
 
-    def cut_runs(self, reading: Reading) -> None:
+    def end_all_runs(self, reading: ClockReading) -> None:
         """End everything that is in progress: the daemon stops."""
         for run_id in self._runs.inflight():
-            self._deadlines.end(run_id, "shutdown", reading.steady)
+            self._deadlines.end_run(run_id, "shutdown", reading.steady)
 
-    def at_rest(self, now: datetime) -> bool:
+    def is_idle(self, now: datetime) -> bool:
         """Whether all that is due is done: no attempt is left, no wake wants to start one, no message waits to be tried."""
-        if self.busy():
+        if self.is_busy():
             return False
         db = self.store.connection
         next_at = entries.next_due_at(db)
@@ -244,7 +254,7 @@ class Engine:
         woken = wakes.any_starts_by(db, now + self.plan.settings.limits.wake_gap)
         return not (due or runs.all_open_runs(db) or woken or outbox.has_untried_message(db))
 
-    def finish(self, reading: Reading) -> None:
+    def finish_boot(self, reading: ClockReading) -> None:
         """End this life cleanly. Raises Unavailable."""
         with self.store.transaction() as db:
             boots.record_clean_end(self._new_tick(db, reading.now).tx)
@@ -254,7 +264,7 @@ class Engine:
         tx = Transaction(db, now, self._instance, self.plan.settings.hash)
         return Tick(tx, self.plan, self._awake_since, self._chance, self._full_since)
 
-    def _notice_jump(self, reading: Reading) -> None:
+    def _notice_jump(self, reading: ClockReading) -> None:
         """Find how far the wall clock has moved beside the steady one since the last turn; what is believable is no jump."""
         last, self._last = self._last or reading, reading
         jump = (reading.now - last.now) - timedelta(seconds=reading.steady - last.steady)
@@ -273,26 +283,26 @@ class Engine:
         started = self._started.get((kind, name))
         return None if started is None or self._last is None else timedelta(seconds=self._last.steady - started)
 
-    def _notice_stall(self, reading: Reading) -> None:
+    def _notice_stall(self, reading: ClockReading) -> None:
         """Find whether this turn begins much later than it was to, by the clock that stands still while the machine sleeps."""
         late = timedelta() if self._next_turn is None else timedelta(seconds=reading.steady - self._next_turn)
         if late >= STALLED:
             event(logging.WARNING, "stalled", late=late)
             self._stalled += late
 
-    def _booking(self, tick: Tick, done: Done[Claim, AttemptResult]) -> Part[None]:
+    def _finish_step(self, tick: Tick, done: Done[Claim, AttemptResult]) -> EntryStep[None]:
         """Writes down how a run ended; one that we ended ourselves ends as we meant it.
 
         What was done all the same before its time was over counts; what somebody cancelled does not.
         """
         claim = done.task
-        result = storable_result(done.result or _surprise(done.surprise))
-        why = self._deadlines.ended_by(claim.run_id)
+        result = storable_result(done.result or _result_of_exception(done.surprise))
+        why = self._deadlines.why_ended(claim.run_id)
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
-            if why == "shutdown" and _may_come_back(tick, claim):
-                return Part(claim.entry.kind, claim.entry.name, partial(recovery.put_back, tick, claim, result))
-            result = _ended_by_us(claim, result, why)
-        return Part(claim.entry.kind, claim.entry.name, partial(closing.finish, tick, claim, result))
+            if why == "shutdown" and _is_due_after_restart(tick, claim):
+                return EntryStep(claim.entry.kind, claim.entry.name, partial(recovery.return_to_queue, tick, claim, result))
+            result = _result_of_ended_run(claim, result, why)
+        return EntryStep(claim.entry.kind, claim.entry.name, partial(closing.finish_attempt, tick, claim, result))
 
     def _start_due(self, tick: Tick) -> tuple[list[Claim], bool]:
         """The claims of what is due, and whether no place is left by then."""
@@ -308,23 +318,23 @@ class Engine:
             if not due:
                 break
             open_runs = runs.open_runs_of(tick.tx.db, due)
-            started = guarded.steps(tick, [_starting(tick, each, open_runs.get(each.id)) for each in due])
+            started = guarded.run_steps(tick, [_start_step(tick, each, open_runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
         self._is_short = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
 
-    def _next(self, tick: Tick, claimed: int, taken: list[Delivery]) -> datetime:
+    def _next_tick_time(self, tick: Tick, claimed: int, taken: list[Delivery]) -> datetime:
         """When something is due that there is a place for, with those that this turn takes."""
         full = len(self._runs.inflight()) + claimed >= tick.limits.concurrency
-        next_delivery = delivery.next_due(tick.tx, [*self._deliveries.inflight().values(), *taken])
+        next_delivery = delivery.next_delivery_time(tick.tx, [*self._deliveries.inflight().values(), *taken])
         runs = None if full or self.stopping else entries.next_due_at(tick.tx.db)
         if runs is not None and self._is_short:
             runs = max(runs, tick.now + RETRY_ROOM)
-        wishes = (runs, next_delivery, next_overdue(tick))
+        wishes = (runs, next_delivery, next_result_deadline(tick))
         return min((wish for wish in wishes if wish is not None), default=tick.now + LATEST)
 
-    def _enforce_deadlines(self, reading: Reading) -> datetime:
+    def _enforce_deadlines(self, reading: ClockReading) -> datetime:
         """End what has run too long; gives when to look again."""
         again_at = self._deadlines.enforce(reading.steady)
         if again_at is None:
@@ -334,58 +344,58 @@ class Engine:
             wait, MILLISECOND if again_at > reading.steady else timedelta()
         )  # rounded to none, it would spin
 
-    def _tell(self, tick: Tick) -> None:
+    def _publish_events(self, tick: Tick) -> None:
         for happened in tick.tx.events:
             for listener in self._listeners:
                 listener(happened)
 
-    def _put_off(self, now: datetime, error: DatabaseUnavailable) -> timedelta:
+    def _retry_wait(self, now: datetime, error: DatabaseUnavailable) -> timedelta:
         """How long a turn that could not be written down has to wait: not at all where the reserve gives it room."""
         if isinstance(error, DatabaseFull) and self.store.make_room():
             return timedelta()
-        self._complain(now, str(error))
+        self._report_unavailable(now, str(error))
         return RETRY_STORE
 
-    def _complain(self, now: datetime, problem: str) -> None:
+    def _report_unavailable(self, now: datetime, problem: str) -> None:
         """One line when the database becomes unusable, not one a second."""
         self.health.busy += 1
         if self.health.problem is None:
             event(logging.ERROR, "database_unavailable", problem=problem, since=now)
         self.health.problem = problem
 
-    def _recovered(self) -> None:
+    def _report_available(self) -> None:
         if self.health.problem is not None:
             event(logging.WARNING, "database_available")
         self.health.problem = None
 
 
-def _starting(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Part[Claim | None]:
+def _start_step(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> EntryStep[Claim | None]:
     """Starts one due entry, or goes on with its open run."""
-    return Part(entry_row.kind, entry_row.name, partial(_start, tick, entry_row, run))
+    return EntryStep(entry_row.kind, entry_row.name, partial(_start_entry, tick, entry_row, run))
 
 
-def _start(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim | None:
+def _start_entry(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim | None:
     entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
     if entry is None:
         entries.save_entry(tick.tx, entry_row, entry_row._replace(due_at=None))
         return None
-    return opening.go_on(tick, entry, entry_row, run)
+    return opening.start_or_continue(tick, entry, entry_row, run)
 
 
-def _may_come_back(tick: Tick, claim: Claim) -> bool:
+def _is_due_after_restart(tick: Tick, claim: Claim) -> bool:
     """Whether a run that our stop cut short is due again: its kind allows it, and it is still declared."""
     entry = tick.plan.entries.get((claim.entry.kind, claim.entry.name))
     return claim.entry.retries_after_crash and entry is not None and entry.enabled
 
 
-def _ended_by_us(claim: Claim, result: AttemptResult, why: Why) -> AttemptResult:
+def _result_of_ended_run(claim: Claim, result: AttemptResult, why: Why) -> AttemptResult:
     outcome, reason, error = ENDED[why]
     message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
     transient = why == "timeout" and result.transient
     return replace(result, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
 
 
-def _surprise(error: BaseException | None) -> AttemptResult:
+def _result_of_exception(error: BaseException | None) -> AttemptResult:
     if isinstance(error, NeverBegun):
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
     if is_scarcity(error):
@@ -394,6 +404,6 @@ def _surprise(error: BaseException | None) -> AttemptResult:
     return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
 
 
-def _replan_all(tx: Transaction) -> None:
+def _replan_all_entries(tx: Transaction) -> None:
     for entry_row in entries.all_entries(tx.db):
-        planning.replan(tx, entry_row, entry_row)
+        planning.replan_entry(tx, entry_row, entry_row)

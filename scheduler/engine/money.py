@@ -15,7 +15,7 @@ from scheduler.store import runs
 MILLION = 1_000_000
 
 
-def cost(prices: Mapping[str, Price], call: Call) -> float | None:
+def call_cost(prices: Mapping[str, Price], call: Call) -> float | None:
     """What a call cost in USD: what the other side said, else tokens by price; None where there is no price, or it cannot be."""
     if call.cost_usd is not None:
         return call.cost_usd
@@ -32,13 +32,13 @@ def cost(prices: Mapping[str, Price], call: Call) -> float | None:
     return agent_json.parse_cost(sum(parts) / MILLION)
 
 
-def book(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
+def record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
     """Add what the calls of an attempt took to its run's row; False, and nothing booked, when that is no longer the claim's.
 
     A call that took nothing leaves no trace.
     """
     prices = tick.plan.settings.prices
-    paid = [(call, cost(prices, call)) for call in result.calls if call.tokens is not None or call.cost_usd is not None]
+    paid = [(call, call_cost(prices, call)) for call in result.calls if call.tokens is not None or call.cost_usd is not None]
     if not paid:
         return runs.owns_run(tick.tx, claim)
     costs = [usd for _, usd in paid if usd is not None]

@@ -77,7 +77,7 @@ class Notice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class FailureHistory:
     """How often something went wrong in a row and since when, as it stands at `now`; times are told in `zone`."""
 
     count: int
@@ -87,50 +87,54 @@ class Story:
 
     def __str__(self) -> str:
         if self.count == 1:
-            return f"at {_local(self.since, self.zone)}"
-        return f"{self.count} times in a row, since {_local(self.since, self.zone)} ({_rough(self.now - self.since)})"
+            return f"at {_local_time(self.since, self.zone)}"
+        return (
+            f"{self.count} times in a row, since {_local_time(self.since, self.zone)} ({_rough_duration(self.now - self.since)})"
+        )
 
 
-def _local(instant: datetime, zone: ZoneInfo) -> str:
+def _local_time(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
 
-def worse(notice: Notice, claim: Claim, result: AttemptResult, story: Story) -> str:
+def failure_text(notice: Notice, claim: Claim, result: AttemptResult, story: FailureHistory) -> str:
     """What went wrong, how often, since when, with what error, and where to look."""
-    who, verb = _called(claim), _verb(result)
+    who, verb = _entry_label(claim), _failure_verb(result)
     first = {
         Notice.CHANGED: f"{who} has another fault now; it {verb} {story}.",
         Notice.REMINDER: f"{who} still has the same fault; it {verb} {story}.",
         Notice.STEADY: f"{who} does not flap any more, but fails all the time; it {verb} {story}.",
         Notice.FLAPPING: f"{who} flaps: it failed and worked again by turns within 24 hours. At present it fails. {UNTIL_STABLE}",
     }.get(notice, f"{who} {verb} {story}.")
-    lines = (first, _fault(result), _output(claim, result), f"More: heartbeatd show {claim.run_id}")
+    lines = (first, _failure_reason(result), _job_output(claim, result), f"More: heartbeatd show {claim.run_id}")
     return "\n".join(line for line in lines if line)
 
 
-def better(claim: Claim, reason: str | None, story: Story) -> str:
+def recovery_text(claim: Claim, reason: str | None, story: FailureHistory) -> str:
     """It works again, and how long it did not; `reason` is that of the last time."""
-    return f"{_called(claim)} works again. Before that {_before(claim, reason)} {story}."
+    return f"{_entry_label(claim)} works again. Before that {_what_failed(claim, reason)} {story}."
 
 
-def _before(claim: Claim, reason: str | None) -> str:
+def _what_failed(claim: Claim, reason: str | None) -> str:
     spec = claim.entry.spec
     if reason == Skip.PRECHECK_FAILED and isinstance(spec, Heartbeat) and spec.precheck and spec.precheck.on_error == "run":
         return "its precheck failed"
     return "it was not run" if reason in WHY else "it failed"
 
 
-def flaps(claim: Claim) -> str:
+def flapping_text(claim: Claim) -> str:
     """It fails again and again, and works at present."""
-    return f"{_called(claim)} flaps: it failed and worked again by turns within 24 hours. At present it works. {UNTIL_STABLE}"
+    return (
+        f"{_entry_label(claim)} flaps: it failed and worked again by turns within 24 hours. At present it works. {UNTIL_STABLE}"
+    )
 
 
-def stable(claim: Claim) -> str:
+def stable_text(claim: Claim) -> str:
     """It flapped, and has worked for an hour."""
-    return f"{_called(claim)} works again, and has been stable for an hour."
+    return f"{_entry_label(claim)} works again, and has been stable for an hour."
 
 
-def of_outage(
+def outage_text(
     notice: Notice,
     outage: Outage,
     affected: Sequence[tuple[str, str]],
@@ -143,45 +147,46 @@ def of_outage(
 
     `affected` are entries by kind and name; `shut_off`: its circuit breaker is open, and no calls are made.
     """
-    since = f"{_local(outage.since, zone)} ({_rough(now - outage.since)})"
+    since = f"{_local_time(outage.since, zone)} ({_rough_duration(now - outage.since)})"
     failed = f"It failed since {since}: {_first_line(outage.error or outage.reason)}"
-    does = _does(outage)
-    names = f"Affected: {_named(affected)}." if affected else ""
+    does = _outage_verb(outage)
+    flaps = f"{_outage_subject(outage)} flaps: it failed again and again within 24 hours"
+    names = f"Affected: {_list_entries(affected)}." if affected else ""
     probed = " No calls are made but for a probe every 30 minutes." if shut_off else ""
     match notice:
         case Notice.RECOVERED if outage.failing:
-            return "\n".join(line for line in (f"{_begin(outage)} answers again. {failed}", names) if line)
+            return "\n".join(line for line in (f"{_outage_subject(outage)} answers again. {failed}", names) if line)
         case Notice.RECOVERED:
-            return f"{_begin(outage)} answers again, and has been stable since {since}."
+            return f"{_outage_subject(outage)} answers again, and has been stable since {since}."
         case Notice.FLAPPING if not outage.failing:
-            return f"{_begin(outage)} flaps: it failed again and again within 24 hours, and answers at present. {UNTIL_STABLE}"
+            return f"{flaps}, and answers at present. {UNTIL_STABLE}"
     first = {
         Notice.CHANGED: f"Another failure: {does}, since {since}.",
         Notice.REMINDER: f"Still: {does}, since {since}.",
         Notice.STEADY: f"No longer flapping, but failing: {does}, since {since}.",
-        Notice.FLAPPING: f"{_begin(outage)} flaps: it failed again and again within 24 hours. At present {does}. {UNTIL_STABLE}",
-    }.get(notice, f"{does[0].upper()}{does[1:]}, since {_local(outage.since, zone)}.")
-    remedy = f"What to do: {_remedy(outage)}"
-    lines = (first, _cut(outage.error), f"{names}{probed}".strip(), remedy, f"More: heartbeatd show {run_id}")
+        Notice.FLAPPING: f"{flaps}. At present {does}. {UNTIL_STABLE}",
+    }.get(notice, f"{does[0].upper()}{does[1:]}, since {_local_time(outage.since, zone)}.")
+    remedy = f"What to do: {_outage_remedy(outage)}"
+    lines = (first, _shorten(outage.error), f"{names}{probed}".strip(), remedy, f"More: heartbeatd show {run_id}")
     return "\n".join(line for line in lines if line)
 
 
-def replaced(claim: Claim, outage: Outage) -> str:
+def replaced_text(claim: Claim, outage: Outage) -> str:
     """An entry that suffered from a model asks another one by now, and works."""
-    return f"{_called(claim)} asks another model now, and works. No run waits for {outage.circuit} any more."
+    return f"{_entry_label(claim)} asks another model now, and works. No run waits for {outage.circuit} any more."
 
 
-def sort(outage: Outage) -> str:
+def outage_kind(outage: Outage) -> str:
     """The kind of failure: classes that come and go with one and the same trouble of a provider are one kind."""
     return outage.reason if outage.reason in LASTING else "unavailable"
 
 
-def _begin(outage: Outage) -> str:
+def _outage_subject(outage: Outage) -> str:
     name = str(outage.circuit)
     return name[0].upper() + name[1:]
 
 
-def _does(outage: Outage) -> str:
+def _outage_verb(outage: Outage) -> str:
     """What a provider does that fails, as a sentence without its end."""
     whole, model = REFUSES.get(outage.reason, ("", ""))
     said = whole if outage.circuit.is_whole_provider else model
@@ -189,43 +194,44 @@ def _does(outage: Outage) -> str:
     return f"provider {outage.circuit.provider} {(said or 'fails').format(model=named)}"
 
 
-def _remedy(outage: Outage) -> str:
+def _outage_remedy(outage: Outage) -> str:
     whole, model = REMEDIES.get(outage.reason, (WAIT, WAIT))
     said = whole if outage.circuit.is_whole_provider else model
     return (said or WAIT).format(provider=outage.circuit.provider)
 
 
-def _named(entries: Sequence[tuple[str, str]]) -> str:
+def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
     """Entries by their names, the agents first; of many only the first ten."""
-    shown = ", ".join(_who(kind, name) for kind, name in entries[:AFFECTED_SHOWN])
+    shown = ", ".join(_kind_and_name(kind, name) for kind, name in entries[:AFFECTED_SHOWN])
     more = len(entries) - AFFECTED_SHOWN
     return f"{shown} and {format_count(more, 'other')}" if more > 0 else shown
 
 
 def _first_line(text: str) -> str:
-    return _cut(text.partition("\n")[0])
+    return _shorten(text.partition("\n")[0])
 
 
-def undelivered(message: OutboxMessage, error: str) -> str:
+def undelivered_text(message: OutboxMessage, error: str) -> str:
     """A message was given up; what it said is for its own people to read, and so not repeated here."""
     return (
-        f"A message of {_who(message.kind, message.name)} was not delivered to {_place(message)}, and is given up.\n"
-        f"{_cut(error)}\n"
+        f"A message of {_kind_and_name(message.kind, message.name)} was not delivered to {_describe_target(message)},"
+        " and is given up.\n"
+        f"{_shorten(error)}\n"
         f"Its text: heartbeatd show {message.run_id}\n"
         f"Further ones that {message.channel} does not take are not told here, until it has taken one: heartbeatd status"
     )
 
 
-def expired(wakes: tuple[Wake, ...], keep: timedelta) -> str:
+def expired_wakes_text(wakes: tuple[Wake, ...], keep: timedelta) -> str:
     """Wakes that ended before their agent was told them: from whom they came, why they waited, how their texts begin."""
-    shown = [_expired(wake) for wake in wakes[:WAKES_SHOWN]]
+    shown = [_describe_wake(wake) for wake in wakes[:WAKES_SHOWN]]
     more = [f"... and {len(wakes) - WAKES_SHOWN} more"] if len(wakes) > WAKES_SHOWN else []
     how_many = f"{format_count(len(wakes), 'wake')} of agent {wakes[0].name} expired"
     first = f"{how_many}: the agent was not told within {format_duration(keep)} (limits.wake_keep)."
     return "\n".join([first, *shown, *more, f"Why it did not run: heartbeatd explain {wakes[0].name}"])
 
 
-def _expired(wake: Wake) -> str:
+def _describe_wake(wake: Wake) -> str:
     times = f", {wake.count} times" if wake.count > 1 else ""
     reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
     text = " ".join(wake.text.split())
@@ -233,21 +239,21 @@ def _expired(wake: Wake) -> str:
     return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 
-def _place(message: OutboxMessage) -> str:
+def _describe_target(message: OutboxMessage) -> str:
     return f"{message.whom} on the channel {message.channel}" if message.whom else f"the channel {message.channel}"
 
 
-def _called(claim: Claim) -> str:
+def _entry_label(claim: Claim) -> str:
     """As a sentence begins with it."""
-    who = _who(claim.entry.kind, claim.entry.name)
+    who = _kind_and_name(claim.entry.kind, claim.entry.name)
     return who[0].upper() + who[1:]
 
 
-def _who(kind: str, name: str) -> str:
+def _kind_and_name(kind: str, name: str) -> str:
     return f"{'agent' if kind == Kind.HEARTBEAT else 'cron job'} {name}"
 
 
-def _verb(result: AttemptResult) -> str:
+def _failure_verb(result: AttemptResult) -> str:
     if result.outcome in ANSWERED:
         return "was asked although its precheck failed"
     if result.outcome is Outcome.ABANDONED:
@@ -255,22 +261,22 @@ def _verb(result: AttemptResult) -> str:
     return "failed" if result.outcome in FAILURES else "was not run"
 
 
-def _fault(result: AttemptResult) -> str:
+def _failure_reason(result: AttemptResult) -> str:
     why = WHY.get(result.reason) if isinstance(result.reason, Skip) else None
-    return ": ".join(part for part in (result.reason, why, _cut(result.error or "")) if part)
+    return ": ".join(part for part in (result.reason, why, _shorten(result.error or "")) if part)
 
 
-def _output(claim: Claim, result: AttemptResult) -> str:
+def _job_output(claim: Claim, result: AttemptResult) -> str:
     """The end of what a job printed; an agent's words are not for this."""
     printed = (result.text or "").strip() if claim.entry.kind is Kind.CRON else ""
     return f"It printed: {printed[-OUTPUT_SHOWN:]}" if printed else ""
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= ERROR_SHOWN else f"{text[:ERROR_SHOWN]}..."
 
 
-def _rough(span: timedelta) -> str:
+def _rough_duration(span: timedelta) -> str:
     """A length of time to the minute."""
     minutes = max(0, round(span.total_seconds() / 60))
     parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))

@@ -18,37 +18,37 @@ from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 
-def start(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
+def start_due(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     """Claim what is due of one entry; None, with the next look planned, when nothing is to run now."""
-    return go_on(tick, entry, before, runs.find_open_run(tick.tx.db, before.kind, before.name))
+    return start_or_continue(tick, entry, before, runs.find_open_run(tick.tx.db, before.kind, before.name))
 
 
-def go_on(tick: Tick, entry: Entry, before: EntryRow, run: OpenRun | None) -> Claim | None:
+def start_or_continue(tick: Tick, entry: Entry, before: EntryRow, run: OpenRun | None) -> Claim | None:
     """The same for one whose open run, or that it has none, is known already."""
-    return _start_anew(tick, entry, before) if run is None else _start_again(tick, entry, before, run)
+    return _start_new_run(tick, entry, before) if run is None else _start_next_attempt(tick, entry, before, run)
 
 
-def _start_anew(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
+def _start_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     """Claim the slot that is to run now, else what a wake starts."""
-    entry_row, slot = _slot_to_run(tick, entry, planning.resume_if_over(tick, before))
-    claim = _claim(tick, entry, entry_row, slot)
+    entry_row, slot = _slot_to_run(tick, entry, planning.end_pause_if_over(tick, before))
+    claim = _claim_slot_or_wake(tick, entry, entry_row, slot)
     if claim is None:
-        entries.save_entry(tick.tx, before, planning.idle(tick.tx, entry_row))
+        entries.save_entry(tick.tx, before, planning.plan_next_look(tick.tx, entry_row))
         return None
     last_slot = entry_row.last_slot if slot is None else slot
-    entries.save_entry(tick.tx, before, planning.busy_until(entry_row._replace(last_slot=last_slot), None))
+    entries.save_entry(tick.tx, before, planning.wait_until(entry_row._replace(last_slot=last_slot), None))
     return claim
 
 
 def _slot_to_run(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
     if entry_row.paused or entry_row.state != "active":
         return entry_row, None
-    settled, slot = planning.latest_due(tick, entry, entry_row)
+    settled, slot = planning.slot_to_start(tick, entry, entry_row)
     # In a single round a new entry counts as due: its first slot was set by hand to when it was first seen.
     return settled, entry_row.slot if slot is None and entry_row.runs_when_first_seen else slot
 
 
-def _claim(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime | None) -> Claim | None:
+def _claim_slot_or_wake(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime | None) -> Claim | None:
     if slot is not None:
         return _claim_slot(tick, entry, entry_row, slot)
     waker = wakes.find_starting_wake(tick.tx, entry_row.kind, entry_row.name)
@@ -67,7 +67,7 @@ def _claim_slot(tick: Tick, entry: Entry, entry_row: EntryRow, slot: datetime) -
     if opened is None:
         return None
     late = (tick.now - (slot + entry_row.schedule.offset)).total_seconds()
-    return _tell(tick.tx, claims.first(tick, entry, entry_row, opened, trigger, slot, None), late)
+    return _report_start(tick.tx, claims.first_attempt(tick, entry, entry_row, opened, trigger, slot, None), late)
 
 
 def _claim_wake(tick: Tick, entry: Entry, entry_row: EntryRow, waker: Wake) -> Claim:
@@ -75,37 +75,41 @@ def _claim_wake(tick: Tick, entry: Entry, entry_row: EntryRow, waker: Wake) -> C
     slot, trigger = tick.now, Trigger(waker.source)
     while (opened := runs.open_run(tick.tx, entry_row, slot, trigger, entry.model)) is None:
         slot += MILLISECOND
-    return _tell(tick.tx, claims.first(tick, entry, entry_row, opened, trigger, slot, waker), None)
+    return _report_start(tick.tx, claims.first_attempt(tick, entry, entry_row, opened, trigger, slot, waker), None)
 
 
-def _start_again(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim | None:
+def _start_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim | None:
     """Claim the next attempt of a run that waits for it, unless its time is over."""
-    if run.state == "waiting" and not _may_go_on(tick.tx, entry, entry_row, run):
-        closing.give_up(tick, entry, entry_row, run)
-        return start(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
-    if _is_spent(tick, entry, run):
-        closing.give_up(tick, entry, entry_row, run, spent=True)
-        return start(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
+    if run.state == "waiting" and not _may_try_again(tick.tx, entry, entry_row, run):
+        closing.give_up_waiting(tick, entry, entry_row, run)
+        return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
+    if _budget_is_spent(tick, entry, run):
+        closing.give_up_waiting(tick, entry, entry_row, run, spent=True)
+        return start_due(tick, entry, entries.get_entry(tick.tx, entry_row.kind, entry_row.name))
     again = runs.claim_next_attempt(tick.tx, run, entry.model) if run.state == "waiting" else None
-    entries.save_entry(tick.tx, entry_row, planning.busy_until(entry_row, None))
+    entries.save_entry(tick.tx, entry_row, planning.wait_until(entry_row, None))
     if again is None:
         return None
-    claim = claims.tried_again(tick, entry, entry_row, again)
-    return _tell(tick.tx, claims.admitted(tick, claim, first=again.has_not_begun), None)
+    claim = claims.next_attempt(tick, entry, entry_row, again)
+    return _report_start(tick.tx, claims.with_permissions(tick, claim, first=again.has_not_begun), None)
 
 
-def _may_go_on(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun) -> bool:
+def _may_try_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun) -> bool:
     """A run that has asked already ends as a failure, and not as a skip, when its provider has been shut off meanwhile."""
     shut_off = run.has_failed and breakers.has_open_breaker(tx, entry)
     return not shut_off and planning.still_in_time(tx, entry, entry_row, run.slot)
 
 
-def _is_spent(tick: Tick, entry: Entry, run: OpenRun) -> bool:
+def _budget_is_spent(tick: Tick, entry: Entry, run: OpenRun) -> bool:
     """A run that has asked already ends as what it came to, and not as a skip, when its budget has no other attempt left."""
-    return run.state == "waiting" and not run.has_not_begun and budget_reservations.shortage(tick, entry, first=False) is not None
+    return (
+        run.state == "waiting"
+        and not run.has_not_begun
+        and budget_reservations.find_shortage(tick, entry, first=False) is not None
+    )
 
 
-def _tell(tx: Transaction, claim: Claim, late: float | None) -> Claim:
+def _report_start(tx: Transaction, claim: Claim, late: float | None) -> Claim:
     entry = claim.entry
     tx.report(AttemptStarted(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger, claim.attempt, late))
     return claim

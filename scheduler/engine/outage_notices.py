@@ -35,7 +35,7 @@ class Blame:
     seen: bool = True
 
 
-def blame(tx: Transaction, claim: Claim, result: AttemptResult) -> Blame | None:
+def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> Blame | None:
     """Whose fault it is that a run failed or was skipped, if it is a provider's; None where it is the entry's own trouble."""
     if result.reason is Skip.BREAKER_OPEN:
         breaker = breakers.first_open_breaker(tx, claim.entry)
@@ -45,7 +45,7 @@ def blame(tx: Transaction, claim: Claim, result: AttemptResult) -> Blame | None:
     failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
     found = circuit_blamed_for(failed) if failed else None
     if failed and found:
-        return Blame(*found, error=words(failed.provider, result))
+        return Blame(*found, error=refusal_text(failed.provider, result))
     return None if failed else _blame_of_an_earlier_attempt(claim, result)
 
 
@@ -53,15 +53,15 @@ def _blame_of_an_earlier_attempt(claim: Claim, result: AttemptResult) -> Blame |
     """A run that has no time or money left for another attempt keeps the error of its last one, which begins with the name."""
     providers = (asked.provider for asked in claim.entry.models)
     provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
-    return Blame(Circuit(provider), str(result.reason), words(provider, result)) if provider else None
+    return Blame(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
 
 
-def words(provider: str | None, result: AttemptResult) -> str:
+def refusal_text(provider: str | None, result: AttemptResult) -> str:
     """What the provider said, without the name that the error of a run begins with."""
     return (result.error or "").removeprefix(f"provider {provider!r}: ")
 
 
-def fails(tick: Tick, claim: Claim, blamed: Blame, count: int) -> None:
+def record_outage_failure(tick: Tick, claim: Claim, blamed: Blame, count: int) -> None:
     """An entry suffers from a circuit, `count` times in a row: open the outage or carry it on, and notify who has to know.
 
     It is reported as soon as a breaker is open, or any entry has reached its `after`.
@@ -73,43 +73,43 @@ def fails(tick: Tick, claim: Claim, blamed: Blame, count: int) -> None:
     now = replace(was, since=since, failing=True)
     now = replace(now, reason=blamed.reason, error=blamed.error or was.error) if blamed.seen else now
     if not now.reported and (is_open or count >= claim.entry.on_failure.after):
-        flaps = flapping.record_change(tick.tx, PROVIDER, _name(circuit))
+        flaps = flapping.record_change(tick.tx, PROVIDER, _circuit_name(circuit))
         now = replace(now, reported=True, flapping_at=tick.now if flaps and was.flapping_at is None else was.flapping_at)
-    elif now.flapping_at is not None and flapping.is_stable(tick.tx, PROVIDER, _name(circuit)):
-        now = _steady(tick, claim, now)
+    elif now.flapping_at is not None and flapping.is_stable(tick.tx, PROVIDER, _circuit_name(circuit)):
+        now = _end_flapping(tick, claim, now)
     outages.save_outage(tick.tx, now)
     if now.reported or now.flapping_at is not None:
         _notify_recipients(tick, claim, now)
 
 
-def answers(tick: Tick, claim: Claim, call: Call) -> None:
+def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
     """A call was answered: a circuit that flapped, and has worked for an hour by now, does so no longer."""
     asked = circuit_of_call(call)
     for circuit in required_circuits((asked,)) if asked else ():
-        if circuit in breakers.flapping_circuits(tick.tx) and flapping.is_stable(tick.tx, PROVIDER, _name(circuit)):
+        if circuit in breakers.flapping_circuits(tick.tx) and flapping.is_stable(tick.tx, PROVIDER, _circuit_name(circuit)):
             outage = outages.find_outage(tick.tx.db, circuit)
             if outage is not None:
-                _tell_all(tick, claim, Notice.RECOVERED, outage)
-                _forget(tick.tx, circuit)
+                _notify_all(tick, claim, Notice.RECOVERED, outage)
+                _forget_outage(tick.tx, circuit)
 
 
-def closed(tick: Tick, claim: Claim, circuit: Circuit) -> None:
+def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
     """The breaker of a circuit has closed: those whose runs it kept from starting suffer no longer."""
     outages.release_affected_entries(tick.tx, circuit, claim.entry.key)
-    _end(tick, claim, circuit)
+    _end_outage(tick, claim, circuit)
 
 
-def works(tick: Tick, claim: Claim, circuit: Circuit) -> None:
+def record_working(tick: Tick, claim: Claim, circuit: Circuit) -> None:
     """An entry that suffered from a circuit has been answered."""
     if breakers.find_breaker(tick.tx, circuit) is not None:
         return
     is_elsewhere = circuit not in claim.entry.circuits
     if is_elsewhere and any(member != claim.entry.key for member in outages.affected_entries(tick.tx.db, circuit)):
         return  # it asks another model now, which says nothing of this one
-    _end(tick, claim, circuit)
+    _end_outage(tick, claim, circuit)
 
 
-def _end(tick: Tick, claim: Claim, circuit: Circuit) -> None:
+def _end_outage(tick: Tick, claim: Claim, circuit: Circuit) -> None:
     outage = outages.find_outage(tick.tx.db, circuit)
     if outage is None or not outage.failing:
         return
@@ -120,88 +120,88 @@ def _end(tick: Tick, claim: Claim, circuit: Circuit) -> None:
             outages.save_outage(tick.tx, replace(outage, failing=False, since=tick.now))
         return
     if circuit not in claim.entry.circuits:
-        _tell_all(tick, claim, Notice.REPLACED, outage)
-        _forget(tick.tx, circuit)
+        _notify_all(tick, claim, Notice.REPLACED, outage)
+        _forget_outage(tick.tx, circuit)
         return
-    flaps = flapping.record_change(tick.tx, PROVIDER, _name(circuit))
+    flaps = flapping.record_change(tick.tx, PROVIDER, _circuit_name(circuit))
     if not flaps:
-        _tell_all(tick, claim, Notice.RECOVERED, outage)
+        _notify_all(tick, claim, Notice.RECOVERED, outage)
         outages.delete_outage(tick.tx, circuit)
         return
     now = replace(outage, failing=False, reported=False, since=tick.now, flapping_at=outage.flapping_at or tick.now)
     outages.save_outage(tick.tx, now)
     if outage.flapping_at is None:
-        _tell_all(tick, claim, Notice.FLAPPING, now)
+        _notify_all(tick, claim, Notice.FLAPPING, now)
 
 
-def _steady(tick: Tick, claim: Claim, outage: Outage) -> Outage:
+def _end_flapping(tick: Tick, claim: Claim, outage: Outage) -> Outage:
     """What flapped has failed for an hour: it is an outage like any other from now on."""
-    flapping.delete_changes(tick.tx, PROVIDER, _name(outage.circuit))
+    flapping.delete_changes(tick.tx, PROVIDER, _circuit_name(outage.circuit))
     now = replace(outage, flapping_at=None, reported=True)
     outages.save_outage(tick.tx, now)
-    _tell_all(tick, claim, Notice.STEADY, now)
+    _notify_all(tick, claim, Notice.STEADY, now)
     return now
 
 
-def _forget(tx: Transaction, circuit: Circuit) -> None:
-    flapping.delete_changes(tx, PROVIDER, _name(circuit))
+def _forget_outage(tx: Transaction, circuit: Circuit) -> None:
+    flapping.delete_changes(tx, PROVIDER, _circuit_name(circuit))
     outages.delete_outage(tx, circuit)
 
 
 def _notify_recipients(tick: Tick, claim: Claim, outage: Outage) -> None:
     """Notify those to whom this entry reports, as far as they do not know yet or are to be reminded."""
     told = outages.outage_notifications(tick.tx, outage.circuit)
-    for target in recipients.of(tick, claim.entry):
-        notice = _news(tick.tx, outage, told.get(target), claim.entry)
+    for target in recipients.notice_targets(tick, claim.entry):
+        notice = _notice_to_send(tick.tx, outage, told.get(target), claim.entry)
         if notice is not None:
-            _tell(tick, claim, notice, outage, target, told.get(target))
+            _notify_targets(tick, claim, notice, outage, target, told.get(target))
 
 
-def _news(tx: Transaction, outage: Outage, told: outages.OutageNotification | None, entry: Entry) -> Notice | None:
+def _notice_to_send(tx: Transaction, outage: Outage, told: outages.OutageNotification | None, entry: Entry) -> Notice | None:
     if outage.flapping_at is not None:
         is_news = told is None or told.at < outage.flapping_at or tx.now - told.at >= entry.on_failure.remind
         return Notice.FLAPPING if is_news else None
     if told is None:
         return Notice.FAILING
-    if notice_texts.sort(outage) not in told.faults:
+    if notice_texts.outage_kind(outage) not in told.faults:
         return Notice.CHANGED
     return Notice.REMINDER if tx.now - told.at >= entry.on_failure.remind else None
 
 
-def _tell_all(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> None:
+def _notify_all(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> None:
     """Notify everybody who has been notified of the outage before."""
     for target, told in outages.outage_notifications(tick.tx, outage.circuit).items():
-        _tell(tick, claim, notice, outage, target, told)
+        _notify_targets(tick, claim, notice, outage, target, told)
 
 
-def _tell(
+def _notify_targets(
     tick: Tick, claim: Claim, notice: Notice, outage: Outage, target: Target, told: outages.OutageNotification | None
 ) -> None:
     whom = f" to {target.recipient}" if target.recipient else ""
     about = f"{notice} {outage.circuit}{whom}"
-    living = (recipients.living(tick, target),)
+    living = (recipients.target_or_substitute(tick, target),)
     outbox.queue_notice(
         tick.tx,
         tick.plan.settings.channels,
         outbox.origin_of_claim(claim),
         about,
-        _text(tick, claim, notice, outage),
+        _notice_text(tick, claim, notice, outage),
         living,
         str(outage.circuit),
     )
     faults = told.faults if told else ()
-    outages.record_notification(tick.tx, outage.circuit, target, (*faults, *({notice_texts.sort(outage)} - set(faults))))
+    outages.record_notification(tick.tx, outage.circuit, target, (*faults, *({notice_texts.outage_kind(outage)} - set(faults))))
 
 
-def _text(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> str:
+def _notice_text(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> str:
     if notice is Notice.REPLACED:
-        return notice_texts.replaced(claim, outage)
+        return notice_texts.replaced_text(claim, outage)
     shut_off = breakers.find_breaker(tick.tx, outage.circuit) is not None
-    affected = _affected(tick, outage.circuit, shut_off=shut_off)
-    return notice_texts.of_outage(notice, outage, affected, shut_off, claim.run_id, tick.now, tick.plan.settings.zone)
+    affected = _affected_entries(tick, outage.circuit, shut_off=shut_off)
+    return notice_texts.outage_text(notice, outage, affected, shut_off, claim.run_id, tick.now, tick.plan.settings.zone)
 
 
-def _affected(tick: Tick, circuit: Circuit, *, shut_off: bool) -> list[tuple[str, str]]:
+def _affected_entries(tick: Tick, circuit: Circuit, *, shut_off: bool) -> list[tuple[str, str]]:
     """Who cannot run: all who ask what an open breaker has shut off, else those who have failed."""
     if not shut_off:
         return outages.affected_entries(tick.tx.db, circuit)
@@ -211,5 +211,5 @@ def _affected(tick: Tick, circuit: Circuit, *, shut_off: bool) -> list[tuple[str
     )
 
 
-def _name(circuit: Circuit) -> str:
+def _circuit_name(circuit: Circuit) -> str:
     return f"{circuit.provider} {circuit.model}"

@@ -19,32 +19,32 @@ OVER = {
 
 
 @dataclass(frozen=True, slots=True)
-class SendAgain:
+class ResendMessage:
     """Send a message that waits, is held or was given up as soon as possible, under the key that it has. Answers its channel."""
 
     message_id: int
 
     def apply(self, tick: Tick) -> str:
         """One that is older than a day gets this one attempt."""
-        message = _movable(tick.tx, self.message_id)
+        message = _undelivered_message(tick.tx, self.message_id)
         outbox.resend_message(tick.tx, message)
         return message.channel
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropMessage:
     """Give a message up for good: it ends as `dropped`. Answers its channel."""
 
     message_id: int
 
     def apply(self, tick: Tick) -> str:
         """Its text stays readable in its run, and the same text may be said again."""
-        message = _movable(tick.tx, self.message_id)
+        message = _undelivered_message(tick.tx, self.message_id)
         outbox.drop_message(tick.tx, message)
         return message.channel
 
 
-def _movable(tx: Transaction, message_id: int) -> OutboxMessage:
+def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
     found = outbox.find_message(tx.db, message_id)
     if found is None:
         raise Refused("not_found", f"no message {message_id}; `heartbeatd outbox` lists them")

@@ -8,7 +8,7 @@ from functools import partial
 
 from heartbeat.runners import MAX_ANSWER
 from scheduler.engine import closing, guarded
-from scheduler.engine.guarded import Part
+from scheduler.engine.guarded import EntryStep
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
@@ -21,7 +21,7 @@ AT_ONCE = 100  # results that are given up in one turn
 AFTER_A_START = timedelta(minutes=5)  # for which no result is given up: while the daemon was down, none could be reported
 
 
-def next_overdue(tick: Tick) -> datetime | None:
+def next_result_deadline(tick: Tick) -> datetime | None:
     """When the next result that is waited for is given up."""
     due_at = runs.next_overdue_at(tick.tx.db)
     if due_at is None:
@@ -34,21 +34,21 @@ def next_overdue(tick: Tick) -> datetime | None:
 
 def give_up_overdue(tick: Tick) -> None:
     """Book as failed what was to answer later and did not in its time."""
-    due_at = next_overdue(tick)
+    due_at = next_result_deadline(tick)
     if due_at is None or due_at > tick.now:
         return
     for each in runs.overdue_results(tick.tx.db, tick.now, AT_ONCE):
-        guarded.step(tick, Part(each.kind, each.name, partial(_give_up, tick, each)))
+        guarded.run_step(tick, EntryStep(each.kind, each.name, partial(_give_up_result, tick, each)))
 
 
-def _give_up(tick: Tick, awaited: AwaitedResult) -> None:
+def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
     runs.stop_awaiting_result(tick.tx, awaited.kind, awaited.name, awaited.slot)
     entry = tick.plan.entries.get((awaited.kind, awaited.name))
     error = f"run {awaited.run_id} was to answer later, and no result came by {awaited.due_at:%Y-%m-%d %H:%M:%S} UTC"
     message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
     result = AttemptResult(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
     if entry is not None:
-        closing.report(tick, entry, awaited.slot, result)
+        closing.record_late_result(tick, entry, awaited.slot, result)
         return
     run = runs.open_result_run(tick.tx, awaited.kind, awaited.name, awaited.slot)
     if run is not None:
@@ -56,7 +56,7 @@ def _give_up(tick: Tick, awaited: AwaitedResult) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportResult:
     """The result of a run that said it would answer later: a text, or an error. Answers the id of the row that it gets.
 
     `truncated`: the text was cut at a limit of tokens.
@@ -79,7 +79,9 @@ class Report:
             raise Refused("too_late", f"run {self.run_id} was given up: its result had not come by its async_timeout")
         if entry is None:
             raise Refused("too_late", f"run {self.run_id} is no longer waited for: {found.name} is not in the config any more")
-        run_id = closing.report(tick, entry, found.slot, storable_result(self._result(entry))) if found.due_at else None
+        run_id = (
+            closing.record_late_result(tick, entry, found.slot, storable_result(self._result(entry))) if found.due_at else None
+        )
         if run_id is None:
             raise Refused("already_reported", f"run {self.run_id} has its result already")
         return run_id
@@ -87,11 +89,11 @@ class Report:
     def _result(self, entry: Entry) -> AttemptResult:
         if self.text is None:
             return AttemptResult(Outcome.FAILED, Failure.EXIT, error=self.error)
-        return _judged(entry, self.text, self.truncated)
+        return _judge_answer(entry, self.text, self.truncated)
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelRun:
     """End a run: one in progress, one that waits for its next attempt, or one whose answer is still to come.
 
     Answers whether it has ended by that; one in progress ends within seconds.
@@ -111,8 +113,8 @@ class Cancel:
             tick.cancelled.append(self.run_id)
             return False
         entry_row = entries.get_entry(tick.tx, kind, name)
-        closing.end(
-            tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled("was cancelled before its next attempt")
+        closing.close_abandoned(
+            tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled_result("was cancelled before its next attempt")
         )
         return True
 
@@ -121,24 +123,24 @@ class Cancel:
         found = runs.find_awaited_result(tick.tx.db, self.run_id)
         entry = tick.plan.entries.get((found.kind, found.name)) if found else None
         if found is None or entry is None or found.given_up:
-            raise Refused(*_nothing_to_cancel(tick.tx, self.run_id))
-        result = _cancelled("was cancelled before its answer came")
-        if not found.due_at or closing.report(tick, entry, found.slot, result) is None:
+            raise Refused(*_explain_no_cancel(tick.tx, self.run_id))
+        result = _cancelled_result("was cancelled before its answer came")
+        if not found.due_at or closing.record_late_result(tick, entry, found.slot, result) is None:
             raise Refused("closed", f"run {self.run_id} has its result already")
 
 
-def _cancelled(error: str) -> AttemptResult:
+def _cancelled_result(error: str) -> AttemptResult:
     return AttemptResult(Outcome.ABANDONED, Reason.CANCELLED, error=error)
 
 
-def _nothing_to_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
+def _explain_no_cancel(tx: Transaction, run_id: int) -> tuple[str, str]:
     known = run_history.get_run(tx.db, run_id)
     if known is None:
         return "not_found", f"no run {run_id}; `heartbeatd runs` lists them"
     return "closed", f"run {run_id} has ended already: {known['outcome']}"
 
 
-def _judged(entry: Entry, text: str, truncated: bool) -> AttemptResult:
+def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:
     """Judged as if it had been answered at once, by the same rules for what an answer may be."""
     kept = text.replace("\0", "")
     if len(kept.encode(errors="replace")) > MAX_ANSWER:

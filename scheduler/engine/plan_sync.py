@@ -20,7 +20,7 @@ from scheduler.store.transaction import Transaction
 from scheduler.system.log import event
 
 
-def sync(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
+def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
     """Make the standing rows agree with the plan; entries whose pace is unchanged are not touched, nor read.
 
     `before` holds the entries of the plan that was in force, so that one that goes can still tell its own people of its end.
@@ -31,53 +31,53 @@ def sync(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> N
     known = entries.states_and_schedules(tick.tx.db)
     for key, entry in tick.plan.entries.items():
         if key not in known:
-            _add(tick, entry, at_once=at_once)
-            _note_moment(tick.tx, entry)
-        elif known[key] != (_state(entry), entry.schedule_text):
-            _follow(tick, entry, entries.get_entry(tick.tx, *key))
-            _note_moment(tick.tx, entry)
+            _add_entry(tick, entry, at_once=at_once)
+            _note_one_time_job(tick.tx, entry)
+        elif known[key] != (_planned_state(entry), entry.schedule_text):
+            _follow_change(tick, entry, entries.get_entry(tick.tx, *key))
+            _note_one_time_job(tick.tx, entry)
     for key in known.keys() - tick.plan.entries.keys():
         if known[key][0] != "removed":
-            _retire(tick, before.get(key), entries.get_entry(tick.tx, *key), "removed", Skip.REMOVED)
+            _retire_entry(tick, before.get(key), entries.get_entry(tick.tx, *key), "removed", Skip.REMOVED)
     outages.delete_unused_outages(tick.tx, tick.plan.entries.values())
 
 
-def foreseen(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:
+def foreseen_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:
     """Where an entry's grid would stand, and up to when it would be accounted for, if the rows followed the plan now."""
     if entry_row is None:
-        return _first_anchor(now, entry.schedule_text), _due_from(now, entry.schedule_text) - MILLISECOND
-    if (entry_row.state, entry_row.schedule_text) == (_state(entry), entry.schedule_text):
+        return _anchor_of_new_entry(now, entry.schedule_text), _settled_at(now, entry.schedule_text) - MILLISECOND
+    if (entry_row.state, entry_row.schedule_text) == (_planned_state(entry), entry.schedule_text):
         return entry_row.anchor, entry_row.settled_until
-    return _anchor(entry, entry_row, now), _settled(entry, entry_row, now)
+    return _anchor_of_new_schedule(entry, entry_row, now), _settled_under_new_schedule(entry, entry_row, now)
 
 
-def _state(entry: Entry) -> str:
+def _planned_state(entry: Entry) -> str:
     return "active" if entry.enabled else "disabled"
 
 
-def _add(tick: Tick, entry: Entry, *, at_once: bool) -> None:
+def _add_entry(tick: Tick, entry: Entry, *, at_once: bool) -> None:
     """A new entry's grid begins when it is first seen, its stagger later, on a whole second."""
     by_hand = at_once and entry.enabled and entry_schedule.single_slot(entry.schedule_text) is None
     beats_now = by_hand and entry.kind is Kind.HEARTBEAT
-    anchor = _first_anchor(tick.now, entry.schedule_text)
+    anchor = _anchor_of_new_entry(tick.now, entry.schedule_text)
     if beats_now and entry.is_open_at(tick.now):
         # The beat is made in place of the grid's first point, for each is paid. In closed time the point stays, and moves.
         anchor += timedelta(seconds=entry_schedule.schedule_parts(entry.schedule_text).get("interval", 0))
-    settled = _due_from(tick.now, entry.schedule_text) - MILLISECOND
-    entry_row = entries.add_entry(tick.tx, entry.kind, entry.name, _state(entry), entry.schedule_text, anchor, settled)
+    settled = _settled_at(tick.now, entry.schedule_text) - MILLISECOND
+    entry_row = entries.add_entry(tick.tx, entry.kind, entry.name, _planned_state(entry), entry.schedule_text, anchor, settled)
     if beats_now:
         entries.save_entry(tick.tx, entry_row, entry_row._replace(slot=tick.now, due_at=tick.now))
         return
-    entries.save_entry(tick.tx, entry_row, planning.idle(tick.tx, entry_row))
+    entries.save_entry(tick.tx, entry_row, planning.plan_next_look(tick.tx, entry_row))
     if by_hand:
-        wake_starts.ask(
+        wake_starts.request_run(
             tick,
             entries.get_entry(tick.tx, entry.kind, entry.name),
             Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON),
         )
 
 
-def _note_moment(tx: Transaction, entry: Entry) -> None:
+def _note_one_time_job(tx: Transaction, entry: Entry) -> None:
     """A job that runs once is known from now on; one whose moment had passed by then has missed it."""
     moment = entry_schedule.single_slot(entry.schedule_text) if entry.enabled else None
     if moment is None or not entries.record_one_time_job(tx, entry.name, entry.schedule_text):
@@ -87,63 +87,65 @@ def _note_moment(tx: Transaction, entry: Entry) -> None:
         slot_records.record_skip(tx, entry_row, Trigger.AT, Skip.MISSED, moment)
 
 
-def _first_anchor(first_seen: datetime, schedule_text: str) -> datetime:
+def _anchor_of_new_entry(first_seen: datetime, schedule_text: str) -> datetime:
     return first_anchor(first_seen, timedelta(seconds=entry_schedule.schedule_parts(schedule_text).get("stagger", 0)))
 
 
-def _due_from(now: datetime, schedule_text: str) -> datetime:
+def _settled_at(now: datetime, schedule_text: str) -> datetime:
     """The time after which slots come due from `now` on: by its stagger, a slot that has a name already may still be to come."""
     return now - timedelta(seconds=entry_schedule.schedule_parts(schedule_text).get("offset", 0))
 
 
-def _settled(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
+def _settled_under_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
     """Up to when an entry is accounted for under a new pace: what an old one had accounted for ahead, it had only for itself."""
-    return max(_due_from(now, entry.schedule_text), min(entry_row.settled_until, now))
+    return max(_settled_at(now, entry.schedule_text), min(entry_row.settled_until, now))
 
 
-def _follow(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
+def _follow_change(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
     if not entry.enabled:
-        _retire(tick, entry, entry_row, "disabled", Skip.DISABLED)
+        _retire_entry(tick, entry, entry_row, "disabled", Skip.DISABLED)
     elif entry_row.state != "active":
-        _revive(tick.tx, entry, entry_row)
+        _enable_entry(tick.tx, entry, entry_row)
     else:
-        _move(tick, entry, entry_row)
+        _change_schedule(tick, entry, entry_row)
 
 
-def _revive(tx: Transaction, entry: Entry, entry_row: EntryRow) -> None:
+def _enable_entry(tx: Transaction, entry: Entry, entry_row: EntryRow) -> None:
     """Back after having been disabled or removed: same anchor and history, nothing to make up for."""
-    settled, anchor = _settled(entry, entry_row, tx.now), _anchor(entry, entry_row, tx.now)
-    planning.replan(
+    settled, anchor = _settled_under_new_schedule(entry, entry_row, tx.now), _anchor_of_new_schedule(entry, entry_row, tx.now)
+    planning.replan_entry(
         tx, entry_row, entry_row._replace(state="active", settled_until=settled, schedule_text=entry.schedule_text, anchor=anchor)
     )
 
 
-def _move(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
+def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
     """The pace changed: what passed under the old one is booked, what comes is found by the new one."""
     after = entry_row
-    if not _same_slots(entry_row.schedule_text, entry.schedule_text):
-        after = _booked_old(tick, entry_row)
-        after = after._replace(settled_until=_settled(entry, after, tick.now))
-    planning.replan(
-        tick.tx, entry_row, after._replace(schedule_text=entry.schedule_text, anchor=_anchor(entry, entry_row, tick.now))
+    if not _have_same_slots(entry_row.schedule_text, entry.schedule_text):
+        after = _record_old_slots(tick, entry_row)
+        after = after._replace(settled_until=_settled_under_new_schedule(entry, after, tick.now))
+    planning.replan_entry(
+        tick.tx,
+        entry_row,
+        after._replace(schedule_text=entry.schedule_text, anchor=_anchor_of_new_schedule(entry, entry_row, tick.now)),
     )
 
 
-def _same_slots(old: str, new: str) -> bool:
+def _have_same_slots(old: str, new: str) -> bool:
     """Whether only the time between a slot and its start differs."""
     return entry_schedule.schedule_parts(old) | {"offset": 0} == entry_schedule.schedule_parts(new) | {"offset": 0}
 
 
-def _booked_old(tick: Tick, entry_row: EntryRow) -> EntryRow:
+def _record_old_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
     """Book what passed under the old pace, unless its text means nothing to this version any more."""
     try:
-        return planning.book_passed(tick, entry_row, Skip.MISSED)
+        return planning.record_passed_slots(tick, entry_row, Skip.MISSED)
     except ValueError as error:
         event(logging.ERROR, "old_pace_unreadable", kind=entry_row.kind, name=entry_row.name, problem=str(error))
         return entry_row
 
 
-def _anchor(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
+def _anchor_of_new_schedule(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
     """Where the grid stands under the new pace: a changed interval counts from the last slot that ran.
 
     One that lies ahead ran under a clock that has been set back since.
@@ -151,21 +153,21 @@ def _anchor(entry: Entry, entry_row: EntryRow, now: datetime) -> datetime:
     old, new = entry_schedule.schedule_parts(entry_row.schedule_text), entry_schedule.schedule_parts(entry.schedule_text)
     if any(old.get(key) != new.get(key) for key in ("interval", "every")):
         last = entry_row.last_slot
-        return last if last is not None and last <= now else _first_anchor(entry_row.first_seen_at, entry.schedule_text)
+        return last if last is not None and last <= now else _anchor_of_new_entry(entry_row.first_seen_at, entry.schedule_text)
     return entry_row.anchor + timedelta(seconds=new.get("stagger", 0) - old.get("stagger", 0))
 
 
-def _retire(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: str, reason: Skip) -> None:
+def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: str, reason: Skip) -> None:
     """No more slots. What was due is booked, what waited for another attempt ends, a run in progress ends by itself."""
     if entry_row.state == state:
         return
-    retired = planning.book_passed(tick, entry_row, reason)._replace(state=state, paused_until=None)
-    planning.replan(tick.tx, entry_row, retired)
+    retired = planning.record_passed_slots(tick, entry_row, reason)._replace(state=state, paused_until=None)
+    planning.replan_entry(tick.tx, entry_row, retired)
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":
-        closing.give_up(tick, entry, retired, run)
+        closing.give_up_waiting(tick, entry, retired, run)
     wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name)
     incidents.close_incident(tick.tx, entry_row.kind, entry_row.name)
     flapping.delete_changes(tick.tx, entry_row.kind, entry_row.name)
     gone = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
-    planning.replan(tick.tx, gone, gone._replace(troubles=0, flapping=0))
+    planning.replan_entry(tick.tx, gone, gone._replace(troubles=0, flapping=0))

@@ -24,48 +24,48 @@ SOON = timedelta(hours=1)  # a slot that comes within it tells what has been ref
 IN_TIME = timedelta(minutes=1)
 
 
-def account(tick: Tick, entry_row: EntryRow, until: datetime, reason: Skip) -> EntryRow:
+def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: Skip) -> EntryRow:
     """Give every slot that came due up to `until` its row: by its calendars or hours where they close it, else `reason`."""
     schedule = entry_row.schedule
     horizon = until - schedule.offset
-    for after, before in _without_rows(tick.tx, entry_row, horizon):
-        _write_closed(tick, entry_row, after, before)
-        _write(tick, entry_row, reason, schedule.slots(after, before))
-    return _settled(entry_row, horizon)
+    for after, before in _spans_without_records(tick.tx, entry_row, horizon):
+        _record_closed_slots(tick, entry_row, after, before)
+        _record_skipped(tick, entry_row, reason, schedule.slots(after, before))
+    return _settled_until(entry_row, horizon)
 
 
-def account_pause(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:
+def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> EntryRow:
     """Give all slots of a pause one row, whatever else would have kept them from running."""
     schedule = entry_row.schedule
     horizon = until - schedule.offset
-    for after, before in _without_rows(tx, entry_row, horizon):
+    for after, before in _spans_without_records(tx, entry_row, horizon):
         closed = [slots for _, slots in schedule.closed_slots(after, before)]
         parts = [part for part in (*closed, schedule.slots(after, before)) if part]
         if parts:
             first = min(part.first for part in parts)
             slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, sum(part.count for part in parts))
-    return _settled(entry_row, horizon)
+    return _settled_until(entry_row, horizon)
 
 
-def latest_due(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
+def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryRow, datetime | None]:
     """The slot that is to run now, if one is; every other slot that has passed gets its row.
 
     Only the latest can run: with its next slot still to come, its window open, and no older than the grace.
     """
-    entry_row = _account_backoff(tick, entry_row)
+    entry_row = _skip_backed_off_slots(tick, entry_row)
     schedule = entry_row.schedule
     horizon = tick.now - schedule.offset
-    *earlier, (after, before) = _without_rows(tick.tx, entry_row, horizon)
+    *earlier, (after, before) = _spans_without_records(tick.tx, entry_row, horizon)
     for begin, end in earlier:
-        _write_closed(tick, entry_row, begin, end)
-        _write(tick, entry_row, Skip.MISSED, schedule.slots(begin, end))
-    _write_closed(tick, entry_row, after, before)
+        _record_closed_slots(tick, entry_row, begin, end)
+        _record_skipped(tick, entry_row, Skip.MISSED, schedule.slots(begin, end))
+    _record_closed_slots(tick, entry_row, after, before)
     passed = schedule.slots(after, before)
-    slot = _runnable(tick, entry, entry_row, passed) if passed else _beat_again(tick.tx, entry_row, horizon)
-    return _settled(entry_row, horizon), slot
+    slot = _latest_if_startable(tick, entry, entry_row, passed) if passed else _slot_of_repeated_time(tick.tx, entry_row, horizon)
+    return _settled_until(entry_row, horizon), slot
 
 
-def _without_rows(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> list[tuple[datetime, datetime]]:
+def _spans_without_records(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> list[tuple[datetime, datetime]]:
     """The stretches of (settled, horizon] whose slots have no rows yet: all of it, unless the clock shows it once more."""
     after = entry_row.settled_until
     if not clock_changes.was_shown_before(tx, after):
@@ -78,7 +78,7 @@ def _without_rows(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> li
     return [*stretches, (after, max(after, horizon))]
 
 
-def _beat_again(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
+def _slot_of_repeated_time(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> datetime | None:
     """The slot of a grid of elapsed time that comes due now for the second time, because the clock was set back over it.
 
     One that was only jumped over is not run again.
@@ -89,24 +89,24 @@ def _beat_again(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> date
     return passed.latest if passed else None
 
 
-def _account_backoff(tick: Tick, entry_row: EntryRow) -> EntryRow:
+def _skip_backed_off_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
     """After a failure the longer interval counts: the slots of the grid that it passes over are superseded by it."""
     held = entry_row.backs_off_until
     if held is None or held <= entry_row.settled_until:
         return entry_row
-    return account(tick, entry_row, min(tick.now, held - MILLISECOND), Skip.SUPERSEDED)
+    return skip_passed_slots(tick, entry_row, min(tick.now, held - MILLISECOND), Skip.SUPERSEDED)
 
 
-def _runnable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: AnySlotRange) -> datetime | None:
+def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: AnySlotRange) -> datetime | None:
     """The latest of these slots if it may run; the others, and it too if it may not, get their rows."""
     schedule = entry_row.schedule
     if not _may_start_late(tick, entry, passed.latest + schedule.offset):
-        _write(tick, entry_row, Skip.MISSED, passed)
+        _record_skipped(tick, entry_row, Skip.MISSED, passed)
         return None
     if passed.count > 1:
-        _tell_unstarted(tick, entry_row, passed.first, passed.count - 1)
+        _report_unstarted(tick, entry_row, passed.first, passed.count - 1)
         slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.MISSED, passed.first, passed.count - 1)
-    if _just_woken(tick, entry_row, passed.latest):
+    if _was_just_woken(tick, entry_row, passed.latest):
         slot_records.record_skip(tick.tx, entry_row, schedule.trigger, Skip.SUPERSEDED, passed.latest)
         return None
     return passed.latest
@@ -120,27 +120,27 @@ def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
     return entry.catch_up or due_at >= tick.awake_since
 
 
-def _just_woken(tick: Tick, entry_row: EntryRow, slot: datetime) -> bool:
+def _was_just_woken(tick: Tick, entry_row: EntryRow, slot: datetime) -> bool:
     """A run that a wake started has just said what this slot would say."""
     if entry_row.kind is not Kind.HEARTBEAT or entry_row.last_woken_at is None:
         return False
     return slot < entry_row.last_woken_at + tick.limits.wake_gap
 
 
-def _write_closed(tick: Tick, entry_row: EntryRow, after: datetime, until: datetime) -> None:
+def _record_closed_slots(tick: Tick, entry_row: EntryRow, after: datetime, until: datetime) -> None:
     for reason, slots in entry_row.schedule.closed_slots(after, until):
-        _write(tick, entry_row, reason, slots)
+        _record_skipped(tick, entry_row, reason, slots)
 
 
-def _write(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange | None) -> None:
+def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange | None) -> None:
     if slots is None:
         return
     if reason is Skip.MISSED:
-        _tell_unstarted(tick, entry_row, slots.first, slots.count)
+        _report_unstarted(tick, entry_row, slots.first, slots.count)
     slot_records.record_skip(tick.tx, entry_row, entry_row.schedule.trigger, reason, slots.first, slots.count)
 
 
-def _tell_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: int) -> None:
+def _report_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: int) -> None:
     """Tell how late slots are that came due while the daemon was there, and could not start."""
     offset = entry_row.schedule.offset
     if first + offset < tick.awake_since:
@@ -152,23 +152,23 @@ def _tell_unstarted(tick: Tick, entry_row: EntryRow, first: datetime, count: int
     tick.tx.report(SlotsMissed(entry_row.kind, entry_row.name, late))
 
 
-def _settled(entry_row: EntryRow, horizon: datetime) -> EntryRow:
+def _settled_until(entry_row: EntryRow, horizon: datetime) -> EntryRow:
     return entry_row._replace(settled_until=max(horizon, entry_row.settled_until))
 
 
-def due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:
+def next_due_after(entry_row: EntryRow, slot: datetime) -> datetime | None:
     """When the first slot after both `slot` and everything accounted for comes due."""
     schedule = entry_row.schedule
     following = schedule.next(max(slot, entry_row.settled_until))
     return following and following + schedule.offset
 
 
-def busy_until(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
+def wait_until(entry_row: EntryRow, due_at: datetime | None) -> EntryRow:
     """An entry whose run is open: it is looked at when the next attempt may start, or (None) not before the run ends."""
     return entry_row._replace(slot=_next_slot(entry_row), due_at=due_at)
 
 
-def idle(tx: Transaction, entry_row: EntryRow) -> EntryRow:
+def plan_next_look(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     """An entry without an open run is looked at next at its slot, a waiting wake's time or the end of its pause."""
     slot = _next_slot(entry_row)
     slot_due_at = slot and slot + entry_row.schedule.offset
@@ -176,10 +176,10 @@ def idle(tx: Transaction, entry_row: EntryRow) -> EntryRow:
     return entry_row._replace(slot=slot, due_at=min((wish for wish in wishes if wish is not None), default=None))
 
 
-def replan(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
+def replan_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
     """Write what has become of an entry, with its next look, whether or not a run of it is open."""
     run = runs.find_open_run(tx.db, after.kind, after.name)
-    entries.save_entry(tx, before, busy_until(after, run.not_before) if run else idle(tx, after))
+    entries.save_entry(tx, before, wait_until(after, run.not_before) if run else plan_next_look(tx, after))
 
 
 def _next_slot(entry_row: EntryRow) -> datetime | None:
@@ -189,10 +189,10 @@ def _next_slot(entry_row: EntryRow) -> datetime | None:
     return entry_row.schedule.next(max(after, held - MILLISECOND) if held else after)
 
 
-def resume(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
+def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     """End a pause: its slots get their one row, and the entry goes on."""
     if entry_row.state == "active":
-        entry_row = account_pause(tick.tx, entry_row, at)
+        entry_row = skip_paused_slots(tick.tx, entry_row, at)
     resumed = entry_row._replace(paused_until=None)
     if not slot_comes_by(tick, resumed, tick.now + SOON):
         wakes.start_waiting_wakes_now(
@@ -209,51 +209,51 @@ def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
     return slot is not None and slot + entry_row.schedule.offset <= by
 
 
-def resume_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
+def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
     """End a pause whose time is over."""
     if entry_row.pause_ends is None or entry_row.pause_ends > tick.now:
         return entry_row
-    return resume(tick, entry_row, entry_row.pause_ends)
+    return end_pause(tick, entry_row, entry_row.pause_ends)
 
 
-def book_passed(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryRow:
+def record_passed_slots(tick: Tick, entry_row: EntryRow, reason: Skip) -> EntryRow:
     """Give what has come due its rows before something changes for the entry: by its pause, its open run, or else `reason`."""
     if entry_row.state != "active":
         return entry_row
     if entry_row.paused:
-        return account_pause(tick.tx, entry_row, tick.now)
+        return skip_paused_slots(tick.tx, entry_row, tick.now)
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None:
-        return account(tick, entry_row, tick.now, in_the_way(run))
-    return account(tick, _account_backoff(tick, entry_row), tick.now, reason)
+        return skip_passed_slots(tick, entry_row, tick.now, reason_of_open_run(run))
+    return skip_passed_slots(tick, _skip_backed_off_slots(tick, entry_row), tick.now, reason)
 
 
-def book_unlooked(tick: Tick, entry_row: EntryRow) -> None:
+def record_unplanned_slots(tick: Tick, entry_row: EntryRow) -> None:
     """Once a day, give slots their rows for which no look is planned, because calendars close all that are to come."""
     is_looked_at = entry_row.due_at is not None or entry_row.slot is not None or entry_row.paused or entry_row.state != "active"
     if is_looked_at or tick.now - entry_row.settled_until < A_DAY or entry_schedule.allowed_days(entry_row.schedule_text) is None:
         return
-    replan(tick.tx, entry_row, book_passed(tick, entry_row, Skip.MISSED))
+    replan_entry(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
 
 
-def in_the_way(run: OpenRun) -> Skip:
+def reason_of_open_run(run: OpenRun) -> Skip:
     """A run that has not begun, for its agent's lane is taken, is not what keeps the next slot from running."""
     return run.waits_for if run.has_not_begun and run.state == "waiting" else Skip.ALREADY_RUNNING
 
 
-def look_now(tx: Transaction, entry_row: EntryRow, reason: Skip) -> None:
+def retry_waiting_run(tx: Transaction, entry_row: EntryRow, reason: Skip) -> None:
     """Have a run that waits to begin tried at once, if it is this that was in its way."""
     if runs.retry_waiting_run_now(tx, entry_row, reason):
-        replan(tx, entry_row, entry_row)
+        replan_entry(tx, entry_row, entry_row)
 
 
-def next_look(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> datetime:
+def next_look_at_waiting_run(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> datetime:
     """When to see again whether a run may begin: soon, and no later than the slot's time is over."""
-    ends = (tx.now + NEXT_LOOK, due_after(entry_row, slot), entry.closes_at(tx.now))
+    ends = (tx.now + NEXT_LOOK, next_due_after(entry_row, slot), entry.closes_at(tx.now))
     return min(end for end in ends if end is not None)
 
 
 def still_in_time(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> bool:
     """Whether a run may be tried again now: it is not paused, its next slot has not come, and its window is open."""
-    following = due_after(entry_row, slot)
+    following = next_due_after(entry_row, slot)
     return not entry_row.paused and entry.is_open_at(tx.now) and (following is None or following > tx.now)

@@ -9,7 +9,7 @@ from scheduler.store import incidents, targets
 from scheduler.store.targets import Target
 
 
-def of(tick: Tick, entry: Entry) -> tuple[Target, ...]:
+def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """Who is notified of what happens to an entry; where all of their channels are dead, somebody else."""
     wished, dead = entry.on_failure.deliver, incidents.dead_targets(tick.tx.db)
     alive = tuple(
@@ -17,17 +17,17 @@ def of(tick: Tick, entry: Entry) -> tuple[Target, ...]:
         for target in targets.resolve_targets(tick.tx, tick.plan.settings.channels, wished, entry.lane)
         if target not in dead
     )
-    return alive or (elsewhere(tick, wished, dead),)
+    return alive or (substitute_target(tick, wished, dead),)
 
 
-def living(tick: Tick, target: Target) -> Target:
+def target_or_substitute(tick: Tick, target: Target) -> Target:
     """A target that was notified before, or somebody else if its channel is dead or no longer declared."""
     dead, declared = incidents.dead_targets(tick.tx.db), (LOG_CHANNEL, *tick.plan.settings.channels)
     is_alive = target not in dead and target.channel in declared
-    return target if is_alive else elsewhere(tick, (), dead)
+    return target if is_alive else substitute_target(tick, (), dead)
 
 
-def elsewhere(tick: Tick, wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
+def substitute_target(tick: Tick, wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
     """A channel that works as far as we know: of those that are wished, else any that is declared, else the log."""
     declared = tick.plan.settings.channels
     usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].is_usable)

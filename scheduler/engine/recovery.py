@@ -22,7 +22,7 @@ Survivors = Mapping[str, bool] | None
 """By a run's mark: whether its processes outlived the daemon and could not be ended. None where nobody can tell."""
 
 
-def recover(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
+def recover_runs(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
     """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting.
 
     `seen` is when that life was last seen: by then its runs were cut short.
@@ -32,57 +32,57 @@ def recover(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
         entry = tick.plan.entries.get((kind, name))
         if run.state == "running":
             runs.record_interruption(tick.tx, run, min(seen, tick.now) if seen else tick.now)
-            _recover_one(tick, entry_row, entry, run, survivors)
+            _recover_run(tick, entry_row, entry, run, survivors)
 
 
-def _recover_one(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: Survivors) -> None:
+def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: Survivors) -> None:
     again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, survivors)
     tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, again))
     if again:
         runs.requeue_interrupted_run(tick.tx, run, crashed=True)
-        entries.save_entry(tick.tx, entry_row, planning.busy_until(entry_row, tick.now))
+        entries.save_entry(tick.tx, entry_row, planning.wait_until(entry_row, tick.now))
     else:
-        closing.end(tick, entry, entry_row, run, _abandoned(entry_row.kind, entry_row.name, run, survivors))
+        closing.close_abandoned(tick, entry, entry_row, run, _interrupted_result(entry_row.kind, entry_row.name, run, survivors))
 
 
 def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: Survivors) -> bool:
     """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
-    if not entry.retries_after_crash or run.crashes >= CRASHES or run.is_cancelled or _alive(run, survivors):
+    if not entry.retries_after_crash or run.crashes >= CRASHES or run.is_cancelled or _has_survivors(run, survivors):
         return False
     return planning.still_in_time(tx, entry, entry_row, run.slot)
 
 
-def _alive(run: OpenRun, survivors: Survivors) -> bool:
+def _has_survivors(run: OpenRun, survivors: Survivors) -> bool:
     return survivors is None or survivors.get(f"{run.owner}/{run.run_id}", False)
 
 
-def _abandoned(kind: Kind, name: str, run: OpenRun, survivors: Survivors) -> AttemptResult:
+def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: Survivors) -> AttemptResult:
     """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
-    reason, error = _what_is_left(run, survivors)
+    reason, error = _why_not_run_again(run, survivors)
     message = f"{name} was cut short: {error}" if kind is Kind.CRON else None
     return AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
 
 
-def _what_is_left(run: OpenRun, survivors: Survivors) -> tuple[Failure | Reason, str]:
+def _why_not_run_again(run: OpenRun, survivors: Survivors) -> tuple[Failure | Reason, str]:
     if run.crashes >= CRASHES:
         return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times while it ran"
-    if _alive(run, survivors):
+    if _has_survivors(run, survivors):
         return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped while it ran; a process of it may go on"
     if run.is_cancelled:
         return Reason.CANCELLED, "was cancelled"
     return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
 
 
-def put_back(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+def return_to_queue(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
-    calls.book(tick, claim, result)
+    calls.record_calls(tick, claim, result)
     entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
     runs.record_interruption(tick.tx, claim, tick.now)
     runs.requeue_interrupted_run(tick.tx, claim, crashed=False)
-    planning.replan(tick.tx, entry_row, entry_row)
+    planning.replan_entry(tick.tx, entry_row, entry_row)
 
 
-def start_at_boot(tick: Tick) -> None:
+def wake_boot_jobs(tick: Tick) -> None:
     """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
     for (kind, name), entry in tick.plan.entries.items():
         entry_row = entries.find_entry(tick.tx.db, kind, name) if entry.starts_at_boot and entry.enabled else None
@@ -93,4 +93,4 @@ def start_at_boot(tick: Tick) -> None:
         elif entry.is_day_off(tick.now):
             slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)
         else:
-            wake_starts.ask(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
+            wake_starts.request_run(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

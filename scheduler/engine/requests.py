@@ -31,7 +31,7 @@ class WakeAgent:
 
     def apply(self, tick: Tick) -> int:
         """A wake that the agent's own open run causes is refused: it would feed itself for ever."""
-        entry_row = _declared(tick, Kind.HEARTBEAT, self.wake.name)
+        entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.wake.name)
         if entry_row.state != "active":
             slot_records.record_skip(tick.tx, entry_row, Trigger(self.wake.source), Skip.DISABLED, tick.now)
             raise Refused(Skip.DISABLED, f"agent {self.wake.name!r} is disabled in {tick.plan.settings.path.name}")
@@ -39,7 +39,7 @@ class WakeAgent:
         if run is not None and self.cause == f"{run.owner}/{run.run_id}":
             wakes.report_rejected_wake(tick.tx, self.wake)
             raise Refused("own_run", f"agent {self.wake.name!r} cannot wake itself from within its own run")
-        return wake_starts.ask(tick, entry_row, self.wake)
+        return wake_starts.request_run(tick, entry_row, self.wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class RunJob:
 
     def apply(self, tick: Tick) -> int:
         """A job that is disabled, paused or running is not run, which is a skip with its row."""
-        entry_row = _declared(tick, Kind.CRON, self.name)
-        obstacle = _obstacle(tick.tx, entry_row)
+        entry_row = _declared_entry(tick, Kind.CRON, self.name)
+        obstacle = _obstacle_to_job(tick.tx, entry_row)
         if obstacle is not None:
             slot_records.record_skip(tick.tx, entry_row, self.source, obstacle, tick.now)
             raise Refused(obstacle, f"cron job {self.name!r} is {WORDS[obstacle]}")
-        return wake_starts.ask(tick, entry_row, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
+        return wake_starts.request_run(tick, entry_row, Wake(self.name, source=self.source, sender=self.source, kind=Kind.CRON))
 
 
 WORDS = {Skip.DISABLED: "disabled in the config", Skip.PAUSED: "paused; resume it first", Skip.ALREADY_RUNNING: "running already"}
 
 
-def _obstacle(tx: Transaction, entry_row: EntryRow) -> Skip | None:
+def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
     if entry_row.state != "active":
         return Skip.DISABLED
     if entry_row.paused:
@@ -72,7 +72,7 @@ def _obstacle(tx: Transaction, entry_row: EntryRow) -> Skip | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseEntries:
     """Pause one entry, or all of them (`key` None), until a time or until resumed. Answers their names."""
 
     key: Key | None
@@ -80,29 +80,29 @@ class Pause:
 
     def apply(self, tick: Tick) -> list[str]:
         """What came due before the pause keeps its own reason."""
-        chosen = list(_chosen(tick, self.key))
+        chosen = list(_chosen_entries(tick, self.key))
         for entry_row in chosen:
-            booked = entry_row if entry_row.paused else planning.book_passed(tick, entry_row, Skip.MISSED)
-            planning.replan(tick.tx, entry_row, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
-        return [_full_name(entry_row) for entry_row in chosen]
+            booked = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
+            planning.replan_entry(tick.tx, entry_row, booked._replace(paused_until=self.until or entries.UNTIL_RESUMED))
+        return [_kind_and_name(entry_row) for entry_row in chosen]
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumeEntries:
     """Resume one entry, or all of them (`key` None). Answers the names of those that were paused."""
 
     key: Key | None
 
     def apply(self, tick: Tick) -> list[str]:
         """The slots of the pause get one row with their number."""
-        paused = [entry_row for entry_row in _chosen(tick, self.key) if entry_row.paused]
+        paused = [entry_row for entry_row in _chosen_entries(tick, self.key) if entry_row.paused]
         for entry_row in paused:
-            planning.replan(tick.tx, entry_row, planning.resume(tick, entry_row, tick.now))
-        return [_full_name(entry_row) for entry_row in paused]
+            planning.replan_entry(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
+        return [_kind_and_name(entry_row) for entry_row in paused]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class NoteActivity:
     """Note whom an agent has just been spoken with, and what waits there; None: as it was. Answers what is known then."""
 
     name: str
@@ -113,19 +113,19 @@ class Note:
 
     def apply(self, tick: Tick) -> dict[str, Any]:
         """Only a target that messages can go to is taken, and nothing else with one that is not."""
-        entry_row = _declared(tick, Kind.HEARTBEAT, self.name)
+        entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if self.target is not None:
             try:
                 targets.check_target(tick.plan.settings.channels, self.target)
             except ValueError as error:
                 raise Refused("bad_request", str(error)) from None
             targets.record_target(tick.tx, self.name, self.target, self.title)
-        noted = self._counted(tick, entry_row)
+        noted = self._with_counts(tick, entry_row)
         entries.save_entry(tick.tx, entry_row, noted)
         last = next(iter(targets.known_targets(tick.tx.db, self.name)), None)
         return {"last": last, "queue": noted.queue, "pending_approvals": noted.approvals}
 
-    def _counted(self, tick: Tick, entry_row: EntryRow) -> EntryRow:
+    def _with_counts(self, tick: Tick, entry_row: EntryRow) -> EntryRow:
         if self.queue is None and self.approvals is None:
             return entry_row
         queue = entry_row.queue if self.queue is None else self.queue
@@ -134,7 +134,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class HoldLane:
     """Hold an agent's lane until a time, under an id; asked again, that moves the time. Answers the run in progress, or None."""
 
     name: str
@@ -143,7 +143,7 @@ class Hold:
 
     def apply(self, tick: Tick) -> int | None:
         """A beat in progress goes on: whoever holds the lane has it once that has ended."""
-        entry_row = _declared(tick, Kind.HEARTBEAT, self.name)
+        entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if not lane_holds.save_hold(tick.tx, self.name, self.holder, self.until):
             raise Refused("too_many", f"{lane_holds.MOST} others hold the lane of agent {self.name!r}")
         run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
@@ -151,7 +151,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class ReleaseLane:
     """Let go of an agent's lane; for one who does not hold it there is nothing to do."""
 
     name: str
@@ -159,18 +159,18 @@ class LetGo:
 
     def apply(self, tick: Tick) -> None:
         """What waits for the lane need not wait for its next look."""
-        _declared(tick, Kind.HEARTBEAT, self.name)
+        _declared_entry(tick, Kind.HEARTBEAT, self.name)
         lane_holds.delete_hold(tick.tx, self.name, self.holder)
         if lane_holds.is_lane_held(tick.tx, self.name):
             return
         for kind, name, _ in runs.all_open_runs(tick.tx.db):
             entry = tick.plan.entries.get((kind, name))
             if entry is not None and entry.lane == self.name:
-                planning.look_now(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
+                planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class AdoptPlan:
     """Put a new plan in force; it was made before and cannot fail any more. Answers what it changes."""
 
     plan: Plan
@@ -179,17 +179,17 @@ class Adopt:
         """The standing rows follow the plan in the same transaction."""
         before = tick.plan
         tick.adopt_plan(self.plan)
-        plan_sync.sync(tick, before.entries)
-        budget_reservations.follow(tick)
+        plan_sync.sync_entries(tick, before.entries)
+        budget_reservations.adopt_budgets(tick)
         boots.record_config(tick.tx)
         breakers.allow_probes_now(tick.tx)
-        wake_retries.begin_anew(tick, other_config=True)
+        wake_retries.reconsider_waiting(tick, other_config=True)
         tick.tx.report(SettingsApplied(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class NoteRejectedConfig:
     """Note that a changed config was refused, for those who ask how the daemon does."""
 
     problem: str
@@ -200,7 +200,7 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteDeadman:
+class NoteDeadmanProblem:
     """Note why pings to the dead man's switch do not arrive, or (None) that they do again, for those who ask."""
 
     problem: str | None
@@ -210,12 +210,12 @@ class NoteDeadman:
         boots.record_deadman_problem(tick.tx, self.problem)
 
 
-def _full_name(entry_row: EntryRow) -> str:
+def _kind_and_name(entry_row: EntryRow) -> str:
     """The name as people write it where an agent and a job bear the same one."""
     return f"{'agent' if entry_row.kind is Kind.HEARTBEAT else 'cron'}/{entry_row.name}"
 
 
-def _declared(tick: Tick, kind: Kind, name: str) -> EntryRow:
+def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
     entry_row = entries.find_entry(tick.tx.db, kind, name)
     if entry_row is None or (kind, name) not in tick.plan.entries:
         what = "agent" if kind is Kind.HEARTBEAT else "cron job"
@@ -225,7 +225,7 @@ def _declared(tick: Tick, kind: Kind, name: str) -> EntryRow:
     return entry_row
 
 
-def _chosen(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
+def _chosen_entries(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
     if key is not None:
-        return [_declared(tick, *key)]
+        return [_declared_entry(tick, *key)]
     return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]

@@ -59,7 +59,7 @@ def end_orphans(store: Store) -> Survivors:
 
     What a run that had ended left in the background was meant to stay, and goes on.
     """
-    interrupted = _interrupted(store)
+    interrupted = _interrupted_work(store)
     if not interrupted:
         return {}
     found = orphans.find(interrupted)
@@ -74,7 +74,7 @@ def end_orphans(store: Store) -> Survivors:
     return {mark: bool(living & set(pids)) for mark, pids in found.items()}
 
 
-def _interrupted(store: Store) -> dict[str, dict[str, Any]]:
+def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
     """The marks of all runs and messages that were in progress, each with what the log says of it."""
     last = boots.latest_boot(store.connection)
     if last is None:

@@ -25,7 +25,7 @@ BLOCKED = (Skip.BUDGET, Skip.BREAKER_OPEN)
 Start = tuple[datetime | None, str | None]
 
 
-def ask(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetime | None = None) -> int:
+def request_run(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetime | None = None) -> int:
     """Keep a wake, and settle when it starts a run; gives the id of the row that holds it.
 
     1. A program finds no room any more: Refused, and nothing is kept.
@@ -36,20 +36,20 @@ def ask(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetime | None
     if wake.kind is Kind.CRON:
         return wakes.keep_wake(tick.tx, entry_row, wake, tick.now)
     known = wakes.find_wake_of_sender(tick.tx, wake)
-    if known is None and not _has_room(tick.tx, wake):
+    if known is None and not _has_room_for_wake(tick.tx, wake):
         wakes.report_rejected_wake(tick.tx, wake, TOO_MANY)
         raise Refused(TOO_MANY, f"{ROWS} wakes wait for agent {wake.name!r}; wait until it has been told them")
     if not wake.urgent:
         return wakes.keep_wake(tick.tx, entry_row, wake, None)
     entry = tick.plan.entries[entry_row.kind, entry_row.name]
-    obstacle = _obstacle(tick.tx, entry_row, entry)
+    obstacle = _known_obstacle(tick.tx, entry_row, entry)
     if obstacle is not None:
-        return _refuse(tick, entry_row, entry, wake, known, obstacle)
-    due_at, waits_for = _start(tick, entry_row, entry, wake)
+        return _refuse_for_now(tick, entry_row, entry, wake, known, obstacle)
+    due_at, waits_for = _start_time(tick, entry_row, entry, wake)
     return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=waits_for, held_until=held_until)
 
 
-def _has_room(tx: Transaction, wake: Wake) -> bool:
+def _has_room_for_wake(tx: Transaction, wake: Wake) -> bool:
     """Whether another row may wait. People and jobs always find room, for they have one row each.
 
     Where all is taken, a token that has few rows still gets its own: nobody is crowded out by another token.
@@ -60,7 +60,7 @@ def _has_room(tx: Transaction, wake: Wake) -> bool:
     return sum(taken.values()) < ROWS or taken.get(wake.token, 0) < OWN
 
 
-def _obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip | None:
+def _known_obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip | None:
     """What is known beforehand to stand in the way of a run now, in the order of the chain."""
     if entry_row.state != "active":
         return None  # its run is refused, and ends all that waits
@@ -71,12 +71,12 @@ def _obstacle(tx: Transaction, entry_row: EntryRow, entry: Entry) -> Skip | None
     return None if entry.is_open_at(tx.now) else Skip.ACTIVE_HOURS
 
 
-def _refuse(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, known: Wake | None, obstacle: Skip) -> int:
+def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, known: Wake | None, obstacle: Skip) -> int:
     """A refusal has one row for each wake, however often its sender repeats it; the slots that passed before it have theirs."""
     row = None
     if known is None or known.waits_for != obstacle:
         if obstacle is not Skip.PAUSED:
-            planning.replan(tick.tx, entry_row, planning.book_passed(tick, entry_row, Skip.MISSED))
+            planning.replan_entry(tick.tx, entry_row, planning.record_passed_slots(tick, entry_row, Skip.MISSED))
             entry_row = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
         row = slot_records.record_skip(tick.tx, entry_row, Trigger(wake.source), obstacle, tick.now)
     others = wakes.find_wait_reason(tick.tx, entry_row.kind, entry_row.name, [obstacle])
@@ -85,11 +85,11 @@ def _refuse(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, known: Wa
     elif others is not None and (others[1] is None or others[1] > tick.now):
         due_at = others[1]  # finding the next opening takes longer than all else, and a storm asks thousands of times
     else:
-        due_at = wake_retries.once_open(tick, entry, entry_row)
+        due_at = wake_retries.start_when_open(tick, entry, entry_row)
     return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=obstacle, refused_by=row)
 
 
-def _start(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> Start:
+def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> Start:
     """When a wake may start a run (None: a slot tells it soon), and why not now.
 
     What a person asks for waits for the gap alone. A program waits for others that a budget or a provider has refused, as it
@@ -102,7 +102,7 @@ def _start(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> Start:
         blocked = wakes.find_wait_reason(tick.tx, *key, BLOCKED)
         refused_until = wake_retries.refused_until(tick, entry) if blocked else None
         if blocked is not None and refused_until is not None:
-            return wake_retries.unless_a_slot(tick, entry_row, refused_until), blocked[0]
+            return wake_retries.start_unless_slot(tick, entry_row, refused_until), blocked[0]
         refused_at = runs.last_refused_program_start(tick.tx.db, *key, (tick.now - gap, tick.now))
         start = start if refused_at is None else max(start, refused_at + gap)
         flood = tick.limits.wake_flood
@@ -112,10 +112,10 @@ def _start(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> Start:
     return start, GAP if start > tick.now else None
 
 
-def expire(tick: Tick) -> None:
+def expire_wakes(tick: Tick) -> None:
     """End the wakes that have waited too long, and have those told of it who are told of an agent's failures."""
     expired = [wake for wake in wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep) if wake.kind is Kind.HEARTBEAT]
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.on_failure.after:
-            incident_notices.tell_of_expired(tick, entry, tuple(together))
+            incident_notices.notify_expired_wakes(tick, entry, tuple(together))

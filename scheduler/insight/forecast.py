@@ -63,7 +63,7 @@ def forecast_entries(db: sqlite3.Connection | None, plan: Plan | None, now: date
 
 
 def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -> EntryForecast:
-    anchor, settled = plan_sync.foreseen(entry, entry_row, now)
+    anchor, settled = plan_sync.foreseen_anchor(entry, entry_row, now)
     same = entry_row is not None and (entry_row.state, entry_row.schedule_text) == ("active", entry.schedule_text)
     paused = entry.enabled and entry_row is not None and entry_row.paused
     course = ScheduledEntry(

@@ -58,7 +58,7 @@ def check_preconditions(
             _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None), is_complete=False, details=held
         )
     tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
-    claim = claims.imagined(tick, entry, entry_row)
+    claim = claims.hypothetical_claim(tick, entry, entry_row)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
     answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
     details = _lane_hold_detail(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
@@ -108,6 +108,6 @@ def _ordered_results(answers: dict[Skip, bool | None]) -> tuple[PreconditionResu
 def _check_open_run(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, bool | None]:
     """Whether a run of it is going on; one that waits for its lane has not begun, and says that the lane is taken."""
     run = runs.find_open_run(db, entry_row.kind, entry_row.name)
-    in_the_way = planning.in_the_way(run) if run else None
+    in_the_way = planning.reason_of_open_run(run) if run else None
     answers: dict[Skip, bool | None] = {Skip.ALREADY_RUNNING: in_the_way is Skip.ALREADY_RUNNING}
     return answers | {Skip.BUSY: True} if in_the_way is Skip.BUSY else answers

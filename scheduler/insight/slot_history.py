@@ -269,7 +269,7 @@ def load_history(
         settled_until=entry_row.settled_until,
         paused_until=entry_row.paused_until if entry_row.state == "active" else None,
         backs_off_until=entry_row.backs_off_until,
-        blocked_by=planning.in_the_way(open_run) if open_run else None,
+        blocked_by=planning.reason_of_open_run(open_run) if open_run else None,
     )
     return LoadedHistory(record, tuple(_cause_of_row(row) for row in rows if not _is_of_slot(row)))
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram, disable_created_metr
 
 from heartbeat.runners import Tokens
 from scheduler.engine.config_reload import ReloadState
-from scheduler.engine.loop import Health
+from scheduler.engine.loop import EngineHealth
 from scheduler.model.events import (
     AttemptStarted,
     BreakerMoved,
@@ -56,7 +56,7 @@ class ScrapeState:
     `running` is the number of runs in progress by kind; a kind that is left out has none.
     """
 
-    health: Health
+    health: EngineHealth
     reload_state: ReloadState
     running: Mapping[str, int]
     at: datetime

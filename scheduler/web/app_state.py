@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from scheduler.engine.config_reload import Reloaded, ReloadState
 from scheduler.engine.inbox import Request
-from scheduler.engine.loop import Health
+from scheduler.engine.loop import EngineHealth
 from scheduler.model.settings import Settings
 from scheduler.telemetry.metrics import Metrics
 
@@ -36,7 +36,7 @@ class AppState:
     reload_config: ReloadConfig
     reload_state: Callable[[], ReloadState]
     metrics: Metrics
-    health: Health
+    health: EngineHealth
     count_running: Callable[[], Mapping[str, int]]
     clock: Callable[[], datetime]
     database_path: Path

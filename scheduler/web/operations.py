@@ -12,9 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from scheduler.engine import channel_test
 from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
-from scheduler.engine.outbox_requests import Drop, SendAgain
-from scheduler.engine.pending_runs import Cancel, Report
-from scheduler.engine.requests import Hold, LetGo, Note, Pause, Resume, RunJob, WakeAgent
+from scheduler.engine.outbox_requests import DropMessage, ResendMessage
+from scheduler.engine.pending_runs import CancelRun, ReportResult
+from scheduler.engine.requests import HoldLane, NoteActivity, PauseEntries, ReleaseLane, ResumeEntries, RunJob, WakeAgent
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
@@ -69,13 +69,13 @@ async def run_job(request: ApiRequest, _: EmptyBody) -> dict[str, int]:
 async def report_result(request: ApiRequest, body: ResultBody) -> dict[str, int]:
     """Take the result of a run that was to answer later."""
     run = await run_in_threadpool(queries.get_run, request)
-    return {"run": await call_engine(request, Report(run["id"], body.text, body.error, body.truncated))}
+    return {"run": await call_engine(request, ReportResult(run["id"], body.text, body.error, body.truncated))}
 
 
 async def cancel_run(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """End a run; `ended` is false for one in progress, which ends within seconds."""
     run = await run_in_threadpool(queries.get_run, request)
-    return {"run": run["id"], "ended": await call_engine(request, Cancel(run["id"]))}
+    return {"run": run["id"], "ended": await call_engine(request, CancelRun(run["id"]))}
 
 
 async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
@@ -83,14 +83,14 @@ async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     until = request.app_state.clock() + body.span
-    return {"id": body.id, "until": iso_utc(until), "run": await call_engine(request, Hold(name, body.id, until))}
+    return {"id": body.id, "until": iso_utc(until), "run": await call_engine(request, HoldLane(name, body.id, until))}
 
 
 async def release_lane(request: ApiRequest, body: ReleaseBody) -> dict[str, Any]:
     """Let go of an agent's lane."""
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
-    await call_engine(request, LetGo(name, body.id))
+    await call_engine(request, ReleaseLane(name, body.id))
     return {"id": body.id}
 
 
@@ -99,7 +99,7 @@ async def record_activity(request: ApiRequest, body: ActivityBody) -> dict[str, 
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     target = None if body.channel is None or body.target is None else Target(body.channel, body.target)
-    noted: dict[str, Any] = await call_engine(request, Note(name, target, body.title, body.queue, body.pending_approvals))
+    noted: dict[str, Any] = await call_engine(request, NoteActivity(name, target, body.title, body.queue, body.pending_approvals))
     return noted
 
 
@@ -154,12 +154,12 @@ def _reload_data(reloaded: Reloaded) -> dict[str, Any]:
 async def _pause_entry(request: ApiRequest, body: PauseBody, key: Key | None) -> dict[str, Any]:
     _check_entry_access(request, key)
     until = _pause_end(body, request.app_state.clock())
-    return {"paused": await call_engine(request, Pause(key, until))}
+    return {"paused": await call_engine(request, PauseEntries(key, until))}
 
 
 async def _resume_entry(request: ApiRequest, key: Key | None) -> dict[str, Any]:
     _check_entry_access(request, key)
-    return {"resumed": await call_engine(request, Resume(key))}
+    return {"resumed": await call_engine(request, ResumeEntries(key))}
 
 
 def _pause_end(body: PauseBody, now: datetime) -> datetime | None:
@@ -202,12 +202,12 @@ async def call_engine(request: ApiRequest, engine_request: Request) -> Any:
 
 async def retry_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Have a message sent as soon as possible."""
-    return await _change_message(request, SendAgain)
+    return await _change_message(request, ResendMessage)
 
 
 async def drop_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
     """Give a message up for good."""
-    return await _change_message(request, Drop)
+    return await _change_message(request, DropMessage)
 
 
 async def _change_message(request: ApiRequest, make_request: Callable[[int], Request]) -> dict[str, Any]:
@@ -220,7 +220,9 @@ async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
     check_access_to_all(request)
     channels = _channels_to_ping(request, body.channel)
     network, now = request.app_state.settings().network, request.app_state.clock()
-    sent = await asyncio.gather(*(run_in_threadpool(channel_test.send, channel, network, now) for channel in channels))
+    sent = await asyncio.gather(
+        *(run_in_threadpool(channel_test.send_test_message, channel, network, now) for channel in channels)
+    )
     return {
         "channels": [
             {"channel": channel.name, "state": each.state, "error": each.error or None}
@@ -232,11 +234,11 @@ async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
 def _channels_to_ping(request: ApiRequest, named: str | None) -> list[Channel]:
     declared = request.app_state.settings().channels
     if named is None:
-        return [channel for channel in channel_test.all_of(declared) if not channel.needs_target]
+        return [channel for channel in channel_test.testable_channels(declared) if not channel.needs_target]
     name, _, whom = named.partition(":")
     if name not in declared:
         raise not_found(f"channel {name!r}")
     try:
-        return [channel_test.aimed(declared[name], whom)]
+        return [channel_test.channel_for_recipient(declared[name], whom)]
     except ValueError as error:
         raise bad_request(str(error)) from None
