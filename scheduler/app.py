@@ -43,12 +43,12 @@ from scheduler.store import entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable
 from scheduler.system import file_limits, lanes
-from scheduler.system.file_limits import Descriptors
-from scheduler.system.file_watch import Watch
-from scheduler.system.log import event
+from scheduler.system.file_limits import FileDescriptors
+from scheduler.system.file_watch import FileWatch
+from scheduler.system.log import log_event
 from scheduler.system.process import Children
 from scheduler.system.systemd import ServiceManager
-from scheduler.system.wakeup import Bell
+from scheduler.system.wakeup import Wakeup
 from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
@@ -75,20 +75,20 @@ def now() -> ClockReading:
 class Daemon:
     """One life of the daemon over one config file.
 
-    `listen` False leaves the HTTP interface out (one single round of work needs none). Raises ConfigError, Taken, Unusable,
-    StoreError: each says in words what is wrong.
+    `listen` False leaves the HTTP interface out (one single round of work needs none). Raises ConfigError, AlreadyRunning,
+    StateFolderError, StoreError: each says in words what is wrong.
     """
 
     def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True) -> None:
-        self._watch = Watch(path, self._file_changed)  # made first: what changes from here on is a change
+        self._watch = FileWatch(path, self._file_changed)  # made first: what changes from here on is a change
         self._systemd = ServiceManager(environ)
         loaded = load.load_config(path, environ, time_check=TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False))
         self.settings = loaded.settings
         for warning in loaded.warnings:
-            event(logging.WARNING, "config", problem=str(warning))
-        file_limits.see_to(self.settings.limits.concurrency)
-        self._descriptors = Descriptors(time.monotonic)
-        self._bell = Bell()
+            log_event(logging.WARNING, "config", problem=str(warning))
+        file_limits.raise_file_limit(self.settings.limits.concurrency)
+        self._descriptors = FileDescriptors(time.monotonic)
+        self._bell = Wakeup()
         self._rhythm = Rhythm(self._bell, time.monotonic, time.sleep)
         self._stops = 0
         self._reload_wanted = False
@@ -96,14 +96,14 @@ class Daemon:
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
         self.store = startup.open_store(self.settings.state)
-        self._lanes = lanes.beside(self.settings.state)
-        self._lanes.prepare()
-        inbox = Inbox(self._bell.ring)
+        self._lanes = lanes.lanes_beside(self.settings.state)
+        self._lanes.make_lock_files()
+        inbox = Inbox(self._bell.notify)
         self._workers = WorkerLoop()
         self._http = HttpClient(lambda: self.engine.plan.settings.network)
-        self.runs: LocalExecutor[Claim, AttemptResult] = LocalExecutor(self._carry, _mark, self._bell.ring, self._workers)
+        self.runs: LocalExecutor[Claim, AttemptResult] = LocalExecutor(self._carry, _mark, self._bell.notify, self._workers)
         deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
-            self._send, self._delivery_mark, self._bell.ring, self._workers
+            self._send, self._delivery_mark, self._bell.notify, self._workers
         )
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self.engine = Engine(
@@ -115,12 +115,12 @@ class Daemon:
             [EventLog().log_event, self.metrics.count_event, self._hear],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
-            self._descriptors.places,
+            self._descriptors.runs_that_fit,
         )
         pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._ping, _no_mark, _no_bell, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
         self.reloader = Reloader(partial(_load, path, environ), lambda: self.engine.plan, inbox, utc_now)
-        self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.tell) if listen else None
+        self._server = HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage) if listen else None
 
     def run(self, *, duration: timedelta | None = None) -> int:
         """Run until told to stop, or for `duration`; gives the exit code."""
@@ -175,14 +175,14 @@ class Daemon:
         self.engine.start_boot(now(), boot, survivors, at_once=at_once)
         listens = self._server.url if self._server else None
         entries = len(self.engine.plan.entries)
-        event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
+        log_event(logging.INFO, "started", pid=os.getpid(), config=self.settings.path, entries=entries, listen=listens)
         self._systemd.report_ready()
 
     def warm_up(self) -> None:
         """Make the files of the lanes: for a thousand agents half a second that no run should wait for."""
         gc.collect()
         gc.freeze()  # what is there by now stays, so a burst of beats need not have its garbage collected through all of that
-        self._lanes.prepare([*self.settings.heartbeats, *self.settings.job_agents])
+        self._lanes.make_lock_files([*self.settings.heartbeats, *self.settings.job_agents])
 
     def _loop(self, over: Callable[[], bool], until: float | None) -> None:
         self._rhythm.keep(self._turn, over, until)
@@ -193,7 +193,7 @@ class Daemon:
         ping_in = self._pinger.ping_if_due(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
         self._start_reload()
         self._systemd.report_status(self._status())
-        watchdog_in = self._systemd.ping(time.monotonic())  # here alone: where this thread hangs, the pings must stop
+        watchdog_in = self._systemd.ping_watchdog(time.monotonic())  # here alone: where this thread hangs, the pings must stop
         waits = ((again_at - utc_now()).total_seconds(), LONGEST_SLEEP, ping_in, watchdog_in)
         return min(wait for wait in waits if wait is not None)
 
@@ -219,20 +219,20 @@ class Daemon:
             if not self.engine.is_busy():  # else something may outlive us, and the next life is to look for it
                 self.engine.finish_boot(now())
         except DatabaseUnavailable as error:
-            event(logging.ERROR, "database_unavailable", problem=str(error))
+            log_event(logging.ERROR, "database_unavailable", problem=str(error))
         self._workers.close(self._http.close)
         self.store.close()
         self._lock.release()
-        event(logging.INFO, "stopped")
+        log_event(logging.INFO, "stopped")
         self._systemd.close()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
-        self._bell.ring()
+        self._bell.notify()
 
     def _on_hup(self, number: int, frame: FrameType | None) -> None:
         self._reload_wanted = True
-        self._bell.ring()
+        self._bell.notify()
 
     def _start_reload(self) -> None:
         """A reload waits for the engine, so the engine's thread must not wait for it."""
@@ -244,7 +244,7 @@ class Daemon:
         self._reload(doubt=True)
 
     def _reload(self, *, doubt: bool = False) -> None:
-        with self._systemd.reloading(time.monotonic()):
+        with self._systemd.report_reload(time.monotonic()):
             try:
                 self.reloader.reload(doubt=doubt)
             except (ConfigError, Refused):
@@ -253,7 +253,7 @@ class Daemon:
     async def _carry(self, claim: Claim, children: Children) -> AttemptResult:
         """One attempt, with its agent's lane taken as long as it lasts; its children inherit the lane."""
         begun = time.monotonic()
-        with lanes.taken(self._lanes, claim) as (claim_in_lane, inherited):
+        with lanes.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
             start = partial(children.start, inherited=inherited)
             elapsed = lambda: timedelta(seconds=time.monotonic() - begun)  # noqa: E731
             return await claim.entry.carry(claim_in_lane, Resources(start, self._http), elapsed)

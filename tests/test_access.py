@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from scheduler.system.files import ANY, READ, WRITE, everybody_may, others_may
+from scheduler.system.files import MAY_ANYTHING, MAY_READ, MAY_WRITE, everybody_may, others_may
 
 ANN, BOB, OPS = 1000, 1001, 500
 USERS = [
@@ -41,33 +41,33 @@ def may(found: os.stat_result, what: int, members: Mapping[int, list[str]], user
     ],
 )
 def test_a_users_private_group_is_the_user_alone(members: dict[int, list[str]], others: bool) -> None:
-    assert may(file(0o664, ANN), WRITE, members) is others
+    assert may(file(0o664, ANN), MAY_WRITE, members) is others
 
 
 def test_a_group_that_is_the_login_group_of_two_users_is_not_private() -> None:
     shared = [*USERS, pwd.struct_passwd(("eve", "x", 1002, ANN, "", "/", "/bin/sh"))]
-    assert may(file(0o664, ANN), WRITE, {ANN: []}, shared)
+    assert may(file(0o664, ANN), MAY_WRITE, {ANN: []}, shared)
 
 
 def test_a_group_of_which_nobody_is_known_to_be_a_member_is_not_private() -> None:
-    assert may(file(0o664, OPS), WRITE, {OPS: []})
+    assert may(file(0o664, OPS), MAY_WRITE, {OPS: []})
 
 
 def test_the_private_group_of_another_user_is_another_user() -> None:
-    assert may(file(0o664, BOB), WRITE, {BOB: []})
+    assert may(file(0o664, BOB), MAY_WRITE, {BOB: []})
 
 
 @pytest.mark.parametrize(
     ("mode", "what", "others"),
     [
-        (0o640, WRITE, False),
-        (0o640, READ, True),
-        (0o640, ANY, True),
-        (0o600, ANY, False),
-        (0o604, READ, True),
-        (0o604, WRITE, False),
-        (0o710, ANY, True),
-        (0o710, READ, False),
+        (0o640, MAY_WRITE, False),
+        (0o640, MAY_READ, True),
+        (0o640, MAY_ANYTHING, True),
+        (0o600, MAY_ANYTHING, False),
+        (0o604, MAY_READ, True),
+        (0o604, MAY_WRITE, False),
+        (0o710, MAY_ANYTHING, True),
+        (0o710, MAY_READ, False),
     ],
 )
 def test_only_the_rights_in_question_count(mode: int, what: int, others: bool) -> None:
@@ -75,6 +75,6 @@ def test_only_the_rights_in_question_count(mode: int, what: int, others: bool) -
 
 
 def test_everybody_is_more_than_a_group() -> None:
-    assert everybody_may(file(0o666, ANN), WRITE)
-    assert not everybody_may(file(0o664, OPS), WRITE)
-    assert may(file(0o666, ANN), WRITE, {ANN: []})
+    assert everybody_may(file(0o666, ANN), MAY_WRITE)
+    assert not everybody_may(file(0o664, OPS), MAY_WRITE)
+    assert may(file(0o666, ANN), MAY_WRITE, {ANN: []})

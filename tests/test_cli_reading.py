@@ -34,7 +34,7 @@ from scheduler.store import boots, entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.store.transaction import Transaction
-from scheduler.system.state_lock import Lock
+from scheduler.system.state_lock import StateLock
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -338,11 +338,11 @@ def test_status_calls_it_running_while_its_lock_is_held(
 ) -> None:
     live(store, "one", NOON, None)
     lock = state.with_name("heartbeatd.db.lock")
-    with Lock.take(lock, started_at=NOON, instance="one") as held:
+    with StateLock.take(lock, started_at=NOON, instance="one") as held:
         assert printed(capsys, state, "status", in_kolkata)[0].startswith("daemon: running since 2026-11-20 17:30:00 (")
         held.release()
         assert printed(capsys, state, "status", in_kolkata)[0].startswith("daemon: down since")
-    assert Lock.take(lock, started_at=NOON, instance="two")
+    assert StateLock.take(lock, started_at=NOON, instance="two")
 
 
 def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
@@ -352,7 +352,7 @@ def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
     with store.transaction() as db:
         boots.record_boot(_transaction(db, NOON + 2 * MINUTE, "two"), Boot("two", os.getpid(), "0.1.0", "2026.1"))
     lock = state.with_name("heartbeatd.db.lock")
-    with Lock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
+    with StateLock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
         lines = printed(capsys, state, "status", in_kolkata)
     assert lines[0].startswith("daemon: running since 2026-11-20 17:32:00 (")
     assert lines[1] == "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped in order"

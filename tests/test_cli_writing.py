@@ -22,7 +22,7 @@ from scheduler.engine.pending_runs import CancelRun
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store, open_read_only
-from scheduler.system.state_lock import Lock
+from scheduler.system.state_lock import StateLock
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 CONFIG = """\
@@ -265,7 +265,7 @@ class Daemon:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: dict[str, str] = {}
         self.answers: dict[str, tuple[int, object]] = {}
-        self._lock = Lock.take(place.lock_file, started_at=START, instance="other")
+        self._lock = StateLock.take(place.lock_file, started_at=START, instance="other")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()

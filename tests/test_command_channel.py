@@ -13,7 +13,7 @@ import pytest
 from waited import waited
 from world import World, by_hand
 
-from scheduler.channels import command
+from scheduler.channels import command_channel
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.cli.main import main
 from scheduler.system.process import Children
@@ -28,7 +28,7 @@ def message(text: str = TEXT) -> Message:
 
 
 def send(folder: Path, script: str, text: str = TEXT, *arguments: str, **more: Any) -> DeliveryResult:
-    return waited(command.send)(("sh", "-c", script, *arguments), folder, message(text), Children("here").start, **more)
+    return waited(command_channel.send)(("sh", "-c", script, *arguments), folder, message(text), Children("here").start, **more)
 
 
 def test_the_text_comes_on_standard_input_and_never_among_the_arguments(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_one_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
-    sent = waited(command.send)(("./tell.sh",), tmp_path, message(), Children("here").start)
+    sent = waited(command_channel.send)(("./tell.sh",), tmp_path, message(), Children("here").start)
     assert sent == DeliveryResult("retry", f"no such program: './tell.sh'; looked in {tmp_path}")
 
 

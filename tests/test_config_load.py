@@ -19,7 +19,7 @@ from scheduler.config.build.config_data import check_owner
 from scheduler.config.build.load import load_config
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.lenient_reading import read_state_path
-from scheduler.system.files import WRITE, others_may
+from scheduler.system.files import MAY_WRITE, others_may
 
 BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"
 
@@ -362,7 +362,7 @@ def test_a_config_made_with_umask_002_is_no_warning_where_the_group_is_the_users
     read(tmp_path, SMALL)
     file = tmp_path / "config.yaml"
     file.chmod(0o664)
-    assert bool(load_config(file, {}).warnings) == others_may(file.stat(), WRITE)
+    assert bool(load_config(file, {}).warnings) == others_may(file.stat(), MAY_WRITE)
 
 
 def test_a_folder_in_which_everybody_can_replace_the_config_is_refused(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_folder_that_members_of_its_group_may_write_is_a_warning_unless_the_gr
     read(tmp_path, SMALL)
     tmp_path.chmod(0o770)
     told = [str(warning) for warning in load_config(tmp_path / "config.yaml", {}).warnings]
-    assert any("its group may write" in warning for warning in told) is others_may(tmp_path.stat(), WRITE)
+    assert any("its group may write" in warning for warning in told) is others_may(tmp_path.stat(), MAY_WRITE)
 
 
 def test_a_pipe_is_no_config_and_nothing_waits_for_it(tmp_path: Path) -> None:

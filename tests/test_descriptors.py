@@ -16,7 +16,7 @@ import pytest
 from test_daemon import Daemon
 
 HOME = Path(__file__).resolve().parent.parent
-ALLOWED = "from scheduler.system import file_limits; print(file_limits.allow(file_limits.needed(100)), file_limits.allow(10))"
+ALLOWED = "from scheduler.system import file_limits; print(file_limits.set_file_limit(file_limits.files_needed(100)), file_limits.set_file_limit(10))"
 
 BUSY = """\
 state: state/h.db
@@ -62,11 +62,11 @@ def test_a_config_that_wants_more_than_is_allowed_is_warned_of(tmp_path: Path, c
 FILLED = """
 import logging, os, resource, sys
 from scheduler.system import file_limits, log
-log.set_up(sys.stdout)
+log.set_up_log(sys.stdout)
 seconds = [0.0]
-files = file_limits.Descriptors(lambda: seconds[0])
+files = file_limits.FileDescriptors(lambda: seconds[0])
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-print(files.places(5), files.places(1000) < 12)
+print(files.runs_that_fit(5), files.runs_that_fit(1000) < 12)
 held = []
 try:
     while True:
@@ -74,13 +74,13 @@ try:
 except OSError as error:
     assert file_limits.is_scarcity(error)
 for seconds[0] in (0.0, 1.0, 59.9, 60.0, 61.0):
-    print(files.places(5), files.places(0))
-for fd in held[-(file_limits.FOR_ANSWERS + 2 * file_limits.OF_A_RUN):]:
+    print(files.runs_that_fit(5), files.runs_that_fit(0))
+for fd in held[-(file_limits.FILES_KEPT_FREE + 2 * file_limits.FILES_PER_RUN):]:
     os.close(fd)
-print(files.places(1), files.places(2), files.places(3), files.places(1000))
+print(files.runs_that_fit(1), files.runs_that_fit(2), files.runs_that_fit(3), files.runs_that_fit(1000))
 for fd in held[:30]:
     os.close(fd)
-print(files.places(5))
+print(files.runs_that_fit(5))
 """
 
 

@@ -14,7 +14,7 @@ import pytest
 from threadless import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
-from scheduler.system.process import SPAWNERS, Children, Why
+from scheduler.system.process import MAX_SPAWN_THREADS, Children, Why
 from scheduler.work.executor import Done, LocalExecutor, NeverBegun, WorkerLoop
 
 PATIENCE = 10
@@ -167,7 +167,7 @@ def test_many_commands_at_once_take_no_thread_each() -> None:
         assert select.select([begun], [], [], PATIENCE)[0], f"only {seen} commands have begun"
         seen += len(os.read(begun, many))
     assert len(executor.inflight()) == many
-    assert threading.active_count() - before <= 1 + SPAWNERS
+    assert threading.active_count() - before <= 1 + MAX_SPAWN_THREADS
     os.close(closes)
     for _ in range(many):
         assert told.acquire(timeout=PATIENCE)

@@ -29,7 +29,7 @@ def carried(folder: Path, keys: str, environ: dict[str, str] | None = None, afte
     async def carry() -> AttemptResult:
         children = Children(claim.run_mark)
         if after is not None:
-            asyncio.get_running_loop().call_later(after, children.end, "timeout")
+            asyncio.get_running_loop().call_later(after, children.end_all, "timeout")
         return await entry.carry(claim, Resources(children.start, client()), timedelta)
 
     return asyncio.run(carry())

@@ -14,7 +14,7 @@ import pytest
 from config_file import write
 from test_daemon import PATIENCE, Begin, Daemon, daemon
 
-from scheduler.system.lanes import Lanes, beside
+from scheduler.system.lanes import Lanes, lanes_beside
 from scheduler.system.process import Children
 
 __all__ = ["daemon"]
@@ -31,7 +31,7 @@ agents:
 
 
 def is_free(lanes: Lanes, name: str = "ops") -> bool:
-    with lanes.if_free(name) as fd:
+    with lanes.lock_if_free(name) as fd:
         return fd is not None
 
 
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_threads_that_each_open_a_lane_do_not_share_it(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
-    with lanes.if_free("ops") as mine, lanes.if_free("ops") as second, lanes.if_free("web") as other:
+    with lanes.lock_if_free("ops") as mine, lanes.lock_if_free("ops") as second, lanes.lock_if_free("web") as other:
         assert mine is not None
         assert second is None
         assert other is not None
@@ -58,19 +58,19 @@ def test_what_a_child_left_behind_keeps_the_lane(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    with lanes.if_free("ops") as fd:
+    with lanes.lock_if_free("ops") as fd:
         assert fd is not None
         start = partial(Children("life/1").start, inherited=(fd,))
         asyncio.run(start(["sh", "-c", f"read line < {gate} &"], stdin=b"", env={}, cwd=tmp_path))
     assert not is_free(lanes)
     gate.write_text("end\n")
-    os.close(lanes.wait("ops", lambda: None))
+    os.close(lanes.wait_for_lock("ops", lambda: None))
     assert is_free(lanes)
 
 
 def test_a_child_of_another_run_does_not_inherit_the_lane(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
-    with lanes.if_free("ops") as fd:
+    with lanes.lock_if_free("ops") as fd:
         ended = asyncio.run(
             Children("life/2").start(["sh", "-c", f"test ! -e /proc/self/fd/{fd}"], stdin=b"", env={}, cwd=tmp_path)
         )
@@ -79,7 +79,7 @@ def test_a_child_of_another_run_does_not_inherit_the_lane(tmp_path: Path) -> Non
 
 def test_a_lane_that_is_a_link_to_elsewhere_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "ops.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic"), Lanes(tmp_path).if_free("ops"):
+    with pytest.raises(OSError, match="symbolic"), Lanes(tmp_path).lock_if_free("ops"):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
@@ -105,7 +105,7 @@ def test_busy_ends_as_its_command_does(folder: Path, command: list[str], code: i
 def test_busy_holds_the_lane_while_its_command_runs_and_no_longer(folder: Path) -> None:
     lane = folder / "state" / "lanes" / "ops.lock"
     assert busy(folder, "ops", "--", "sh", "-c", f"! flock -n {lane} true").returncode == 0
-    assert is_free(beside(folder / "state" / "h.db"))
+    assert is_free(lanes_beside(folder / "state" / "h.db"))
 
 
 def test_busy_leaves_signals_as_a_shell_would(folder: Path) -> None:
@@ -204,18 +204,18 @@ def test_a_beat_that_takes_its_own_lane_does_not_wait_for_itself(daemon: Begin, 
 
 def test_the_files_of_lanes_are_made_ahead_for_their_owner_alone_and_those_that_are_there_stay(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path / "lanes")
-    lanes.prepare(["a"])
-    before = lanes.path("a").stat().st_ino
+    lanes.make_lock_files(["a"])
+    before = lanes.lock_file("a").stat().st_ino
     usual = os.umask(0)
     try:
-        lanes.prepare(["a", "b"])
+        lanes.make_lock_files(["a", "b"])
     finally:
         os.umask(usual)
     assert {path.name: oct(path.stat().st_mode & 0o777) for path in lanes.folder.iterdir()} == {
         "a.lock": "0o600",
         "b.lock": "0o600",
     }
-    assert lanes.path("a").stat().st_ino == before
+    assert lanes.lock_file("a").stat().st_ino == before
 
 
 def test_a_daemon_makes_them_before_the_first_beat(daemon: Begin) -> None:

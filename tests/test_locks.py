@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from scheduler.system.process import Children
-from scheduler.system.state_lock import Holder, Lock, Taken, Unusable, filesystem_kind, holder, private_folder
+from scheduler.system.state_lock import (
+    AlreadyRunning,
+    LockHolder,
+    StateFolderError,
+    StateLock,
+    make_state_folder,
+    network_filesystem,
+    read_lock_holder,
+)
 
 START = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 
@@ -21,15 +29,15 @@ OTHER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from scheduler.system.state_lock import Lock
-lock = Lock.take(Path(sys.argv[1]), started_at=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), instance="other")
+from scheduler.system.state_lock import StateLock
+lock = StateLock.take(Path(sys.argv[1]), started_at=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), instance="other")
 print("taken", flush=True)
 sys.stdin.read()
 """
 
 
-def take(path: Path, instance: str = "ours") -> Lock:
-    return Lock.take(path, started_at=START, instance=instance)
+def take(path: Path, instance: str = "ours") -> StateLock:
+    return StateLock.take(path, started_at=START, instance=instance)
 
 
 @pytest.fixture
@@ -70,36 +78,36 @@ def mode(path: Path) -> int:
 
 
 def test_a_second_daemon_is_told_who_has_the_lock(path: Path, other: subprocess.Popen[str]) -> None:
-    with pytest.raises(Taken) as refused:
+    with pytest.raises(AlreadyRunning) as refused:
         take(path)
     assert (refused.value.pid, refused.value.started_at) == (other.pid, START)
     assert str(refused.value) == f"another heartbeatd holds {path}: pid {other.pid}, running since 2026-11-20 16:30:00 UTC"
 
 
 def test_a_refused_daemon_leaves_the_holders_name_in_place(path: Path, other: subprocess.Popen[str]) -> None:
-    with pytest.raises(Taken):
+    with pytest.raises(AlreadyRunning):
         take(path)
-    assert holder(path) == Holder(other.pid, START, "other")
+    assert read_lock_holder(path) == LockHolder(other.pid, START, "other")
 
 
 def test_the_lock_of_a_killed_daemon_is_free_at_once(path: Path, other: subprocess.Popen[str]) -> None:
     other.kill()
     other.wait(20)
     with take(path):
-        assert holder(path) == Holder(os.getpid(), START, "ours")
+        assert read_lock_holder(path) == LockHolder(os.getpid(), START, "ours")
 
 
 def test_a_stopped_daemon_is_never_robbed(path: Path, other: subprocess.Popen[str]) -> None:
     other.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, other.pid, os.WSTOPPED)
-    with pytest.raises(Taken):
+    with pytest.raises(AlreadyRunning):
         take(path)
 
 
 def test_a_released_lock_can_be_taken_again(path: Path) -> None:
     take(path, "a much longer name than the next one has").release()
     with take(path, "b"):
-        assert holder(path) == Holder(os.getpid(), START, "b")
+        assert read_lock_holder(path) == LockHolder(os.getpid(), START, "b")
 
 
 def test_releasing_twice_does_no_harm(path: Path) -> None:
@@ -119,7 +127,7 @@ def test_a_command_that_outlives_the_daemon_does_not_keep_the_lock(path: Path, t
 @pytest.mark.parametrize("text", ["", "{", "[]", "pid 12", '{"pid": "x"}'])
 def test_an_illegible_lock_file_hides_the_holder_but_not_the_lock(path: Path, other: subprocess.Popen[str], text: str) -> None:
     path.write_text(text)
-    with pytest.raises(Taken) as refused:
+    with pytest.raises(AlreadyRunning) as refused:
         take(path)
     assert (refused.value.pid, str(refused.value)) == (None, f"another heartbeatd holds {path}")
 
@@ -131,13 +139,13 @@ def test_the_lock_file_is_for_its_owner_alone(path: Path, careless: None) -> Non
 
 def test_a_link_in_place_of_the_lock_file_is_not_followed(path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "precious")
-    with pytest.raises(Unusable):
+    with pytest.raises(StateFolderError):
         take(path)
     assert not (tmp_path / "precious").exists()
 
 
 def test_a_new_state_folder_is_for_its_owner_alone(tmp_path: Path, careless: None) -> None:
-    assert private_folder(tmp_path / "deep" / "state")
+    assert make_state_folder(tmp_path / "deep" / "state")
     assert mode(tmp_path / "deep" / "state") == 0o700
 
 
@@ -145,20 +153,20 @@ def test_an_empty_state_folder_is_closed(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     folder.chmod(0o777)
-    assert private_folder(folder)
+    assert make_state_folder(folder)
     assert mode(folder) == 0o700
 
 
 def test_a_folder_that_holds_something_keeps_its_mode_and_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "config.yaml").touch()
-    assert not private_folder(tmp_path)
+    assert not make_state_folder(tmp_path)
     assert mode(tmp_path) == 0o755
 
 
 def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(nobody: None) -> None:
-    with pytest.raises(Unusable) as refused:
-        private_folder(Path("/usr"))
+    with pytest.raises(StateFolderError) as refused:
+        make_state_folder(Path("/usr"))
     assert str(refused.value) == (
         f"cannot write /usr as user id {os.geteuid()}: Permission denied; /usr belongs to user id 0, "
         f"mode {mode(Path('/usr')):04o}: chown it to user id {os.geteuid()}, or set `state:` to a place that can be written"
@@ -168,13 +176,15 @@ def test_a_folder_without_the_right_to_write_is_told_with_the_way_out(nobody: No
 def test_a_state_folder_below_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
-        Unusable, match=r"cannot write .*/file/state as user id \d+: Not a directory; .*/file belongs .*: set `state:`"
+        StateFolderError, match=r"cannot write .*/file/state as user id \d+: Not a directory; .*/file belongs .*: set `state:`"
     ):
-        private_folder(tmp_path / "file" / "state")
+        make_state_folder(tmp_path / "file" / "state")
 
 
 def test_a_lock_that_cannot_be_made_is_told() -> None:
-    with pytest.raises(Unusable, match=r"cannot write /proc/heartbeatd.db.lock as user id \d+: .*; /proc belongs to user id"):
+    with pytest.raises(
+        StateFolderError, match=r"cannot write /proc/heartbeatd.db.lock as user id \d+: .*; /proc belongs to user id"
+    ):
         take(Path("/proc/heartbeatd.db.lock"))
 
 
@@ -201,8 +211,8 @@ def test_a_network_file_system_is_named(tmp_path: Path, place: str, kind: str | 
         "share /mnt/twice 9p rw 0 0\n"
         "me@host: /mnt/ssh fuse.sshfs rw 0 0\n"
     )
-    assert filesystem_kind(Path(place), mounts) == kind
+    assert network_filesystem(Path(place), mounts) == kind
 
 
 def test_where_mounts_cannot_be_read_nothing_is_claimed(tmp_path: Path) -> None:
-    assert filesystem_kind(tmp_path, tmp_path / "none") is None
+    assert network_filesystem(tmp_path, tmp_path / "none") is None

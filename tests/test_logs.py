@@ -11,7 +11,7 @@ from enum import StrEnum
 import pytest
 
 from scheduler.model.secret import Secret
-from scheduler.system.log import event, plain, set_up
+from scheduler.system.log import log_event, quote_value, set_up_log
 
 
 class Outcome(StrEnum):
@@ -36,20 +36,20 @@ def line(log: io.StringIO) -> str:
 
 
 def test_an_event_is_one_line_with_its_fields_in_the_order_given(log: io.StringIO) -> None:
-    set_up(log)
-    event(logging.INFO, "run", id=12, agent="host", slot=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), outcome=Outcome.OK)
+    set_up_log(log)
+    log_event(logging.INFO, "run", id=12, agent="host", slot=datetime(2026, 11, 20, 16, 30, tzinfo=UTC), outcome=Outcome.OK)
     assert line(log) == "INFO run id=12 agent=host slot=2026-11-20T16:30:00Z outcome=ok"
 
 
 def test_what_is_not_known_is_left_out(log: io.StringIO) -> None:
-    set_up(log)
-    event(logging.WARNING, "run", id=12, reason=None)
+    set_up_log(log)
+    log_event(logging.WARNING, "run", id=12, reason=None)
     assert line(log) == "WARNING run id=12"
 
 
 def test_an_event_may_have_fields_named_like_the_parameters(log: io.StringIO) -> None:
-    set_up(log)
-    event(logging.INFO, "run", level=3, word="x", name="ops", msg="m")
+    set_up_log(log)
+    log_event(logging.INFO, "run", level=3, word="x", name="ops", msg="m")
     assert line(log) == "INFO run level=3 word=x name=ops msg=m"
 
 
@@ -82,17 +82,17 @@ def test_an_event_may_have_fields_named_like_the_parameters(log: io.StringIO) ->
     ],
 )
 def test_a_value_is_one_harmless_word(value: object, shown: str) -> None:
-    assert plain(value) == shown
+    assert quote_value(value) == shown
 
 
 def test_a_long_value_is_cut_and_says_so() -> None:
-    assert plain("x" * 2000) == "x" * 2000
-    assert plain("x" * 2005) == '"' + "x" * 2000 + '...(5 more)"'
+    assert quote_value("x" * 2000) == "x" * 2000
+    assert quote_value("x" * 2005) == '"' + "x" * 2000 + '...(5 more)"'
 
 
 def test_json_is_one_object_a_line(log: io.StringIO) -> None:
-    set_up(log, form="json")
-    event(
+    set_up_log(log, form="json")
+    log_event(
         logging.INFO, "run", id=12, text='"a"\n\x1b\u202eb', took=timedelta(seconds=1.5), ok=True, level="mine", key=Secret("x")
     )
     (only,) = log.getvalue().splitlines()
@@ -104,31 +104,31 @@ def test_json_is_one_object_a_line(log: io.StringIO) -> None:
 
 
 def test_an_error_is_one_field_with_its_traceback(log: io.StringIO) -> None:
-    set_up(log)
+    set_up_log(log)
     try:
         raise RuntimeError("no\nway")
     except RuntimeError as error:
-        event(logging.ERROR, "crash", id=3, error=error)
+        log_event(logging.ERROR, "crash", id=3, error=error)
     assert line(log).startswith('ERROR crash id=3 traceback="Traceback (most recent call last):\\n  File')
     assert line(log).endswith('RuntimeError: no\\nway"')
 
 
 def test_of_a_long_traceback_the_end_is_kept(log: io.StringIO) -> None:
-    set_up(log)
-    event(logging.ERROR, "crash", error=RuntimeError("x" * 5000 + "the point"))
+    set_up_log(log)
+    log_event(logging.ERROR, "crash", error=RuntimeError("x" * 5000 + "the point"))
     assert line(log).endswith('the point"')
     assert len(line(log)) < 2100
 
 
 def test_events_below_the_level_are_not_written(log: io.StringIO) -> None:
-    set_up(log, level=logging.WARNING)
-    event(logging.INFO, "run", id=12)
+    set_up_log(log, level=logging.WARNING)
+    log_event(logging.INFO, "run", id=12)
     assert log.getvalue() == ""
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpcore", "httpcore2.connection", "httpx2", "anthropic", "uvicorn.error"])
 def test_libraries_that_print_urls_are_held_at_warning_even_if_they_turn_themselves_up(log: io.StringIO, library: str) -> None:
-    set_up(log, level=logging.DEBUG)
+    set_up_log(log, level=logging.DEBUG)
     logger = logging.getLogger(library)
     logger.setLevel(logging.DEBUG)  # as ANTHROPIC_LOG=debug does
     logger.debug("POST https://example.com/bot123:canary/send")
@@ -138,13 +138,13 @@ def test_libraries_that_print_urls_are_held_at_warning_even_if_they_turn_themsel
 
 
 def test_a_warning_of_a_library_has_the_form_of_an_event(log: io.StringIO) -> None:
-    set_up(log)
+    set_up_log(log)
     logging.getLogger("a_library").warning("queue\noverflowed at %s", "/x")
     assert line(log) == r'WARNING library logger=a_library message="queue\noverflowed at /x"'
 
 
 def test_setting_up_twice_writes_each_event_once(log: io.StringIO) -> None:
-    set_up(log)
-    set_up(log)
-    event(logging.INFO, "run", id=1)
+    set_up_log(log)
+    set_up_log(log)
+    log_event(logging.INFO, "run", id=1)
     assert line(log) == "INFO run id=1"

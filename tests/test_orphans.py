@@ -47,19 +47,19 @@ def instance() -> Iterator[str]:
     """The name of a life, and nothing left of it after the test."""
     name = secrets.token_hex(8)
     yield name
-    for pids in (orphans.find({f"{name}/12"}) or {}).values():
+    for pids in (orphans.find_orphans({f"{name}/12"}) or {}).values():
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
 
 def test_the_command_of_a_killed_daemon_is_found_by_its_mark(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
-    assert orphans.find({f"{instance}/12"}) == {f"{instance}/12": killed.pids}
+    assert orphans.find_orphans({f"{instance}/12"}) == {f"{instance}/12": killed.pids}
 
 
 def test_children_of_the_command_are_found_too(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
-    found = orphans.find({f"{instance}/12"})
+    found = orphans.find_orphans({f"{instance}/12"})
     assert found is not None
     assert sorted(found[f"{instance}/12"]) == sorted(killed.pids)
 
@@ -67,25 +67,25 @@ def test_children_of_the_command_are_found_too(instance: str, tmp_path: Path) ->
 @pytest.mark.parametrize("mark", ["{}/1", "{}/123", "{}/", "other/12"])
 def test_of_other_runs_and_other_lives_nothing_is_found(instance: str, tmp_path: Path, mark: str) -> None:
     Killed(f"{instance}/12", "echo $$ >{told}; exec sleep 300", tmp_path / "told")
-    assert orphans.find({mark.format(instance)}) == {}
+    assert orphans.find_orphans({mark.format(instance)}) == {}
 
 
 def test_orphans_are_ended(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{told}; wait", tmp_path / "told")
-    assert orphans.end(killed.pids) == set()
-    assert orphans.find({f"{instance}/12"}) == {}
+    assert orphans.end_orphans(killed.pids) == set()
+    assert orphans.find_orphans({f"{instance}/12"}) == {}
 
 
 def test_an_orphan_deaf_to_term_is_killed(instance: str, tmp_path: Path) -> None:
     killed = Killed(f"{instance}/12", "trap '' TERM; echo $$ >{told}; while :; do sleep 0.1; done", tmp_path / "told")
-    assert orphans.end(killed.pids) == set()
-    assert orphans.find({f"{instance}/12"}) == {}
+    assert orphans.end_orphans(killed.pids) == set()
+    assert orphans.find_orphans({f"{instance}/12"}) == {}
 
 
 def test_our_own_group_is_never_ended() -> None:
     companion = subprocess.Popen(["sleep", "1000"])  # in our group
     try:
-        orphans_left = orphans.end([companion.pid, os.getpid()])
+        orphans_left = orphans.end_orphans([companion.pid, os.getpid()])
         assert orphans_left == {companion.pid, os.getpid()}
         assert companion.poll() is None
     finally:
@@ -96,4 +96,4 @@ def test_our_own_group_is_never_ended() -> None:
 def test_what_is_long_gone_needs_no_ending() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(20)
-    assert orphans.end([gone.pid]) == set()
+    assert orphans.end_orphans([gone.pid]) == set()

@@ -14,17 +14,18 @@ from waited import waited
 
 from heartbeat import precheck as prechecks
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.runners import ProcessResult
 from heartbeat.spec import Precheck
-from scheduler.system.process import Children, Ended
+from scheduler.system.process import Children
 
 look = waited(prechecks.run_precheck)
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
-FINE = Ended(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
+FINE = ProcessResult(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
 
 
 def looked(last: str | None = None, precheck: Precheck = MAIL, **ended: Any) -> PrecheckResult:
-    async def start(*_: Any, **__: Any) -> Ended:
+    async def start(*_: Any, **__: Any) -> ProcessResult:
         return replace(FINE, **ended)
 
     return look(OPS, precheck, last, start)
@@ -35,7 +36,7 @@ def test_it_is_run_by_the_shell_in_the_workspace_with_its_own_time_and_next_to_n
 
     async def start(
         argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int, timeout: timedelta
-    ) -> Ended:
+    ) -> ProcessResult:
         seen.extend([argv, stdin, env, cwd, keep, timeout])
         return FINE
 
@@ -120,5 +121,5 @@ def test_a_real_one_that_hangs_is_ended_with_all_that_it_started_and_the_next_pr
 
 def test_a_real_one_whose_run_is_ended_has_not_failed(tmp_path: Path) -> None:
     children = Children("life/1")
-    children.end("shutdown")
+    children.end_all("shutdown")
     assert look(replace(OPS, workspace=tmp_path), MAIL, None, children.start).status is PrecheckStatus.INTERRUPTED

@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 
+from heartbeat.runners import ProcessResult
 from scheduler.model.secret import Secret
 from scheduler.system import process
-from scheduler.system.process import Children, Ended, Why
+from scheduler.system.process import Children, Why
 
 MIB = 1024 * 1024
 
 
-def start(*argv: str, children: Children | None = None, **more: Any) -> Ended:
+def start(*argv: str, children: Children | None = None, **more: Any) -> ProcessResult:
     given: dict[str, Any] = {"stdin": b"", "env": {}, "cwd": Path("/")} | more
     return asyncio.run((children or Children("life/1")).start(argv, **given))
 
 
-def python(code: str, **more: Any) -> Ended:
+def python(code: str, **more: Any) -> ProcessResult:
     return start(sys.executable, "-c", code, **more)
 
 
@@ -64,9 +65,9 @@ class Background:
         self._result = asyncio.run_coroutine_threadsafe(self._children.start(argv, **given), self._loop)
 
     def end(self, why: Why) -> None:
-        self._loop.call_soon_threadsafe(self._children.end, why)
+        self._loop.call_soon_threadsafe(self._children.end_all, why)
 
-    def result(self) -> Ended:
+    def result(self) -> ProcessResult:
         return self._result.result(20)
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ def wait_for_end(pid: int) -> None:
 
 def test_a_child_answers_on_stdout_and_complains_on_stderr() -> None:
     ended = start("sh", "-c", "cat; echo oops >&2; exit 3", stdin=b"hello")
-    assert ended == Ended(3, b"hello", b"oops\n", truncated=False, timed_out=False, problem=None, ended_by=None, size=5)
+    assert ended == ProcessResult(3, b"hello", b"oops\n", truncated=False, timed_out=False, problem=None, ended_by=None, size=5)
 
 
 def test_a_child_sees_path_home_lang_what_is_given_and_its_mark_only() -> None:
@@ -242,7 +243,7 @@ def test_the_rest_of_the_group_gets_the_grace_after_its_leader_has_gone(
 def test_where_no_more_files_can_be_opened_nothing_is_started_and_later_it_is(
     no_open_files: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    async def scarce_then_not() -> Ended:
+    async def scarce_then_not() -> ProcessResult:
         given: Any = {"stdin": b"", "env": {}, "cwd": Path("/")}
         with no_open_files(), pytest.raises(OSError, match="Too many open files"):
             await Children("life/1").start(["true"], **given)
@@ -253,15 +254,15 @@ def test_where_no_more_files_can_be_opened_nothing_is_started_and_later_it_is(
 
 def test_after_the_end_nothing_is_started_any_more(tmp_path: Path) -> None:
     children = Children("life/1")
-    children.end("shutdown")
+    children.end_all("shutdown")
     ended = start("touch", str(tmp_path / "started"), children=children)
     assert (ended.exit_code, ended.ended_by, list(tmp_path.iterdir())) == (None, "shutdown", [])
 
 
 def test_the_first_reason_stays() -> None:
     children = Children("life/1")
-    children.end("timeout")
-    children.end("shutdown")
+    children.end_all("timeout")
+    children.end_all("shutdown")
     ended = start("true", children=children)
     assert (ended.ended_by, ended.timed_out) == ("timeout", True)
 
@@ -269,8 +270,8 @@ def test_the_first_reason_stays() -> None:
 def test_ending_twice_and_ending_what_has_ended_does_no_harm() -> None:
     children = Children("life/1")
     assert start("true", children=children).exit_code == 0
-    children.end("shutdown")
-    children.end("shutdown")
+    children.end_all("shutdown")
+    children.end_all("shutdown")
 
 
 def test_what_cannot_be_started_is_a_problem_in_one_line(tmp_path: Path) -> None:

@@ -173,4 +173,4 @@ def test_doctor_can_say_which_proxy_is_used(
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert proxies.describe(network) == said
+    assert proxies.describe_proxies(network) == said

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.engine.rhythm import BLINK, BREATH, Rhythm
-from scheduler.system.wakeup import Bell
+from scheduler.system.wakeup import Wakeup
 
 FAR = 20.0  # seconds
 
@@ -17,7 +17,7 @@ class Player:
     """Takes a number of turns, as told; notes how long it slept between them, the sleep on the bell left out."""
 
     def __init__(self, turns: int = 2) -> None:
-        self.bell = Bell()
+        self.bell = Wakeup()
         self.time = 1000.0
         self.turns = 0
         self.slept: list[float] = []
@@ -43,7 +43,7 @@ def player() -> Player:
 
 def test_what_stirs_within_a_breath_is_seen_to_at_its_end(player: Player) -> None:
     def stirs() -> float:
-        player.bell.ring()
+        player.bell.notify()
         return FAR
 
     player.play(stirs)
@@ -53,7 +53,7 @@ def test_what_stirs_within_a_breath_is_seen_to_at_its_end(player: Player) -> Non
 def test_a_turn_that_took_longer_than_a_breath_is_followed_at_once(player: Player) -> None:
     def takes_its_time() -> float:
         player.time += 10 * BREATH
-        player.bell.ring()
+        player.bell.notify()
         return FAR
 
     player.play(takes_its_time)
@@ -62,7 +62,7 @@ def test_a_turn_that_took_longer_than_a_breath_is_followed_at_once(player: Playe
 
 def test_what_is_due_within_a_breath_is_not_late_for_what_stirs(player: Player) -> None:
     def soon_due() -> float:
-        player.bell.ring()
+        player.bell.notify()
         return BREATH / 4
 
     player.play(soon_due)
@@ -76,8 +76,8 @@ def test_turns_that_are_due_leave_the_others_a_moment(player: Player, wait: floa
 
 
 def test_a_bell_that_rang_before_a_turn_is_no_reason_for_the_next() -> None:
-    bell, turns, slept = Bell(), [0.05, 0.05], list[float]()
-    bell.ring()
+    bell, turns, slept = Wakeup(), [0.05, 0.05], list[float]()
+    bell.notify()
     Rhythm(bell, time.monotonic, slept.append).keep(turns.pop, lambda: not turns, None)
     assert slept == [0.0]  # more than a breath was slept on the bell
 

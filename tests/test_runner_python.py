@@ -179,7 +179,7 @@ def test_a_module_that_breaks_on_import_is_named(run: AgentRequest) -> None:
 def test_a_child_that_takes_too_long_is_ended(run: AgentRequest) -> None:
     (run.workspace / "house_agent.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     children = Children("test")
-    ender = threading.Timer(0.3, children.end, ["timeout"])
+    ender = threading.Timer(0.3, children.end_all, ["timeout"])
     ender.start()
     answer = call(run, "beat", children=children)
     ender.join(20)

@@ -245,7 +245,12 @@ def test_explain_names_provider_and_model(play: Play) -> None:
         world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
         asked = explanation.find_entry(
-            world.store.connection, world.plan(), (Kind.HEARTBEAT, "a"), lanes.beside(world.state), world.clock.now, running=True
+            world.store.connection,
+            world.plan(),
+            (Kind.HEARTBEAT, "a"),
+            lanes.lanes_beside(world.state),
+            world.clock.now,
+            running=True,
         )
     assert asked is not None
     assert explanation.explain_now(asked)["now"]["detail"] == (

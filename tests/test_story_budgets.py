@@ -14,9 +14,9 @@ from servers.scripted import Act, Server, hang_up, reply
 from test_story_explain import asked as asked_of
 from world import Asked, Takes, World
 
+from heartbeat.runners import ProcessResult
 from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
-from scheduler.system.process import Ended
 from scheduler.telemetry import gauges
 from scheduler.work.executor import NeverBegun
 
@@ -143,7 +143,7 @@ def test_what_a_program_says_counts_also_where_a_model_decided_before(play: Play
 
 
 def test_a_program_that_cannot_be_started_takes_nothing(play: Play) -> None:
-    missing = Ended(None, b"", b"", truncated=False, timed_out=False, problem="no such file: agent", ended_by=None)
+    missing = ProcessResult(None, b"", b"", truncated=False, timed_out=False, problem="no such file: agent", ended_by=None)
     world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.05}", retries="0"), scripts={"ops": lambda asked: missing})
     world.run(hours=3, minutes=1)
     assert ends(world) == ["failed exit"] * 4

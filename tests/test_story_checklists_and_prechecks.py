@@ -16,10 +16,10 @@ from test_metrics import Page
 from test_story_slots import agent
 from world import QUIET, Asked, Takes, World
 
+from heartbeat.runners import ProcessResult
 from scheduler.cli.main import main
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.model.events import ProviderFailed
-from scheduler.system.process import Ended
 from scheduler.telemetry.event_log import EventLog
 
 Play = Callable[..., World]
@@ -278,7 +278,7 @@ def test_no_precheck_is_made_where_a_cheaper_gate_is_shut(play: Play, keys: dict
 
 
 def test_a_run_that_is_ended_during_its_precheck_asks_nobody(play: Play) -> None:
-    cut = Ended(-15, b"", b"", truncated=False, timed_out=False, problem=None, ended_by="shutdown")
+    cut = ProcessResult(-15, b"", b"", truncated=False, timed_out=False, problem=None, ended_by="shutdown")
     with Server([]) as server:
         config = agent(precheck="./new-mail.sh", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
         config += f"providers: {{anthropic: {{api_key: '${{KEY}}', base_url: '{server.url}'}}}}\n"

@@ -37,7 +37,9 @@ def asked(world: World, name: str = "ops", *, running: bool = True) -> explanati
     made = plan.make(load_config(world.config, world.environ).settings)
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
     key = next((key for key in keys if key in made.entries), keys[0])
-    found = explanation.find_entry(world.store.connection, made, key, lanes.beside(world.state), world.clock.now, running=running)
+    found = explanation.find_entry(
+        world.store.connection, made, key, lanes.lanes_beside(world.state), world.clock.now, running=running
+    )
     assert found is not None
     return found
 

@@ -12,10 +12,10 @@ import pytest
 from test_story_slots import agent, job
 from world import Takes, World, at
 
+from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.model.events import RunClosed
 from scheduler.store import entries
-from scheduler.system.process import Ended
 
 Play = Callable[..., World]
 
@@ -450,7 +450,9 @@ def test_an_alert_that_must_not_be_shown_is_kept_and_not_sent(play: Play) -> Non
 
 def test_a_flood_of_output_is_a_failure_with_its_reason(play: Play) -> None:
     world = play(agent(retries="0"))
-    world.scripts["ops"] = lambda asked: Ended(0, b"x" * 65536, b"", truncated=True, timed_out=False, problem=None, ended_by=None)
+    world.scripts["ops"] = lambda asked: ProcessResult(
+        0, b"x" * 65536, b"", truncated=True, timed_out=False, problem=None, ended_by=None
+    )
     world.run(minutes=1)
     assert world.story() == ["03-02 08:00 interval failed bad_answer"]
 

@@ -156,13 +156,13 @@ def test_the_beat_has_the_lane_while_it_asks(play: Play) -> None:
     free: list[bool] = []
 
     def look(asked: object) -> str:
-        with lanes.beside(world.state).if_free("ops") as fd:
+        with lanes.lanes_beside(world.state).lock_if_free("ops") as fd:
             free.append(fd is not None)
         return QUIET
 
     world.scripts["ops"] = look
     world.run(minutes=1)
-    with lanes.beside(world.state).if_free("ops") as fd:
+    with lanes.lanes_beside(world.state).lock_if_free("ops") as fd:
         free.append(fd is not None)
     assert free == [False, True]
 

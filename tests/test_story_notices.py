@@ -17,13 +17,13 @@ from test_metrics import Page
 from test_story_slots import agent, job
 from world import World, at, by_hand
 
+from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.outbox_requests import ResendMessage
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.insight.status_data import read_status
-from scheduler.system.process import Ended
 from scheduler.telemetry.event_log import EventLog
 
 Play = Callable[..., World]
@@ -37,8 +37,8 @@ REFUSED = DeliveryResult("dead", "127.0.0.1 answered 400 Bad Request")
 TAKEN = DeliveryResult("delivered")
 
 
-def ended(code: int, errors: str = "", output: str = "") -> Ended:
-    return Ended(
+def ended(code: int, errors: str = "", output: str = "") -> ProcessResult:
+    return ProcessResult(
         code, output.encode(), errors.encode(), truncated=False, timed_out=False, problem=None, ended_by=None
     )  # fmt: skip
 

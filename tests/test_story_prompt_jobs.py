@@ -12,11 +12,11 @@ from servers.messages import refuses, says
 from servers.scripted import Server
 from world import Takes, World
 
+from heartbeat.runners import ProcessResult
 from scheduler.engine.pending_runs import ReportResult
 from scheduler.engine.requests import HoldLane, ReleaseLane
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes
-from scheduler.system.process import Ended
 
 Play = Callable[..., World]
 
@@ -82,7 +82,9 @@ def test_an_answer_goes_nowhere_unless_the_job_says_where(play: Play) -> None:
 
 
 def test_a_prompt_that_fails_is_tried_again_as_often_as_its_job_says_and_then_told(play: Play) -> None:
-    world = playing(play, "retries: 1, deliver: hook", digest=lambda asked: Ended(3, b"", b"no luck", False, False, None, None))
+    world = playing(
+        play, "retries: 1, deliver: hook", digest=lambda asked: ProcessResult(3, b"", b"no luck", False, False, None, None)
+    )
     world.run(minutes=2)
     (row,) = world.rows("digest")
     assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "exit", 2)
@@ -101,7 +103,7 @@ def test_an_answer_wakes_whom_the_job_names_with_its_end(play: Play) -> None:
 
 def test_a_prompt_waits_for_its_agent_s_lane_as_a_beat_does(play: Play) -> None:
     world = playing(play, digest=lambda asked: "done")
-    with lanes.beside(world.state).if_free("ops"):
+    with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(minutes=3)
         assert world.story("digest") == ["03-02 09:00 schedule waiting busy"]
     world.run(minutes=1)
@@ -120,7 +122,7 @@ def test_a_prompt_is_tried_at_once_when_a_held_lane_is_let_go(play: Play) -> Non
 
 def test_a_lane_that_is_taken_until_the_next_slot_is_one_busy_row(play: Play) -> None:
     world = playing(play, digest=lambda asked: "done")
-    with lanes.beside(world.state).if_free("ops"):
+    with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(hours=25)
     world.run(minutes=1)
     assert world.story("digest") == ["03-02 09:00 schedule skipped busy", "03-03 09:00 schedule ok"]

@@ -86,7 +86,7 @@ def watched(manager: Manager, **more: str) -> Iterator[ServiceManager]:
 
 def test_a_ping_is_sent_when_half_of_the_watchdog_s_time_is_over(manager: Manager) -> None:
     with watched(manager) as systemd:
-        assert [systemd.ping(steady) for steady in (100.0, 104.0, 110.0, 125.0)] == [10.0, 6.0, 10.0, 10.0]
+        assert [systemd.ping_watchdog(steady) for steady in (100.0, 104.0, 110.0, 125.0)] == [10.0, 6.0, 10.0, 10.0]
     assert manager.read_all() == ["WATCHDOG=1"] * 3
 
 
@@ -103,13 +103,13 @@ def test_a_ping_is_sent_when_half_of_the_watchdog_s_time_is_over(manager: Manage
 )
 def test_pings_go_out_only_where_this_process_is_watched(manager: Manager, environ: dict[str, str], pings: bool) -> None:
     with watched(manager, **environ) as systemd:
-        assert (systemd.ping(100.0) is not None) == pings
+        assert (systemd.ping_watchdog(100.0) is not None) == pings
         systemd.report_ready()
     assert manager.read_all() == ["WATCHDOG=1"] * pings + ["READY=1"]
 
 
 def test_a_reload_begins_and_ends_even_if_it_fails(manager: Manager) -> None:
-    with watched(manager) as systemd, suppress(ValueError), systemd.reloading(12.5):
+    with watched(manager) as systemd, suppress(ValueError), systemd.report_reload(12.5):
         raise ValueError
     assert manager.read_all() == ["RELOADING=1\nMONOTONIC_USEC=12500000", "READY=1"]
 
@@ -133,7 +133,7 @@ def test_a_socket_in_the_abstract_namespace_is_reached() -> None:
 def test_without_a_socket_nothing_is_sent_and_nothing_is_wrong(address: str, caplog: pytest.LogCaptureFixture) -> None:
     systemd = ServiceManager({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": str(SECOND)})
     systemd.report_ready()
-    assert systemd.ping(100.0) is None
+    assert systemd.ping_watchdog(100.0) is None
     assert not caplog.records
 
 
@@ -141,7 +141,7 @@ def test_a_socket_that_is_gone_is_logged_once(manager: Manager, tmp_path: Path, 
     (tmp_path / "notify").unlink()
     with caplog.at_level(logging.WARNING), watched(manager) as systemd:
         systemd.report_ready()
-        assert systemd.ping(100.0) == 10.0
+        assert systemd.ping_watchdog(100.0) == 10.0
     assert [record.message for record in caplog.records] == ["systemd_unreachable"]
 
 
@@ -149,7 +149,7 @@ def test_pings_go_on_where_no_more_files_can_be_opened(
     manager: Manager, no_open_files: Callable[[], AbstractContextManager[None]]
 ) -> None:
     with watched(manager) as systemd, no_open_files():
-        systemd.ping(100.0)
+        systemd.ping_watchdog(100.0)
     assert manager.read_all() == ["WATCHDOG=1"]
 
 

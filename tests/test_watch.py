@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.system.file_watch import Settled, Watch
+from scheduler.system.file_watch import ChangeDetector, FileWatch
 
 OFTEN = 0.05  # seconds between looks
 GONE = "gone"
@@ -35,21 +35,21 @@ PATIENCE = 20.0  # seconds before a test says that what it waits for does not co
     ],
 )
 def test_a_change_is_ripe_once_two_reads_300_ms_apart_agree(readings: list[tuple[float, str | None]], ripe: list[float]) -> None:
-    settled = Settled("old")
-    assert [at for at, content in readings if settled.read(at, content)] == ripe
+    settled = ChangeDetector("old")
+    assert [at for at, content in readings if settled.add_reading(at, content)] == ripe
 
 
 def test_no_prefix_of_a_slowly_written_file_is_taken() -> None:
-    settled = Settled("old")
-    assert not any(settled.read(number / 10, f"prefix {number}") for number in range(100))
+    settled = ChangeDetector("old")
+    assert not any(settled.add_reading(number / 10, f"prefix {number}") for number in range(100))
 
 
 def test_while_a_change_ripens_it_wants_to_be_read_again() -> None:
-    settled = Settled("old")
+    settled = ChangeDetector("old")
     waits = []
     for at, content in [(0.0, "old"), (0.1, "new"), (0.4, "new"), (0.5, None)]:
-        settled.read(at, content)
-        waits.append(settled.is_waiting)
+        settled.add_reading(at, content)
+        waits.append(settled.is_settling)
     assert waits == [False, True, False, True]
 
 
@@ -58,7 +58,7 @@ class Watched:
 
     def __init__(self, path: Path, every: float = OFTEN) -> None:
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.watch = Watch(path, lambda: self._told.put(path.read_text() if path.is_file() else GONE), every)
+        self.watch = FileWatch(path, lambda: self._told.put(path.read_text() if path.is_file() else GONE), every)
         self.watch.start()
 
     def next(self) -> str:
@@ -164,7 +164,7 @@ def test_a_file_that_is_touched_or_has_neighbours_is_not_told(config: Path, watc
 
 def test_a_change_between_making_and_starting_is_told(config: Path) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    watch = Watch(config, lambda: told.put(True), OFTEN)
+    watch = FileWatch(config, lambda: told.put(True), OFTEN)
     config.write_text("new")
     watch.start()
     assert told.get(timeout=PATIENCE)
@@ -204,7 +204,7 @@ def test_a_file_that_is_removed_or_moved_away_is_told_and_so_is_its_return(confi
 
 def test_a_file_that_no_descriptor_was_left_for_is_read_again_though_it_is_as_it_was(config: Path, no_open_files: Limit) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    watch = Watch(config, lambda: told.put(True), OFTEN)
+    watch = FileWatch(config, lambda: told.put(True), OFTEN)
     config.write_text("new")
     with no_open_files():
         watch.start()
@@ -233,7 +233,7 @@ def test_a_file_of_the_same_length_and_time_is_told_all_the_same(config: Path, w
 
 def test_as_it_is_made_a_change_is_told_within_seconds(config: Path) -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    watch = Watch(config, lambda: told.put(True))
+    watch = FileWatch(config, lambda: told.put(True))
     watch.start()
     config.write_text("new")
     assert told.get(timeout=PATIENCE)

@@ -13,7 +13,7 @@ from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, sile
 from waited import delivered
 
 from heartbeat.runners.errors import parse_retry_after
-from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message, split
+from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message, split_text
 from scheduler.channels.webhook import send
 from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
@@ -414,16 +414,16 @@ def test_a_receiver_without_tls_is_tried_again(start: Start) -> None:
     ],
 )
 def test_a_long_text_is_cut_at_the_best_border(text: str, limit: int, parts: list[str]) -> None:
-    assert split(text, limit) == parts
+    assert split_text(text, limit) == parts
 
 
 def test_no_part_is_too_long_and_no_word_is_lost() -> None:
     text = "\n\n".join(" ".join(f"w{number}" for number in range(start, start + 37)) for start in range(0, 2000, 37))
-    parts = split(text, 200)
+    parts = split_text(text, 200)
     assert max(map(len, parts)) <= 200
     assert " ".join(parts).split() == text.split()
 
 
 def test_a_part_holds_at_least_one_sign_of_any_size() -> None:
     with pytest.raises(ValueError, match="at least two units, not 1"):
-        split("x", 1)
+        split_text("x", 1)

@@ -9,9 +9,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from heartbeat.runners import AgentRequest, HttpReply, Resources, StartProcess
 from heartbeat.runners import dispatch as runners
-from scheduler.channels.post import HttpOptions
+from scheduler.channels.http_post import HttpOptions
 from scheduler.model.settings import Network
-from scheduler.net.http_client import HttpClient, Resolve
+from scheduler.net.http_client import HttpClient, ResolveName
 from scheduler.system.process import Children
 
 P = ParamSpec("P")
@@ -62,7 +62,7 @@ def delivered(
     *message: Any,
     allow_private: bool = True,
     total: float = 30.0,
-    resolve: Resolve | None = None,
+    resolve: ResolveName | None = None,
     network: Network = DIRECT,
     **more: Any,
 ) -> T:

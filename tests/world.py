@@ -12,7 +12,7 @@ from typing import Any
 
 from waited import with_http
 
-from heartbeat.runners import Resources
+from heartbeat.runners import ProcessResult, Resources
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.load import load_config
 from scheduler.config.build.time_checks import TimeCheck
@@ -30,7 +30,7 @@ from scheduler.store import entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.system import lanes
-from scheduler.system.process import Children, Ended
+from scheduler.system.process import Children
 from scheduler.work import plan
 from scheduler.work.executor import Done
 
@@ -131,7 +131,7 @@ class World:
     """`World(tmp_path, yaml)`; then `run(minutes=6)` and compare what `story()`, `asked` and `said` hold.
 
     An agent without a script is quiet; a command without one succeeds and prints nothing. A script gives a text, an exit code
-    (an int other than 0), an Ended, `Takes(..)` or an exception to raise.
+    (an int other than 0), an ProcessResult, `Takes(..)` or an exception to raise.
     """
 
     folder: Path
@@ -267,7 +267,7 @@ class World:
         async def start(
             argv: Sequence[str], *, stdin: bytes, env: Mapping[str, object], cwd: Path, keep: int = 0, keep_tail: bool = False,
             timeout: timedelta | None = None,
-        ) -> Ended:  # fmt: skip
+        ) -> ProcessResult:  # fmt: skip
             nonlocal took, elapsed
             asked = Asked(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.steady)
             if timeout:  # only a precheck has a time of its own
@@ -284,7 +284,7 @@ class World:
             return _ended(answer)
 
         try:
-            with lanes.taken(lanes.beside(self.state), claim) as (claim_in_lane, _):
+            with lanes.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
 
                 def attempt(http: HttpClient) -> Coroutine[Any, Any, Any]:
                     return claim.entry.carry(claim_in_lane, Resources(start, http), lambda: elapsed)
@@ -308,13 +308,13 @@ def by_hand(outgoing: Delivery) -> DeliveryResult:
     return LOOP.run_until_complete(with_http(lambda http: delivery.send_delivery(outgoing, Children("test").start, http)))
 
 
-def _ended(answer: Any) -> Ended:
+def _ended(answer: Any) -> ProcessResult:
     if isinstance(answer, BaseException):
         raise answer
-    if isinstance(answer, Ended):
+    if isinstance(answer, ProcessResult):
         return answer
     code, text = (answer, "") if isinstance(answer, int) else (0, answer)
-    return Ended(code, text.encode(), b"", truncated=False, timed_out=False, problem=None, ended_by=None)
+    return ProcessResult(code, text.encode(), b"", truncated=False, timed_out=False, problem=None, ended_by=None)
 
 
 def _told(row: dict[str, Any]) -> str:

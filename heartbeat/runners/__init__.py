@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 MAX_ANSWER = 64 * 1024  # bytes
 
@@ -114,29 +114,24 @@ class Answer:
     request_id: str | None = None
 
 
-class ProcessResult(Protocol):
+@dataclass(frozen=True, slots=True)
+class ProcessResult:
     """How a program ended.
 
-    `exit_code` None: a signal ended it, or it did not start and `problem` says why. `ended_by` names what ended it from
-    outside: its own time (`timeout`), or the end of the whole run. `size` counts the bytes of output, kept or not.
+    `exit_code` is negative for a signal and None if the program did not start. `output` is the kept part of its standard output,
+    `size` the number of bytes that it wrote, `truncated` whether it wrote more than is kept, and `errors` the end of its standard
+    error. `problem` is one line: why the program could not be started, or why it was ended for a fault of its own. `ended_by`
+    names what ended it from outside: its own time limit (`timeout`), or the end of the run. None: it ended by itself.
     """
 
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def output(self) -> bytes: ...
-    @property
-    def errors(self) -> bytes: ...
-    @property
-    def truncated(self) -> bool: ...
-    @property
-    def timed_out(self) -> bool: ...
-    @property
-    def problem(self) -> str | None: ...
-    @property
-    def ended_by(self) -> str | None: ...
-    @property
-    def size(self) -> int: ...
+    exit_code: int | None
+    output: bytes
+    errors: bytes
+    truncated: bool
+    timed_out: bool
+    problem: str | None
+    ended_by: Literal["timeout", "cancelled", "shutdown"] | None
+    size: int = 0
 
 
 class StartProcess(Protocol):

@@ -45,7 +45,7 @@ async def send(url: str, message: Message, network: Network, *, total: float = T
     name = str(service.service_name)
     if len(_under_way) >= HANGING:
         return DeliveryResult("retry", f"{HANGING} earlier messages to services of Apprise still hang")
-    proxies.set_for_libraries(network)
+    proxies.set_proxies_for_libraries(network)
     asking = asyncio.ensure_future(in_daemon_thread(_ask, service, message))
     _under_way.add(asking)
     asking.add_done_callback(_under_way.discard)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from scheduler.channels.http_post import HttpOptions, post_json, result_of_status
 from scheduler.channels.message import DeliveryResult
-from scheduler.channels.post import HttpOptions, judge, post
 
 Beat = Literal["start", "success", "fail"]
 
@@ -19,8 +19,8 @@ async def send(url: str, beat: Beat, problem: str | None, options: HttpOptions) 
     The body is JSON: the beat, and the problem if there is one. https://healthchecks.io/docs/http_api/
     """
     content = {"beat": beat} | ({"problem": problem} if problem else {})
-    answer = await post(_address(url, PATHS[beat]), content, options)
-    return answer if isinstance(answer, DeliveryResult) else judge(answer)
+    answer = await post_json(_address(url, PATHS[beat]), content, options)
+    return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
 
 
 def _address(url: str, path: str) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 from heartbeat.runners.redaction import secret_parts
 from scheduler.channels import address
 from scheduler.channels.address import Hook
+from scheduler.channels.http_post import HttpOptions, PostAnswer, clean_reason, post_json, result_of_status, wait_from_seconds
 from scheduler.channels.limits import DISCORD as LIMIT
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.channels.post import Answer, HttpOptions, judge, post, seconds, shown
 
 BASE = "https://discord.com"
 SUPPRESS_EMBEDS = 1 << 2
@@ -25,7 +25,7 @@ async def send(url: str, message: Message, options: HttpOptions, *, base: str | 
     except ValueError as error:
         return DeliveryResult("dead", str(error))
     server = base or hook.base or BASE
-    answer = await post(_execute(hook, server), _content(message), options)
+    answer = await post_json(_execute(hook, server), _content(message), options)
     return answer if isinstance(answer, DeliveryResult) else _judge(answer, [hook.token, *secret_parts(server, whole_url=True)])
 
 
@@ -47,9 +47,11 @@ def _plain(text: str) -> str:
     return escaped if len(escaped) <= LIMIT else text.replace("](", "]\N{FULLWIDTH LEFT PARENTHESIS}")
 
 
-def _judge(answer: Answer, secrets: list[str]) -> DeliveryResult:
+def _judge(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
     """`wait=true` has Discord answer with the message that it made; its refusals say why in the body."""
-    told = answer.told()
+    told = answer.parse_json()
     if answer.status == 200 and "id" not in told:
         return DeliveryResult("uncertain", f"{answer.host} answered 200 without the message that it made")
-    return judge(answer, said=shown(told.get("message"), secrets), wait=seconds(told.get("retry_after")))
+    return result_of_status(
+        answer, said=clean_reason(told.get("message"), secrets), wait=wait_from_seconds(told.get("retry_after"))
+    )

@@ -8,7 +8,7 @@ from typing import Literal
 
 DeliveryOutcome = Literal["delivered", "retry", "uncertain", "dead"]
 
-BORDERS = ("\n\n", "\n", " ")
+CUT_MARKS = ("\n\n", "\n", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DeliveryResult:
     retry_after: timedelta | None = None
 
 
-def split(text: str, limit: int) -> list[str]:
+def split_text(text: str, limit: int) -> list[str]:
     """`text` in parts of at most `limit` UTF-16 units, cut between paragraphs, else lines, else words; at least one part.
 
     Of all counts in use that is the strictest: a sign beyond U+FFFF counts twice. The blanks or line breaks at a cut are
@@ -51,15 +51,15 @@ def split(text: str, limit: int) -> list[str]:
         raise ValueError(f"a part holds at least two units, not {limit}")
     parts = []
     rest = text.strip()
-    while (fitting := _fitting(rest, limit)) < len(rest):
-        cut = _border(rest, fitting)
+    while (fitting := _count_fitting(rest, limit)) < len(rest):
+        cut = _find_cut(rest, fitting)
         parts.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip("\n") if rest[cut] == "\n" else rest[cut:].lstrip(" ")
     parts.append(rest)
     return [part for part in parts if part.strip()] or [""]
 
 
-def _fitting(text: str, limit: int) -> int:
+def _count_fitting(text: str, limit: int) -> int:
     """How many code points of the text fit."""
     units = 0
     for index, sign in enumerate(text):
@@ -69,9 +69,9 @@ def _fitting(text: str, limit: int) -> int:
     return len(text)
 
 
-def _border(text: str, fitting: int) -> int:
+def _find_cut(text: str, fitting: int) -> int:
     """Where to cut: the strongest border in the latter half of what fits, so that parts do not become crumbs."""
-    for border in BORDERS:
+    for border in CUT_MARKS:
         cut = text.rfind(border, fitting // 2, fitting + len(border))
         if cut > 0:
             return cut

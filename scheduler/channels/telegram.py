@@ -8,8 +8,8 @@ from typing import Any
 from heartbeat.runners.redaction import secret_parts
 from scheduler.channels import address
 from scheduler.channels.address import Bot
+from scheduler.channels.http_post import HttpOptions, PostAnswer, clean_reason, post_json, result_of_status, wait_from_seconds
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.channels.post import Answer, HttpOptions, judge, post, seconds, shown
 
 BASE = "https://api.telegram.org"
 
@@ -23,7 +23,7 @@ async def send(url: str, message: Message, options: HttpOptions, *, base: str | 
         bot = address.bot(url)
     except ValueError as error:
         return DeliveryResult("dead", str(error))
-    answer = await post(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), options)
+    answer = await post_json(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), options)
     return (
         answer if isinstance(answer, DeliveryResult) else _judge(answer, [bot.token, *secret_parts(base or "", whole_url=True)])
     )
@@ -34,9 +34,9 @@ def _content(bot: Bot, message: Message) -> dict[str, Any]:
     return content | ({"message_thread_id": bot.topic} if bot.topic is not None else {})
 
 
-def _judge(answer: Answer, secrets: list[str]) -> DeliveryResult:
+def _judge(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
     """Telegram says `ok` in the body; a refusal carries its status there too, so one in a 200 is judged by that."""
-    told = answer.told()
+    told = answer.parse_json()
     if 200 <= answer.status < 300:
         if told.get("ok") is True:
             return DeliveryResult("delivered")
@@ -47,5 +47,5 @@ def _judge(answer: Answer, secrets: list[str]) -> DeliveryResult:
         code = told.get("error_code")
         answer = replace(answer, status=code if type(code) is int and 300 <= code < 600 else 500)
     parameters = told.get("parameters")
-    wait = seconds(parameters.get("retry_after")) if isinstance(parameters, dict) else None
-    return judge(answer, said=shown(told.get("description"), secrets), wait=wait)
+    wait = wait_from_seconds(parameters.get("retry_after")) if isinstance(parameters, dict) else None
+    return result_of_status(answer, said=clean_reason(told.get("description"), secrets), wait=wait)

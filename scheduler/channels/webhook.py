@@ -6,17 +6,17 @@ from dataclasses import asdict
 from datetime import UTC
 from typing import Any
 
+from scheduler.channels.http_post import HttpOptions, post_json, result_of_status
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.channels.post import HttpOptions, judge, post
 
 
 async def send(url: str, message: Message, options: HttpOptions) -> DeliveryResult:
-    """Post `message` to `url` once, as `post` does.
+    """Post `message` to `url` once, as `post_json` does.
 
     The receiver can tell a repeat by the Idempotency-Key header, which is the message's key.
     """
-    answer = await post(url, _content(message), options, {"Idempotency-Key": message.key})
-    return answer if isinstance(answer, DeliveryResult) else judge(answer)
+    answer = await post_json(url, _content(message), options, {"Idempotency-Key": message.key})
+    return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
 
 
 def _content(message: Message) -> dict[str, Any]:

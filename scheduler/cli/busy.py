@@ -15,8 +15,8 @@ from scheduler.cli.options import InputError
 from scheduler.model.outcome import Kind
 from scheduler.store import entries, runs
 from scheduler.system import lanes
-from scheduler.system.process import MARK
-from scheduler.system.state_lock import private_folder
+from scheduler.system.process import RUN_ID_VARIABLE
+from scheduler.system.state_lock import make_state_folder
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -53,14 +53,14 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
     run = runs.find_open_run(db, Kind.HEARTBEAT, name)
-    return run is not None and os.environ.get(MARK) == f"{run.owner}/{run.run_id}"
+    return run is not None and os.environ.get(RUN_ID_VARIABLE) == f"{run.owner}/{run.run_id}"
 
 
 def _take_lane(name: str, database: Path) -> None:
     """Take the lane, for ourselves and what we are about to become."""
-    private_folder(database.parent)
+    make_state_folder(database.parent)
     waiting = f"heartbeatd: somebody speaks to agent/{name} just now; waiting for that to end"
-    fd = lanes.beside(database).wait(name, lambda: click.echo(waiting, err=True))
+    fd = lanes.lanes_beside(database).wait_for_lock(name, lambda: click.echo(waiting, err=True))
     os.set_inheritable(fd, True)
 
 

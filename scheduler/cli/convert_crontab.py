@@ -105,7 +105,7 @@ def _read_crontab(file: str) -> str:
 
 def _read_file(path: Path) -> bytes:
     try:
-        return files.content(path)
+        return files.read_file(path)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}; what is no file can be piped into `import -`"
@@ -183,8 +183,8 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after, root=made.root)
     proof = _verify_jobs(new, entries, loaded.settings.jobs)
     try:
-        files.swap(path, before, after)
-    except files.Changed as error:
+        files.replace_file(path, before, after)
+    except files.FileChanged as error:
         raise InputError(str(error)) from error
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -205,7 +205,7 @@ def _next_step(file: str, *, user_column: bool) -> str:
 
 def _read_config(path: Path) -> bytes:
     try:
-        return files.content(path)
+        return files.read_file(path)
     except OSError as error:
         advice = "`heartbeatd init DIR` writes a config to begin with"
         raise InputError(f"{path} cannot be read: {error.strerror or error}; {advice}") from error

@@ -33,8 +33,8 @@ from scheduler.model.wake import Wake
 from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.transaction import Transaction
-from scheduler.system.process import MARK
-from scheduler.system.state_lock import Lock, private_folder
+from scheduler.system.process import RUN_ID_VARIABLE
+from scheduler.system.state_lock import StateLock, make_state_folder
 from scheduler.work import plan
 
 START_TIMEOUT = 3.0  # seconds from taking the lock to writing the address
@@ -184,7 +184,7 @@ class HttpDaemonClient:
 
     def _request_headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "X-Heartbeatd-Source": "cli"}
-        run = os.environ.get(MARK)
+        run = os.environ.get(RUN_ID_VARIABLE)
         return headers | {"X-Heartbeatd-Run": run} if run else headers
 
 
@@ -220,7 +220,10 @@ def _error_from_answer(status: int, answer: Mapping[str, Any]) -> Exception:
 
 
 class OfflineDaemonClient:
-    """Applies requests to the database of a config that is valid. Raises ConfigError, Taken, Unusable, StoreError, Refused."""
+    """Applies requests to the database of a valid config.
+
+    Raises ConfigError, AlreadyRunning, StateFolderError, StoreError and Refused.
+    """
 
     def __init__(self, path: Path) -> None:
         self._plan = plan.make(load.load_config(path, os.environ, resolve_secrets=False).settings)  # nothing is sent from here
@@ -233,7 +236,7 @@ class OfflineDaemonClient:
 
     def wake_agent(self, name: str, text: str) -> int:
         wake = Wake(name, source=Trigger.MANUAL, sender="cli", text=text)
-        return int(self._apply_request(WakeAgent(wake, cause=os.environ.get(MARK))))
+        return int(self._apply_request(WakeAgent(wake, cause=os.environ.get(RUN_ID_VARIABLE))))
 
     def run_job(self, name: str) -> int:
         return int(self._apply_request(RunJob(name, Trigger.MANUAL)))
@@ -255,8 +258,8 @@ class OfflineDaemonClient:
         state, instance = self._plan.settings.state, secrets.token_hex(8)
         check_file(state)
         check_links(state)
-        private_folder(state.parent)
-        with Lock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
+        make_state_folder(state.parent)
+        with StateLock.take(state.with_name(state.name + ".lock"), started_at=utc_now(), instance=instance):
             store = Store.open(state)
             try:
                 return self._apply_in_transaction(store, instance, request)

@@ -77,7 +77,7 @@ def find_running_daemon(where: DaemonFiles) -> DaemonProcess | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = state_lock.holder(where.lock_file)
+        holder = state_lock.read_lock_holder(where.lock_file)
         return DaemonProcess(holder.pid, holder.started_at) if holder else DaemonProcess(None, None)
     finally:
         os.close(fd)

@@ -22,6 +22,7 @@ from cron import crontab_reader
 from cron.job import Job
 from heartbeat import due_items
 from heartbeat.checks import Skip, load_checklist
+from heartbeat.runners import ProcessResult
 from heartbeat.spec import Heartbeat
 from scheduler.cli import daemon_state, options
 from scheduler.cli.daemon_state import DaemonFiles
@@ -34,8 +35,8 @@ from scheduler.config.keys import time_zones
 from scheduler.net import proxies
 from scheduler.store import boots, database, disk_reserve, entries, outbox
 from scheduler.system import state_lock
-from scheduler.system.files import ANY, others_may
-from scheduler.system.process import Children, Ended
+from scheduler.system.files import MAY_ANYTHING, others_may
+from scheduler.system.process import Children
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -120,7 +121,7 @@ def _check_config(path: Path) -> Iterator[Finding]:
     for agent, remark in _checklist_remarks(loaded.settings.heartbeats.values()):
         yield Finding("warn", "checklist", f"{agent}: {remark}")
     authority = f"; trusts {loaded.settings.network.ca_file} too" if loaded.settings.network.ca_file else ""
-    yield Finding("ok", "network", proxies.describe(loaded.settings.network) + authority)
+    yield Finding("ok", "network", proxies.describe_proxies(loaded.settings.network) + authority)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
 
 
@@ -130,7 +131,7 @@ def read_user_crontab(program: str = "crontab") -> str:
     return ended.output.decode(errors="surrogateescape") if ended.exit_code == 0 else ""
 
 
-async def _run_program(argv: list[str]) -> Ended:
+async def _run_program(argv: list[str]) -> ProcessResult:
     return await Children("doctor").start(argv, stdin=b"", env={}, cwd=Path("/"), keep=MAX_CRONTAB_BYTES, timeout=CRONTAB_TIMEOUT)
 
 
@@ -159,12 +160,12 @@ def _check_folder(folder: Path) -> Iterator[Finding]:
         yield Finding(
             "bad", "state", f"{folder} cannot be written as user id {os.geteuid()}; chown it, or set `state:` elsewhere"
         )
-    elif others_may(found, ANY):
+    elif others_may(found, MAY_ANYTHING):
         mode = stat.S_IMODE(found.st_mode)
         yield Finding("warn", "state", f"others can look into {folder} (mode {mode:04o}); chmod 700 {shlex.quote(str(folder))}")
     else:
         yield Finding("ok", "state", f"{folder} is its owner's alone")
-    remote = state_lock.filesystem_kind(folder)
+    remote = state_lock.network_filesystem(folder)
     if remote:
         yield Finding(
             "bad", "state", f"{folder} lies on {remote}, where SQLite's locks cannot be trusted; set `state:` to a local disk"

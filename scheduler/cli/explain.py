@@ -59,7 +59,7 @@ def explain(name: str, instant: str | None, day: str | None, path: Path, state: 
             lambda: declares.keys() | entries.states_and_schedules(db).keys(),
         )
         running = daemon_state.find_running_daemon(where) is not None
-        asked = answers.find_entry(db, plan, key, lanes.beside(where.database), now, running=running)
+        asked = answers.find_entry(db, plan, key, lanes.lanes_beside(where.database), now, running=running)
         assert asked is not None  # it was just found
         told, lines = _select_answer(asked, instant, day)
     click.echo(json.dumps(told, indent=2) if form == "json" else "\n".join(lines(told)))

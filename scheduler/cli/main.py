@@ -146,7 +146,7 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
     from scheduler.config.file.diagnostics import ConfigError
     from scheduler.engine.inbox import Refused
     from scheduler.store.database import DatabaseFull, DatabaseUnavailable, StoreError
-    from scheduler.system.state_lock import Taken, Unusable
+    from scheduler.system.state_lock import AlreadyRunning, StateFolderError
     from scheduler.web.server import CannotListen
 
     match error:
@@ -154,7 +154,7 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
             return str(error), 2
         case Refused():
             return f"heartbeatd: {error}", 2 if error.code == "not_found" else 1
-        case Taken() | Unusable() | StoreError() | CannotListen():
+        case AlreadyRunning() | StateFolderError() | StoreError() | CannotListen():
             return f"heartbeatd: {error}", 1
         case DatabaseFull():
             return f"heartbeatd: {error}; nothing was changed", 1

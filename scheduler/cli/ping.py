@@ -38,7 +38,7 @@ def ping(name: str | None, path: Path) -> int:
             click.echo(f"{channel.name}: not tried; its URL holds {{target}}: write heartbeatd ping {channel.name}:TARGET")
     if not chosen:
         click.echo("no channel is declared; messages go to the log")
-    log.set_up(sys.stderr)
+    log.set_up_log(sys.stderr)
     tried = [_test_channel(channel, settings.network) for channel in channels]
     return int(not all(tried))
 

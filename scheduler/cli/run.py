@@ -40,14 +40,14 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     help="What is logged: this, and what is worse.",
 )
 @options.config_option
-def run(duration: timedelta | None, once: bool, form: log.Form, level: str, path: Path) -> int:
+def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str, path: Path) -> int:
     """Run the daemon in the foreground.
 
     SIGHUP reloads the config; SIGTERM or Ctrl-C lets what runs end, a second one stops at once.
     """
     if once and duration:
         raise InputError("--once ends by itself; leave --for away")
-    log.set_up(sys.stderr, form=form, level=getattr(logging, level.upper()))
+    log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     faulthandler.enable()  # on SIGABRT, which systemd's watchdog sends, every thread says where it stands
     daemon = Daemon(path, os.environ, listen=not once)
     return daemon.run_once() if once else daemon.run(duration=duration)

@@ -14,8 +14,8 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
 from scheduler.model.settings import Settings
-from scheduler.system.file_watch import content
-from scheduler.system.log import event
+from scheduler.system.file_watch import hash_of_file
+from scheduler.system.log import log_event
 from scheduler.work import plan as plans
 from scheduler.work.plan import Diff, Plan
 
@@ -81,9 +81,9 @@ class Reloader:
         adopted = self._adopt_plan(new)
         self.reload_state, self._refused = ReloadState(successful=True, succeeded_at=self._clock()), None
         for line in adopted.lines():
-            event(logging.INFO, "reload", change=line)
+            log_event(logging.INFO, "reload", change=line)
         for warning in warnings:
-            event(logging.WARNING, "config", problem=warning)
+            log_event(logging.WARNING, "config", problem=warning)
         return Reloaded(adopted, warnings)
 
     def _adopt_plan(self, new: Plan) -> Diff:
@@ -95,11 +95,11 @@ class Reloader:
 
     def _report_rejection(self, error: ConfigError | Refused) -> None:
         """A file may be taken up by hand, by a signal and by the watch, and is complained of once; `status` goes on saying it."""
-        before, self._refused = self._refused, (content(self._in_force().settings.path), str(error))
+        before, self._refused = self._refused, (hash_of_file(self._in_force().settings.path), str(error))
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
         self._inbox.submit(NoteRejectedConfig(str(error)))
         for line in str(error).splitlines():
-            event(logging.DEBUG if before == self._refused else logging.ERROR, "reload_refused", problem=line)
+            log_event(logging.DEBUG if before == self._refused else logging.ERROR, "reload_refused", problem=line)
 
 
 def _check_removals(in_force: Plan, change: Diff) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from scheduler.channels import deadman_ping
 from scheduler.channels.deadman_ping import Beat
+from scheduler.channels.http_post import HttpOptions
 from scheduler.channels.message import DeliveryResult
-from scheduler.channels.post import HttpOptions
 from scheduler.engine.loop import EngineHealth
 from scheduler.model.settings import Deadman
 from scheduler.net.http_client import HttpClient
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 from scheduler.work.executor import Done, Executor
 
 A_MOMENT = 1.0  # seconds
@@ -81,7 +81,7 @@ class Pinger:
         if done.task.switch != self._switch:
             return  # it says nothing of the one that is there now
         if (problem is None) != (self._problem is None):
-            event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
+            log_event(logging.WARNING, "deadman", state="failing" if problem else "pinged", problem=problem)
         self._report_problem(problem)
 
     def _report_problem(self, problem: str | None) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.runners import StartProcess
-from scheduler.channels import command, discord, telegram, webhook
+from scheduler.channels import command_channel, discord, telegram, webhook
+from scheduler.channels.http_post import HttpOptions
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.channels.post import HttpOptions
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, OnUncertain
@@ -20,7 +20,7 @@ from scheduler.store import outbox, targets
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 from scheduler.work.executor import Done
 
 AT_ONCE = 8  # messages under way
@@ -117,10 +117,10 @@ async def send_message(channel: Channel, message: Message, start: StartProcess, 
     `start` starts a channel's program.
     """
     if channel.kind == "log":
-        event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
+        log_event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
         return DeliveryResult("delivered")
     if channel.kind == "command":
-        return await command.send(channel.argv, channel.folder, message, start)
+        return await command_channel.send(channel.argv, channel.folder, message, start)
     if channel.url is None:
         return DeliveryResult(
             "retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file"

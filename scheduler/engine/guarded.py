@@ -15,7 +15,7 @@ from scheduler.engine.tick import Tick
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
 from scheduler.store import entries, runs
 from scheduler.store.transaction import Transaction
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def apply_request(tick: Tick, asked: PendingRequest) -> None:
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, what others asked is sound)
-        event(logging.ERROR, "request_broken", error=error)
+        log_event(logging.ERROR, "request_broken", error=error)
         asked.refuse_with(Refused("broken", "the daemon cannot do this; its log says why"))
 
 
@@ -90,7 +90,7 @@ def _savepoint(tick: Tick) -> Iterator[None]:
 
 def _postpone_entry(tx: Transaction, kind: Kind, name: str, error: Exception) -> None:
     """Look at the entry again in an hour, so that it does not loop; a run of it that was to be booked is closed as it is."""
-    event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
+    log_event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
     run = runs.find_open_run(tx.db, kind, name)
     if run is not None and run.state == "running":
         result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be booked: {error}")

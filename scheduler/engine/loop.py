@@ -43,7 +43,7 @@ from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 from scheduler.system.process import Why
 from scheduler.work.executor import Done, Executor, NeverBegun
 from scheduler.work.plan import Plan
@@ -272,7 +272,7 @@ class Engine:
             return
         direction = "forward" if jump > timedelta() else "backward"
         self.health.jumps[direction] += 1
-        event(logging.WARNING, "clock_jumped", direction=direction, by=jump)
+        log_event(logging.WARNING, "clock_jumped", direction=direction, by=jump)
         self._jumped += jump
         if self._full_since is not None:
             self._full_since = reading.now
@@ -287,7 +287,7 @@ class Engine:
         """Find whether this turn begins much later than it was to, by the clock that stands still while the machine sleeps."""
         late = timedelta() if self._next_turn is None else timedelta(seconds=reading.steady - self._next_turn)
         if late >= STALLED:
-            event(logging.WARNING, "stalled", late=late)
+            log_event(logging.WARNING, "stalled", late=late)
             self._stalled += late
 
     def _finish_step(self, tick: Tick, done: Done[Claim, AttemptResult]) -> EntryStep[None]:
@@ -360,12 +360,12 @@ class Engine:
         """One line when the database becomes unusable, not one a second."""
         self.health.busy += 1
         if self.health.problem is None:
-            event(logging.ERROR, "database_unavailable", problem=problem, since=now)
+            log_event(logging.ERROR, "database_unavailable", problem=problem, since=now)
         self.health.problem = problem
 
     def _report_available(self) -> None:
         if self.health.problem is not None:
-            event(logging.WARNING, "database_available")
+            log_event(logging.WARNING, "database_available")
         self.health.problem = None
 
 
@@ -400,7 +400,7 @@ def _result_of_exception(error: BaseException | None) -> AttemptResult:
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was ended before it began", calls=(UNASKED,))
     if is_scarcity(error):
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not begin: {error}", transient=True)
-    event(logging.ERROR, "runner_broken", error=error)
+    log_event(logging.ERROR, "runner_broken", error=error)
     return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
 
 

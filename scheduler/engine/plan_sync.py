@@ -17,7 +17,7 @@ from scheduler.model.wake import Wake
 from scheduler.store import breakers, entries, flapping, incidents, outages, runs, slot_records, wakes
 from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 
 
 def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:
@@ -141,7 +141,7 @@ def _record_old_slots(tick: Tick, entry_row: EntryRow) -> EntryRow:
     try:
         return planning.record_passed_slots(tick, entry_row, Skip.MISSED)
     except ValueError as error:
-        event(logging.ERROR, "old_pace_unreadable", kind=entry_row.kind, name=entry_row.name, problem=str(error))
+        log_event(logging.ERROR, "old_pace_unreadable", kind=entry_row.kind, name=entry_row.name, problem=str(error))
         return entry_row
 
 

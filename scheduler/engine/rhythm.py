@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scheduler.system.wakeup import Bell
+from scheduler.system.wakeup import Wakeup
 
 BREATH = 0.02  # seconds between turns that nothing due asks for: what comes in within it is booked together, which is cheaper
 BLINK = 0.001  # seconds between turns that are due at once: who was given work can come for the baton
@@ -16,7 +16,7 @@ Tick = Callable[[], float]
 class Rhythm:
     """Between two turns it sleeps on the bell. `clock` is a steady one, in seconds; `sleep` sleeps for so many."""
 
-    def __init__(self, bell: Bell, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+    def __init__(self, bell: Wakeup, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._bell = bell
         self._clock = clock
         self._sleep = sleep
@@ -24,7 +24,7 @@ class Rhythm:
     def keep(self, tick: Tick, over: Callable[[], bool], until: float | None) -> None:
         """Take turns until it is over, and sleep no longer than `until`; a turn may end it, so it is asked before a sleep too."""
         while not over():
-            self._bell.silence()
+            self._bell.clear()
             begun = self._clock()
             wait = tick()
             if not over():
@@ -36,5 +36,5 @@ class Rhythm:
             self._sleep(BLINK)
             return
         due = self._clock() + wait
-        self._bell.sleep(wait)
+        self._bell.wait_for(wait)
         self._sleep(max(min(begun + BREATH, due) - self._clock(), 0.0))

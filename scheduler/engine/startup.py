@@ -16,28 +16,33 @@ from scheduler.store import boots, outbox, runs
 from scheduler.store.database import Store, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.system import orphans
-from scheduler.system.log import event
-from scheduler.system.state_lock import Lock, Taken, filesystem_kind, private_folder
+from scheduler.system.log import log_event
+from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_folder, network_filesystem
 
 A_MOMENT = 0.3  # seconds
 
 
-def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> Lock:
-    """The lock that keeps a second daemon out; Taken, Unusable or StoreError says why there is none, and nothing is made then."""
+def take_lock(settings: Settings, instance: str, now: Callable[[], datetime]) -> StateLock:
+    """Take the lock that keeps a second daemon out.
+
+    AlreadyRunning, StateFolderError or StoreError says why that is not possible; then nothing is created.
+    """
     folder = settings.state.parent
     check_file(settings.state)
     check_links(settings.state)
-    if not private_folder(folder):
-        event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {shlex.quote(str(folder))}")
-    remote = filesystem_kind(folder)
+    if not make_state_folder(folder):
+        log_event(logging.WARNING, "state_folder", problem=f"others can look into {folder}; chmod 700 {shlex.quote(str(folder))}")
+    remote = network_filesystem(folder)
     if remote:
-        event(logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted")
+        log_event(
+            logging.WARNING, "state_folder", problem=f"{folder} lies on {remote}, where SQLite's locks are not to be trusted"
+        )
     path = settings.state.with_name(settings.state.name + ".lock")
     try:
-        return Lock.take(path, started_at=now(), instance=instance)
-    except Taken:
+        return StateLock.take(path, started_at=now(), instance=instance)
+    except AlreadyRunning:
         time.sleep(A_MOMENT)  # a command that writes for an absent daemon holds it for a moment too
-        return Lock.take(path, started_at=now(), instance=instance)
+        return StateLock.take(path, started_at=now(), instance=instance)
 
 
 def open_store(path: Path) -> Store:
@@ -62,15 +67,15 @@ def end_orphans(store: Store) -> Survivors:
     interrupted = _interrupted_work(store)
     if not interrupted:
         return {}
-    found = orphans.find(interrupted)
+    found = orphans.find_orphans(interrupted)
     if found is None:
         return None
-    programs = {pid: orphans.program(pid) for pids in found.values() for pid in pids}
-    living = orphans.end(programs)
+    programs = {pid: orphans.program_name(pid) for pids in found.values() for pid in pids}
+    living = orphans.end_orphans(programs)
     for mark, pids in found.items():
         for pid in pids:
             word, level = ("orphan_not_ended", logging.ERROR) if pid in living else ("orphan_ended", logging.WARNING)
-            event(level, word, **interrupted[mark], pid=pid, program=programs[pid])
+            log_event(level, word, **interrupted[mark], pid=pid, program=programs[pid])
     return {mark: bool(living & set(pids)) for mark, pids in found.items()}
 
 

@@ -59,7 +59,7 @@ def check_preconditions(
         )
     tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.hypothetical_claim(tick, entry, entry_row)
-    lane_taken = claim.busy or (entry.lane is not None and lanes.is_taken(entry.lane))
+    lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
     answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
     details = _lane_hold_detail(db, entry.lane, entry.zone, now) | ({Skip.BUDGET: claim.over_budget} if claim.over_budget else {})
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
@@ -72,7 +72,7 @@ def _check_recorded_entry(
 ) -> tuple[PreconditionResult, ...]:
     """What the database says; `gone`: the config that is there does not declare it any more."""
     is_agent, days = entry_row.kind is Kind.HEARTBEAT, entry_schedule.allowed_days(entry_row.schedule_text)
-    held = is_agent and (entry_row.name in lane_holds.holds_by_agent(db, now) or lanes.is_taken(entry_row.name))
+    held = is_agent and (entry_row.name in lane_holds.holds_by_agent(db, now) or lanes.is_locked(entry_row.name))
     answers: dict[Skip, bool | None] = {
         Skip.DISABLED: entry_row.state == "disabled",
         Skip.PAUSED: entry_row.paused,

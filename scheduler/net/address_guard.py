@@ -17,7 +17,7 @@ class AddressRefused(OSError):
 
 def is_public(address: Address) -> bool:
     """Whether an address is out on the internet. One that wraps an IPv4 address (mapped, 6to4, NAT64) is judged by that."""
-    inner = _unwrapped(address)
+    inner = _embedded_ipv4(address)
     if isinstance(inner, IPv6Address) and inner.is_site_local:
         return False
     if inner in IETF_PROTOCOLS:
@@ -49,7 +49,7 @@ def check_literal(host: str) -> None:
     check_address(host, host)
 
 
-def _unwrapped(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     if isinstance(address, IPv4Address):
         return address
     if address in NAT64:

@@ -31,25 +31,27 @@ from scheduler.net import address_guard, proxies
 from scheduler.net.address_guard import AddressRefused
 
 MAX_BODY = 1024 * 1024  # bytes; room for an answer of 64 KiB in JSON's most wasteful spelling
-MAX_BEGINNING = 64 * 1024  # bytes of a body that only adds to its status
-CONNECT = 10.0  # seconds for name, connection and TLS together
+MAX_BODY_START = 64 * 1024  # bytes of a body that only adds to its status
+CONNECT_TIMEOUT = 10.0  # seconds for name, connection and TLS together
 CLOSING_ROUNDS = 4  # of the loop, in which transports close their sockets: TLS within a proxy's tunnel takes the most
-IN_ONE_PIECE = 512 * 1024  # bytes; aiohttp warns of larger bodies that are handed over as bytes
+MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are handed over as bytes
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
 NO_ANSWER = "it ended without a proper HTTP answer"
 MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
-OURS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})  # said by the client alone
+CLIENT_HEADERS = frozenset(
+    {"content-length", "transfer-encoding", "host", "connection", "accept-encoding"}
+)  # said by the client alone
 
-Resolve = Callable[..., Iterable[tuple[Any, ...]]]
+ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"[!-~]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestUrl:
     """A URL that can be posted to: as it is requested, without its login, and its parts that errors and checks need."""
 
     url: URL
@@ -66,7 +68,7 @@ class _Exchange:
     `head` is the status and the headers of an answer that has said all by them, and `beginning` what of its body has been read.
     """
 
-    target: Target
+    target: RequestUrl
     seconds: float
     proxy: URL | None = None
     resolving: bool = False
@@ -74,23 +76,23 @@ class _Exchange:
     sent: bool = False
     refused: AddressRefused | None = None
     head: tuple[int, Mapping[str, str]] | None = None
-    beginning: bytearray = field(default_factory=bytearray)
+    body_start: bytearray = field(default_factory=bytearray)
 
-    def trouble(self, failure: Failure, error: str, *, transient: bool = True) -> CallError:
+    def make_error(self, failure: Failure, error: str, *, transient: bool = True) -> CallError:
         return CallError(failure, error, transient=transient, not_sent=not self.sent)
 
-    def no_tls(self, reason: str) -> CallError:
-        return self.trouble(Failure.TLS, f"no TLS with it{self.through()} ({reason})", transient=False)
+    def tls_error(self, reason: str) -> CallError:
+        return self.make_error(Failure.TLS, f"no TLS with it{self.via_proxy()} ({reason})", transient=False)
 
-    def late(self) -> CallError:
+    def timeout_error(self) -> CallError:
         """Why there is nothing yet when the time is over."""
         if self.resolving:
-            return self.trouble(Failure.DNS, "its name was not resolved in time")
-        if not self.sent and self.seconds > CONNECT:
-            return self.trouble(Failure.CONNECT, f"no connection{self.through()} within {CONNECT:g} s")
-        return self.trouble(Failure.TIMEOUT, f"no answer within {self.seconds:g} s")
+            return self.make_error(Failure.DNS, "its name was not resolved in time")
+        if not self.sent and self.seconds > CONNECT_TIMEOUT:
+            return self.make_error(Failure.CONNECT, f"no connection{self.via_proxy()} within {CONNECT_TIMEOUT:g} s")
+        return self.make_error(Failure.TIMEOUT, f"no answer within {self.seconds:g} s")
 
-    def through(self) -> str:
+    def via_proxy(self) -> str:
         """Names the proxy in an error, without its login."""
         return f" through the proxy {proxies.host_and_port(str(self.proxy))}" if self.proxy else ""
 
@@ -102,10 +104,10 @@ class HttpClient:
     a thread. There are no cookies, no redirects, no unpacking and no netrc. `async with` closes all connections at the end.
     """
 
-    def __init__(self, network: Callable[[], Network], resolve: Resolve = getaddrinfo) -> None:
+    def __init__(self, network: Callable[[], Network], resolve: ResolveName = getaddrinfo) -> None:
         self._network = network
-        self._names = _Names(resolve)
-        self._pool: _Pool | None = None
+        self._resolver = _Resolver(resolve)
+        self._pool: _ConnectionPool | None = None
 
     @property
     def network(self) -> Network:
@@ -131,9 +133,9 @@ class HttpClient:
         kept connection without a byte of an answer is asked once more, over a new one. Raises CallError, which says whether the
         request can have arrived, in words that name neither the address nor a header's value.
         """
-        return await self._exchange(url, headers, body, seconds, whole=True, kept=True, guarded=False)
+        return await self._post_once_or_twice(url, headers, body, seconds, whole=True, kept=True, guarded=False)
 
-    async def deliver(
+    async def post_message(
         self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool
     ) -> HttpReply:
         """Post a message to its channel, over a connection of its own; of any answer the first 64 KiB are read.
@@ -141,9 +143,9 @@ class HttpClient:
         Unless `allow_private`, only public addresses are connected to: AddressRefused for others. A name that a proxy resolves
         cannot be checked. Raises CallError as `post` does.
         """
-        return await self._exchange(url, headers, body, seconds, whole=False, kept=False, guarded=not allow_private)
+        return await self._post_once_or_twice(url, headers, body, seconds, whole=False, kept=False, guarded=not allow_private)
 
-    async def _exchange(
+    async def _post_once_or_twice(
         self,
         url: str,
         headers: Mapping[str, str],
@@ -154,28 +156,30 @@ class HttpClient:
         kept: bool,
         guarded: bool,
     ) -> HttpReply:
-        target = take_apart(url)
+        target = parse_url(url)
         sent_headers = request_headers(target, headers)
         pool = self._current_pool()
         exchange = _Exchange(target, seconds, pool.proxy_for(target))
         if guarded:
             address_guard.check_literal(target.host) if exchange.proxy else address_guard.check_host(target.host)
-        pool.prepare(target)  # loading certificates takes a while, and not out of the request's time
+        pool.load_certificates(target)  # loading certificates takes a while, and not out of the request's time
         with pool.in_use():
             try:
                 async with asyncio.timeout(seconds):
-                    return await self._ask(pool, exchange, sent_headers, body, whole, kept, guarded and exchange.proxy is None)
+                    return await self._send_with_repeat(
+                        pool, exchange, sent_headers, body, whole, kept, guarded and exchange.proxy is None
+                    )
             except TimeoutError:
                 if exchange.head is None:
-                    raise exchange.late() from None
-                return HttpReply(*exchange.head, bytes(exchange.beginning[:MAX_BEGINNING]))
+                    raise exchange.timeout_error() from None
+                return HttpReply(*exchange.head, bytes(exchange.body_start[:MAX_BODY_START]))
             except asyncio.CancelledError:
                 # The task ends all the same, and says in its result whether the request had left: that decides what is charged.
-                raise exchange.trouble(Failure.EXIT, "the call was cut short", transient=False) from None
+                raise exchange.make_error(Failure.EXIT, "the call was cut short", transient=False) from None
 
-    async def _ask(
+    async def _send_with_repeat(
         self,
-        pool: _Pool,
+        pool: _ConnectionPool,
         exchange: _Exchange,
         headers: Mapping[str, str],
         body: bytes,
@@ -184,24 +188,24 @@ class HttpClient:
         guarded: bool,
     ) -> HttpReply:
         try:
-            return await self._send(pool, exchange, headers, body, whole, kept, guarded)
+            return await self._send_request(pool, exchange, headers, body, whole, kept, guarded)
         except aiohttp.ServerDisconnectedError as error:
             if not exchange.reused or error.message != "Server disconnected":  # else a part of an answer has arrived
-                raise _trouble(exchange, error) from None
+                raise _translate_error(exchange, error) from None
         except aiohttp.ClientOSError as error:
             if not exchange.reused or not isinstance(error.__cause__ or error, ConnectionError):
-                raise _trouble(exchange, error) from None
+                raise _translate_error(exchange, error) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _trouble(exchange, error) from None
+            raise _translate_error(exchange, error) from None
         exchange.reused = False
         try:
-            return await self._send(pool, exchange, headers, body, whole, False, guarded)
+            return await self._send_request(pool, exchange, headers, body, whole, False, guarded)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _trouble(exchange, error) from None
+            raise _translate_error(exchange, error) from None
 
-    async def _send(
+    async def _send_request(
         self,
-        pool: _Pool,
+        pool: _ConnectionPool,
         exchange: _Exchange,
         headers: Mapping[str, str],
         body: bytes,
@@ -209,11 +213,11 @@ class HttpClient:
         kept: bool,
         guarded: bool,
     ) -> HttpReply:
-        token = _current.set(exchange)
+        token = _current_exchange.set(exchange)
         try:
-            async with pool.session(kept, guarded).post(
+            async with pool.get_session(kept, guarded).post(
                 exchange.target.url,
-                data=BytesIO(body) if len(body) > IN_ONE_PIECE else body,
+                data=BytesIO(body) if len(body) > MAX_BYTES_BODY else body,
                 headers=headers,
                 allow_redirects=False,
                 proxy=exchange.proxy,
@@ -225,60 +229,60 @@ class HttpClient:
                     raise CallError(Failure.BAD_ANSWER, NO_ANSWER)
                 answered = {name.lower(): value for name, value in response.headers.items()}
                 if whole and 200 <= response.status < 300:
-                    return HttpReply(response.status, answered, await _whole(response))
+                    return HttpReply(response.status, answered, await _read_whole_body(response))
                 exchange.head = response.status, answered
-                return HttpReply(response.status, answered, await _beginning(response, exchange.beginning))
+                return HttpReply(response.status, answered, await _read_body_start(response, exchange.body_start))
         finally:
-            _current.reset(token)
+            _current_exchange.reset(token)
 
-    def _current_pool(self) -> _Pool:
+    def _current_pool(self) -> _ConnectionPool:
         network = self._network()
         if self._pool is None or self._pool.network != network:
-            old, self._pool = self._pool, _Pool(network, self._names)
+            old, self._pool = self._pool, _ConnectionPool(network, self._resolver)
             if old is not None:
-                old.retire()
+                old.close_when_unused()
         return self._pool
 
 
-_current: ContextVar[_Exchange | None] = ContextVar("exchange", default=None)
+_current_exchange: ContextVar[_Exchange | None] = ContextVar("exchange", default=None)
 
 
-class _Pool:
+class _ConnectionPool:
     """The sessions of one network setting. A retired one closes when its last request has ended."""
 
-    def __init__(self, network: Network, names: _Names) -> None:
+    def __init__(self, network: Network, names: _Resolver) -> None:
         self.network = network
-        self._names = names
+        self._resolver = names
         self.trust: ssl.SSLContext | None = None
         self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
         self._users = 0
         self._retired = False
         self._closing: asyncio.Task[None] | None = None
 
-    def prepare(self, target: Target) -> None:
+    def load_certificates(self, target: RequestUrl) -> None:
         """Load the trusted certificates before the first request that needs them."""
         if target.scheme == "https" and self.trust is None:
             self.trust = ssl.create_default_context()
             if self.network.ca_file is not None:
                 self.trust.load_verify_locations(self.network.ca_file)
 
-    def session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
+    def get_session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
         if (kept, guarded) not in self._sessions:
-            self._sessions[kept, guarded] = self._open(kept, guarded)
+            self._sessions[kept, guarded] = self._open_session(kept, guarded)
         return self._sessions[kept, guarded]
 
-    def proxy_for(self, target: Target) -> URL | None:
+    def proxy_for(self, target: RequestUrl) -> URL | None:
         found = proxies.proxy_for(target.scheme, target.host, target.url.port or 0, self.network)
         return URL(found) if found else None
 
     def in_use(self) -> _Use:
         return _Use(self)
 
-    def retire(self) -> None:
+    def close_when_unused(self) -> None:
         self._retired = True
-        self.release(0)
+        self.change_users(0)
 
-    def release(self, users: int) -> None:
+    def change_users(self, users: int) -> None:
         self._users += users
         if self._retired and self._users == 0 and self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self.close())
@@ -290,9 +294,9 @@ class _Pool:
         for _ in range(CLOSING_ROUNDS):
             await asyncio.sleep(0)
 
-    def _open(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
+    def _open_session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            resolver=self._names,
+            resolver=self._resolver,
             use_dns_cache=False,
             limit=0,  # `limits.concurrency` is the limit
             force_close=not kept,
@@ -304,8 +308,8 @@ class _Pool:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT, sock_connect=CONNECT),
-            trace_configs=[_tracing()],
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT, sock_connect=CONNECT_TIMEOUT),
+            trace_configs=[_trace_requests()],
             skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
         )
 
@@ -313,35 +317,35 @@ class _Pool:
 class _Use:
     """Counts a request among the users of its pool."""
 
-    def __init__(self, pool: _Pool) -> None:
+    def __init__(self, pool: _ConnectionPool) -> None:
         self._pool = pool
 
     def __enter__(self) -> None:
-        self._pool.release(1)
+        self._pool.change_users(1)
 
     def __exit__(self, *_: object) -> None:
-        self._pool.release(-1)
+        self._pool.change_users(-1)
 
 
-class _Names(AbstractResolver):
+class _Resolver(AbstractResolver):
     """Resolves names in daemon threads, since the C library knows no timeout. Those who ask at the same time share a question."""
 
-    def __init__(self, resolve: Resolve) -> None:
+    def __init__(self, resolve: ResolveName) -> None:
         self._resolve = resolve
-        self._asked: dict[tuple[str, int], asyncio.Future[list[ResolveResult]]] = {}
+        self._queries: dict[tuple[str, int], asyncio.Future[list[ResolveResult]]] = {}
 
     async def resolve(self, host: str, port: int = 0, family: AddressFamily = AF_UNSPEC) -> list[ResolveResult]:
-        question = self._asked.get((host, port))
+        question = self._queries.get((host, port))
         if question is None or question.done():
-            question = asyncio.ensure_future(in_daemon_thread(self._find, host, port))
-            self._asked[host, port] = question
-            question.add_done_callback(lambda ended: self._forget(host, port, ended))
+            question = asyncio.ensure_future(in_daemon_thread(self._resolve_now, host, port))
+            self._queries[host, port] = question
+            question.add_done_callback(lambda ended: self._forget_query(host, port, ended))
         return await asyncio.shield(question)
 
     async def close(self) -> None:
         """Nothing is kept open."""
 
-    def _find(self, host: str, port: int) -> list[ResolveResult]:
+    def _resolve_now(self, host: str, port: int) -> list[ResolveResult]:
         try:
             found = list(self._resolve(host, port, type=1))  # SOCK_STREAM
         except UnicodeError as error:
@@ -353,16 +357,16 @@ class _Names(AbstractResolver):
             for kind, _, _, _, address in found
         ]
 
-    def _forget(self, host: str, port: int, ended: asyncio.Future[list[ResolveResult]]) -> None:
-        if self._asked.get((host, port)) is ended:
-            del self._asked[host, port]
+    def _forget_query(self, host: str, port: int, ended: asyncio.Future[list[ResolveResult]]) -> None:
+        if self._queries.get((host, port)) is ended:
+            del self._queries[host, port]
         if not ended.cancelled():
             ended.exception()  # whoever asked may have left by now; asyncio would report it as never retrieved
 
 
 def _guarded_socket(info: Any) -> socket:
     """A socket for one address, unless messages must not go there. Called with the address that is really connected to."""
-    exchange = _current.get()
+    exchange = _current_exchange.get()
     host = exchange.target.host if exchange else ""
     try:
         address_guard.check_address(host, info[4][0])
@@ -373,7 +377,7 @@ def _guarded_socket(info: Any) -> socket:
     return socket(info[0], info[1], info[2])
 
 
-def _tracing() -> aiohttp.TraceConfig:
+def _trace_requests() -> aiohttp.TraceConfig:
     def exchange_of(context: SimpleNamespace) -> _Exchange:
         found: _Exchange = context.trace_request_ctx
         return found
@@ -399,7 +403,7 @@ def _tracing() -> aiohttp.TraceConfig:
 
 
 @lru_cache(maxsize=64)
-def take_apart(url: str) -> Target:
+def parse_url(url: str) -> RequestUrl:
     """The parts of an http(s) URL. CallError, which shows none of them, if nothing can be posted to it."""
     try:
         parts = urlsplit(url)
@@ -413,29 +417,29 @@ def take_apart(url: str) -> Target:
     place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username is not None else None
     try:
-        return Target(URL(f"{parts.scheme}://{place}{path}", encoded=True), parts.scheme, host, login)
+        return RequestUrl(URL(f"{parts.scheme}://{place}{path}", encoded=True), parts.scheme, host, login)
     except ValueError:
         raise CallError(Failure.BAD_REQUEST, MALFORMED) from None
 
 
-def request_headers(target: Target, given: Mapping[str, str]) -> dict[str, str]:
+def request_headers(target: RequestUrl, given: Mapping[str, str]) -> dict[str, str]:
     """The headers of a request, names in lower case. CallError for one that no request can hold.
 
     The body is JSON unless a header says otherwise. A login in the URL becomes a header.
     """
     headers = {"user-agent": "heartbeatd", "content-type": "application/json", "accept-encoding": "identity"}
-    headers |= {name.lower(): value for name, value in given.items() if name.lower() not in OURS}
+    headers |= {name.lower(): value for name, value in given.items() if name.lower() not in CLIENT_HEADERS}
     if target.login is not None and "authorization" in headers:
         raise CallError(Failure.BAD_REQUEST, "its address holds a login, but there is a key as well; write only one of them")
     if target.login is not None:
         headers["authorization"] = "Basic " + b64encode(target.login.encode()).decode()
     for name, value in headers.items():
-        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise CallError(Failure.BAD_REQUEST, f"the header {name!r} holds a character that no header may hold (a line break?)")
     return headers
 
 
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
+async def _read_whole_body(response: aiohttp.ClientResponse) -> bytes:
     if response.headers.get("content-encoding", "identity") != "identity":  # unpacking would need a limit of its own
         raise CallError(Failure.BAD_ANSWER, "it compressed its answer, though it was asked not to")
     body = bytearray()
@@ -447,70 +451,72 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-async def _beginning(response: aiohttp.ClientResponse, body: bytearray) -> bytes:
+async def _read_body_start(response: aiohttp.ClientResponse, body: bytearray) -> bytes:
     """The first 64 KiB of a body whose status has said all; where it breaks off, or when, changes nothing."""
     with suppress(aiohttp.ClientError, OSError):
         async for chunk in response.content.iter_any():
             body += chunk
-            if len(body) >= MAX_BEGINNING:
+            if len(body) >= MAX_BODY_START:
                 response.close()
                 break
-    return bytes(body[:MAX_BEGINNING])
+    return bytes(body[:MAX_BODY_START])
 
 
-def _trouble(exchange: _Exchange, error: Exception) -> Exception:
+def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
     """What an error of aiohttp means, in words that hold no address and no secret."""
     if exchange.refused is not None:
         return exchange.refused
-    through = exchange.through()
+    through = exchange.via_proxy()
     match error:
         case aiohttp.ConnectionTimeoutError():
-            return exchange.late()
+            return exchange.timeout_error()
         case aiohttp.ClientHttpProxyError():
-            return _refused_by_proxy(exchange, error.status)
+            return _proxy_error(exchange, error.status)
         case aiohttp.ClientProxyConnectionError():
             proxy = proxies.host_and_port(str(exchange.proxy))
-            return exchange.trouble(Failure.CONNECT, f"no connection to the proxy {proxy}: {_reason(error) or 'failed'}")
+            return exchange.make_error(
+                Failure.CONNECT, f"no connection to the proxy {proxy}: {_connect_reason(error) or 'failed'}"
+            )
         case aiohttp.ClientConnectorCertificateError():
-            return exchange.trouble(Failure.TLS, _untrusted(error.certificate_error), transient=False)
+            return exchange.make_error(Failure.TLS, _untrusted_certificate(error.certificate_error), transient=False)
         case aiohttp.ClientConnectorDNSError():
-            return exchange.trouble(Failure.DNS, "its name cannot be resolved")
+            return exchange.make_error(Failure.DNS, "its name cannot be resolved")
         case aiohttp.ClientSSLError():
-            return exchange.no_tls(_ssl_reason(error))
+            return exchange.tls_error(_ssl_reason(error))
         case aiohttp.ClientConnectorError():
-            reason = _reason(error)
-            return exchange.trouble(
+            reason = _connect_reason(error)
+            return exchange.make_error(
                 Failure.CONNECT, f"no connection{through}: {reason}" if reason else f"it broke the connection{through}"
             )
         case aiohttp.InvalidURL():
-            return exchange.trouble(Failure.BAD_REQUEST, MALFORMED, transient=False)
+            return exchange.make_error(Failure.BAD_REQUEST, MALFORMED, transient=False)
         case aiohttp.ClientPayloadError():
-            return _broken_body(error)
+            return _body_error(error)
         case aiohttp.ClientOSError() if isinstance(error.__cause__, ssl.SSLError):
-            return exchange.no_tls(error.__cause__.reason or "broken")
+            return exchange.tls_error(error.__cause__.reason or "broken")
         case aiohttp.ServerDisconnectedError() if exchange.sent:
-            return exchange.trouble(Failure.CONNECT, "it closed the connection before its answer was complete")
+            return exchange.make_error(Failure.CONNECT, "it closed the connection before its answer was complete")
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
-            return exchange.trouble(Failure.CONNECT, f"it broke the connection{through}")
+            return exchange.make_error(Failure.CONNECT, f"it broke the connection{through}")
         case ssl.SSLCertVerificationError():
-            return exchange.trouble(Failure.TLS, _untrusted(error), transient=False)
+            return exchange.make_error(Failure.TLS, _untrusted_certificate(error), transient=False)
         case ssl.SSLError():
-            return exchange.no_tls(error.reason or "handshake failed")
+            return exchange.tls_error(error.reason or "handshake failed")
         case OSError():
-            return exchange.trouble(Failure.CONNECT, f"it broke the connection{through}")
+            return exchange.make_error(Failure.CONNECT, f"it broke the connection{through}")
         case _:
-            return exchange.trouble(Failure.BAD_ANSWER, NO_ANSWER, transient=False)
+            return exchange.make_error(Failure.BAD_ANSWER, NO_ANSWER, transient=False)
 
 
-def _refused_by_proxy(exchange: _Exchange, status: int) -> CallError:
+def _proxy_error(exchange: _Exchange, status: int) -> CallError:
     proxy = proxies.host_and_port(str(exchange.proxy))
     if status == 407:
         where = "in its URL, in network.proxy or HTTPS_PROXY, as http://USER:PASSWORD@HOST:PORT"
-        return exchange.trouble(Failure.CONNECT, f"the proxy {proxy} wants a login (407); write it {where}", transient=False)
-    return exchange.trouble(Failure.CONNECT, f"the proxy {proxy} answered {status}", transient=status >= 500 or status == 429)
+        return exchange.make_error(Failure.CONNECT, f"the proxy {proxy} wants a login (407); write it {where}", transient=False)
+    return exchange.make_error(Failure.CONNECT, f"the proxy {proxy} answered {status}", transient=status >= 500 or status == 429)
 
 
-def _broken_body(error: aiohttp.ClientPayloadError) -> CallError:
+def _body_error(error: aiohttp.ClientPayloadError) -> CallError:
     """A body that breaks off is a broken connection; one that cannot be read is a bad answer."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.http_exceptions.TransferEncodingError) and "Not enough data" not in str(cause):
@@ -520,7 +526,7 @@ def _broken_body(error: aiohttp.ClientPayloadError) -> CallError:
     return CallError(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True)
 
 
-def _reason(error: aiohttp.ClientConnectorError) -> str:
+def _connect_reason(error: aiohttp.ClientConnectorError) -> str:
     """The system's word for why there is no connection; empty where it has none, because the other side hung up."""
     hung_up = isinstance(error.os_error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
     number = error.os_error.errno
@@ -532,6 +538,6 @@ def _ssl_reason(error: aiohttp.ClientSSLError) -> str:
     return getattr(cause, "reason", None) or "handshake failed"
 
 
-def _untrusted(error: BaseException) -> str:
+def _untrusted_certificate(error: BaseException) -> str:
     message = getattr(error, "verify_message", None) or "it cannot be verified"
     return f"its certificate is not trusted ({message}); if your own authority signed it, write network: {{ca_file: PATH}}"

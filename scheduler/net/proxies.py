@@ -8,9 +8,9 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 
 from scheduler.model.settings import Network
 
-OF_LIBRARIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
-_at_start = {name: os.environ[name] for name in OF_LIBRARIES if name in os.environ}
+_variables_at_start = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
 
 
 def proxy_for(scheme: str, host: str, port: int, network: Network) -> str | None:
@@ -26,7 +26,7 @@ def proxy_for(scheme: str, host: str, port: int, network: Network) -> str | None
     return _with_scheme(found) if found else None
 
 
-def describe(network: Network) -> str:
+def describe_proxies(network: Network) -> str:
     """Which proxies are used, without their logins."""
     if network.proxy == "none":
         return "no proxy (network.proxy: none)"
@@ -49,17 +49,17 @@ def host_and_port(url: str) -> str:
     return f"{parts.hostname}:{port}" if port else str(parts.hostname)
 
 
-def set_for_libraries(network: Network) -> None:
+def set_proxies_for_libraries(network: Network) -> None:
     """Make libraries that open connections of their own (Apprise) use the same proxies, by this process's environment.
 
     Children do not see it: they get no variables of ours but PATH, HOME and LANG.
     """
-    wanted = dict(_at_start)
+    wanted = dict(_variables_at_start)
     if network.proxy != "environment":
-        exempt = {name: value for name, value in _at_start.items() if name.lower() == "no_proxy"}
+        exempt = {name: value for name, value in _variables_at_start.items() if name.lower() == "no_proxy"}
         url = None if network.proxy == "none" else network.proxy.reveal()
         wanted = exempt | ({"HTTP_PROXY": url, "HTTPS_PROXY": url} if url else {})
-    for name in OF_LIBRARIES:
+    for name in PROXY_VARIABLES:
         if name in wanted:
             os.environ[name] = wanted[name]
         else:

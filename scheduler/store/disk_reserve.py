@@ -9,7 +9,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 
 MIB = 1 << 20
 SIZE = MIB
@@ -35,11 +35,11 @@ class DiskReserve:
             self._write_zeros()
         except OSError as error:
             if not self._missed:
-                event(logging.WARNING, "reserve_missing", problem=f"cannot make {self.path}: {error.strerror}")
+                log_event(logging.WARNING, "reserve_missing", problem=f"cannot make {self.path}: {error.strerror}")
             self._missed = True
             return False
         if self._missed:
-            event(logging.INFO, "reserve_made", path=self.path)
+            log_event(logging.INFO, "reserve_made", path=self.path)
         self._missed = False
         return True
 
@@ -52,7 +52,7 @@ class DiskReserve:
         self._missed = True
         remedy = "beats go on for a while: make room there, or keep less (history.keep, history.runs)"
         problem = f"no room on the disk of {self.path.parent}, so {self.path.name} was given up; {remedy}"
-        event(logging.ERROR, "reserve_given_up", problem=problem)
+        log_event(logging.ERROR, "reserve_given_up", problem=problem)
         return True
 
     def release_if_short(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.channels.message import split
+from scheduler.channels.message import split_text
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
@@ -144,7 +144,7 @@ def _queue_parts(
 
 
 def _split_message(channel: Channel | None, message: str) -> list[str]:
-    return [message] if channel is None or channel.limit is None else split(message, channel.limit)
+    return [message] if channel is None or channel.limit is None else split_text(message, channel.limit)
 
 
 def _insert_part(

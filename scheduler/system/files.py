@@ -11,27 +11,27 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-READ, WRITE, ENTER = stat.S_IROTH, stat.S_IWOTH, stat.S_IXOTH
-ANY = stat.S_IRWXO
+MAY_READ, MAY_WRITE, MAY_ENTER = stat.S_IROTH, stat.S_IWOTH, stat.S_IXOTH
+MAY_ANYTHING = stat.S_IRWXO
 
-LARGEST = 64 * 1024 * 1024  # bytes of a config; 100,000 agents are about 30 MB
-CHUNK = 1024 * 1024
+MAX_CONFIG_SIZE = 64 * 1024 * 1024  # bytes of a config; 100,000 agents are about 30 MB
+READ_SIZE = 1024 * 1024
 
 
-class Changed(Exception):
+class FileChanged(Exception):
     """Somebody else has written the file; nothing was changed."""
 
 
-def content(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """What the file holds. OSError for what is no regular file, or too large for a config."""
     with open_regular(path) as file:
-        found = read_up_to(file, LARGEST + 1)
-    if len(found) > LARGEST:
-        raise OSError(f"larger than {LARGEST // 1024**2} MiB")
+        found = read_up_to(file, MAX_CONFIG_SIZE + 1)
+    if len(found) > MAX_CONFIG_SIZE:
+        raise OSError(f"larger than {MAX_CONFIG_SIZE // 1024**2} MiB")
     return found
 
 
-def swap(path: Path, before: bytes, after: bytes) -> None:
+def replace_file(path: Path, before: bytes, after: bytes) -> None:
     """Put `after` where `before` is, keeping mode and owner; a link stays, and what it leads to is replaced.
 
     Raises Changed, or OSError; the file is then as it was.
@@ -39,16 +39,16 @@ def swap(path: Path, before: bytes, after: bytes) -> None:
     real = path.resolve(strict=True)
     draft = real.with_name(f".{real.name}.{secrets.token_hex(4)}")
     try:
-        _write(draft, after, real.stat())
-        if content(real) != before:
-            raise Changed(f"{path} was changed meanwhile; nothing was written, try again")
+        _write_like(draft, after, real.stat())
+        if read_file(real) != before:
+            raise FileChanged(f"{path} was changed meanwhile; nothing was written, try again")
         draft.replace(real)
     finally:
         draft.unlink(missing_ok=True)
-    _settle(real.parent)
+    sync_folder(real.parent)
 
 
-def _write(path: Path, text: bytes, like: os.stat_result) -> None:
+def _write_like(path: Path, text: bytes, like: os.stat_result) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(text)
         made = os.fstat(file.fileno())
@@ -59,7 +59,7 @@ def _write(path: Path, text: bytes, like: os.stat_result) -> None:
         os.fsync(file.fileno())
 
 
-def _settle(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name outlast a loss of power."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -80,7 +80,7 @@ def open_regular(path: Path) -> BinaryIO:
 def read_up_to(file: BinaryIO, most: int) -> bytes:
     """What the file holds, but no more than `most` bytes; takes memory for what is there, not for the most that may be."""
     parts, left = [], most
-    while left and (part := file.read(min(left, CHUNK))):
+    while left and (part := file.read(min(left, READ_SIZE))):
         parts.append(part)
         left -= len(part)
     return b"".join(parts)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from scheduler.model.entry import Claim
 
-HOW = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-LOCKS = Path("/proc/locks")
+OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+KERNEL_LOCKS = Path("/proc/locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +26,36 @@ class Lanes:
 
     folder: Path
 
-    def path(self, name: str) -> Path:
+    def lock_file(self, name: str) -> Path:
         """The lock file of one agent."""
-        return Path(self._path(name))
+        return Path(self._lock_path(name))
 
     @contextmanager
-    def if_free(self, name: str) -> Iterator[int | None]:
+    def lock_if_free(self, name: str) -> Iterator[int | None]:
         """The descriptor of a lane that is taken at once and kept within the context; None if it is not free."""
-        fd = self._open(name)
+        fd = self._open_lock_file(name)
         try:
-            yield fd if _lock(fd, fcntl.LOCK_NB) else None
+            yield fd if _try_lock(fd, fcntl.LOCK_NB) else None
         finally:
             os.close(fd)
 
-    def wait(self, name: str, meanwhile: Callable[[], None]) -> int:
+    def wait_for_lock(self, name: str, meanwhile: Callable[[], None]) -> int:
         """The descriptor of a lane, to be closed by the caller, once it is free; `meanwhile` is called if that is not at once."""
-        fd = self._open(name)
-        if not _lock(fd, fcntl.LOCK_NB):
+        fd = self._open_lock_file(name)
+        if not _try_lock(fd, fcntl.LOCK_NB):
             meanwhile()
-            _lock(fd)
+            _try_lock(fd)
         return fd
 
-    def is_taken(self, name: str) -> bool:
+    def is_locked(self, name: str) -> bool:
         """Whether somebody has the lane, from the system's list of locks: whoever only looks must not take it for a moment."""
         try:
-            mark = f":{self.path(name).stat().st_ino} "
-            return any(" FLOCK " in line and mark in line for line in LOCKS.read_text("ascii").splitlines())
+            mark = f":{self.lock_file(name).stat().st_ino} "
+            return any(" FLOCK " in line and mark in line for line in KERNEL_LOCKS.read_text("ascii").splitlines())
         except OSError:
             return False
 
-    def prepare(self, names: Iterable[str] = ()) -> None:
+    def make_lock_files(self, names: Iterable[str] = ()) -> None:
         """Make the folder and the files of these lanes, so that whoever locks one before its first beat finds it.
 
         A thousand new files take half a second; on a full disk some may be left to the first beat.
@@ -63,28 +63,28 @@ class Lanes:
         with suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             there = {path.name for path in self.folder.iterdir()}
-            for path in (self.path(name) for name in names):
+            for path in (self.lock_file(name) for name in names):
                 if path.name not in there:
-                    os.close(_made(path))
+                    os.close(_create_lock_file(path))
 
-    def _open(self, name: str) -> int:
+    def _open_lock_file(self, name: str) -> int:
         try:
-            return os.open(self._path(name), HOW)
+            return os.open(self._lock_path(name), OPEN_FLAGS)
         except FileNotFoundError:
-            self.prepare()
-        return _made(self.path(name))
+            self.make_lock_files()
+        return _create_lock_file(self.lock_file(name))
 
-    def _path(self, name: str) -> str:
+    def _lock_path(self, name: str) -> str:
         return f"{self.folder}/{name}.lock"  # in a tenth of the time that pathlib takes to join it
 
 
-def beside(state: Path) -> Lanes:
+def lanes_beside(state: Path) -> Lanes:
     """The lanes of the agents whose database this is."""
     return Lanes(state.with_name("lanes"))
 
 
 @contextmanager
-def taken(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
+def lane_of_claim(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
     """The claim as its worker is to see it, with the descriptor that its children are to inherit.
 
     The lane that its entry needs is kept within the context. Where it is not free, or held over HTTP, the claim is `busy`.
@@ -93,17 +93,17 @@ def taken(lanes: Lanes, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]
     if lane is None or claim.busy:
         yield claim, ()
         return
-    with lanes.if_free(lane) as fd:
+    with lanes.lock_if_free(lane) as fd:
         yield (replace(claim, busy=True), ()) if fd is None else (claim, (fd,))
 
 
-def _made(path: Path) -> int:
-    fd = os.open(path, HOW | os.O_CREAT, 0o600)
+def _create_lock_file(path: Path) -> int:
+    fd = os.open(path, OPEN_FLAGS | os.O_CREAT, 0o600)
     os.fchmod(fd, 0o600)  # whatever the umask
     return fd
 
 
-def _lock(fd: int, how: int = 0) -> bool:
+def _try_lock(fd: int, how: int = 0) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | how)
     except BlockingIOError:

@@ -11,26 +11,26 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Literal, TextIO
 
-Form = Literal["text", "json"]
+LogFormat = Literal["text", "json"]
 
-NAME = "heartbeatd"
-LONGEST = 2000  # code points of one value
+LOGGER_NAME = "heartbeatd"
+MAX_VALUE_LENGTH = 2000  # code points of one value
 
-_PARTING = re.compile('[ "=]')  # what would make several words of one
+_NEEDS_QUOTES = re.compile('[ "=]')  # what would make several words of one
 
-_log = logging.getLogger(NAME)
+_log = logging.getLogger(LOGGER_NAME)
 
 
-def set_up(stream: TextIO, *, form: Form = "text", level: int = logging.INFO) -> None:
+def set_up_log(stream: TextIO, *, form: LogFormat = "text", level: int = logging.INFO) -> None:
     """Send every event from `level` on to `stream`; of other libraries only warnings, since they print URLs and bodies below."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_Json() if form == "json" else _Text())
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     handler.addFilter(_is_worth_a_line)
     logging.getLogger().handlers = [handler]
     _log.setLevel(level)
 
 
-def event(level: int, word: str, /, *, error: BaseException | None = None, **fields: object) -> None:
+def log_event(level: int, word: str, /, *, error: BaseException | None = None, **fields: object) -> None:
     """Log one event: `event(logging.INFO, "run", id=12, agent="host", outcome="ok")`.
 
     The order of `fields` is kept, those that are None are left out, and `error` becomes one field with its traceback.
@@ -40,56 +40,56 @@ def event(level: int, word: str, /, *, error: BaseException | None = None, **fie
         _log.log(level, word, exc_info=error, extra={"fields": fields})
 
 
-def plain(value: object) -> str:
+def quote_value(value: object) -> str:
     """One value as one harmless word: control, ANSI and bidi characters escaped, quoted if it holds blanks, cut at 2,000."""
-    text = _escaped(_as_text(value))
-    if text and not _PARTING.search(text):
+    text = _escape_text(_as_text(value))
+    if text and not _NEEDS_QUOTES.search(text):
         return text
     return '"' + text.replace('"', '\\"') + '"'
 
 
-class _Text(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        words = " ".join(f"{key}={plain(value)}" for key, value in _fields(record).items())
-        return f"{_when(record)} {record.levelname} {plain(_word(record))} {words}".rstrip()
+        words = " ".join(f"{key}={quote_value(value)}" for key, value in _event_fields(record).items())
+        return f"{_record_time(record)} {record.levelname} {quote_value(_event_name(record))} {words}".rstrip()
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        head = {"time": _when(record), "level": record.levelname, "event": _word(record)}
-        fields = {key: _as_json(value) for key, value in _fields(record).items()}
+        head = {"time": _record_time(record), "level": record.levelname, "event": _event_name(record)}
+        fields = {key: _as_json(value) for key, value in _event_fields(record).items()}
         return json.dumps(head | fields | head)
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    return record.name == NAME or record.levelno >= logging.WARNING
+    return record.name == LOGGER_NAME or record.levelno >= logging.WARNING
 
 
-def _word(record: logging.LogRecord) -> str:
-    return record.getMessage() if record.name == NAME else "library"
+def _event_name(record: logging.LogRecord) -> str:
+    return record.getMessage() if record.name == LOGGER_NAME else "library"
 
 
-def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+def _event_fields(record: logging.LogRecord) -> Mapping[str, object]:
     given: Mapping[str, object] = getattr(record, "fields", {})
     fields = {key: value for key, value in given.items() if value is not None}
-    if record.name != NAME:
+    if record.name != LOGGER_NAME:
         fields |= {"logger": record.name, "message": record.getMessage()}
     if record.exc_info and record.exc_info[0]:
-        fields["traceback"] = _Tail("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        fields["traceback"] = _TextCutInFront("".join(traceback.format_exception(*record.exc_info)).rstrip())
     return fields
 
 
-class _Tail(str):
+class _TextCutInFront(str):
     """A text whose end says more than its beginning."""
 
     __slots__ = ()
 
 
-def _when(record: logging.LogRecord) -> str:
-    return _instant(datetime.fromtimestamp(int(record.created), UTC))
+def _record_time(record: logging.LogRecord) -> str:
+    return _format_time(datetime.fromtimestamp(int(record.created), UTC))
 
 
-def _instant(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -104,31 +104,33 @@ def _as_json(value: object) -> str | int | float | bool:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, datetime):
-        return _instant(value)
+        return _format_time(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return _shortened(value if isinstance(value, str) else str(value))
+    return _shorten_value(value if isinstance(value, str) else str(value))
 
 
-def _shortened(text: str) -> str:
-    over = len(text) - LONGEST
+def _shorten_value(text: str) -> str:
+    over = len(text) - MAX_VALUE_LENGTH
     if over <= 0:
         return text
-    if isinstance(text, _Tail):
+    if isinstance(text, _TextCutInFront):
         return f"({over} more)..." + text[over:]
-    return text[:LONGEST] + f"...({over} more)"
+    return text[:MAX_VALUE_LENGTH] + f"...({over} more)"
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     if text.isprintable() and "\\" not in text:
         return text
-    return "".join(sign if sign.isprintable() and sign != "\\" else _ESCAPES.get(sign) or _code(sign) for sign in text)
+    return "".join(
+        sign if sign.isprintable() and sign != "\\" else _ESCAPES.get(sign) or _escape_character(sign) for sign in text
+    )
 
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 
 
-def _code(sign: str) -> str:
+def _escape_character(sign: str) -> str:
     point = ord(sign)
     if point < 0x100:
         return f"\\x{point:02x}"

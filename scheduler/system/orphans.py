@@ -8,12 +8,12 @@ import time
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from scheduler.system.process import GLANCE, GRACE, MARK
+from scheduler.system.process import KILL_AFTER, POLL_INTERVAL, RUN_ID_VARIABLE
 
 PROC = Path("/proc")
 
 
-def find(marks: Container[str]) -> dict[str, list[int]] | None:
+def find_orphans(marks: Container[str]) -> dict[str, list[int]] | None:
     """Living processes by their mark, of those that have one of `marks`; None where there is no /proc to look in.
 
     A mark is `<instance>/<run id>`. Not seen are processes of other users, unless we are root, and those that have written over
@@ -22,28 +22,28 @@ def find(marks: Container[str]) -> dict[str, list[int]] | None:
     if not (PROC / "self" / "environ").exists():
         return None
     found: dict[str, list[int]] = {}
-    for pid in _others():
-        mark = _mark(pid)
+    for pid in _other_pids():
+        mark = _run_id_of(pid)
         if mark is not None and mark in marks:
             found.setdefault(mark, []).append(pid)
     return found
 
 
-def end(pids: Iterable[int]) -> set[int]:
+def end_orphans(pids: Iterable[int]) -> set[int]:
     """End the process groups of `pids`, never our own: TERM, then KILL after 2 s; returns the pids that live even so.
 
     Blocks until they are gone, at most about 3 s.
     """
-    groups = {pid: _group(pid) for pid in pids}
+    groups = {pid: _living_group_of(pid) for pid in pids}
     spared = {pid for pid, group in groups.items() if group == os.getpgrp()}
     targets = set(groups.values()) - {0, os.getpgrp()}
-    _signal(targets, signal.SIGTERM)
-    if _wait(targets, GRACE):
-        _signal(targets, signal.SIGKILL)
-    return spared | _wait(targets, GRACE / 2)
+    _signal_groups(targets, signal.SIGTERM)
+    if _wait_for_groups(targets, KILL_AFTER):
+        _signal_groups(targets, signal.SIGKILL)
+    return spared | _wait_for_groups(targets, KILL_AFTER / 2)
 
 
-def program(pid: int) -> str:
+def program_name(pid: int) -> str:
     """The name of a process's program, at most 15 characters; its arguments may hold secrets. Empty once it has ended."""
     try:
         return (PROC / str(pid) / "comm").read_text("utf-8", "replace").rstrip("\n")
@@ -51,20 +51,20 @@ def program(pid: int) -> str:
         return ""
 
 
-def _others() -> list[int]:
+def _other_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
 
 
-def _mark(pid: int) -> str | None:
+def _run_id_of(pid: int) -> str | None:
     try:
         variables = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:  # it has just ended, or it is not ours to look at
         return None
-    label = MARK.encode() + b"="
+    label = RUN_ID_VARIABLE.encode() + b"="
     return next((os.fsdecode(text[len(label) :]) for text in variables if text.startswith(label)), None)
 
 
-def _group(pid: int) -> int:
+def _living_group_of(pid: int) -> int:
     """The process group of a living process; 0 once it has ended, even if nobody has collected it."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
@@ -74,7 +74,7 @@ def _group(pid: int) -> int:
     return 0 if state in "ZX" else int(group)
 
 
-def _signal(groups: Iterable[int], number: int) -> None:
+def _signal_groups(groups: Iterable[int], number: int) -> None:
     for group in groups:
         try:
             os.killpg(group, number)
@@ -82,9 +82,9 @@ def _signal(groups: Iterable[int], number: int) -> None:
             continue
 
 
-def _wait(groups: set[int], seconds: float) -> set[int]:
+def _wait_for_groups(groups: set[int], seconds: float) -> set[int]:
     """The members of `groups` that still live when the time is up."""
     deadline = time.monotonic() + seconds
-    while (living := {pid for pid in _others() if _group(pid) in groups}) and time.monotonic() < deadline:
-        time.sleep(GLANCE)
+    while (living := {pid for pid in _other_pids() if _living_group_of(pid) in groups}) and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL)
     return living

@@ -11,46 +11,29 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
+from heartbeat.runners import ProcessResult
 from heartbeat.threads import finish_despite_cancellation
 from scheduler.model.secret import Secret
 from scheduler.system.file_limits import is_scarcity
 
 Why = Literal["timeout", "cancelled", "shutdown"]
 
-MARK = "HEARTBEATD_RUN"
-INHERITED = ("PATH", "HOME", "LANG")
-GRACE = 2.0  # seconds from TERM to KILL
-FLOOD = 64 * 1024 * 1024  # bytes of output beyond which a child is ended for it
-ERRORS_KEPT = 16 * 1024
+RUN_ID_VARIABLE = "HEARTBEATD_RUN"
+INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
+KILL_AFTER = 2.0  # seconds from TERM to KILL
+MAX_OUTPUT = 64 * 1024 * 1024  # bytes of output beyond which a child is ended for it
+STDERR_KEPT = 16 * 1024
 PIPE_MAX = 1024 * 1024  # the most that a pipe holds (fs.pipe-max-size): one read of this size empties it
-CHUNK = 64 * 1024
-GLANCE = 0.02  # seconds between looks at what the kernel does not announce
-SPAWNERS = 4  # threads; starting a program blocks until it has been loaded, which a dead network folder can delay for good
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How one child ended.
-
-    `exit_code` is negative for a signal and None when nothing was started. `output` is the kept part of stdout, `size` how many
-    bytes there were, `truncated` says that these are more, `errors` is the tail of stderr. `problem` says in one line why the
-    child could not be started or was stopped for its own fault. `ended_by` names who ended it; None: it ended by itself.
-    """
-
-    exit_code: int | None
-    output: bytes
-    errors: bytes
-    truncated: bool
-    timed_out: bool
-    problem: str | None
-    ended_by: Why | None
-    size: int = 0
+READ_SIZE = 64 * 1024
+POLL_INTERVAL = 0.02  # seconds between looks at what the kernel does not announce
+MAX_SPAWN_THREADS = (
+    4  # threads; starting a program blocks until it has been loaded, which a dead network folder can delay for good
+)
 
 
 class Children:
@@ -61,8 +44,8 @@ class Children:
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
-        self._living: set[_Child] = set()
-        self._why: Why | None = None
+        self._running: set[_ChildProcess] = set()
+        self._end_reason: Why | None = None
 
     async def start(
         self,
@@ -71,58 +54,58 @@ class Children:
         stdin: bytes,
         env: Mapping[str, object],
         cwd: Path,
-        keep: int = CHUNK,
+        keep: int = READ_SIZE,
         keep_tail: bool = False,
         inherited: Sequence[int] = (),
         timeout: timedelta | None = None,
-    ) -> Ended:
+    ) -> ProcessResult:
         """Start `argv` (no shell), feed it `stdin` and wait until it has ended, even if the waiting task is cancelled.
 
         What it leaves running in the background lives on, as under cron, without our end of its pipes. Kept are the first
-        `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end`, it alone. A
-        program that cannot be started is a `problem`, and an exception only where the system has no room for any. After `end`
+        `keep` bytes of stdout, or the last ones with `keep_tail`. After `timeout` its group is ended as by `end_all`, it alone. A
+        program that cannot be started is a `problem`, and an exception only where the system has no room for any. After `end_all`
         nothing is started any more. The descriptors in `inherited` stay open in it.
         """
-        if self._why:
-            return _never_started(problem=None, why=self._why)
+        if self._end_reason:
+            return _not_started(problem=None, why=self._end_reason)
         try:
-            spawned = _spawn(lambda: _popen(argv, environment(env, self.mark), cwd, inherited))
+            spawned = _spawn_threads(lambda: _open_process(argv, child_environment(env, self.mark), cwd, inherited))
             process = await finish_despite_cancellation(asyncio.wrap_future(spawned))
         except (OSError, ValueError, RuntimeError) as error:
             if is_scarcity(error):
                 raise
-            return _never_started(problem=_why_not(error, argv[0], cwd, env), why=None)
-        child = _Child(process, stdin, Kept(keep, tail=keep_tail))
-        self._living.add(child)
-        if self._why:
-            child.stop(self._why)
+            return _not_started(problem=_start_error(error, argv[0], cwd, env), why=None)
+        child = _ChildProcess(process, stdin, BoundedOutput(keep, tail=keep_tail))
+        self._running.add(child)
+        if self._end_reason:
+            child.stop(self._end_reason)
         alarm = asyncio.get_running_loop().call_later(timeout.total_seconds(), child.stop, "timeout") if timeout else None
         try:
             return await finish_despite_cancellation(child.ended)
         finally:
-            self._living.discard(child)
+            self._running.discard(child)
             if alarm:
                 alarm.cancel()
 
     @property
-    def has_ended(self) -> bool:
+    def was_ended(self) -> bool:
         """Whether the run was ended from outside."""
-        return self._why is not None
+        return self._end_reason is not None
 
-    def end(self, why: Why) -> None:
+    def end_all(self, why: Why) -> None:
         """End the group of every child: TERM now, KILL after 2 s. The first reason given stays."""
-        self._why = self._why or why
-        for child in list(self._living):
+        self._end_reason = self._end_reason or why
+        for child in list(self._running):
             child.stop(why)
 
 
-def environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
+def child_environment(env: Mapping[str, object], mark: str) -> dict[str, str]:
     """All that a child sees: PATH, HOME and LANG of ours, then `env` with its secrets in plain text, then the mark."""
-    ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return ours | {name: _plain(value) for name, value in env.items()} | {MARK: mark}
+    ours = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return ours | {name: _reveal_value(value) for name, value in env.items()} | {RUN_ID_VARIABLE: mark}
 
 
-class Kept:
+class BoundedOutput:
     """The first or the last `limit` bytes of a stream, in bounded memory, and the count of all of it."""
 
     def __init__(self, limit: int, *, tail: bool) -> None:
@@ -135,7 +118,7 @@ class Kept:
     def truncated(self) -> bool:
         return self.total > self._limit
 
-    def add(self, chunk: bytes) -> None:
+    def append_chunk(self, chunk: bytes) -> None:
         self.total += len(chunk)
         if not self._tail:
             self._data += chunk[: self._limit - len(self._data)]
@@ -148,77 +131,77 @@ class Kept:
         return bytes(self._data)
 
 
-class _Child:
+class _ChildProcess:
     """One started process: its pipes, which the event loop serves, and the end of its group. `ended` is set when it is over.
 
     The group is signalled only while its number is surely ours: until the leader is reaped, and from then on while a member
     of it is found alive, since the kernel gives the number to nobody else as long as there is one.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, output: Kept) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, output: BoundedOutput) -> None:
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        self.ended: asyncio.Future[ProcessResult] = self._loop.create_future()
         self._process = process
         self._unsent = memoryview(stdin)
         self._output = output
-        self._errors = Kept(ERRORS_KEPT, tail=True)
-        self._killer: asyncio.TimerHandle | None = None
+        self._errors = BoundedOutput(STDERR_KEPT, tail=True)
+        self._kill_timer: asyncio.TimerHandle | None = None
         self._killed = False
-        self._why: Why | None = None
+        self._end_reason: Why | None = None
         self._flooded = False
         assert process.stdin and process.stdout and process.stderr
         self._stdin = process.stdin
         self._sources = {process.stdout.fileno(): self._output, process.stderr.fileno(): self._errors}
         for fd in self._sources:
             os.set_blocking(fd, False)
-            self._loop.add_reader(fd, self._drain, fd)
+            self._loop.add_reader(fd, self._read_pipe, fd)
         os.set_blocking(self._stdin.fileno(), False)
-        self._loop.add_writer(self._stdin.fileno(), self._feed)
-        self._pidfd = _pidfd(process.pid)
+        self._loop.add_writer(self._stdin.fileno(), self._write_stdin)
+        self._pidfd = _open_pidfd(process.pid)
         if self._pidfd is None:
-            self._look()
+            self._poll_leader()
         else:
-            self._loop.add_reader(self._pidfd, self._leader_gone)
+            self._loop.add_reader(self._pidfd, self._on_leader_exit)
 
     def stop(self, why: Why | None) -> None:
         """TERM now and KILL after the grace; once begun, nothing changes it."""
-        if self.ended.done() or self._killer is not None:
+        if self.ended.done() or self._kill_timer is not None:
             return
-        self._why = why
+        self._end_reason = why
         _signal_group(self._process.pid, signal.SIGTERM)
-        self._killer = self._loop.call_later(GRACE, self._kill)
+        self._kill_timer = self._loop.call_later(KILL_AFTER, self._kill_group)
 
-    def _kill(self) -> None:
+    def _kill_group(self) -> None:
         if not self.ended.done():
             self._killed = True
             _signal_group(self._process.pid, signal.SIGKILL)
 
-    def _look(self) -> None:
+    def _poll_leader(self) -> None:
         """Without a pidfd: see every 20 ms whether the leader has ended."""
         if self._process.poll() is None:
-            self._loop.call_later(GLANCE, self._look)
+            self._loop.call_later(POLL_INTERVAL, self._poll_leader)
         else:
-            self._leader_gone()
+            self._on_leader_exit()
 
-    def _leader_gone(self) -> None:
+    def _on_leader_exit(self) -> None:
         """The process itself has ended, whoever still holds its pipes; one that is being ended takes its whole group along."""
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-        if self._killer is not None:
+        if self._kill_timer is not None:
             self._process.wait()
             if _signal_group(self._process.pid, 0) and not self._killed:
-                self._loop.call_later(GLANCE, self._leader_gone)
+                self._loop.call_later(POLL_INTERVAL, self._on_leader_exit)
                 return
-            self._killer.cancel()
-        self._finish()
+            self._kill_timer.cancel()
+        self._collect_result()
 
-    def _finish(self) -> None:
+    def _collect_result(self) -> None:
         """Take what is left in the pipes, without waiting for whoever else holds them, and close our ends."""
         self._process.wait()
         for fd in list(self._sources):
-            self._drain(fd, PIPE_MAX)
+            self._read_pipe(fd, PIPE_MAX)
         for fd in self._sources:
             self._loop.remove_reader(fd)
         self._close_stdin()
@@ -226,11 +209,11 @@ class _Child:
             assert pipe
             pipe.close()
         if not self.ended.done():
-            self.ended.set_result(self._how())
+            self.ended.set_result(self._make_result())
 
-    def _feed(self) -> None:
+    def _write_stdin(self) -> None:
         try:
-            sent = os.write(self._stdin.fileno(), self._unsent[:CHUNK])
+            sent = os.write(self._stdin.fileno(), self._unsent[:READ_SIZE])
         except BlockingIOError:
             return
         except OSError:  # it does not want more
@@ -245,42 +228,42 @@ class _Child:
             with suppress(OSError):
                 self._stdin.close()
 
-    def _drain(self, fd: int, size: int = CHUNK) -> None:
+    def _read_pipe(self, fd: int, size: int = READ_SIZE) -> None:
         try:
             chunk = os.read(fd, size)
         except BlockingIOError:
             return
         if chunk:
-            self._sources[fd].add(chunk)
-            self._check_flood()
+            self._sources[fd].append_chunk(chunk)
+            self._check_output_size()
             return
         self._loop.remove_reader(fd)
         del self._sources[fd]
 
-    def _check_flood(self) -> None:
-        if not self._flooded and max(self._output.total, self._errors.total) > FLOOD:
+    def _check_output_size(self) -> None:
+        if not self._flooded and max(self._output.total, self._errors.total) > MAX_OUTPUT:
             self._flooded = True
             self.stop(None)
 
-    def _how(self) -> Ended:
-        return Ended(
+    def _make_result(self) -> ProcessResult:
+        return ProcessResult(
             exit_code=self._process.returncode,
             output=bytes(self._output),
             errors=bytes(self._errors),
             truncated=self._output.truncated or self._flooded,
-            timed_out=self._why == "timeout",
-            problem=f"wrote more than {FLOOD // 1024 // 1024} MiB and was ended for it" if self._flooded else None,
-            ended_by=self._why,
+            timed_out=self._end_reason == "timeout",
+            problem=f"wrote more than {MAX_OUTPUT // 1024 // 1024} MiB and was ended for it" if self._flooded else None,
+            ended_by=self._end_reason,
             size=self._output.total,
         )
 
 
-class _Spawners:
+class _SpawnThreads:
     """A few daemon threads that start programs; more programs than threads wait for their turn."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wanted: SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = SimpleQueue()
         self._threads = 0
         self._unstarted = 0
 
@@ -288,24 +271,24 @@ class _Spawners:
         """What `start` gives, once a thread has come to it. RuntimeError if there is no thread, and none can be had."""
         started: Future[subprocess.Popen[bytes]] = Future()
         with self._lock:
-            if self._unstarted >= self._threads and self._threads < SPAWNERS:
+            if self._unstarted >= self._threads and self._threads < MAX_SPAWN_THREADS:
                 self._add_thread()
             self._unstarted += 1
-        self._wanted.put((start, started))
+        self._requests.put((start, started))
         return started
 
     def _add_thread(self) -> None:
         try:
-            threading.Thread(target=self._work, name="heartbeatd-spawn", daemon=True).start()
+            threading.Thread(target=self._spawn_forever, name="heartbeatd-spawn", daemon=True).start()
         except RuntimeError:  # the machine has no thread left: those that are there come to it
             if not self._threads:
                 raise
             return
         self._threads += 1
 
-    def _work(self) -> None:
+    def _spawn_forever(self) -> None:
         while True:
-            start, started = self._wanted.get()
+            start, started = self._requests.get()
             try:
                 started.set_result(start())
             except BaseException as error:  # noqa: BLE001 (it is raised in the task that waits for the child)
@@ -314,10 +297,10 @@ class _Spawners:
                 self._unstarted -= 1
 
 
-_spawn = _Spawners()
+_spawn_threads = _SpawnThreads()
 
 
-def _popen(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
+def _open_process(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
         list(argv),
         bufsize=0,
@@ -343,15 +326,15 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _plain(value: object) -> str:
+def _reveal_value(value: object) -> str:
     return value.reveal() if isinstance(value, Secret) else str(value)
 
 
-def _never_started(problem: str | None, why: Why | None) -> Ended:
-    return Ended(None, b"", b"", truncated=False, timed_out=why == "timeout", problem=problem, ended_by=why)
+def _not_started(problem: str | None, why: Why | None) -> ProcessResult:
+    return ProcessResult(None, b"", b"", truncated=False, timed_out=why == "timeout", problem=problem, ended_by=why)
 
 
-def _why_not(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:
+def _start_error(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:
     """One line on why nothing was started, from what exec and chdir say."""
     if not isinstance(error, OSError):
         return f"cannot start {program!r}: {error}"
@@ -360,20 +343,20 @@ def _why_not(error: OSError | ValueError | RuntimeError, program: str, cwd: Path
     if isinstance(error, FileNotFoundError) and "/" in program and (cwd / program).exists():
         return f"cannot start {program!r}: the interpreter named in its first line does not exist"
     if isinstance(error, FileNotFoundError):
-        return f"no such program: {program!r}; {_where(program, cwd, env)}"
+        return f"no such program: {program!r}; {_search_place(program, cwd, env)}"
     if isinstance(error, PermissionError):
-        return f"may not run {program!r}: it is not executable (chmod +x); {_where(program, cwd, env)}"
+        return f"may not run {program!r}: it is not executable (chmod +x); {_search_place(program, cwd, env)}"
     if error.errno == errno.ENOEXEC:
         return f"cannot start {program!r}: it is neither a binary nor does it begin with '#!'"
     return f"cannot start {program!r}: {error.strerror}"
 
 
-def _where(program: str, cwd: Path, env: Mapping[str, object]) -> str:
+def _search_place(program: str, cwd: Path, env: Mapping[str, object]) -> str:
     """Where a program was looked for; a PATH that is a secret shows as one."""
     return f"looked in {cwd}" if "/" in program else f"PATH is {env.get('PATH', os.environ.get('PATH', os.defpath))}"
 
 
-def _pidfd(pid: int) -> int | None:
+def _open_pidfd(pid: int) -> int | None:
     if not hasattr(os, "pidfd_open"):
         return None
     try:

@@ -14,17 +14,19 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn, Self
 
-from scheduler.system.files import ANY, others_may
+from scheduler.system.files import MAY_ANYTHING, others_may
 
 # A database on these loses either its locks or its shared memory; names as /proc/mounts has them.
-REMOTE = frozenset({"9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"})
-REMOTE_FUSE = frozenset({"fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"})
+NETWORK_FILESYSTEMS = frozenset(
+    {"9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
+)
+NETWORK_FUSE_FILESYSTEMS = frozenset({"fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"})
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """Who holds the lock: process id, when it started (UTC), and the name of this life of it."""
 
     pid: int
@@ -32,21 +34,21 @@ class Holder:
     instance: str
 
 
-class Taken(Exception):
+class AlreadyRunning(Exception):
     """Another daemon holds the lock. `pid` and `started_at` are None in the instant before it has written its name."""
 
-    def __init__(self, path: Path, holder: Holder | None) -> None:
+    def __init__(self, path: Path, holder: LockHolder | None) -> None:
         self.path = path
         self.pid = holder.pid if holder else None
         self.started_at = holder.started_at if holder else None
-        super().__init__(f"another heartbeatd holds {path}" + (_introduce(holder) if holder else ""))
+        super().__init__(f"another heartbeatd holds {path}" + (_describe_holder(holder) if holder else ""))
 
 
-class Unusable(Exception):
+class StateFolderError(Exception):
     """The state folder cannot be used; the text names path, user id, mode and the way out."""
 
 
-class Lock:
+class StateLock:
     """The lock of one life of the daemon: held until released or until the process is gone, however it goes.
 
     A lock is an flock on an open file, so that neither a reused pid nor a stopped owner can deceive; the descriptor is not
@@ -59,18 +61,21 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, *, started_at: datetime, instance: str) -> Self:
-        """Take the lock at once or raise Taken; Unusable if the file cannot be made. `path` is `<database>.lock`."""
-        fd = _open(path)
+        """Take the lock at once. `path` is `<database>.lock`.
+
+        AlreadyRunning if another process holds it, StateFolderError if the file cannot be created.
+        """
+        fd = _open_lock_file(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise Taken(path, holder(path)) from None
+            raise AlreadyRunning(path, read_lock_holder(path)) from None
         try:
-            _sign(fd, Holder(os.getpid(), started_at, instance))
+            _write_holder(fd, LockHolder(os.getpid(), started_at, instance))
         except OSError as error:
             os.close(fd)
-            refuse(path, error)
+            raise_state_folder_error(path, error)
         return cls(path, fd)
 
     def release(self) -> None:
@@ -86,78 +91,78 @@ class Lock:
         self.release()
 
 
-def holder(path: Path) -> Holder | None:
+def read_lock_holder(path: Path) -> LockHolder | None:
     """Who wrote the lock file last, whether or not the lock is still held; None if nobody legible did."""
     try:
         said = json.loads(path.read_text("utf-8"))
-        return Holder(int(said["pid"]), datetime.fromisoformat(said["started_at"]), str(said["instance"]))
+        return LockHolder(int(said["pid"]), datetime.fromisoformat(said["started_at"]), str(said["instance"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def private_folder(path: Path) -> bool:
+def make_state_folder(path: Path) -> bool:
     """Make the state folder, 0700 whatever the umask; True if nobody but its owner can enter it.
 
     An existing folder is closed too while it is empty; one that holds something keeps its mode, as it may be shared with
-    what is not ours. Raises Unusable.
+    what is not ours. Raises StateFolderError.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not any(path.iterdir()):
             path.chmod(0o700)
         with TemporaryFile(dir=path):  # the one sure way to know that files can be made there
-            return not others_may(path.stat(), ANY)
+            return not others_may(path.stat(), MAY_ANYTHING)
     except OSError as error:
-        refuse(path, error)
+        raise_state_folder_error(path, error)
 
 
-def filesystem_kind(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+def network_filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
     """The name of the network file system that `path` lies on (nfs4, cifs, 9p, fuse.sshfs...), None if it is on none we know."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return None
     kind, longest = None, -1
-    for point, name in (_mount(line) for line in lines):
+    for point, name in (_parse_mount(line) for line in lines):
         if len(point.parts) >= longest and path.resolve().is_relative_to(point):
             kind, longest = name, len(point.parts)
-    return kind if kind in REMOTE | REMOTE_FUSE else None
+    return kind if kind in NETWORK_FILESYSTEMS | NETWORK_FUSE_FILESYSTEMS else None
 
 
-def _mount(line: str) -> tuple[Path, str]:
+def _parse_mount(line: str) -> tuple[Path, str]:
     _, point, kind, *_ = line.split(" ")
     return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)), kind
 
 
-def _open(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.fchmod(fd, 0o600)
     except OSError as error:
-        refuse(path, error)
+        raise_state_folder_error(path, error)
     return fd
 
 
-def _sign(fd: int, who: Holder) -> None:
+def _write_holder(fd: int, who: LockHolder) -> None:
     text = json.dumps({"pid": who.pid, "started_at": who.started_at.isoformat(), "instance": who.instance}) + "\n"
     os.ftruncate(fd, 0)
     os.pwrite(fd, text.encode(), 0)
 
 
-def _introduce(who: Holder) -> str:
+def _describe_holder(who: LockHolder) -> str:
     return f": pid {who.pid}, running since {who.started_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def refuse(path: Path, error: OSError) -> NoReturn:
-    """Raise Unusable with what the kernel does not say: who we are, whose the folder is and what would help."""
-    if error.errno in NO_ROOM:
-        raise Unusable(
+def raise_state_folder_error(path: Path, error: OSError) -> NoReturn:
+    """Raise StateFolderError with what the kernel does not say: who we are, whose the folder is and what would help."""
+    if error.errno in DISK_FULL_ERRORS:
+        raise StateFolderError(
             f"cannot write {path}: {error.strerror}; make room on its disk, or set `state:` to a place on another"
         ) from None
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     found = near.lstat()
     owner = f"chown it to user id {os.geteuid()}, or " if isinstance(error, PermissionError) else ""
-    raise Unusable(
+    raise StateFolderError(
         f"cannot write {path} as user id {os.geteuid()}: {error.strerror}; {near} belongs to user id {found.st_uid}, mode "
         f"{stat.S_IMODE(found.st_mode):04o}: {owner}set `state:` to a place that can be written"
     ) from None

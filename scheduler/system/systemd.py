@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from socket import AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, socket
 
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 
-PATIENCE = 1.0  # seconds that a message waits for room; systemd reads at once, unless it hangs itself
-STATUS_MAX = 1000  # characters
+SEND_TIMEOUT = 1.0  # seconds that a message waits for room; systemd reads at once, unless it hangs itself
+MAX_STATUS = 1000  # characters
 
 
 class ServiceManager:
@@ -22,11 +22,11 @@ class ServiceManager:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._address = _address(environ.get("NOTIFY_SOCKET", ""))
+        self._address = _socket_address(environ.get("NOTIFY_SOCKET", ""))
         # Opened once and kept: when open files run out, the pings must not stop.
         self._socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC) if self._address else None
         if self._socket:
-            self._socket.settimeout(PATIENCE)
+            self._socket.settimeout(SEND_TIMEOUT)
         self._ping_every = _watchdog_seconds(environ) / 2 if self._address else 0.0
         self._next_ping = 0.0
         self._status = ""
@@ -34,29 +34,29 @@ class ServiceManager:
 
     def report_ready(self) -> None:
         """The daemon has started."""
-        self._send("READY=1")
+        self._send_message("READY=1")
 
     def report_stopping(self, takes: float) -> None:
         """The daemon stops, which may take so many seconds, even if the unit's TimeoutStopSec= is shorter."""
-        self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={takes * 1e6:.0f}")
+        self._send_message(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={takes * 1e6:.0f}")
 
     @contextmanager
-    def reloading(self, steady: float) -> Iterator[None]:
+    def report_reload(self, steady: float) -> Iterator[None]:
         """A reload is in progress within the context. `steady` is the monotonic clock, in seconds."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={steady * 1e6:.0f}")
+        self._send_message(f"RELOADING=1\nMONOTONIC_USEC={steady * 1e6:.0f}")
         try:
             yield
         finally:
-            self._send("READY=1")
+            self._send_message("READY=1")
 
     def report_status(self, text: str) -> None:
         """One line for `systemctl status`; sent when it has changed."""
-        line = " ".join(text.split())[:STATUS_MAX]
+        line = " ".join(text.split())[:MAX_STATUS]
         if line != self._status:
             self._status = line
-            self._send(f"STATUS={line}")
+            self._send_message(f"STATUS={line}")
 
-    def ping(self, steady: float) -> float | None:
+    def ping_watchdog(self, steady: float) -> float | None:
         """Say that the caller's thread is alive, if that is due; gives the seconds until it is again, None if never.
 
         It is due after half of the time after which systemd takes us for dead.
@@ -65,7 +65,7 @@ class ServiceManager:
             return None
         if steady >= self._next_ping:
             self._next_ping = steady + self._ping_every
-            self._send("WATCHDOG=1")
+            self._send_message("WATCHDOG=1")
         return self._next_ping - steady
 
     def close(self) -> None:
@@ -74,18 +74,18 @@ class ServiceManager:
             self._socket.close()
             self._socket = None
 
-    def _send(self, message: str) -> None:
+    def _send_message(self, message: str) -> None:
         if self._socket is None:
             return
         try:
             self._socket.sendto(message.encode(), self._address)
         except OSError as error:
             if not self._has_failed:
-                event(logging.WARNING, "systemd_unreachable", problem=str(error))
+                log_event(logging.WARNING, "systemd_unreachable", problem=str(error))
             self._has_failed = True
 
 
-def _address(text: str) -> str:
+def _socket_address(text: str) -> str:
     """A path, or with '@' a name in the abstract namespace; other kinds of sockets are none of ours."""
     return text.replace("@", "\0", 1) if text.startswith("@") else text if text.startswith("/") else ""
 

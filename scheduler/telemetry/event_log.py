@@ -26,7 +26,7 @@ from scheduler.model.events import (
     WakeMoved,
 )
 from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
-from scheduler.system.log import event
+from scheduler.system.log import log_event
 
 
 class EventLog:
@@ -50,7 +50,7 @@ class EventLog:
     @_log.register
     def _(self, closed: RunClosed) -> None:
         took = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
-        event(
+        log_event(
             _level_of_run(closed),
             "skip" if closed.outcome is Outcome.SKIPPED else "run",
             id=closed.run_id,
@@ -73,7 +73,7 @@ class EventLog:
 
     @_log.register
     def _(self, started: AttemptStarted) -> None:
-        event(
+        log_event(
             logging.DEBUG,
             "start",
             id=started.run_id,
@@ -89,7 +89,7 @@ class EventLog:
 
     @_log.register
     def _(self, retried: RetryPlanned) -> None:
-        event(
+        log_event(
             logging.WARNING,
             "retry",
             id=retried.run_id,
@@ -103,7 +103,7 @@ class EventLog:
 
     @_log.register
     def _(self, taken: LaneBusy) -> None:
-        event(
+        log_event(
             logging.INFO,
             "busy",
             id=taken.run_id,
@@ -122,41 +122,43 @@ class EventLog:
             level = logging.DEBUG
         else:
             self._agents_with_full_queue.add(wake.name)
-        event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result, problem=wake.problem)
+        log_event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result, problem=wake.problem)
 
     @_log.register
     def _(self, told: MessageMoved) -> None:
         level = logging.DEBUG if told.state is DeliveryState.DELIVERED else logging.WARNING
-        event(level, "deliver", id=told.outbox_id, channel=told.channel, state=told.state, problem=told.error or None)
+        log_event(level, "deliver", id=told.outbox_id, channel=told.channel, state=told.state, problem=told.error or None)
 
     @_log.register
     def _(self, nobody: TargetUnknown) -> None:
         problem = "deliver: last leads nowhere; report whom the agent speaks with to POST /api/v1/agents/NAME/activity"
-        event(logging.WARNING, "no_target", id=nobody.run_id, kind=nobody.kind, name=nobody.name, problem=problem)
+        log_event(logging.WARNING, "no_target", id=nobody.run_id, kind=nobody.kind, name=nobody.name, problem=problem)
 
     @_log.register
     def _(self, recovered: RunRecovered) -> None:
-        event(logging.WARNING, "recovered", id=recovered.run_id, kind=recovered.kind, name=recovered.name, again=recovered.again)
+        log_event(
+            logging.WARNING, "recovered", id=recovered.run_id, kind=recovered.kind, name=recovered.name, again=recovered.again
+        )
 
     @_log.register
     def _(self, taken: SkipsRevoked) -> None:
-        event(logging.INFO, "taken_back", kind=taken.kind, name=taken.name, reason=taken.reason, slots=taken.slots)
+        log_event(logging.INFO, "taken_back", kind=taken.kind, name=taken.name, reason=taken.reason, slots=taken.slots)
 
     @_log.register
     def _(self, stale: StaleResultDropped) -> None:
-        event(logging.WARNING, "stale_result", id=stale.run_id, kind=stale.kind, name=stale.name)
+        log_event(logging.WARNING, "stale_result", id=stale.run_id, kind=stale.kind, name=stale.name)
 
     @_log.register
     def _(self, paid: CallCharged) -> None:
-        event(logging.DEBUG, "paid", kind=paid.kind, name=paid.name, model=paid.model, cost_usd=paid.cost_usd)
+        log_event(logging.DEBUG, "paid", kind=paid.kind, name=paid.name, model=paid.model, cost_usd=paid.cost_usd)
 
     @_log.register
     def _(self, failed: ProviderFailed) -> None:
-        event(logging.DEBUG, "provider_failed", provider=failed.provider, error_class=failed.error_class)
+        log_event(logging.DEBUG, "provider_failed", provider=failed.provider, error_class=failed.error_class)
 
     @_log.register
     def _(self, mismatched: ModelMismatched) -> None:
-        event(
+        log_event(
             logging.WARNING,
             "model_mismatch",
             kind=mismatched.kind,
@@ -168,7 +170,7 @@ class EventLog:
     @_log.register
     def _(self, moved: BreakerMoved) -> None:
         circuit = moved.circuit
-        event(
+        log_event(
             logging.WARNING,
             "breaker",
             provider=circuit.provider,
@@ -185,11 +187,11 @@ class EventLog:
         self._logged_remarks[remarked.name] = remarked.remarks
         for remark in remarked.remarks:
             if remark not in before:
-                event(logging.WARNING, "checklist", name=remarked.name, problem=remark)
+                log_event(logging.WARNING, "checklist", name=remarked.name, problem=remark)
 
     @_log.register
     def _(self, adopted: SettingsApplied) -> None:
-        event(logging.DEBUG, "adopted", config_hash=adopted.settings.hash)
+        log_event(logging.DEBUG, "adopted", config_hash=adopted.settings.hash)
 
 
 def _level_of_run(closed: RunClosed) -> int:

@@ -11,7 +11,7 @@ from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner, PythonRunn
 from scheduler.model.circuit import Circuit
 from scheduler.model.outcome import Outcome, Skip, Suppression, Trigger
 from scheduler.model.settings import Settings
-from scheduler.work import asking
+from scheduler.work import agent_calls
 
 MANUAL_TRIGGERS = (Trigger.MANUAL, Trigger.API)
 EXTERNAL_TRIGGERS = (*MANUAL_TRIGGERS, Trigger.WEBHOOK)
@@ -67,7 +67,7 @@ def called_circuits(settings: Settings) -> list[Circuit]:
     """Every model that an enabled agent or job may ask at a provider."""
     of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _called_by_heartbeat(beat))
     of_jobs = ((agent.runner, agent.model) for agent in _called_by_jobs(settings))
-    return sorted(asking.models(*of_beats, *of_jobs))
+    return sorted(agent_calls.circuits_of(*of_beats, *of_jobs))
 
 
 def _called_by_heartbeat(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:

@@ -213,7 +213,7 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
         raise bad_request("write either at or on")
     with open_reader(request.app_state) as db:
         key = _find_entry_key(request, plan, db)
-        asked = explaining.find_entry(db, plan, key, lanes.beside(request.app_state.database_path), now, running=True)
+        asked = explaining.find_entry(db, plan, key, lanes.lanes_beside(request.app_state.database_path), now, running=True)
         assert asked is not None  # `_key` has found it
         try:
             if "at" in request.query:

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.state_lock import Unusable
+from scheduler.system.state_lock import StateFolderError
 from scheduler.web import token_file
 from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts, TimeoutConfig, TimeoutProtocol
@@ -51,7 +51,10 @@ class HttpServer:
         return self._listening.url
 
     def start(self) -> None:
-        """Listen, and write token and address beside the database; gives back once it listens. Raises CannotListen, Unusable."""
+        """Listen, and write the token and the address beside the database. Returns as soon as it listens.
+
+        Raises CannotListen and StateFolderError.
+        """
         server = self._app_state.settings().server
         listener = _bind_socket(server.host, server.port)
         port = listener.getsockname()[1]
@@ -60,7 +63,7 @@ class HttpServer:
         self._listening = _ServerThread(gate, listener, _local_url(server.host, port), self._timeouts, self._report_scarcity)
         try:
             token_file.write_address_file(self._app_state.database_path, self.url, self._app_state.clock())
-        except Unusable:
+        except StateFolderError:
             self.stop()
             raise
 

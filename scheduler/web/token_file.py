@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scheduler.model.secret import Secret
 from scheduler.model.timestamps import iso_utc
-from scheduler.system.state_lock import refuse
+from scheduler.system.state_lock import raise_state_folder_error
 
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
 
@@ -55,7 +55,7 @@ def remove_address_file(state: Path) -> None:
 
 
 def _write_private_file(path: Path, text: str) -> None:
-    """Written whole or not at all, 0600 whatever the umask. Raises Unusable, and leaves no draft then."""
+    """Written whole or not at all, 0600 whatever the umask. Raises StateFolderError, and leaves no draft then."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.unlink(missing_ok=True)
@@ -66,4 +66,4 @@ def _write_private_file(path: Path, text: str) -> None:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        refuse(path, error)
+        raise_state_folder_error(path, error)

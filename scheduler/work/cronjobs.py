@@ -18,10 +18,10 @@ from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed, Entry
 from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Outcome, Reason, Skip
 from scheduler.model.wake import Wake
-from scheduler.work import asking, prompts
+from scheduler.work import agent_calls, prompts
 
-KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
-NO_END = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # what has not been, or is still to come, wakes nobody
+OUTPUT_KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
+WAKES_NOBODY = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # what has not been, or is still to come, wakes nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class JobEntry(Entry):
 
     @property
     def models(self) -> tuple[Circuit, ...]:
-        return asking.models((self.agent.runner, self.agent.model)) if self.agent else ()
+        return agent_calls.circuits_of((self.agent.runner, self.agent.model)) if self.agent else ()
 
     @property
     def lane(self) -> str | None:
@@ -66,7 +66,7 @@ class JobEntry(Entry):
     def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
         day_off = self.is_day_off(claim.started_at)
         own = [(Skip.DISABLED, not self.spec.enabled), (Skip.PAUSED, claim.paused), (Skip.CALENDAR, day_off)]
-        return [*own, *prompts.gates(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
+        return [*own, *prompts.agent_gates(claim), (Skip.PROMPT_TOO_LARGE, None)] if self.agent else own
 
     def is_open_at(self, now: datetime) -> bool:
         """A job has no active hours, and what was due on a day that it may run on may start or go on later."""
@@ -86,13 +86,15 @@ class JobEntry(Entry):
         result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
         said = verdict.without_reasoning(text, strip_reasoning=self.spec.strip_reasoning, truncated=truncated).strip()
         if truncated and not said:
-            return asking.nothing_said(text)
+            return agent_calls.ending_without_text(text)
         return replace(result, message=self.answer_text(result).strip() or None)
 
     async def carry(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         if self.agent is None:
-            return await run(self.spec, resources)
-        return _with_message(self.spec, await prompts.ask(self.spec, self.agent, claim, resources, self.classify_answer))
+            return await run_command(self.spec, resources)
+        return _with_failure_message(
+            self.spec, await prompts.ask_job_agent(self.spec, self.agent, claim, resources, self.classify_answer)
+        )
 
     @property
     def agents_to_wake(self) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ class JobEntry(Entry):
 
     def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
         """Whom this end of the job wakes, with what it has to tell them; nobody where a person has ended it."""
-        if result.outcome in NO_END or result.reason is Reason.CANCELLED:
+        if result.outcome in WAKES_NOBODY or result.reason is Reason.CANCELLED:
             return ()
         if not wakes_after(self.spec, result.outcome is Outcome.OK):
             return ()
@@ -113,7 +115,7 @@ class JobEntry(Entry):
         )
 
 
-async def run(job: Job, resources: Resources) -> AttemptResult:
+async def run_command(job: Job, resources: Resources) -> AttemptResult:
     """One attempt of a job; a job without a command has nothing to do but to wake.
 
     The secrets in its `env` are covered in whatever it prints.
@@ -121,21 +123,21 @@ async def run(job: Job, resources: Resources) -> AttemptResult:
     if job.command is None:
         return AttemptResult(Outcome.OK)
     child = job_process(job, {})
-    ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=KEPT, keep_tail=True)
+    ended = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True)
     return _result(job, ended, redactor_for_env(job.env))
 
 
 def _result(job: Job, ended: ProcessResult, redactor: Redactor) -> AttemptResult:
-    output = _output(ended, redactor)
-    error = _error(job, ended, redactor)
+    output = _command_output(ended, redactor)
+    error = _command_error(job, ended, redactor)
     if error is None:
         return AttemptResult(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
     outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if ended.timed_out else (Outcome.FAILED, Failure.EXIT)
     result = AttemptResult(outcome, reason, text=output, error=error, exit_code=ended.exit_code, transient=ended.problem is None)
-    return _with_message(job, result)
+    return _with_failure_message(job, result)
 
 
-def _output(ended: ProcessResult, redactor: Redactor) -> str:
+def _command_output(ended: ProcessResult, redactor: Redactor) -> str:
     """What it printed; of more than is kept, the end, and how much there was."""
     output = ended.output.decode(errors="replace").replace("\0", "")
     if ended.truncated:
@@ -143,7 +145,7 @@ def _output(ended: ProcessResult, redactor: Redactor) -> str:
     return redactor.redact(output)
 
 
-def _with_message(job: Job, result: AttemptResult) -> AttemptResult:
+def _with_failure_message(job: Job, result: AttemptResult) -> AttemptResult:
     """The end with what is to be told of it: a failure is told in words, with what was said before it."""
     if result.outcome not in FAILURES:
         return result
@@ -151,7 +153,7 @@ def _with_message(job: Job, result: AttemptResult) -> AttemptResult:
     return replace(result, message="\n".join(part for part in told if part))
 
 
-def _error(job: Job, ended: ProcessResult, redactor: Redactor) -> str | None:
+def _command_error(job: Job, ended: ProcessResult, redactor: Redactor) -> str | None:
     """What went wrong, in one line and the end of its standard error; None when nothing did."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
     if isinstance(job.command, str) and what and ended.exit_code in SHELL_ERRORS:

@@ -15,7 +15,7 @@ from scheduler.system.process import Children, Why
 T = TypeVar("T")
 R = TypeVar("R")
 
-CLOSING = 2.0  # seconds that the tasks of a loop which is closed may take to end
+CLOSE_TIMEOUT = 2.0  # seconds that the tasks of a loop which is closed may take to end
 
 
 class NeverBegun(Exception):
@@ -71,11 +71,11 @@ class WorkerLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def call(self, function: Callable[..., object], *args: object) -> None:
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call `function`; returns at once. RuntimeError if the machine has no thread for the loop."""
         with self._lock:
             if self._loop is None:
-                self._loop = self._start()
+                self._loop = self._start_thread()
         self._loop.call_soon_threadsafe(function, *args)
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
@@ -85,12 +85,12 @@ class WorkerLoop:
         if loop is None or self._thread is None:
             return
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(lambda: loop.create_task(self._wind_up(loop, last)))
-        self._thread.join(2 * CLOSING)
+            loop.call_soon_threadsafe(lambda: loop.create_task(self._cancel_and_stop(loop, last)))
+        self._thread.join(2 * CLOSE_TIMEOUT)
 
-    def _start(self) -> asyncio.AbstractEventLoop:
+    def _start_thread(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, args=(loop,), name=f"heartbeatd-{self._name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, args=(loop,), name=f"heartbeatd-{self._name}", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
@@ -99,7 +99,7 @@ class WorkerLoop:
         return loop
 
     @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
@@ -107,25 +107,25 @@ class WorkerLoop:
             loop.close()
 
     @staticmethod
-    async def _wind_up(loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+    async def _cancel_and_stop(loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         others = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
         for task in others:
             task.cancel()
         if others:
-            await asyncio.wait(others, timeout=CLOSING)
+            await asyncio.wait(others, timeout=CLOSE_TIMEOUT)
         if last is not None:
             await last()
         loop.stop()
 
 
 @dataclass(eq=False, slots=True)
-class _Job(Generic[T, R]):
+class _SubmittedTask(Generic[T, R]):
     """A task under its number; `work` once the loop has it."""
 
     number: int
     task: T
-    scope: Children
-    work: asyncio.Task[R] | None = None
+    children: Children
+    running: asyncio.Task[R] | None = None
 
 
 class LocalExecutor(Generic[T, R]):
@@ -147,17 +147,17 @@ class LocalExecutor(Generic[T, R]):
         self._notify = notify
         self._loop = loop
         self._lock = threading.Lock()
-        self._jobs: dict[int, _Job[T, R]] = {}
+        self._submitted: dict[int, _SubmittedTask[T, R]] = {}
         self._results: dict[int, Done[T, R]] = {}
 
     def submit(self, number: int, task: T) -> None:
-        job: _Job[T, R] = _Job(number, task, Children(self._mark(task)))
+        job: _SubmittedTask[T, R] = _SubmittedTask(number, task, Children(self._mark(task)))
         with self._lock:
-            self._jobs[number] = job
+            self._submitted[number] = job
         try:
-            self._loop.call(self._begin, job)
+            self._loop.call_soon(self._begin_task, job)
         except RuntimeError as error:  # the machine has no thread left: this task fails, and the next is tried again
-            self._keep(job, Done(task, None, error))
+            self._keep_result(job, Done(task, None, error))
 
     def results(self) -> list[tuple[int, Done[T, R]]]:
         with self._lock:
@@ -170,63 +170,63 @@ class LocalExecutor(Generic[T, R]):
 
     def inflight(self) -> dict[int, T]:
         with self._lock:
-            return {number: job.task for number, job in self._jobs.items()}
+            return {number: job.task for number, job in self._submitted.items()}
 
     def cancel(self, number: int, why: Why) -> None:
         with self._lock:
-            job = self._jobs.get(number)
+            job = self._submitted.get(number)
         if job is not None:
-            self._loop.call(self._end, job, why)
+            self._loop.call_soon(self._end_task, job, why)
 
     def give_up(self, number: int, done: Done[T, R]) -> None:
         with self._lock:
-            job = self._jobs.pop(number, None)
+            job = self._submitted.pop(number, None)
             if job is None:
                 return
             self._results[number] = done
-        self._loop.call(self._drop, job)
+        self._loop.call_soon(self._cancel_task, job)
 
-    def _begin(self, job: _Job[T, R]) -> None:
+    def _begin_task(self, job: _SubmittedTask[T, R]) -> None:
         """Begin what is still wanted: it may have been given up meanwhile, for another attempt."""
         if self._is_wanted(job):
-            job.work = asyncio.get_running_loop().create_task(self._guarded(job))
-            job.work.add_done_callback(partial(self._finish, job))
+            job.running = asyncio.get_running_loop().create_task(self._run_guarded(job))
+            job.running.add_done_callback(partial(self._on_task_done, job))
 
-    async def _guarded(self, job: _Job[T, R]) -> R:
-        if job.scope.has_ended:
+    async def _run_guarded(self, job: _SubmittedTask[T, R]) -> R:
+        if job.children.was_ended:
             raise NeverBegun
         # The one broad handler: whatever a runner raises, SystemExit too, becomes a failed run and does not end the loop.
         try:
-            return await self._carry(job.task, job.scope)
+            return await self._carry(job.task, job.children)
         except (KeyboardInterrupt, SystemExit) as error:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
-    def _end(self, job: _Job[T, R], why: Why) -> None:
+    def _end_task(self, job: _SubmittedTask[T, R], why: Why) -> None:
         """End its children, and its call; but a call keeps its own time, and says better what it waited for when that is over."""
-        job.scope.end(why)
-        if job.work is not None and why != "timeout":
-            job.work.cancel()
+        job.children.end_all(why)
+        if job.running is not None and why != "timeout":
+            job.running.cancel()
 
     @staticmethod
-    def _drop(job: _Job[T, R]) -> None:
-        if job.work is not None:
-            job.work.cancel()
+    def _cancel_task(job: _SubmittedTask[T, R]) -> None:
+        if job.running is not None:
+            job.running.cancel()
 
-    def _finish(self, job: _Job[T, R], work: asyncio.Task[R]) -> None:
+    def _on_task_done(self, job: _SubmittedTask[T, R], work: asyncio.Task[R]) -> None:
         if work.cancelled():
-            self._keep(job, Done(job.task, None, NeverBegun()))
+            self._keep_result(job, Done(job.task, None, NeverBegun()))
         elif (error := work.exception()) is not None:
-            self._keep(job, Done(job.task, None, error))
+            self._keep_result(job, Done(job.task, None, error))
         else:
-            self._keep(job, Done(job.task, work.result()))
+            self._keep_result(job, Done(job.task, work.result()))
 
-    def _keep(self, job: _Job[T, R], done: Done[T, R]) -> None:
+    def _keep_result(self, job: _SubmittedTask[T, R], done: Done[T, R]) -> None:
         """Keep a result, unless its task was given up; the number may be another attempt's by now, the job is not."""
         with self._lock:
             if self._is_wanted(job):
-                del self._jobs[job.number]
+                del self._submitted[job.number]
                 self._results[job.number] = done
         self._notify()
 
-    def _is_wanted(self, job: _Job[T, R]) -> bool:
-        return self._jobs.get(job.number) is job
+    def _is_wanted(self, job: _SubmittedTask[T, R]) -> bool:
+        return self._submitted.get(job.number) is job

@@ -11,24 +11,28 @@ from heartbeat.spec import Agent
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult, Outcome, Skip
-from scheduler.work import asking
+from scheduler.work import agent_calls
 
 
-async def ask(job: Job, agent: Agent, claim: Claim, resources: Resources, judge: asking.Judge) -> AttemptResult:
+async def ask_job_agent(
+    job: Job, agent: Agent, claim: Claim, resources: Resources, judge: agent_calls.JudgeAnswer
+) -> AttemptResult:
     """One attempt: the same gates as before a beat, as far as they are about the agent and not about its heartbeat."""
-    obstacle = _obstacle(claim)
+    obstacle = _first_obstacle(claim)
     if obstacle is not None:
-        return AttemptResult(Outcome.SKIPPED, obstacle, error=asking.why(claim, obstacle))
-    await asking.make_room(agent.workspace, agent.runner)
-    files = await in_daemon_thread(asking.files, agent.workspace, agent.context) if agent.context else ()
+        return AttemptResult(Outcome.SKIPPED, obstacle, error=agent_calls.explain_obstacle(claim, obstacle))
+    await agent_calls.make_workspace(agent.workspace, agent.runner)
+    files = await in_daemon_thread(agent_calls.read_workspace_files, agent.workspace, agent.context) if agent.context else ()
     prompt = compose_task(job.prompt or "", agent, claim.started_at, files)
-    if asking.outgrows(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
+    if agent_calls.exceeds_reservation(claim, prompt) or estimate_tokens(prompt.text) > agent.max_input_tokens:
         return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, prompt_parts=dict(prompt.part_sizes))
-    run = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, job.timeout, partial(_about, job, agent, claim))
-    return await asking.ask(run, prompt, agent.runner, resources, judge)
+    run = AgentRequest(
+        agent.name, prompt.text, agent.model, agent.workspace, job.timeout, partial(_job_run_facts, job, agent, claim)
+    )
+    return await agent_calls.ask_agent(run, prompt, agent.runner, resources, judge)
 
 
-def gates(claim: Claim) -> list[tuple[Skip, bool]]:
+def agent_gates(claim: Claim) -> list[tuple[Skip, bool]]:
     """Each reason not to ask the agent that is known beforehand, with whether it stands in the way."""
     return [
         (Skip.BUSY, claim.busy),
@@ -37,9 +41,9 @@ def gates(claim: Claim) -> list[tuple[Skip, bool]]:
     ]
 
 
-def _about(job: Job, agent: Agent, claim: Claim) -> dict[str, object]:
-    return {**task_meta(job.name, agent, claim.started_at, claim.activity), **asking.about(claim)}
+def _job_run_facts(job: Job, agent: Agent, claim: Claim) -> dict[str, object]:
+    return {**task_meta(job.name, agent, claim.started_at, claim.activity), **agent_calls.run_facts(claim)}
 
 
-def _obstacle(claim: Claim) -> Skip | None:
-    return next((reason for reason, stands in gates(claim) if stands), None)
+def _first_obstacle(claim: Claim) -> Skip | None:
+    return next((reason for reason, stands in agent_gates(claim) if stands), None)

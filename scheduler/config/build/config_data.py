@@ -17,7 +17,7 @@ from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.file.message_parts import describe_type
 from scheduler.config.keys.respell import correct_unknown_keys
-from scheduler.system.files import LARGEST, WRITE, everybody_may, open_regular, others_may, read_up_to
+from scheduler.system.files import MAX_CONFIG_SIZE, MAY_WRITE, everybody_may, open_regular, others_may, read_up_to
 
 MOST_BREAKS = 20  # places that are no YAML, after each of which the reading goes on
 
@@ -160,14 +160,14 @@ def _read_content(path: Path, diagnostics: Diagnostics) -> bytes:
         with open_regular(path) as file:
             check_owner(os.fstat(file.fileno()), path, diagnostics)
             check_folder(path, diagnostics)
-            content = read_up_to(file, LARGEST + 1)
+            content = read_up_to(file, MAX_CONFIG_SIZE + 1)
     except OSError as error:
         diagnostics.add_error(
             NO_POSITION, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with"
         )
         content = b""
-    if len(content) > LARGEST:
-        diagnostics.add_error(NO_POSITION, "", f"is larger than {LARGEST // 1024**2} MiB")
+    if len(content) > MAX_CONFIG_SIZE:
+        diagnostics.add_error(NO_POSITION, "", f"is larger than {MAX_CONFIG_SIZE // 1024**2} MiB")
     diagnostics.raise_errors()
     return content
 
@@ -175,9 +175,9 @@ def _read_content(path: Path, diagnostics: Diagnostics) -> bytes:
 def check_owner(found: os.stat_result, path: Path, diagnostics: Diagnostics) -> None:
     """A config is code, as a crontab is: who may write it runs commands."""
     quoted = shlex.quote(str(path))
-    if everybody_may(found, WRITE):
+    if everybody_may(found, MAY_WRITE):
         diagnostics.add_error(NO_POSITION, "", f"everybody may write this file, and with it run commands; do: chmod o-w {quoted}")
-    elif others_may(found, WRITE):
+    elif others_may(found, MAY_WRITE):
         diagnostics.add_warning(
             NO_POSITION, "", f"its group may write this file, and with it run commands; do: chmod g-w {quoted}"
         )
@@ -198,9 +198,9 @@ def check_folder(path: Path, diagnostics: Diagnostics) -> None:
         replaces = "the folder of this file, and so replace it and run commands; do: chmod"
         if found.st_mode & stat.S_ISVTX:
             pass
-        elif everybody_may(found, WRITE):
+        elif everybody_may(found, MAY_WRITE):
             diagnostics.add_error(NO_POSITION, "", f"everybody may write {folder}, {replaces} o-w {quoted}")
-        elif others_may(found, WRITE):
+        elif others_may(found, MAY_WRITE):
             diagnostics.add_warning(NO_POSITION, "", f"its group may write {folder}, {replaces} g-w {quoted}")
         if found.st_uid not in (0, os.geteuid()):
             diagnostics.add_warning(

@@ -14,7 +14,7 @@ from dotenv.parser import Binding, parse_stream
 from scheduler.config.file.lenient_reading import resolve_path
 from scheduler.config.file.remedies import InvalidValue, suggest_correction
 from scheduler.model.secret import Secret
-from scheduler.system.files import ANY, open_regular, others_may
+from scheduler.system.files import MAY_ANYTHING, open_regular, others_may
 
 LARGEST_FILE = 64 * 1024
 
@@ -95,7 +95,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     """
     try:
         found = path.stat()
-        if others_may(found, ANY):
+        if others_may(found, MAY_ANYTHING):
             mode = f"{stat.S_IMODE(found.st_mode):04o}"
             raise ValueError(f"{path} has mode {mode}, others could read it; do: chmod 600 {shlex.quote(str(path))}")
         text = _read_small_file(path)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from scheduler.system.files import LARGEST, open_regular, read_up_to
+from scheduler.system.files import MAX_CONFIG_SIZE, open_regular, read_up_to
 
 DEFAULT_STATE = "state/heartbeatd.db"
 STATE_OVERRIDE = "HEARTBEATD_SET__state"
@@ -48,7 +48,7 @@ def _read_top_level_value(path: Path, key: str) -> str | None:
     """The value of a top-level key; empty where it does not stand there, None where nothing can be read."""
     try:
         with open_regular(path) as file:
-            found = re.search(_LINE.format(key=key), read_up_to(file, LARGEST).decode(errors="replace"), re.MULTILINE)
+            found = re.search(_LINE.format(key=key), read_up_to(file, MAX_CONFIG_SIZE).decode(errors="replace"), re.MULTILINE)
     except OSError:
         return None
     return found["value"].strip() if found else ""

@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from heartbeat.runners import StartProcess
+from scheduler.channels.http_post import clean_reason
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.channels.post import shown
 
 TOTAL = timedelta(seconds=30)
 
@@ -22,7 +22,7 @@ async def send(
     """
     about = {"HEARTBEATD_KEY": message.key, "HEARTBEATD_KIND": message.kind, "HEARTBEATD_NAME": message.name}
     ended = await start(argv, stdin=message.text.encode(errors="replace"), env=about, cwd=folder, timeout=total)
-    said = shown(ended.errors.decode(errors="replace").strip(), ())
+    said = clean_reason(ended.errors.decode(errors="replace").strip(), ())
     if ended.exit_code is None:
         return DeliveryResult("retry", ended.problem or "it was not started, for the daemon stops")
     if ended.ended_by is not None:

@@ -14,10 +14,10 @@ from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_aft
 from heartbeat.runners.redaction import Redactor
 from scheduler.channels.message import DeliveryResult
 from scheduler.net.address_guard import AddressRefused
-from scheduler.net.http_client import HttpClient, take_apart
+from scheduler.net.http_client import HttpClient, parse_url
 
-TOTAL = 30.0  # seconds
-SAID_MAX = 200  # characters of what a receiver says that an error repeats
+POST_TIMEOUT = 30.0  # seconds
+MAX_REASON = 200  # characters of what a receiver says that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class HttpOptions:
 
     http: HttpClient
     allow_private: bool
-    seconds: float = TOTAL
+    seconds: float = POST_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PostAnswer:
     """What came back: header names in lower case, the body as far as 64 KiB. `host` is all of the URL that an error may name."""
 
     host: str
@@ -38,7 +38,7 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def told(self) -> Mapping[str, Any]:
+    def parse_json(self) -> Mapping[str, Any]:
         """The body as a JSON object; empty if it is none."""
         try:
             found = json.loads(self.body)
@@ -47,29 +47,29 @@ class Answer:
         return found if isinstance(found, dict) else {}
 
 
-async def post(
+async def post_json(
     url: str, content: Mapping[str, Any], options: HttpOptions, headers: Mapping[str, str] | None = None
-) -> Answer | DeliveryResult:
+) -> PostAnswer | DeliveryResult:
     """Post `content` as JSON to `url` once, following no redirect; what became of the message if there was no answer.
 
     Only http and https. Takes `options.seconds` at most and raises nothing of the network.
     """
     try:
-        host = take_apart(url).host
+        host = parse_url(url).host
     except CallError as error:
         return DeliveryResult("dead", str(error))
-    sent = {"user-agent": f"heartbeatd/{_version()}"} | dict(headers or {})
+    sent = {"user-agent": f"heartbeatd/{_our_version()}"} | dict(headers or {})
     body = json.dumps(content).encode()
     try:
-        reply = await options.http.deliver(url, sent, body, options.seconds, allow_private=options.allow_private)
+        reply = await options.http.post_message(url, sent, body, options.seconds, allow_private=options.allow_private)
     except AddressRefused as refused:
         return DeliveryResult("dead", str(refused))
     except CallError as error:  # before its head has left it is surely not there, after that nobody knows
         return DeliveryResult("retry" if error.answer.not_sent else "uncertain", f"{host}: {error}")
-    return Answer(host, reply.status, reply.headers, reply.body)
+    return PostAnswer(host, reply.status, reply.headers, reply.body)
 
 
-def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> DeliveryResult:
+def result_of_status(answer: PostAnswer, *, said: str = "", wait: timedelta | None = None) -> DeliveryResult:
     """What an answer's status means for the message.
 
     `said` is what the receiver's body gives as the reason, fit to be shown; `wait` what it asks for before the next attempt,
@@ -86,14 +86,14 @@ def judge(answer: Answer, *, said: str = "", wait: timedelta | None = None) -> D
     return DeliveryResult("dead", error)
 
 
-def shown(text: object, secrets: Iterable[str]) -> str:
+def clean_reason(text: object, secrets: Iterable[str]) -> str:
     """A receiver's own words on one short line, without the secrets that it was asked with."""
     if not isinstance(text, str):
         return ""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in Redactor(secrets).redact(text)).split())[:SAID_MAX]
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in Redactor(secrets).redact(text)).split())[:MAX_REASON]
 
 
-def seconds(value: object) -> timedelta | None:
+def wait_from_seconds(value: object) -> timedelta | None:
     """A wait that a receiver gives as a number of seconds, uncapped but finite; None if it makes no sense."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return None
@@ -101,7 +101,7 @@ def seconds(value: object) -> timedelta | None:
 
 
 @cache
-def _version() -> str:
+def _our_version() -> str:
     try:
         return version("heartbeatd")
     except PackageNotFoundError:  # run from a checkout

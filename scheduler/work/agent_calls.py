@@ -18,21 +18,21 @@ from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome, Skip
 
-NOTHING_SAID = "the answer was cut at its limit of tokens before it said anything"
+NO_ANSWER_TEXT = "the answer was cut at its limit of tokens before it said anything"
 
 
-class Judge(Protocol):
+class JudgeAnswer(Protocol):
     """How a run ends that was answered with this text."""
 
     def __call__(self, text: str, *, truncated: bool) -> AttemptResult: ...
 
 
-async def ask(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, judge: Judge) -> AttemptResult:
+async def ask_agent(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Resources, judge: JudgeAnswer) -> AttemptResult:
     """Ask and wait; `prompt` is what `run` asks, in parts. What it took is in the end's calls, however it went."""
     answer = await runners.call_agent(run, runner, resources)
-    call = call_of(runner, run.model, answer)
+    call = call_from_answer(runner, run.model, answer)
     if answer.failure is not None:
-        return failed(answer, prompt, call)
+        return ending_of_failure(answer, prompt, call)
     result = AttemptResult(Outcome.ASYNC) if answer.later else judge(answer.text, truncated=answer.truncated)
     return replace(
         result,
@@ -46,12 +46,12 @@ async def ask(run: AgentRequest, prompt: Prompt, runner: Runner, resources: Reso
     )
 
 
-def nothing_said(text: str) -> AttemptResult:
+def ending_without_text(text: str) -> AttemptResult:
     """The end of an attempt whose answer was cut before it came to say anything: all that there is is reasoning, or nothing."""
-    return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NOTHING_SAID, truncated=True)
+    return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=text, error=NO_ANSWER_TEXT, truncated=True)
 
 
-def failed(answer: Answer, prompt: Prompt, call: Call) -> AttemptResult:
+def ending_of_failure(answer: Answer, prompt: Prompt, call: Call) -> AttemptResult:
     """The end of an attempt whose asking failed."""
     return AttemptResult(
         Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
@@ -70,7 +70,7 @@ def failed(answer: Answer, prompt: Prompt, call: Call) -> AttemptResult:
     )
 
 
-def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
+def call_from_answer(runner: Runner, model: str | None, answer: Answer) -> Call:
     """What an answer took, as it is booked."""
     return Call(
         provider=runner.provider.name if isinstance(runner, ModelRunner) else None,
@@ -86,33 +86,33 @@ def call_of(runner: Runner, model: str | None, answer: Answer) -> Call:
     )
 
 
-def length(claim: Claim, prompt: Prompt) -> int:
+def count_prompt_tokens(claim: Claim, prompt: Prompt) -> int:
     """The tokens of what is asked: estimated, or at the very most where a budget rests on it."""
-    return measure(claim)(prompt.text, *(text for _, text in claim.messages))
+    return token_counter(claim)(prompt.text, *(text for _, text in claim.messages))
 
 
-def measure(claim: Claim) -> CountTokens:
+def token_counter(claim: Claim) -> CountTokens:
     """How the tokens of what is asked are counted."""
-    return estimate_tokens if room(claim) is None else max_tokens
+    return estimate_tokens if reserved_input_tokens(claim) is None else max_tokens
 
 
-def room(claim: Claim) -> int | None:
+def reserved_input_tokens(claim: Claim) -> int | None:
     """How many tokens may be asked by the budget; None where it does not rest on that."""
     return claim.reserved.input_tokens if claim.reserved else None
 
 
-def outgrows(claim: Claim, prompt: Prompt) -> bool:
+def exceeds_reservation(claim: Claim, prompt: Prompt) -> bool:
     """Whether this prompt could take more than was reserved for it."""
-    most = room(claim)
-    return most is not None and length(claim, prompt) > most
+    most = reserved_input_tokens(claim)
+    return most is not None and count_prompt_tokens(claim, prompt) > most
 
 
-def why(claim: Claim, obstacle: Skip) -> str | None:
+def explain_obstacle(claim: Claim, obstacle: Skip) -> str | None:
     """What is to be said of an obstacle beside its name."""
     return {Skip.BUDGET: claim.over_budget, Skip.BREAKER_OPEN: claim.breaker_open}.get(obstacle)
 
 
-def about(claim: Claim) -> dict[str, object]:
+def run_facts(claim: Claim) -> dict[str, object]:
     """What the run itself adds to the facts that a runner gets."""
     return {
         "run": claim.run_id,
@@ -122,20 +122,20 @@ def about(claim: Claim) -> dict[str, object]:
     }
 
 
-def models(*asked: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
+def circuits_of(*asked: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
     """The models that these runners ask at providers of the config, each once."""
     return tuple(
         dict.fromkeys(Circuit(runner.provider.name, model or "") for runner, model in asked if isinstance(runner, ModelRunner))
     )
 
 
-async def make_room(workspace: Path, program: object) -> None:
+async def make_workspace(workspace: Path, program: object) -> None:
     """Make the folder that a program is to run in; where it cannot be made, whoever starts that says so better."""
     if isinstance(program, CommandRunner | PythonRunner | Precheck):
         with suppress(OSError):
             await in_daemon_thread(partial(workspace.mkdir, parents=True, exist_ok=True))
 
 
-def files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
+def read_workspace_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
     """Files of the workspace by name, each with its text, or why it cannot be read."""
     return tuple((name, read_file(workspace, name)) for name in names)
