@@ -156,7 +156,7 @@ def _clock_formatter(told: Data) -> Callable[[str], str]:
 def _format_title(told: Data) -> str:
     state = told["state"] + (f" until {_format_local(told, told['paused_until'])}" if told["paused_until"] else "")
     state += f" at {_format_local(told, told['done_at'])}" if told["done_at"] else ""
-    return f"{entry_label(told['kind'], told['name'])}: {state}, {_format_schedule(told['schedule'])} ({told['zone']})"
+    return f"{entry_label(told['kind'], told['name'])}: {state}, {_format_schedule(told['pace'])} ({told['zone']})"
 
 
 def _format_schedule(schedule: Data) -> str:
