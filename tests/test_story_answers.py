@@ -1,4 +1,4 @@
-"""Stories of answers: cut by a limit of tokens, with reasoning before them, or promised for later and never given."""
+"""Answers end to end: truncated by a token limit, preceded by reasoning, or promised for later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = "sk-test-0123456789"
 
 
 def http(url: str, beat: str = "", more: str = "") -> str:
-    """An agent behind a URL that beats every three hours."""
+    """An agent behind a URL with an interval of three hours."""
     words = f'interval: 3h, stagger: 0s, checklist: "- look\\n", deliver: log{beat}'
     return f'agents:\n  ops:\n    runner: {{kind: http, url: "{url}"}}\n    heartbeat: {{{words}}}\n{more}'
 
@@ -52,7 +52,7 @@ def kept(world: World, column: str) -> Any:
     return world.store.connection.execute(f"select {column} from entry").fetchone()[0]
 
 
-# --- cut by a limit of tokens ----------------------------------------------------------------------------------------------
+# --- truncated by a token limit ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def kept(world: World, column: str) -> Any:
         ("openai", reply(completion("Two things: the disk", finish="length"))),
     ],
 )
-def test_an_answer_of_a_model_that_was_cut_says_so_in_its_last_line(play: Play, kind: str, act: Any) -> None:
+def test_a_truncated_answer_of_a_model_says_so_in_its_last_line(play: Play, kind: str, act: Any) -> None:
     with Server([act]) as server:
         world = play(modelled(server.url, kind), environ={"KEY": KEY})
         page = Page(world)
@@ -74,7 +74,7 @@ def test_an_answer_of_a_model_that_was_cut_says_so_in_its_last_line(play: Play, 
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 1}
 
 
-def test_a_whole_answer_is_not_called_cut(play: Play) -> None:
+def test_a_complete_answer_is_not_called_truncated(play: Play) -> None:
     with Server([reply(message(text("All of it.")))]) as server:
         world = play(modelled(server.url, "anthropic"), environ={"KEY": KEY})
         page = Page(world)
@@ -84,7 +84,7 @@ def test_a_whole_answer_is_not_called_cut(play: Play) -> None:
     assert page.series("truncated_total") == {"truncated_total{heartbeat,ops}": 0}
 
 
-def test_an_agent_behind_a_url_may_say_that_its_text_was_cut(play: Play) -> None:
+def test_an_http_agent_can_report_that_its_text_was_truncated(play: Play) -> None:
     with Server([gateway.says("The disk is", truncated=True)]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
@@ -92,21 +92,21 @@ def test_an_agent_behind_a_url_may_say_that_its_text_was_cut(play: Play) -> None
 
 
 @pytest.mark.parametrize("more", ['"truncated": true', '"stop_reason": "max_tokens"', '"finish_reason": "length"'])
-def test_a_program_may_report_that_its_text_was_cut(play: Play, more: str) -> None:
+def test_a_program_can_report_that_its_text_was_truncated(play: Play, more: str) -> None:
     world = play(agent())
     world.scripts["ops"] = lambda asked: f'{{"result": "The disk is", {more}}}'
     world.run(minutes=1)
     assert words(world) == [f"The disk is\n\n{CUT_NOTE}"]
 
 
-def test_a_few_characters_beside_the_token_are_no_good_sign_where_more_was_cut(play: Play) -> None:
+def test_a_truncated_answer_that_begins_with_heartbeat_ok_is_not_suppressed(play: Play) -> None:
     with Server([gateway.says("HEARTBEAT_OK but", truncated=True)]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
     assert words(world) == [f"but\n\n{CUT_NOTE}"]
 
 
-def test_a_later_result_may_have_been_cut_too(play: Play) -> None:
+def test_a_later_result_can_be_truncated_too(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
@@ -116,7 +116,7 @@ def test_a_later_result_may_have_been_cut_too(play: Play) -> None:
     assert [row["truncated"] for row in world.rows()] == [False, True]
 
 
-def test_whom_a_job_wakes_is_told_that_its_answer_was_cut(play: Play) -> None:
+def test_the_wake_text_of_a_job_says_that_its_answer_was_truncated(play: Play) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T09:00", prompt: "What now?", agent: ops, wake_heartbeat: ops}\n'
     with Server([gateway.says("HEARTBEAT_OK"), gateway.says("<think>hm</think>Half of", truncated=True)] * 2) as server:
         world = play(http(server.url, more=job))
@@ -127,7 +127,7 @@ def test_whom_a_job_wakes_is_told_that_its_answer_was_cut(play: Play) -> None:
     assert "hm" not in asked.partition("Half of")[0].rpartition("\n")[2]
 
 
-def test_an_agent_with_a_session_is_reminded_of_what_it_told(play: Play) -> None:
+def test_the_session_of_an_agent_contains_its_truncated_alert(play: Play) -> None:
     cut = gateway.says("<think>hm</think>Half of", truncated=True)
     with Server([cut, gateway.says("HEARTBEAT_OK")]) as server:
         world = play(http(server.url, beat=", isolated_session: false"))
@@ -136,10 +136,10 @@ def test_an_agent_with_a_session_is_reminded_of_what_it_told(play: Play) -> None
     assert messages[1] == {"role": "assistant", "content": f"Half of\n\n{CUT_NOTE}"}
 
 
-# --- reasoning -------------------------------------------------------------------------------------------------------------
+# --- reasoning --------------------------------------------------------------------------------------------------------
 
 
-def test_reasoning_before_an_answer_is_neither_judged_nor_told_and_the_row_keeps_it(play: Play) -> None:
+def test_reasoning_is_neither_classified_nor_sent_but_recorded(play: Play) -> None:
     world = play(agent(interval="30m"))
     answers = iter(["<think>\nFAILED? No.\n</think>\n\nHEARTBEAT_OK", "<think>hm</think>The disk is full."])
     world.scripts["ops"] = lambda asked: next(answers)
@@ -151,14 +151,14 @@ def test_reasoning_before_an_answer_is_neither_judged_nor_told_and_the_row_keeps
     ]
 
 
-def test_reasoning_may_be_told_where_that_is_wished(play: Play) -> None:
+def test_reasoning_is_sent_if_the_config_says_so(play: Play) -> None:
     world = play(agent(strip_reasoning="false"))
     world.scripts["ops"] = lambda asked: "<think>hm</think>HEARTBEAT_OK and the disk is full"
     world.run(minutes=1)
     assert words(world) == ["<think>hm</think>HEARTBEAT_OK and the disk is full"]
 
 
-def test_an_answer_that_is_all_reasoning_is_empty_and_one_that_was_cut_in_it_failed(play: Play) -> None:
+def test_an_answer_with_only_reasoning_is_empty_and_one_truncated_within_it_fails(play: Play) -> None:
     with Server([gateway.says("<think>hm</think>\n"), gateway.says("<think>hm, the disk", truncated=True)]) as server:
         world = play(http(server.url))
         page = Page(world)
@@ -176,7 +176,7 @@ def test_a_jobs_answer_is_delivered_without_its_reasoning(play: Play) -> None:
     assert words(world) == ["Nothing."]
 
 
-# --- later, or never -------------------------------------------------------------------------------------------------------
+# --- results that come later or never ---------------------------------------------------------------------------------
 
 
 def test_a_result_that_does_not_come_in_time_is_a_failed_run(play: Play) -> None:
@@ -193,7 +193,7 @@ def test_a_result_that_does_not_come_in_time_is_a_failed_run(play: Play) -> None
     assert (kept(world, "failures"), kept(world, "last_success_at")) == (1, None)
 
 
-def test_a_result_in_time_is_all_that_counts(play: Play) -> None:
+def test_a_result_in_time_ends_the_run(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=50)
@@ -203,7 +203,7 @@ def test_a_result_in_time_is_all_that_counts(play: Play) -> None:
     assert kept(world, "failures") == 0
 
 
-def test_a_result_after_its_time_is_refused_in_words(play: Play) -> None:
+def test_a_result_after_the_deadline_is_refused_with_the_reason(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url, beat=", async_timeout: 10m"))
         world.run(minutes=11)
@@ -215,7 +215,7 @@ def test_a_result_after_its_time_is_refused_in_words(play: Play) -> None:
     assert words(world) == []
 
 
-def test_an_agent_that_never_reports_is_told_of_after_two_runs(play: Play) -> None:
+def test_an_agent_that_never_reports_causes_a_notification_after_two_runs(play: Play) -> None:
     with Server([gateway.later()] * 3) as server:
         world = play(http(server.url))
         world.run(hours=5)
@@ -224,7 +224,7 @@ def test_an_agent_that_never_reports_is_told_of_after_two_runs(play: Play) -> No
     assert "no_result" in notice
 
 
-def test_a_job_that_gets_no_result_wakes_by_its_failure(play: Play) -> None:
+def test_a_job_without_a_result_wakes_its_agent_with_a_failure(play: Play) -> None:
     job = 'cron:\n  ask: {at: "2026-03-02T08:30", prompt: "What now?", agent: ops, async_timeout: 10m, wake_heartbeat: ops, wake_on: failure}\n'
     with Server([gateway.says("HEARTBEAT_OK"), gateway.later(), gateway.says("HEARTBEAT_OK")]) as server:
         world = play(http(server.url, more=job))
@@ -236,7 +236,7 @@ def test_a_job_that_gets_no_result_wakes_by_its_failure(play: Play) -> None:
     ]
 
 
-def test_a_result_is_given_up_although_its_agent_is_gone_from_the_config(play: Play) -> None:
+def test_a_pending_result_is_given_up_even_if_its_agent_was_removed(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
@@ -245,7 +245,7 @@ def test_a_result_is_given_up_although_its_agent_is_gone_from_the_config(play: P
     assert world.story("ops")[1:] == ["03-02 08:00 result failed no_result"]
 
 
-def test_after_a_stop_a_result_may_still_come_for_five_minutes(play: Play) -> None:
+def test_after_a_stop_a_result_is_accepted_for_five_more_minutes(play: Play) -> None:
     with Server([gateway.later()] * 2) as server:
         world = play(http(server.url))
         world.run(minutes=1)
@@ -257,7 +257,7 @@ def test_after_a_stop_a_result_may_still_come_for_five_minutes(play: Play) -> No
     assert world.story() == ["03-02 08:00 interval async", "03-02 08:00 result alert"]
 
 
-def test_a_result_that_is_waited_for_outlasts_the_history(play: Play) -> None:
+def test_a_run_with_a_pending_result_is_not_deleted_from_the_history(play: Play) -> None:
     with Server([gateway.later(), gateway.says("HEARTBEAT_OK")]) as server:
         beat = http(server.url, beat=", async_timeout: 24h").replace("interval: 3h", "interval: 5m")
         world = play(beat + "history: {runs: 1, keep: 1h}\n")
@@ -267,7 +267,7 @@ def test_a_result_that_is_waited_for_outlasts_the_history(play: Play) -> None:
     assert words(world) == ["The disk is full."]
 
 
-def test_a_clock_that_is_set_back_does_not_make_a_result_be_waited_for_until_that_time_comes_again(play: Play) -> None:
+def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_result(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url).replace("interval: 3h", "interval: 5d"))
         world.run(minutes=1)
@@ -276,7 +276,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_result_be_waited_for_until_tha
     assert [row["reason"] for row in world.rows() if row["trigger"] == "result"] == ["no_result"]
 
 
-def test_a_cancelled_result_is_not_given_up_again(play: Play) -> None:
+def test_a_cancelled_result_does_not_time_out_later(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
@@ -285,12 +285,12 @@ def test_a_cancelled_result_is_not_given_up_again(play: Play) -> None:
     assert [row["reason"] for row in world.rows()] == [None, "cancelled"]
 
 
-def test_a_database_of_the_first_edition_is_taken_over_and_what_it_waits_for_is_waited_for(play: Play) -> None:
+def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(http(server.url))
         world.run(minutes=1)
         world.stop()
-        _back_to_the_first_edition(world)
+        _downgrade_to_first_version(world)
         world.clock.forward(timedelta(hours=20))
         world.boot()
         run_id = world.rows()[0]["id"]
@@ -300,8 +300,8 @@ def test_a_database_of_the_first_edition_is_taken_over_and_what_it_waits_for_is_
     assert words(world)[0] == "The disk is full."
 
 
-def _back_to_the_first_edition(world: World) -> None:
-    """Take out of the database what later migrations have brought."""
+def _downgrade_to_first_version(world: World) -> None:
+    """Remove everything from the database that later migrations have added."""
     with closing(sqlite3.connect(world.state)) as db:
         db.execute("drop index run_awaited")
         for column in ("truncated", "precheck_error", "result_due_at"):

@@ -1,4 +1,4 @@
-"""Stories of circuit breakers: which refusal shuts off what, who makes the probe, and how this is shown."""
+"""Circuit breakers end to end: what each refusal opens, which agent makes the probe, and what status and metrics show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORBIDDEN = refuses(403, "permission_error", "this key may not use that model")
 
 
 def fleet(url: str, *names: str, **beats: str) -> str:
-    """Agents of one provider that beat every 30 minutes, all at the same time; a keyword adds keys to one heartbeat.
+    """Agents of one provider that all run every 30 minutes at the same time. A keyword adds keys to one heartbeat.
 
     `model_NAME` names the model of an agent.
     """
@@ -47,21 +47,21 @@ def fleet(url: str, *names: str, **beats: str) -> str:
 
 
 def by_model(**answers: Act) -> Callable[[Request], Act]:
-    """Answers by the model that is asked for (`_` for `-`); all others are well."""
+    """Answers by requested model (`_` for `-`). Other models succeed."""
     return lambda request: answers.get(str(request.json["model"]).replace("-", "_"), OK)
 
 
 def ends(world: World, name: str) -> Counter[str]:
-    """How often each end came for an agent."""
+    """How often each reason or outcome was recorded for an agent."""
     return Counter(str(row["reason"] or row["outcome"]) for row in world.rows(name))
 
 
 FIVE = ("a", "b", "c", "d", "e")
-LATER = {name: f"stagger: {5 * place}m" for place, name in enumerate(FIVE) if place}  # one after the other
+LATER = {name: f"stagger: {5 * place}m" for place, name in enumerate(FIVE) if place}  # staggered by five minutes
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_model_that_is_refused_costs_the_other_agents_of_its_provider_nothing(play: Play, status: int) -> None:
+def test_a_refused_model_does_not_affect_other_models_of_its_provider(play: Play, status: int) -> None:
     with Models(by_model(forbidden=refuses(status, "permission_error", "no"))) as server:
         world = play(fleet(server.url, *FIVE, model_a="forbidden", **LATER), environ={"KEY": KEY})
         world.run(hours=24)
@@ -69,7 +69,7 @@ def test_a_model_that_is_refused_costs_the_other_agents_of_its_provider_nothing(
     assert server.models().count("forbidden") == 49
 
 
-def test_a_refused_model_is_tried_once_in_half_an_hour(play: Play) -> None:
+def test_a_refused_model_is_probed_once_in_half_an_hour(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=65)
@@ -81,14 +81,14 @@ def test_a_refused_model_is_tried_once_in_half_an_hour(play: Play) -> None:
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment")])
-def test_a_key_or_an_account_that_is_refused_shuts_off_the_whole_provider(play: Play, status: int, reason: str) -> None:
+def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(play: Play, status: int, reason: str) -> None:
     with Models(lambda request: refuses(status, "authentication_error", "no")) as server:
         world = play(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
         world.run(minutes=29)
     assert (ends(world, "a"), ends(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
 
 
-def test_the_agent_whose_probe_failed_is_not_the_next_one_to_probe(play: Play) -> None:
+def test_agents_take_turns_at_making_the_probe(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(hours=6)
@@ -96,14 +96,14 @@ def test_the_agent_whose_probe_failed_is_not_the_next_one_to_probe(play: Play) -
     assert probes == [*FIVE, *FIVE, *FIVE][:12]
 
 
-def test_an_agent_that_is_alone_with_its_provider_makes_every_probe(play: Play) -> None:
+def test_the_only_agent_of_a_provider_makes_every_probe(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, "a", "far", far="interval: 1d"), environ={"KEY": KEY})
         world.run(hours=3, minutes=10)
     assert ends(world, "a")["auth"] == 7
 
 
-def test_an_agent_that_always_declines_its_probe_does_not_keep_the_others_from_probing(play: Play, tmp_path: Path) -> None:
+def test_an_agent_that_skips_its_probes_does_not_block_the_probes_of_others(play: Play, tmp_path: Path) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, "a", "idle", idle="interval: 10m, checklist: HEARTBEAT.md"), environ={"KEY": KEY})
         world.write("idle/HEARTBEAT.md", "")
@@ -111,7 +111,7 @@ def test_an_agent_that_always_declines_its_probe_does_not_keep_the_others_from_p
     assert ends(world, "a")["auth"] == 7
 
 
-def test_an_agent_that_must_pass_its_turn_waits_for_the_one_that_probes(play: Play) -> None:
+def test_an_agent_whose_probe_failed_waits_for_the_probe_of_the_next_agent(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, "a", "b", b="stagger: 5m"), environ={"KEY": KEY})
         world.run(minutes=20)
@@ -122,7 +122,7 @@ def test_an_agent_that_must_pass_its_turn_waits_for_the_one_that_probes(play: Pl
     assert world.rows("a")[1]["finished_at"] >= world.rows("b")[1]["finished_at"]
 
 
-def test_a_reload_lets_the_agent_probe_whose_probe_failed(play: Play) -> None:
+def test_a_reload_lets_an_agent_whose_probe_failed_probe_again(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         yaml = fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m")
         world = play(yaml, environ={"KEY": KEY})
@@ -133,7 +133,7 @@ def test_a_reload_lets_the_agent_probe_whose_probe_failed(play: Play) -> None:
     assert world.story("a")[-1] == "03-02 08:10 interval ok heartbeat_ok"
 
 
-def test_a_probe_that_fails_for_another_reason_leaves_the_next_one_to_the_next_agent(play: Play) -> None:
+def test_a_probe_that_fails_for_another_reason_passes_the_next_probe_to_the_next_agent(play: Play) -> None:
     script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
     with Server(script) as server:
         world = play(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
@@ -143,7 +143,7 @@ def test_a_probe_that_fails_for_another_reason_leaves_the_next_one_to_the_next_a
     ]  # fmt: skip
 
 
-def test_of_agents_without_slots_whose_probe_comes_together_the_next_begins_when_the_first_says_nothing(play: Play) -> None:
+def test_the_second_agent_without_slots_probes_if_the_probe_of_the_first_is_inconclusive(play: Play) -> None:
     script = [NO_KEY, refuses(529, "overloaded_error", "busy"), OK]
     names = ("a", "b", "c")
     with Server(script) as server:
@@ -156,21 +156,21 @@ def test_of_agents_without_slots_whose_probe_comes_together_the_next_begins_when
     assert [row["outcome"] for row in world.rows() if row["slot"] >= "2026-03-02T08:30"].count("ok") == 2
 
 
-def test_an_answer_that_is_no_use_shows_all_the_same_that_the_provider_answers(play: Play) -> None:
+def test_a_useless_answer_still_closes_the_breaker(play: Play) -> None:
     with Server([NO_KEY, reply(message(text("No."), stop_reason="refusal")), OK]) as server:
         world = play(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m"), environ={"KEY": KEY})
         world.run(minutes=45)
     assert ends(world, "a") + ends(world, "b") == Counter(auth=1, breaker_open=5, bad_answer=1, ok=3)
 
 
-def test_the_success_of_another_model_does_not_open_the_way_to_the_refused_one(play: Play) -> None:
+def test_a_success_of_another_model_does_not_close_the_breaker_of_the_refused_one(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 5m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=25)
     assert server.models().count("forbidden") == 1
 
 
-def test_a_job_that_asks_with_another_model_is_not_shut_off(play: Play) -> None:
+def test_a_job_with_another_model_is_not_affected_by_the_breaker(play: Play) -> None:
     cron = 'cron: {digest: {every: 30m, prompt: "Write it.", agent: a, model: claude-sonnet-5, deliver: hook}}\n'
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", model_a="forbidden") + cron, environ={"KEY": KEY})
@@ -178,7 +178,7 @@ def test_a_job_that_asks_with_another_model_is_not_shut_off(play: Play) -> None:
     assert ends(world, "digest") == Counter(ok=3)
 
 
-def test_a_decision_by_a_refused_model_shuts_off_whoever_needs_it_and_nobody_else(play: Play) -> None:
+def test_a_refused_decision_model_affects_only_the_agents_that_use_it(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         yaml = fleet(server.url, "a", "b", a="interval: 10m, decide: {model: forbidden}", b="interval: 10m")
         world = play(yaml, environ={"KEY": KEY})
@@ -186,7 +186,7 @@ def test_a_decision_by_a_refused_model_shuts_off_whoever_needs_it_and_nobody_els
     assert (ends(world, "a"), ends(world, "b")) == (Counter(auth=1, breaker_open=2), Counter(ok=3))
 
 
-def test_breakers_survive_a_restart_and_are_probed_at_once_then(play: Play) -> None:
+def test_breakers_survive_a_restart_and_are_probed_immediately_after_it(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=15)
@@ -196,7 +196,7 @@ def test_breakers_survive_a_restart_and_are_probed_at_once_then(play: Play) -> N
     assert len(server.requests) == 2
 
 
-def test_a_breaker_of_a_model_that_nobody_asks_any_more_is_forgotten(play: Play) -> None:
+def test_the_breaker_of_an_unused_model_is_deleted(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -204,17 +204,17 @@ def test_a_breaker_of_a_model_that_nobody_asks_any_more_is_forgotten(play: Play)
     assert world.store.connection.execute("select count(*) from breaker").fetchone()[0] == 0
 
 
-def test_a_connection_that_fails_opens_no_breaker(play: Play) -> None:
+def test_a_failed_connection_opens_no_breaker(play: Play) -> None:
     with Server([hang_up()]) as server:
         world = play(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
         world.run(minutes=25)
     assert ends(world, "a") == Counter(connect=3)
 
 
-# How it is shown.
+# --- what records, status, explain and metrics show -------------------------------------------------------------------
 
 
-def test_the_row_of_a_skip_says_which_model_of_which_provider_refused_with_what(play: Play) -> None:
+def test_a_skip_record_names_the_provider_and_model_and_the_error(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", a="interval: 10m", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=15)
@@ -224,7 +224,7 @@ def test_the_row_of_a_skip_says_which_model_of_which_provider_refused_with_what(
     assert (*moved.circuit, moved.is_open, moved.reason) == ("anthropic", "forbidden", True, "auth")
 
 
-def test_status_names_provider_and_model_and_when_they_are_probed(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_names_provider_and_model_and_the_time_of_the_probe(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -259,7 +259,7 @@ def test_explain_names_provider_and_model(play: Play) -> None:
     )
 
 
-def test_the_metrics_tell_a_provider_from_one_of_its_models(play: Play) -> None:
+def test_the_metrics_distinguish_a_provider_from_its_models(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         page = Page(world)

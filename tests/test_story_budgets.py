@@ -1,4 +1,4 @@
-"""Stories of budgets: what a day may have is never passed, and what nobody says is booked at the most that it can be."""
+"""Budgets end to end: a daily limit is never exceeded, and unreported usage is charged at its maximum."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Play = Callable[..., World]
 
 
 def tool(budget: str, **heartbeat: str) -> str:
-    """An agent that is a program, of which only its owner knows what it takes."""
+    """An agent that is a program, whose cost is only known from its reports."""
     words = {"interval": "1h", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log", "budget": budget} | heartbeat
     beat = ", ".join(f"{key}: {value}" for key, value in words.items())
     return f"agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{{beat}}}}}}}\n"
 
 
 def model(url: str, budget: str, **heartbeat: str) -> str:
-    """An agent that asks a model: 3,000 tokens in and 500 out are 0.011 USD."""
+    """An agent that calls a model: at most 3,000 input and 500 output tokens, together 0.011 USD."""
     words = {"interval": "1h", "stagger": "0s", "checklist": '"- look\\n"', "deliver": "log", "budget": budget} | heartbeat
     beat = ", ".join(f"{key}: {value}" for key, value in words.items())
     return f"""
@@ -47,44 +47,44 @@ def says(cost: float) -> Callable[[Asked], str]:
 
 
 def ends(world: World) -> list[str]:
-    """How each row ended, and over how many slots."""
+    """The outcome and reason of each run record."""
     return [" ".join(line.split(" ")[3:]).replace(" heartbeat_ok", "") for line in world.story()]
 
 
 def usd(world: World, key: str = "usd_per_day") -> float:
-    """What today has had by the status page."""
+    """Today's usage as status reports it."""
     return read_status(world.store.connection, world.clock.now)["entries"][0]["budget"][key]["used"]
 
 
-def test_what_was_ended_before_it_began_has_taken_nothing(play: Play) -> None:
+def test_a_call_that_ended_before_it_began_costs_nothing(play: Play) -> None:
     world = play(tool("{usd_per_day: 1, usd_per_run: 0.9}"), scripts={"ops": lambda asked: NeverBegun()})
     world.run(minutes=1)
     assert (world.story(), world.rows()[0]["error"]) == (["03-02 08:00 interval failed exit"], "was ended before it began")
     assert usd(world) == 0
 
 
-def test_a_day_has_what_it_may_and_the_next_one_begins_anew(play: Play) -> None:
+def test_a_daily_budget_starts_again_on_the_next_day(play: Play) -> None:
     world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.03}"), start="2026-03-02 20:00", scripts={"ops": says(0.03)})
     world.run(hours=6, minutes=1)
     assert ends(world) == ["ok", "ok", "ok", "skipped budget", "ok", "ok", "ok"]
 
 
-def test_the_day_is_that_of_the_agents_zone(play: Play) -> None:
-    yaml = tool("{runs_per_day: 1}", timezone="Asia/Ho_Chi_Minh")  # seven hours ahead
+def test_a_budget_day_is_a_day_in_the_agents_time_zone(play: Play) -> None:
+    yaml = tool("{runs_per_day: 1}", timezone="Asia/Ho_Chi_Minh")  # UTC+7
     world = play(yaml, start="2026-03-02 15:00")
     world.run(hours=3, minutes=1)
     assert ends(world) == ["ok", "skipped budget", "ok", "skipped budget"]
 
 
-def test_what_a_run_really_took_replaces_what_was_reserved(play: Play) -> None:
+def test_reported_usage_replaces_the_reservation(play: Play) -> None:
     world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": says(0.01)})
     world.run(hours=9, minutes=1)
-    assert ends(world) == ["ok"] * 6 + ["skipped budget"] * 4  # six cents are spent, and five no longer fit
+    assert ends(world) == ["ok"] * 6 + ["skipped budget"] * 4  # 6 cents are charged, so 5 more exceed the budget
     assert usd(world) == pytest.approx(0.06)
     assert world.rows()[0]["charged"] == {"usd": 0.01, "tokens": 0}
 
 
-def test_what_nobody_says_is_booked_at_the_most_and_seen_in_the_row(play: Play) -> None:
+def test_unreported_usage_is_charged_at_its_maximum_and_recorded(play: Play) -> None:
     world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.05}"), scripts={"ops": lambda asked: "HEARTBEAT_OK"})
     world.run(hours=2, minutes=1)
     assert ends(world) == ["ok", "ok", "skipped budget"]
@@ -105,14 +105,14 @@ def test_what_nobody_says_is_booked_at_the_most_and_seen_in_the_row(play: Play) 
         {"prompt_tokens": 2**53 - 1, "completion_tokens": 10},
     ],
 )
-def test_a_model_without_a_believable_usage_is_booked_at_the_bound(play: Play, usage: Any) -> None:
+def test_an_implausible_usage_of_a_model_is_charged_at_its_maximum(play: Play, usage: Any) -> None:
     with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))]) as server:
         world = play(model(server.url, "{usd_per_day: 1}"))
         world.run(minutes=1)
     assert world.rows()[0]["charged"] == {"usd": 0.011, "tokens": 3500}
 
 
-def test_a_usage_is_booked_as_it_is_told(play: Play) -> None:
+def test_a_plausible_usage_is_charged_as_reported(play: Play) -> None:
     with Server([completions.says("HEARTBEAT_OK")]) as server:
         world = play(model(server.url, "{usd_per_day: 1, tokens_per_day: 10k}"))
         world.run(minutes=1)
@@ -120,7 +120,7 @@ def test_a_usage_is_booked_as_it_is_told(play: Play) -> None:
     assert usd(world, "tokens_per_day") == 157
 
 
-def test_more_than_can_be_stops_nothing(play: Play) -> None:
+def test_an_impossible_usage_does_not_stop_the_agent(play: Play) -> None:
     usage = {"prompt_tokens": 10**9, "completion_tokens": 10**9}
     with Server([reply(completions.completion("HEARTBEAT_OK", usage=usage))] * 5) as server:
         dear = model(server.url, "{runs_per_day: 9}").replace("input: 2.0, output: 10.0", "input: 1000000, output: 1000000")
@@ -131,7 +131,7 @@ def test_more_than_can_be_stops_nothing(play: Play) -> None:
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.004])
-def test_what_a_program_says_counts_also_where_a_model_decided_before(play: Play, cost: float) -> None:
+def test_the_cost_reported_by_a_program_is_added_to_the_cost_of_the_decision(play: Play, cost: float) -> None:
     said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look"})])
     with Server([reply(said)]) as server:
         yaml = model(server.url, "{usd_per_day: 1, usd_per_run: 0.05}", decide="{model: big, provider: local}")
@@ -142,7 +142,7 @@ def test_what_a_program_says_counts_also_where_a_model_decided_before(play: Play
     assert world.rows()[0]["charged"]["usd"] == pytest.approx(decided + cost, abs=2e-6)
 
 
-def test_a_program_that_cannot_be_started_takes_nothing(play: Play) -> None:
+def test_a_program_that_cannot_be_started_costs_nothing(play: Play) -> None:
     missing = ProcessResult(None, b"", b"", truncated=False, timed_out=False, problem="no such file: agent", ended_by=None)
     world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.05}", retries="0"), scripts={"ops": lambda asked: missing})
     world.run(hours=3, minutes=1)
@@ -151,9 +151,7 @@ def test_a_program_that_cannot_be_started_takes_nothing(play: Play) -> None:
 
 
 @pytest.mark.parametrize(("said", "charged"), [(0.001, 0.05), (0.06, 0.06)])
-def test_an_answer_that_comes_later_is_booked_at_the_bound_whatever_it_has_taken_so_far(
-    play: Play, said: float, charged: float
-) -> None:
+def test_an_async_answer_is_charged_at_least_its_maximum(play: Play, said: float, charged: float) -> None:
     with Server([reply({"later": True, "cost_usd": said})]) as server:
         yaml = tool("{usd_per_day: 1, usd_per_run: 0.05}").replace(
             "kind: command, argv: [agent]", f'kind: http, url: "{server.url}"'
@@ -174,14 +172,14 @@ def test_an_answer_that_comes_later_is_booked_at_the_bound_whatever_it_has_taken
         (hang_up(), 0.011),
     ],
 )
-def test_a_refusal_takes_nothing_and_a_breakdown_may_have_taken_all(play: Play, act: Act, charged: float) -> None:
+def test_a_refused_request_costs_nothing_and_a_failed_one_its_maximum(play: Play, act: Act, charged: float) -> None:
     with Server([act]) as server:
         world = play(model(server.url, "{usd_per_day: 1}", retries="0"))
         world.run(minutes=1)
     assert world.rows()[0]["charged"]["usd"] == charged
 
 
-def test_a_provider_that_cannot_be_reached_takes_nothing(play: Play) -> None:
+def test_an_unreachable_provider_costs_nothing(play: Play) -> None:
     with Server([]) as server:
         gone = server.url
     world = play(model(gone, "{usd_per_day: 1}", retries="0"))
@@ -189,14 +187,14 @@ def test_a_provider_that_cannot_be_reached_takes_nothing(play: Play) -> None:
     assert (world.rows()[0]["reason"], world.rows()[0]["charged"]["usd"]) == ("connect", 0.0)
 
 
-def test_a_provider_that_is_not_trusted_takes_nothing(play: Play) -> None:
+def test_a_provider_with_an_untrusted_certificate_costs_nothing(play: Play) -> None:
     with Server([], tls=True) as server:
         world = play(model(server.url, "{usd_per_day: 1}", retries="0"))
         world.run(minutes=1)
     assert (world.rows()[0]["reason"], world.rows()[0]["charged"]["usd"]) == ("tls", 0.0)
 
 
-def test_a_decision_is_reserved_for_too(play: Play) -> None:
+def test_the_reservation_includes_the_decision(play: Play) -> None:
     said = completions.completion(None, calls=[completions.tool("decide", {"action": "skip", "tasks": ""})], usage=None)
     with Server([reply(said)]) as server:
         world = play(model(server.url, "{usd_per_day: 0.03}", decide="{model: big}"))
@@ -205,7 +203,7 @@ def test_a_decision_is_reserved_for_too(play: Play) -> None:
     assert world.rows()[0]["charged"] == {"usd": 0.022, "tokens": 7000}
 
 
-def test_tasks_that_would_take_more_than_was_reserved_are_not_asked_for(play: Play) -> None:
+def test_tasks_that_would_exceed_the_reservation_are_not_sent(play: Play) -> None:
     said = completions.completion(None, calls=[completions.tool("decide", {"action": "run", "tasks": "look " * 600})])
     with Server([reply(said)]) as server:
         world = play(model(server.url, "{usd_per_day: 1}", decide="{model: big}"))
@@ -214,10 +212,10 @@ def test_tasks_that_would_take_more_than_was_reserved_are_not_asked_for(play: Pl
     assert ends(world) == ["failed too_large"]
 
 
-def test_a_prompt_under_a_budget_is_measured_at_a_token_a_byte(play: Play) -> None:
+def test_under_a_budget_a_prompt_is_measured_at_one_token_per_byte(play: Play) -> None:
     with Server([completions.says("HEARTBEAT_OK")]) as server:
         world = play(model(server.url, "{usd_per_day: 1}"))
-        world.wake("ops", "ä" * 1200)  # 1,200 by the estimate, and 2,400 bytes beside the rules
+        world.wake("ops", "ä" * 1200)  # estimated at 1,200 tokens, but 2,400 bytes
         world.run(minutes=1)
         world.reload(model(server.url, "unlimited"))
         world.run(minutes=1)
@@ -228,7 +226,7 @@ def test_a_prompt_under_a_budget_is_measured_at_a_token_a_byte(play: Play) -> No
     assert world.rows()[0]["charged"] == {"usd": 0.0, "tokens": 0}
 
 
-def test_a_beat_that_asks_nobody_spends_nothing(play: Play) -> None:
+def test_a_skipped_run_does_not_count_against_the_budget(play: Play) -> None:
     world = play(tool("{usd_per_day: 0.03, usd_per_run: 0.03, runs_per_day: 1}", checklist="HEARTBEAT.md"))
     world.run(hours=2, minutes=1)
     world.write("ops/HEARTBEAT.md", "- look\n")
@@ -236,7 +234,7 @@ def test_a_beat_that_asks_nobody_spends_nothing(play: Play) -> None:
     assert ends(world) == ["skipped checklist_missing"] * 3 + ["ok", "skipped budget"]
 
 
-def test_why_there_is_nothing_to_do_is_said_before_that_there_is_no_money(play: Play) -> None:
+def test_an_empty_checklist_is_reported_before_a_used_up_budget(play: Play) -> None:
     world = play(tool("{runs_per_day: 1}", checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(minutes=1)
@@ -245,7 +243,7 @@ def test_why_there_is_nothing_to_do_is_said_before_that_there_is_no_money(play: 
     assert ends(world) == ["ok", "skipped checklist_empty"]
 
 
-def test_each_attempt_is_reserved_and_a_run_ends_as_its_last_one_when_there_is_no_more(play: Play) -> None:
+def test_each_attempt_is_reserved_and_a_run_keeps_its_last_result_if_the_budget_allows_no_more(play: Play) -> None:
     world = play(tool("{usd_per_day: 0.07, usd_per_run: 0.03}", retries="5"), scripts={"ops": lambda asked: 1})
     world.run(hours=1, minutes=1)
     assert len(world.asked) == 2
@@ -254,7 +252,7 @@ def test_each_attempt_is_reserved_and_a_run_ends_as_its_last_one_when_there_is_n
     assert world.rows()[0]["charged"]["usd"] == 0.06
 
 
-def test_another_agent_may_take_what_a_retry_waited_for(play: Play) -> None:
+def test_a_retry_does_not_exceed_the_shared_budget(play: Play) -> None:
     yaml = "limits: {budget: {runs_per_day: 9, usd_per_day: 0.07}}\n" + tool("{usd_per_run: 0.03}", retries="2", interval="2h")
     yaml += "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {usd_per_run: 0.03}}}\n"
     world = play(yaml, scripts={"ops": lambda asked: 1})
@@ -263,7 +261,7 @@ def test_another_agent_may_take_what_a_retry_waited_for(play: Play) -> None:
     assert sum(row["charged"]["usd"] for row in world.rows() if row["charged"]) == 0.06
 
 
-def test_a_crash_keeps_what_was_reserved_and_the_run_is_not_begun_again_without_money(play: Play) -> None:
+def test_a_reservation_survives_a_crash_and_the_run_is_not_repeated_over_budget(play: Play) -> None:
     script = {"ops": lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=4))}
     world = play(tool("{usd_per_day: 0.05, usd_per_run: 0.03}"), scripts=script)
     world.run(minutes=1)
@@ -274,7 +272,7 @@ def test_a_crash_keeps_what_was_reserved_and_the_run_is_not_begun_again_without_
     assert (world.rows()[0]["charged"]["usd"], usd(world)) == (0.03, 0.03)
 
 
-def test_a_run_that_was_cut_pays_for_both_its_attempts(play: Play) -> None:
+def test_an_interrupted_run_is_charged_for_both_attempts(play: Play) -> None:
     script = {"ops": lambda asked: Takes(says(0.01)(asked), timedelta(minutes=4))}
     world = play(tool("{usd_per_day: 0.10, usd_per_run: 0.03}"), scripts=script)
     world.run(minutes=1)
@@ -293,7 +291,7 @@ def test_all_agents_share_the_budget_of_limits(play: Play) -> None:
     assert read_status(world.store.connection, world.clock.now)["budget"]["runs_per_day"] == {"used": 3, "of": 3}
 
 
-def test_many_that_begin_at_once_do_not_pass_the_ceiling_together(play: Play) -> None:
+def test_runs_that_start_together_do_not_exceed_the_shared_budget(play: Play) -> None:
     many = ", ".join(
         f'a{number}: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n",'
         " deliver: log, budget: {usd_per_run: 0.03}}}"
@@ -306,7 +304,7 @@ def test_many_that_begin_at_once_do_not_pass_the_ceiling_together(play: Play) ->
     assert len(world.asked) == 3
 
 
-def test_a_clock_that_is_set_back_does_not_bring_the_money_back(play: Play) -> None:
+def test_setting_the_clock_back_does_not_reset_a_budget(play: Play) -> None:
     world = play(tool("{runs_per_day: 2}"), start="2026-03-02 23:30")
     world.run(minutes=1)
     world.clock.now += timedelta(hours=1)
@@ -317,14 +315,14 @@ def test_a_clock_that_is_set_back_does_not_bring_the_money_back(play: Play) -> N
     assert max(days.count(day) for day in days) <= 2
 
 
-def test_a_jobs_prompt_is_skipped_when_its_budget_is_used(play: Play) -> None:
+def test_a_job_with_a_prompt_is_skipped_when_its_budget_is_used_up(play: Play) -> None:
     yaml = tool("unlimited", interval="none") + "cron: {ask: {every: 1h, prompt: hello, agent: ops, budget: {runs_per_day: 1}}}\n"
     world = play(yaml)
     world.run(hours=2, minutes=1)
     assert ends(world) == ["ok", "skipped budget"]
 
 
-def test_an_entry_without_a_budget_costs_no_statement(play: Play) -> None:
+def test_an_entry_without_a_budget_needs_no_budget_query(play: Play) -> None:
     world = play(tool("unlimited"))
     asked: list[str] = []
     world.store.connection.set_trace_callback(asked.append)
@@ -332,21 +330,21 @@ def test_an_entry_without_a_budget_costs_no_statement(play: Play) -> None:
     world.store.connection.set_trace_callback(None)
     assert ends(world) == ["ok"]
     about_money = {text.split(" where")[0] for text in asked if "spend" in text or "charged" in text}
-    assert about_money <= {"delete from spend"}  # once a minute old days are removed, and that is all
+    assert about_money <= {"delete from spend"}  # only the deletion of old days, once a minute
 
 
-def test_the_share_that_is_used_is_a_gauge_and_is_there_from_the_start(play: Play) -> None:
+def test_the_used_share_of_a_budget_is_a_gauge_from_the_start(play: Play) -> None:
     yaml = "limits: {budget: {usd_per_day: 1}}\n" + tool("{usd_per_day: 0.10, runs_per_day: 4, usd_per_run: 0.05}")
     world = play(yaml, scripts={"ops": says(0.05)})
     assert shares(world) == [("all", "usd_per_day", 0), ("entry", "runs_per_day", 0), ("entry", "usd_per_day", 0)]
     world.run(minutes=1)
     assert shares(world) == [("all", "usd_per_day", 0.05), ("entry", "runs_per_day", 0.25), ("entry", "usd_per_day", 0.5)]
     world.run(hours=16)
-    assert shares(world)[0] == ("all", "usd_per_day", 0.05)  # of a new day, which began at midnight with one beat
+    assert shares(world)[0] == ("all", "usd_per_day", 0.05)  # a new day began at midnight and has had one run
 
 
 def shares(world: World) -> list[tuple[str, str, float]]:
-    """Scope, budget and share of each series."""
+    """The scope, budget and value of each series."""
     settings = world.engine.plan.settings
     (family,) = gauges.budget_gauges(world.store.connection, settings, {("heartbeat", "ops")}, world.clock.now)
     found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.exposition_lines()))
@@ -360,7 +358,7 @@ def test_explain_says_that_the_budget_is_used_up(play: Play) -> None:
     assert explanation.explain_now(asked_of(world))["now"]["reason"] == "budget"
 
 
-def test_days_long_past_are_forgotten(play: Play) -> None:
+def test_budget_days_long_past_are_deleted(play: Play) -> None:
     world = play(tool("{runs_per_day: 1}", interval="24h"))
     world.run(minutes=1)
     world.clock.forward(timedelta(days=101))
@@ -370,7 +368,7 @@ def test_days_long_past_are_forgotten(play: Play) -> None:
     assert days
 
 
-def test_a_refused_beat_says_of_what_there_is_too_little_and_until_when(play: Play) -> None:
+def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(play: Play) -> None:
     yaml = tool("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", on_failure="{after: 1}")
     world = play(yaml, start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
@@ -383,7 +381,7 @@ def test_a_refused_beat_says_of_what_there_is_too_little_and_until_when(play: Pl
     assert world.rows()[-1]["error"] == "limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC"
 
 
-def test_a_wake_of_an_agent_without_slots_starts_a_beat_when_the_day_of_its_budget_is_over(play: Play) -> None:
+def test_a_wake_over_budget_of_an_agent_without_slots_runs_on_the_next_day(play: Play) -> None:
     world = play(tool("{runs_per_day: 1}", interval="none"), start="2026-03-02 08:00")
     world.wake("ops", "one")
     world.run(hours=1)
@@ -397,7 +395,7 @@ def test_a_wake_of_an_agent_without_slots_starts_a_beat_when_the_day_of_its_budg
     assert "two" in world.asked[-1].stdin
 
 
-def test_what_is_shown_of_a_day_follows_the_budget_in_force(play: Play) -> None:
+def test_status_shows_usage_against_the_budget_in_force(play: Play) -> None:
     def shown() -> Any:
         entry = read_status(world.store.connection, world.clock.now)["entries"][0]["budget"]
         return entry and {key: (bound["used"], bound["of"]) for key, bound in entry.items() if key.endswith("per_day")}
@@ -417,4 +415,4 @@ def test_what_is_shown_of_a_day_follows_the_budget_in_force(play: Play) -> None:
     world.run(hours=1)
     world.reload(tool("{runs_per_day: 3}", timezone="Asia/Ho_Chi_Minh"))
     world.run(hours=1)
-    assert shown() == {"runs_per_day": (1, 3)}  # there it is the next day already
+    assert shown() == {"runs_per_day": (1, 3)}  # the next day has begun there

@@ -1,4 +1,4 @@
-"""Stories of calendars: days on which an agent rests or a job stays away, and what becomes of their slots and wakes."""
+"""Calendars end to end: how slots, wakes and retries are handled on days that a calendar excludes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def job(**keys: str) -> str:
     return HOLIDAYS + "cron:\n  measure: {" + ", ".join(f"{key}: {value}" for key, value in words.items()) + "}\n"
 
 
-def test_an_agent_rests_on_a_holiday_and_one_row_tells_of_its_slots(play: Play) -> None:
+def test_the_slots_of_a_holiday_share_one_record(play: Play) -> None:
     world = play(agent(skip_on="holidays"), start="2026-03-03 18:00")  # a Tuesday
     world.until("2026-03-05 00:30")
     assert world.story() == [
@@ -40,7 +40,7 @@ def test_an_agent_rests_on_a_holiday_and_one_row_tells_of_its_slots(play: Play) 
     ]
 
 
-def test_days_in_a_row_are_one_stretch_with_one_row(play: Play) -> None:
+def test_the_slots_of_consecutive_days_off_share_one_record(play: Play) -> None:
     world = play(agent(interval="12h", skip_on="[weekend, holidays]"), start="2026-03-06 09:00")
     world.until("2026-03-09 10:00")
     assert world.story() == [
@@ -51,7 +51,7 @@ def test_days_in_a_row_are_one_stretch_with_one_row(play: Play) -> None:
     ]
 
 
-def test_only_on_some_days_an_agent_beats(play: Play) -> None:
+def test_an_agent_with_only_on_runs_only_on_those_days(play: Play) -> None:
     world = play(agent(interval="12h", only_on="launch"), start="2026-03-02 09:00")
     world.until("2026-03-07 12:00")
     assert [line for line in world.story() if " ok " in line] == [
@@ -60,7 +60,7 @@ def test_only_on_some_days_an_agent_beats(play: Play) -> None:
     assert world.story()[0] == "03-02 09:00 interval skipped calendar x6"
 
 
-def test_days_off_behind_which_no_day_is_left_have_their_rows_too(play: Play) -> None:
+def test_days_off_are_recorded_even_if_no_allowed_day_follows(play: Play) -> None:
     world = play(agent(interval="12h", only_on="launch"), start="2026-03-05 09:00")
     while world.clock.now < at("2026-03-10 12:00"):
         world.run(hours=1)  # the daemon never sleeps for longer than that
@@ -69,8 +69,8 @@ def test_days_off_behind_which_no_day_is_left_have_their_rows_too(play: Play) ->
     ]
 
 
-def test_a_moment_on_a_day_off_has_its_row(play: Play) -> None:
-    world = play(job(at='"2026-03-07T18:00"', skip_on="weekend"), start="2026-03-05 12:00")  # it was a Friday when it was written
+def test_a_one_time_job_on_a_day_off_is_recorded_as_skipped(play: Play) -> None:
+    world = play(job(at='"2026-03-07T18:00"', skip_on="weekend"), start="2026-03-05 12:00")  # 7 March is a Saturday
 
     def state() -> str:
         return status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "measure")[0]["state"]
@@ -81,7 +81,7 @@ def test_a_moment_on_a_day_off_has_its_row(play: Play) -> None:
     assert (world.story(), state()) == (["03-07 18:00 at skipped calendar"], "done")
 
 
-def test_a_paused_agent_without_a_day_left_has_its_row_when_it_is_resumed(play: Play) -> None:
+def test_a_paused_agent_without_an_allowed_day_left_is_recorded_when_it_is_resumed(play: Play) -> None:
     world = play(agent(interval="12h", only_on="launch"), start="2026-03-06 21:00")
     world.run(minutes=1)
     world.pause(None)
@@ -90,7 +90,7 @@ def test_a_paused_agent_without_a_day_left_has_its_row_when_it_is_resumed(play: 
     assert world.story()[1:] == ["03-07 09:00 interval skipped paused x7"]
 
 
-def test_the_day_is_that_of_the_agents_zone(play: Play) -> None:
+def test_a_calendar_day_is_a_day_in_the_agents_time_zone(play: Play) -> None:
     # In Tokyo, nine hours ahead, 4 March lasts from 15:00 on the 3rd to 15:00 on the 4th.
     world = play(agent(interval="1h", skip_on="holidays", timezone="Asia/Tokyo"), start="2026-03-03 14:00")
     world.until("2026-03-04 15:30")
@@ -101,7 +101,7 @@ def test_the_day_is_that_of_the_agents_zone(play: Play) -> None:
     ]
 
 
-def test_calendars_come_before_the_hours_in_naming_a_reason(play: Play) -> None:
+def test_a_skip_outside_calendar_and_hours_names_the_calendar(play: Play) -> None:
     world = play(agent(interval="1h", skip_on="holidays", active_hours='"08:00-22:00"'), start="2026-03-03 21:00")
     world.until("2026-03-05 08:30")
     assert world.story() == [
@@ -113,7 +113,7 @@ def test_calendars_come_before_the_hours_in_naming_a_reason(play: Play) -> None:
     assert sum(row["slots"] for row in world.rows()) == 36
 
 
-def test_a_beat_by_schedule_keeps_to_hours_and_calendars(play: Play) -> None:
+def test_a_heartbeat_with_a_schedule_obeys_hours_and_calendars(play: Play) -> None:
     keys = {"schedule": '"0 */6 * * *"', "skip_on": "holidays", "active_hours": '"08:00-22:00"'}
     world = play(agent(**keys).replace("interval: 6h, ", ""), start="2026-03-03 17:00")
     world.until("2026-03-05 12:30")
@@ -125,7 +125,7 @@ def test_a_beat_by_schedule_keeps_to_hours_and_calendars(play: Play) -> None:
     ]
 
 
-def test_a_wake_on_a_day_off_is_refused_once_and_told_by_the_next_beat(play: Play) -> None:
+def test_a_wake_on_a_day_off_is_recorded_once_and_delivered_by_the_next_run(play: Play) -> None:
     world = play(agent(skip_on="holidays"), start="2026-03-03 18:00")
     world.until("2026-03-04 09:00")
     world.wake("ops", "the disk is full")
@@ -140,7 +140,7 @@ def test_a_wake_on_a_day_off_is_refused_once_and_told_by_the_next_beat(play: Pla
     assert "the disk is full" in world.asked[-1].stdin
 
 
-def test_a_retry_does_not_cross_into_a_day_off(play: Play) -> None:
+def test_a_retry_does_not_run_on_a_day_off(play: Play) -> None:
     world = play(agent(skip_on="holidays", retries="5", interval="1d"), start="2026-03-03 23:59:57")
     world.scripts["ops"] = lambda asked: 1
     world.until("2026-03-04 01:00")
@@ -148,14 +148,14 @@ def test_a_retry_does_not_cross_into_a_day_off(play: Play) -> None:
     assert world.rows()[0]["finished_at"] < "2026-03-04T00:00:00Z"
 
 
-def test_a_beat_that_could_only_start_late_on_a_day_off_is_missed(play: Play) -> None:
+def test_a_slot_that_could_only_start_late_on_a_day_off_is_missed(play: Play) -> None:
     world = play(agent(schedule='"55 23 * * *"', skip_on="holidays").replace("interval: 6h, ", ""), start="2026-03-03 23:50")
     world.off(minutes=11)
     world.run(hours=1)
     assert world.story("ops")[-1] == "03-03 23:55 schedule skipped missed"
 
 
-def test_a_job_stays_away_on_a_holiday(play: Play) -> None:
+def test_a_job_does_not_run_on_a_holiday(play: Play) -> None:
     world = play(job(schedule='"0 3 * * *"', skip_on="holidays"), start="2026-03-02 12:00")
     world.until("2026-03-05 03:30")
     assert world.story() == ["03-03 03:00 schedule ok", "03-04 03:00 schedule skipped calendar", "03-05 03:00 schedule ok"]
@@ -168,7 +168,7 @@ def test_a_job_that_was_due_before_midnight_may_start_late_on_the_holiday(play: 
     assert world.story() == ["03-03 23:50 schedule ok"]
 
 
-def test_a_job_asked_for_by_hand_runs_whatever_the_calendar_says(play: Play) -> None:
+def test_a_manual_run_of_a_job_ignores_the_calendar(play: Play) -> None:
     world = play(job(schedule='"0 3 * * *"', skip_on="holidays"), start="2026-03-04 12:00")
     world.run_job("measure")
     world.run(minutes=1)
@@ -176,13 +176,13 @@ def test_a_job_asked_for_by_hand_runs_whatever_the_calendar_says(play: Play) -> 
 
 
 @pytest.mark.parametrize(("day", "story"), [("04", "03-04 12:00 reboot skipped calendar"), ("05", "03-05 12:00 reboot ok")])
-def test_a_job_of_the_daemons_start_stays_away_too(play: Play, day: str, story: str) -> None:
+def test_a_reboot_job_does_not_run_on_a_holiday(play: Play, day: str, story: str) -> None:
     world = play(job(schedule='"@reboot"', skip_on="holidays"), start=f"2026-03-{day} 12:00")
     world.run(minutes=1)
     assert world.story() == [story]
 
 
-def test_a_holiday_in_down_time_is_no_missed_run(play: Play) -> None:
+def test_a_holiday_during_downtime_is_not_recorded_as_missed(play: Play) -> None:
     world = play(job(every="6h", skip_on="holidays"), start="2026-03-03 09:00")
     world.off(days=2)
     world.run(minutes=1)
@@ -193,7 +193,7 @@ def test_a_holiday_in_down_time_is_no_missed_run(play: Play) -> None:
     ]
 
 
-def test_a_calendar_that_changes_moves_what_is_to_come_and_nothing_that_was(play: Play) -> None:
+def test_a_changed_calendar_affects_only_future_slots(play: Play) -> None:
     daily = job(schedule='"0 3 * * *"', skip_on="holidays")
     world = play(daily, start="2026-03-03 12:00")
     world.until("2026-03-04 12:00")
@@ -207,7 +207,7 @@ def test_a_calendar_that_changes_moves_what_is_to_come_and_nothing_that_was(play
     ]
 
 
-def test_a_paused_agent_has_one_row_for_workdays_and_days_off(play: Play) -> None:
+def test_a_pause_over_workdays_and_days_off_is_one_record(play: Play) -> None:
     world = play(agent(skip_on="holidays"), start="2026-03-03 17:00")
     world.run(minutes=1)
     world.pause(None)
@@ -236,7 +236,9 @@ NEVER = "the calendars leave it no time to run within two years; change skip_on,
         (job(schedule='"@reboot"', only_on="launch"), "cron.measure.only_on"),
     ],
 )
-def test_an_entry_that_never_runs_again_is_refused_by_a_reload_and_warned_of_at_a_start(play: Play, text: str, key: str) -> None:
+def test_an_entry_that_can_never_run_again_is_rejected_by_a_reload_and_warned_about_at_start(
+    play: Play, text: str, key: str
+) -> None:
     world = play(job(every="1h"), start="2026-03-07 12:00")  # the launch is over
     with pytest.raises(ConfigError, match="leave it no time") as caught:
         world.reload(text)
@@ -255,12 +257,12 @@ def test_an_entry_that_never_runs_again_is_refused_by_a_reload_and_warned_of_at_
         job(schedule='"@reboot"', only_on="weekend"),
     ],
 )
-def test_an_entry_that_may_run_some_time_is_taken(play: Play, text: str) -> None:
+def test_an_entry_that_can_run_some_day_is_accepted(play: Play, text: str) -> None:
     world = play(job(every="1h"), start="2026-03-07 12:00")
     world.reload(text)
 
 
-def test_ten_years_of_days_off_are_found_at_once(play: Play) -> None:
+def test_ten_years_of_days_off_are_computed_quickly(play: Play) -> None:
     world = play(agent(interval="5m", skip_on="weekend"), start="2026-03-07 12:00")
     world.run(minutes=1)
     world.kill()

@@ -1,4 +1,4 @@
-"""Stories of cancelled runs: one in progress, one between its attempts, one whose answer is still to come."""
+"""Cancelled runs end to end: in progress, between attempts, and with an answer still to come."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ agents:
 
 
 def begun(world: World) -> World:
-    """The world once its first beat is under way."""
+    """The world while its first run is in progress."""
     world.run(seconds=1)
     return world
 
 
-def test_a_run_in_progress_ends_abandoned_and_is_not_tried_again(play: Play) -> None:
+def test_a_cancelled_run_in_progress_is_abandoned_and_not_retried(play: Play) -> None:
     world = begun(play(agent(retries="3"), scripts={"ops": lambda asked: Takes("too late", timedelta(minutes=4))}))
     assert world.ask(CancelRun(1)) is False
     world.run(minutes=20)
@@ -42,7 +42,7 @@ def test_a_run_in_progress_ends_abandoned_and_is_not_tried_again(play: Play) -> 
     assert world.rows()[0]["error"] == "was cancelled"
 
 
-def test_the_next_slot_of_a_cancelled_run_comes_as_ever(play: Play) -> None:
+def test_the_next_slot_after_a_cancelled_run_runs_as_usual(play: Play) -> None:
     world = play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR) if len(world.asked) == 1 else "HEARTBEAT_OK"})
     begun(world)
     world.ask(CancelRun(1))
@@ -50,9 +50,9 @@ def test_the_next_slot_of_a_cancelled_run_comes_as_ever(play: Play) -> None:
     assert world.story() == [CANCELLED, "03-02 08:30 interval ok heartbeat_ok"]
 
 
-def test_an_answer_that_comes_while_a_run_is_cancelled_is_kept_and_not_told(play: Play) -> None:
+def test_an_answer_that_arrives_during_the_cancellation_is_recorded_and_not_sent(play: Play) -> None:
     world = begun(play(agent(), scripts={"ops": lambda asked: Takes("The disk is full.", timedelta(minutes=1))}))
-    world.runs.cancel = lambda number, why: None  # it cannot be stopped, and answers in time
+    world.runs.cancel = lambda number, why: None  # cancelling has no effect, and the answer arrives in time
     world.ask(CancelRun(1))
     world.clock.forward(timedelta(minutes=1))
     world.settle()
@@ -61,14 +61,14 @@ def test_an_answer_that_comes_while_a_run_is_cancelled_is_kept_and_not_told(play
     assert world.said == []
 
 
-def test_a_cancelled_run_is_no_failure_of_its_agent(play: Play) -> None:
+def test_a_cancelled_run_does_not_count_as_a_failure(play: Play) -> None:
     world = begun(play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR)}))
     world.ask(CancelRun(1))
     world.run(minutes=1)
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 0
 
 
-def test_what_woke_a_cancelled_run_is_heard_by_the_next_one(play: Play) -> None:
+def test_the_wakes_of_a_cancelled_run_are_delivered_by_the_next_run(play: Play) -> None:
     world = play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR) if len(world.asked) == 2 else "HEARTBEAT_OK"})
     world.run(minutes=1)
     world.wake("ops", "look at the mail queue")
@@ -81,7 +81,7 @@ def test_what_woke_a_cancelled_run_is_heard_by_the_next_one(play: Play) -> None:
 
 
 @pytest.mark.parametrize("on_failure", ["none", "{after: 1}"])
-def test_whoever_cancels_a_job_is_not_told_of_it(play: Play, on_failure: str) -> None:
+def test_a_cancelled_job_causes_no_notification(play: Play, on_failure: str) -> None:
     world = play(job(every="1h", deliver="log", on_failure=on_failure), scripts={"measure": lambda asked: Takes("x", HOUR)})
     world.run_job("measure")
     begun(world).ask(CancelRun(1))
@@ -91,7 +91,7 @@ def test_whoever_cancels_a_job_is_not_told_of_it(play: Play, on_failure: str) ->
 
 
 @pytest.mark.parametrize("wake_on", ["always", "failure"])
-def test_a_job_that_is_cancelled_wakes_nobody(play: Play, wake_on: str) -> None:
+def test_a_cancelled_job_wakes_no_agent(play: Play, wake_on: str) -> None:
     yaml = agent(interval="none") + job(every="1h", wake_heartbeat="ops", wake_on=wake_on)
     world = play(yaml, scripts={"measure": lambda asked: Takes("x", HOUR)})
     world.run_job("measure")
@@ -100,7 +100,7 @@ def test_a_job_that_is_cancelled_wakes_nobody(play: Play, wake_on: str) -> None:
     assert world.story() == ["03-02 08:00 manual abandoned cancelled"]
 
 
-def test_a_run_between_its_attempts_ends_at_once(play: Play) -> None:
+def test_a_run_cancelled_between_attempts_ends_at_once(play: Play) -> None:
     world = play(agent(retries="3"), scripts={"ops": lambda asked: 1})
     world.engine.tick(world.clock.read())
     world.settle()
@@ -111,7 +111,7 @@ def test_a_run_between_its_attempts_ends_at_once(play: Play) -> None:
     assert len(world.asked) == 1
 
 
-def test_an_answer_that_is_still_to_come_is_no_longer_taken(play: Play) -> None:
+def test_the_async_result_of_a_cancelled_run_is_refused(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = begun(play(LATER.format(url=server.url)))
         assert world.ask(CancelRun(1)) is True
@@ -123,14 +123,14 @@ def test_an_answer_that_is_still_to_come_is_no_longer_taken(play: Play) -> None:
 
 
 @pytest.mark.parametrize(("run_id", "said"), [(7, "no run 7; `heartbeatd runs` lists them"), (1, "run 1 has ended already: ok")])
-def test_what_cannot_be_cancelled_is_told_in_a_line(play: Play, run_id: int, said: str) -> None:
+def test_cancelling_a_run_that_is_not_open_is_refused_in_one_line(play: Play, run_id: int, said: str) -> None:
     world = begun(play(agent()))
     with pytest.raises(Refused) as refused:
         world.ask(CancelRun(run_id))
     assert str(refused.value) == said
 
 
-def test_a_cancelled_run_whose_daemon_dies_before_its_end_is_not_taken_up_again(play: Play) -> None:
+def test_a_cancelled_run_is_not_repeated_if_the_daemon_dies_before_it_ends(play: Play) -> None:
     world = begun(play(agent(), scripts={"ops": lambda asked: Takes("x", HOUR)}))
     world.ask(CancelRun(1))
     world.off(seconds=10)
@@ -139,17 +139,17 @@ def test_a_cancelled_run_whose_daemon_dies_before_its_end_is_not_taken_up_again(
     assert len(world.asked) == 1
 
 
-def test_a_run_that_is_cancelled_at_its_timeout_is_not_tried_again(play: Play) -> None:
+def test_a_run_cancelled_at_its_timeout_is_not_retried(play: Play) -> None:
     world = play(agent(timeout="10s", retries="3"), scripts={"ops": lambda asked: Takes("x", HOUR)})
     world.run(seconds=1)
-    world.runs.cancel = lambda number, why: None  # it does not listen
+    world.runs.cancel = lambda number, why: None  # cancelling has no effect
     world.run(seconds=10)
     world.ask(CancelRun(1))
     world.run(minutes=2)
     assert world.story() == [CANCELLED]
 
 
-def test_a_cancelled_run_is_no_failure_of_the_report(play: Play) -> None:
+def test_the_report_does_not_count_a_cancelled_run_as_a_failure(play: Play) -> None:
     world = begun(play(agent(), scripts={"ops": lambda asked: Takes("too late", timedelta(minutes=4))}))
     world.ask(CancelRun(1))
     world.run(minutes=20)

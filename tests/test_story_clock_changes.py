@@ -1,4 +1,4 @@
-"""Stories of clocks: one that is ahead for a few seconds, one that is behind, and one of which nobody knows whether it is right."""
+"""System clock changes end to end: a clock that is ahead or behind for a few seconds, set back, or possibly wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTY = 'cron: {party: {at: "2026-03-05T18:00", command: party}}\n'
 
 
 def ahead(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
-    """The clock is ahead for a while, a few seconds if nothing is said, and is then set right."""
+    """Set the clock ahead, let time pass (5 s by default), and set it right again."""
     world.clock.now += by
     world.run(**(lasts or {"seconds": 5}))
     world.clock.now -= by
@@ -40,7 +40,7 @@ def ahead(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
 
 
 def behind(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
-    """The clock is behind for a while, and is then set right."""
+    """Set the clock back, let time pass, and set it right again."""
     world.clock.now -= by
     world.run(**(lasts or {"seconds": 5}))
     world.clock.now += by
@@ -48,19 +48,19 @@ def behind(world: World, by: timedelta = A_YEAR, **lasts: float) -> None:
 
 
 def slots(world: World, name: str) -> int:
-    """How many slots of an entry the history accounts for."""
+    """The number of slots of an entry that the run records account for."""
     return sum(row["slots"] for row in world.rows(name))
 
 
 def starts(world: World, name: str) -> list[float]:
-    """When an entry was started, in seconds of the steady clock."""
+    """The start times of an entry, in seconds of the monotonic clock."""
     return [asked.steady for asked in world.asked if asked.name == name]
 
 
-# --- ahead for a few seconds -------------------------------------------------------------------------------------------
+# --- ahead for a few seconds ------------------------------------------------------------------------------------------
 
 
-def test_a_job_of_one_moment_runs_at_its_time_although_the_clock_was_past_it_for_a_few_seconds(play: Play) -> None:
+def test_a_one_time_job_runs_at_its_time_after_the_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
     world = play(PARTY)
     world.run(minutes=10)
     ahead(world)
@@ -69,7 +69,7 @@ def test_a_job_of_one_moment_runs_at_its_time_although_the_clock_was_past_it_for
     assert [asked.at for asked in world.asked] == [at("2026-03-05 18:00")]
 
 
-def test_the_next_slots_come_although_the_clock_was_past_them_for_a_few_seconds(play: Play) -> None:
+def test_slots_run_at_their_times_after_the_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(minutes=5)
     ahead(world)
@@ -77,7 +77,7 @@ def test_the_next_slots_come_although_the_clock_was_past_them_for_a_few_seconds(
     assert world.story() == [f"03-02 {hour:02}:00 schedule ok" for hour in (9, 10, 11, 12)]
 
 
-def test_slots_that_have_really_passed_stay_missed_when_the_clock_is_set_back_by_less_than_it_was_ahead(play: Play) -> None:
+def test_slots_that_have_passed_stay_missed_if_the_clock_is_set_back_by_less_than_it_was_ahead(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(minutes=5)
     world.clock.now += A_YEAR
@@ -87,7 +87,7 @@ def test_slots_that_have_really_passed_stay_missed_when_the_clock_is_set_back_by
     assert world.story() == ["03-02 09:00 schedule skipped missed x3", "03-02 12:00 schedule ok", "03-02 13:00 schedule ok"]
 
 
-def test_what_was_skipped_in_a_time_that_is_still_to_come_is_taken_back_and_told(play: Play) -> None:
+def test_skips_recorded_for_future_slots_are_taken_back_with_an_event(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"06:00-22:00"') + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
     world.run(minutes=5)
     ahead(world)
@@ -96,7 +96,7 @@ def test_what_was_skipped_in_a_time_that_is_still_to_come_is_taken_back_and_told
     assert {(event.name, event.reason) for event in taken} == {("ops", "missed"), ("ops", "active_hours"), ("measure", "missed")}
 
 
-def test_a_daemon_that_is_started_while_the_clock_is_ahead_takes_it_back_too(play: Play) -> None:
+def test_a_daemon_started_while_the_clock_was_ahead_takes_its_skips_back_too(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}") + PARTY.replace("cron: {", "  ").replace("}}", "}"))
     world.until("2026-03-02 08:10")
     world.kill()
@@ -110,7 +110,7 @@ def test_a_daemon_that_is_started_while_the_clock_is_ahead_takes_it_back_too(pla
     assert slots(world, "measure") == len(world.rows("measure")) == 16 + 24 + 24 + 20
 
 
-def test_a_clock_that_was_ahead_when_the_daemon_died_and_is_right_when_it_starts_again_loses_nothing(play: Play) -> None:
+def test_a_clock_that_was_ahead_before_a_crash_and_right_after_it_loses_no_slot(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
     world.run(minutes=5)
     world.clock.now += A_YEAR
@@ -123,7 +123,7 @@ def test_a_clock_that_was_ahead_when_the_daemon_died_and_is_right_when_it_starts
     assert all(down.until is None or down.since <= down.until for down in boots.latest_downtimes(world.store.connection))
 
 
-def test_a_grid_stands_where_it_stood_after_a_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
+def test_interval_slots_do_not_move_after_the_clock_was_ahead_for_a_few_seconds(play: Play) -> None:
     world = play(agent(interval="30m"))
     world.run(minutes=10)
     ahead(world, timedelta(minutes=7, seconds=13))
@@ -131,7 +131,7 @@ def test_a_grid_stands_where_it_stood_after_a_clock_was_ahead_for_a_few_seconds(
     assert world.story() == [f"03-02 {time} interval ok heartbeat_ok" for time in ("08:00", "08:30", "09:00")]
 
 
-def test_a_changed_interval_beats_although_its_last_beat_was_under_a_clock_that_was_ahead(play: Play) -> None:
+def test_a_changed_interval_works_even_if_the_last_run_was_under_a_clock_that_was_ahead(play: Play) -> None:
     world = play(agent(interval="30m"))
     world.run(minutes=29, seconds=55)
     ahead(world, A_YEAR, seconds=20)
@@ -142,7 +142,7 @@ def test_a_changed_interval_beats_although_its_last_beat_was_under_a_clock_that_
     assert len(world.asked) - before >= 2
 
 
-def test_an_agent_that_was_first_seen_while_the_clock_was_ahead_beats(play: Play) -> None:
+def test_an_agent_added_while_the_clock_was_ahead_runs(play: Play) -> None:
     world = play(job(every="1d"))
     world.run(minutes=5)
     world.clock.now += A_YEAR
@@ -155,7 +155,7 @@ def test_an_agent_that_was_first_seen_while_the_clock_was_ahead_beats(play: Play
     assert len(world.asked) - before >= 3
 
 
-def test_an_agent_that_a_command_first_saw_while_the_clock_was_ahead_beats(play: Play) -> None:
+def test_an_agent_first_stored_by_a_command_while_the_clock_was_ahead_runs(play: Play) -> None:
     world = play(job(every="1d"))
     world.run(minutes=5)
     world.stop()
@@ -173,7 +173,7 @@ def test_an_agent_that_a_command_first_saw_while_the_clock_was_ahead_beats(play:
     assert len(world.asked) >= 3
 
 
-def test_woken_runs_under_a_clock_that_was_ahead_are_no_flood_later(play: Play) -> None:
+def test_woken_runs_under_a_clock_that_was_ahead_do_not_count_against_the_rate_limit_later(play: Play) -> None:
     world = play(agent(interval="1d") + "limits: {wake_gap: 1s, wake_flood: 2 per 10m}\n")
     world.run(minutes=5)
     world.clock.now += A_YEAR
@@ -188,7 +188,7 @@ def test_woken_runs_under_a_clock_that_was_ahead_are_no_flood_later(play: Play) 
     assert len(world.asked) == before + 1
 
 
-# --- nothing is removed, expired or given up ---------------------------------------------------------------------------
+# --- nothing is deleted, expired or given up --------------------------------------------------------------------------
 
 
 def history(world: World) -> list[str]:
@@ -196,7 +196,7 @@ def history(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
-def test_no_history_is_removed_within_an_hour_in_which_the_clock_may_be_wrong(play: Play, way: str) -> None:
+def test_no_history_is_deleted_within_an_hour_of_a_clock_change(play: Play, way: str) -> None:
     world = play(OPS)
     world.run(hours=2)
     before = history(world)
@@ -207,7 +207,7 @@ def test_no_history_is_removed_within_an_hour_in_which_the_clock_may_be_wrong(pl
     assert not set(history(world)) & set(before)
 
 
-def test_the_hour_begins_anew_with_each_jump_and_goes_on_over_a_restart(play: Play) -> None:
+def test_each_clock_change_restarts_the_hour_and_a_restart_does_not_end_it(play: Play) -> None:
     world = play(OPS)
     world.run(hours=2)
     before = history(world)
@@ -220,7 +220,7 @@ def test_the_hour_begins_anew_with_each_jump_and_goes_on_over_a_restart(play: Pl
     assert history(world)[: len(before)] == before
 
 
-def test_a_short_stop_says_nothing_of_the_clock(play: Play) -> None:
+def test_a_short_restart_does_not_count_as_a_clock_change(play: Play) -> None:
     world = play(OPS + "history: {keep: 1h}\n")
     world.run(hours=2)
     first = history(world)[0]
@@ -230,7 +230,7 @@ def test_a_short_stop_says_nothing_of_the_clock(play: Play) -> None:
 
 
 @pytest.mark.parametrize("way", ["jump", "start"])
-def test_no_wake_expires_within_an_hour_in_which_the_clock_may_be_wrong(play: Play, way: str) -> None:
+def test_no_wake_expires_within_an_hour_of_a_clock_change(play: Play, way: str) -> None:
     world = play(agent(interval="30d", active_hours='"09:00-10:00"') + "limits: {wake_keep: 2h}\n", start="2026-03-02 12:00")
     world.run(minutes=5)
     world.wake("ops", "look")
@@ -243,7 +243,7 @@ def test_no_wake_expires_within_an_hour_in_which_the_clock_may_be_wrong(play: Pl
 
 @pytest.mark.parametrize("way", ["jump", "start"])
 @pytest.mark.parametrize("sent", ["retry", "uncertain"])
-def test_no_message_is_given_up_within_an_hour_in_which_the_clock_may_be_wrong(play: Play, way: str, sent: Any) -> None:
+def test_no_message_is_given_up_within_an_hour_of_a_clock_change(play: Play, way: str, sent: Any) -> None:
     world = play(agent(interval="30d", deliver="hook") + HOOK.replace("true}", "true, uncertain: hold}"))
     world.scripts["ops"] = lambda asked: ALARM
     world.sends = lambda _: DeliveryResult(sent, "down")
@@ -255,7 +255,7 @@ def test_no_message_is_given_up_within_an_hour_in_which_the_clock_may_be_wrong(p
     assert _messages(world) <= {"dead"}
 
 
-def test_what_a_day_has_cost_and_whom_a_lane_is_held_for_is_known_after_a_clock_was_ahead(play: Play) -> None:
+def test_daily_costs_and_lane_holds_survive_a_clock_that_was_ahead(play: Play) -> None:
     world = play(OPS)
     with world.store.transaction() as db:
         db.execute("insert into spend values ('2026-03-02', '', '', 5, 0, 0, 1, null, null, null)")
@@ -267,7 +267,7 @@ def test_what_a_day_has_cost_and_whom_a_lane_is_held_for_is_known_after_a_clock_
 
 
 def _messages(world: World) -> set[str]:
-    """Where the messages stand that come from a run and not from us."""
+    """The states of all messages that are not failure notifications."""
     return {row[0] for row in world.store.connection.execute("select state from outbox where notice is null")}
 
 
@@ -280,10 +280,10 @@ def _far_ahead(world: World, way: str) -> None:
     world.boot()
 
 
-# --- behind for a few seconds ------------------------------------------------------------------------------------------
+# --- behind for a few seconds -----------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_is_far_behind_for_a_few_seconds_makes_no_slot_missed(play: Play) -> None:
+def test_a_clock_that_is_far_behind_for_a_few_seconds_causes_no_missed_slot(play: Play) -> None:
     world = play(OPS + job(schedule='"0 * * * *"'), start="2026-03-02 08:10")
     world.run(hours=2)
     before = len(world.rows())
@@ -294,7 +294,7 @@ def test_a_clock_that_is_far_behind_for_a_few_seconds_makes_no_slot_missed(play:
     assert len(world.rows()) - before == 2
 
 
-def test_a_machine_that_boots_with_a_dead_clock_and_gets_the_time_later_makes_no_slot_missed_but_those_of_its_stop(
+def test_booting_with_a_wrong_clock_that_is_corrected_later_misses_only_the_slots_of_the_downtime(
     play: Play,
 ) -> None:
     world = play(OPS + job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 08:10")
@@ -317,13 +317,13 @@ def test_a_machine_that_boots_with_a_dead_clock_and_gets_the_time_later_makes_no
     assert sum(missed) in (1, 2, 3)
 
 
-# --- set back by whole intervals ---------------------------------------------------------------------------------------
+# --- set back by whole intervals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("times", [1, 2, 12])
 @pytest.mark.parametrize("hours", [1, 24])
 @pytest.mark.parametrize("down", [False, True], ids=["running", "down"])
-def test_no_gap_exceeds_one_interval_when_the_clock_is_set_back_by_whole_intervals(
+def test_setting_the_clock_back_by_whole_intervals_leaves_no_gap_longer_than_one_interval(
     play: Play, times: int, hours: int, *, down: bool
 ) -> None:
     world = play(OPS)
@@ -339,7 +339,7 @@ def test_no_gap_exceeds_one_interval_when_the_clock_is_set_back_by_whole_interva
     assert max(after - before for before, after in pairwise(begun)) <= 30 * 60 + 1
 
 
-def test_a_daily_beat_at_the_opening_comes_each_day_although_the_clock_was_set_back_by_a_day(play: Play) -> None:
+def test_a_daily_run_at_opening_still_happens_every_day_after_the_clock_was_set_back_by_a_day(play: Play) -> None:
     world = play(agent(interval="1d", active_hours='"08:00-10:00"'), start="2026-03-02 12:00")
     world.run(days=3)
     world.clock.now -= timedelta(days=1)
@@ -348,7 +348,7 @@ def test_a_daily_beat_at_the_opening_comes_each_day_although_the_clock_was_set_b
     assert max(after - before for before, after in pairwise(begun)) <= 24 * 3600 + 1
 
 
-def test_a_schedule_runs_each_time_once_however_the_clock_is_set(play: Play) -> None:
+def test_a_schedule_runs_each_slot_once_after_clock_changes_and_downtime(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
     world.run(hours=6)
     world.clock.now -= timedelta(hours=3)
@@ -359,7 +359,7 @@ def test_a_schedule_runs_each_time_once_however_the_clock_is_set(play: Play) -> 
     assert [asked.at for asked in world.asked] == sorted({asked.at for asked in world.asked})
 
 
-def test_a_job_that_ran_reads_as_done_and_not_as_to_come_after_the_clock_was_set_back(play: Play) -> None:
+def test_a_one_time_job_that_ran_has_no_next_slot_after_the_clock_was_set_back(play: Play) -> None:
     world = play(PARTY, start="2026-03-05 17:30")
     world.run(hours=1)
     world.clock.now -= HOUR
@@ -369,20 +369,20 @@ def test_a_job_that_ran_reads_as_done_and_not_as_to_come_after_the_clock_was_set
     assert entry_row.slot is None
 
 
-# --- what is shown of it -----------------------------------------------------------------------------------------------
+# --- what explain, events and records show ----------------------------------------------------------------------------
 
 
-def test_a_slot_that_was_really_missed_is_not_said_to_be_the_fault_of_a_jump_that_was_undone(play: Play) -> None:
+def test_explain_does_not_attribute_a_missed_slot_to_a_clock_change_that_was_undone(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:10")
     world.run(minutes=5)
     ahead(world)
     world.run(minutes=35)
-    world.clock.forward(timedelta(minutes=30))  # the daemon stands still over 01:00
+    world.clock.forward(timedelta(minutes=30))  # the daemon stalls over 01:00
     world.until("2026-03-02 02:30")
     assert told(day(world, "measure"))[:2] == ["00:00-00:00 0 not_declared", "01:00-01:00 1 stood_still"]
 
 
-def test_a_run_over_which_the_clock_is_set_back_took_no_negative_time(play: Play) -> None:
+def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(play: Play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
     world.clock.now += A_YEAR

@@ -1,4 +1,4 @@
-"""A hundred days among enemies: what each day really cost is at most what the worst day was said to cost."""
+"""A hundred days with hostile agents, providers, crashes and clock changes never cost more than the computed daily maximum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.config.build.load import load_config
 from scheduler.insight.daily_maximum import compute_daily_maximum
 
 DAYS = 100
-START = "2027-02-20 00:00"  # Berlin's clocks go forward on 28 March, Sydney's back on 4 April
+START = "2027-02-20 00:00"  # includes 28 March, when Berlin's clocks go forward, and 4 April, when Sydney's go back
 ZONES = {"ops": ZoneInfo("Europe/Berlin"), "far": ZoneInfo("Australia/Sydney"), "tool": ZoneInfo("UTC")}
 INPUT, OUTPUT = 2.0, 10.0  # USD per million tokens
 CONFIG = """
@@ -49,7 +49,7 @@ agents:
 
 @dataclass
 class Provider(Server):
-    """Bills all that it can: every byte of a prompt as a token, the longest answers, and what it never says that it took."""
+    """A provider that charges the maximum: a token per byte of the prompt, and the longest answers. It often reports no usage."""
 
     chance: random.Random = field(default_factory=lambda: random.Random(5))
     bill: Callable[[str, float], None] = lambda name, usd: None
@@ -58,7 +58,7 @@ class Provider(Server):
         asked = request.json
         took = sum(len(turn["content"].encode()) for turn in asked["messages"])
         mood = self.chance.random()
-        if mood < 0.2:  # a storm: nothing is done, and nothing billed
+        if mood < 0.2:  # overloaded: nothing is done and nothing charged
             return reply({"error": {"message": "slow down"}}, 429, retry_after=self.chance.choice(("1", "30", "9999")))
         self.bill(asked["model"], (took * INPUT + asked["max_tokens"] * OUTPUT) / 1e6)
         if mood < 0.3:
@@ -70,12 +70,12 @@ class Provider(Server):
         return reply(completion("ALERT: again", calls=self._decision() if "tools" in asked else None, usage=usage))
 
     def _decision(self) -> list[Any]:
-        """To run, at times with more to do than may be asked."""
+        """A decision to run, sometimes with more tasks than may be sent."""
         return [tool("decide", {"action": "run", "tasks": "look again " * self.chance.randrange(1, 300)})]
 
 
 class Days:
-    """The days of three agents, with all that can go wrong between their beats."""
+    """The days of three agents with random faults between their runs."""
 
     def __init__(self, folder: Path, server: Provider) -> None:
         self.chance = random.Random(11)
@@ -97,13 +97,13 @@ class Days:
         self.cost["", now.date()] += usd
 
     def _tool(self, asked: Asked) -> Any:
-        """A program that takes all it may, and seldom says so."""
+        """A program that uses its whole limit and seldom reports it."""
         self._bill("tool", 0.03)
         said = self.chance.choice(("ALERT: again", '{"result": "ALERT: again", "total_cost_usd": 0.03}', 1))
         return Takes(said, timedelta(minutes=self.chance.choice((0, 0, 4))))
 
     def _nothing(self) -> None:
-        """An hour like any other."""
+        """Let an hour pass without a fault."""
 
     def _storm(self) -> None:
         for name in ("ops", "far", "tool") * 3:
@@ -111,7 +111,7 @@ class Days:
             self.world.run(seconds=self.chance.choice((1, 40)))
 
     def _kill(self) -> None:
-        """In the middle of whatever has just been asked, some times in a row."""
+        """Kill the daemon during a call, several times in a row."""
         for name in ("ops", "far", "tool"):
             self.world.wake(name, "now")
         for _ in range(self.chance.randrange(1, 4)):
@@ -124,7 +124,7 @@ class Days:
         self.world.clock.now += timedelta(hours=self.chance.choice((-26, -3, -1, 1, 5, 30)))
 
 
-def test_no_day_costs_more_than_the_worst_day_was_said_to(tmp_path: Path) -> None:
+def test_no_day_costs_more_than_the_computed_daily_maximum(tmp_path: Path) -> None:
     with Provider([]) as server:
         days = Days(tmp_path, server)
         told = compute_daily_maximum(load_config(days.world.config, {}).settings, days.world.clock.now)
@@ -134,6 +134,7 @@ def test_no_day_costs_more_than_the_worst_day_was_said_to(tmp_path: Path) -> Non
     assert ceilings == {"": 0.3, "ops": 0.12, "far": 0.1, "tool": 0.16}
     over = {key: usd for key, usd in days.cost.items() if usd > (ceilings[key[0]] or 0) + 1e-9}
     assert not over
-    assert days.asked > 10 * DAYS  # they came to what they might
+    assert days.asked > 10 * DAYS
+    # The maximum must be nearly reached, or the test shows little.
     used = {name: max(usd for (who, _), usd in days.cost.items() if who == name) / (ceilings[name] or 1) for name in ceilings}
     assert min(used.values()) > 0.65

@@ -1,4 +1,4 @@
-"""`deliver: last` in a story: who spoke with an agent last is told, and nobody else."""
+"""`deliver: last` end to end: messages go to the target that last talked to the agent, and to no other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ channels:
 
 @pytest.fixture
 def sent() -> list[tuple[str, str]]:
-    """Where each message went, and its text."""
+    """The URL and text of each message sent."""
     return []
 
 
@@ -56,13 +56,13 @@ def world(play: Play, sent: list[tuple[str, str]]) -> World:
 
 
 def spoke(world: World, *whom: str, channel: str = "chat") -> None:
-    """Somebody speaks with the agent; it is known from the next turn on."""
+    """Report user activity at these targets, to be applied in the next tick."""
     for each in whom:
         world.inbox.submit(NoteActivity("ops", Target(channel, each)))
 
 
 def told(world: World, whom: str, channel: str = "chat", title: str | None = None, queue: int | None = None) -> Any:
-    """The same, with what is answered."""
+    """Report user activity at one target and return the answer."""
     return world.ask(NoteActivity("ops", Target(channel, whom), title, queue))
 
 
@@ -70,20 +70,20 @@ def states(world: World) -> list[str]:
     return [row["delivery"]["state"] for row in world.rows()]
 
 
-def test_whoever_spoke_with_the_agent_last_is_told(world: World, sent: list[tuple[str, str]]) -> None:
+def test_a_message_goes_to_the_last_target(world: World, sent: list[tuple[str, str]]) -> None:
     spoke(world, "7", "8")
     world.run(minutes=1)
     assert sent == [("https://chat.example.org/to/8?x=1", "Disk full")]
     assert world.rows()[0]["delivery"]["targets"] == [{"channel": "chat", "target": "8", "state": "delivered"}]
 
 
-def test_who_speaks_again_is_the_last_again(world: World, sent: list[tuple[str, str]]) -> None:
+def test_a_target_that_is_active_again_is_the_last_one_again(world: World, sent: list[tuple[str, str]]) -> None:
     spoke(world, "7", "8", "7")
     world.run(minutes=1)
     assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
 
 
-def test_until_somebody_has_spoken_the_text_is_kept_and_the_log_says_that_nobody_was_told(
+def test_without_a_target_the_text_is_recorded_and_the_log_says_that_it_was_not_sent(
     world: World, sent: list[tuple[str, str]]
 ) -> None:
     world.run(minutes=1)
@@ -100,21 +100,21 @@ def test_until_somebody_has_spoken_the_text_is_kept_and_the_log_says_that_nobody
     assert (states(world), [text for _, text in sent]) == (["no_target", "delivered"], ["Disk full"])
 
 
-def test_beside_another_channel_a_last_that_is_unknown_is_still_said_in_the_log(world: World) -> None:
+def test_an_unknown_last_target_is_logged_even_if_another_channel_gets_the_message(world: World) -> None:
     world.reload(config("[last, log]"))
     world.run(minutes=1)
     assert [each["channel"] for each in world.rows()[0]["delivery"]["targets"]] == ["log"]
     assert any(isinstance(event, TargetUnknown) for event in world.events)
 
 
-def test_the_last_is_known_after_a_restart(world: World, sent: list[tuple[str, str]]) -> None:
+def test_the_last_target_survives_a_restart(world: World, sent: list[tuple[str, str]]) -> None:
     told(world, "7")
     world.off(minutes=35)
     world.run(minutes=60)
     assert [url for url, _ in sent] == ["https://chat.example.org/to/7?x=1"]
 
 
-def test_a_message_that_waits_keeps_whom_it_was_written_for(world: World, sent: list[tuple[str, str]]) -> None:
+def test_a_pending_message_keeps_its_target(world: World, sent: list[tuple[str, str]]) -> None:
     send, world.sends = world.sends, lambda _: DeliveryResult("retry", "down")
     spoke(world, "7")
     world.run(seconds=5)
@@ -125,7 +125,7 @@ def test_a_message_that_waits_keeps_whom_it_was_written_for(world: World, sent: 
     assert sent == [("https://chat.example.org/to/7?x=1", "Disk full")]
 
 
-def test_the_same_alert_is_news_for_somebody_else_and_for_nobody_twice(world: World, sent: list[tuple[str, str]]) -> None:
+def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[tuple[str, str]]) -> None:
     spoke(world, "7")
     world.run(minutes=29)
     for whom in ("7", "8", "7", "8"):
@@ -135,7 +135,7 @@ def test_the_same_alert_is_news_for_somebody_else_and_for_nobody_twice(world: Wo
     assert [row["suppression"] for row in world.rows()] == [None, "duplicate", None, "duplicate", "duplicate"]
 
 
-def test_a_channel_that_is_the_same_place_is_not_told_twice(world: World, sent: list[tuple[str, str]]) -> None:
+def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list[tuple[str, str]]) -> None:
     fixed = '  boss: {kind: webhook, url: "https://chat.example.org/to/7?x=1"}\n'
     spoke(world, "7")
     world.reload(config("[last, boss]", fixed))
@@ -146,7 +146,7 @@ def test_a_channel_that_is_the_same_place_is_not_told_twice(world: World, sent: 
     assert [url[-5] for url, _ in sent] == ["7", "8"]
 
 
-def test_a_last_whose_channel_is_gone_leads_nowhere_and_not_to_who_spoke_before(world: World) -> None:
+def test_a_last_target_on_a_removed_channel_gets_no_replacement(world: World) -> None:
     two = '  old: {kind: webhook, url: "https://old.example.org/{target}"}\n'
     world.reload(config(more=two))
     spoke(world, "7")
@@ -158,7 +158,9 @@ def test_a_last_whose_channel_is_gone_leads_nowhere_and_not_to_who_spoke_before(
 
 
 @pytest.mark.parametrize("url", ["https://chat.example.org/to/all", None])
-def test_a_message_is_not_sent_elsewhere_when_its_channel_has_changed(world: World, sent: list[Any], url: str | None) -> None:
+def test_a_pending_message_is_not_sent_to_another_place_when_its_channel_changes(
+    world: World, sent: list[Any], url: str | None
+) -> None:
     send, world.sends = world.sends, lambda _: DeliveryResult("retry", "down")
     spoke(world, "7")
     world.run(seconds=5)
@@ -174,7 +176,7 @@ def test_a_message_is_not_sent_elsewhere_when_its_channel_has_changed(world: Wor
     )
 
 
-def test_the_targets_that_are_known_are_bounded_and_keep_their_titles(world: World) -> None:
+def test_the_number_of_known_targets_is_limited_and_they_keep_their_titles(world: World) -> None:
     told(world, "first", title="Family")
     spoke(world, *(f"chat{number}" for number in range(MOST + 5)))
     told(world, "chat7", title="Work")
@@ -202,7 +204,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("whom", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_target_that_is_more_than_a_name_is_refused(world: World, whom: str) -> None:
+def test_an_invalid_target_is_refused(world: World, whom: str) -> None:
     with pytest.raises(Refused, match="target: write 1 to 128 of A-Z"):
         told(world, whom)
 
@@ -210,7 +212,7 @@ def test_a_target_that_is_more_than_a_name_is_refused(world: World, whom: str) -
 @pytest.mark.parametrize(
     "whom", ["@everyone", "#general", "a@example.org", "+49301234", "!room:example.org", "a=b", "~x", "a..b"]
 )
-def test_every_sign_of_a_target_is_encoded_into_its_slot(world: World, sent: list[tuple[str, str]], whom: str) -> None:
+def test_special_characters_of_a_target_are_encoded_in_the_url(world: World, sent: list[tuple[str, str]], whom: str) -> None:
     spoke(world, whom)
     world.run(minutes=1)
     slot = sent[0][0].removeprefix("https://chat.example.org/to/").removesuffix("?x=1")
@@ -229,7 +231,7 @@ def test_every_sign_of_a_target_is_encoded_into_its_slot(world: World, sent: lis
         ("fixed", "channel: give the name of a channel"),
     ],
 )
-def test_only_a_declared_channel_that_leaves_open_whom_to_tell_is_taken(world: World, channel: str, error: str) -> None:
+def test_only_a_declared_channel_with_a_target_placeholder_is_accepted(world: World, channel: str, error: str) -> None:
     world.reload(config(more='  fixed: {kind: webhook, url: "https://example.org/x"}\n'))
     with pytest.raises(Refused) as refused:
         told(world, "7", channel, queue=9)
@@ -249,7 +251,7 @@ def chat(server: Telegram, url: str = "tgram://${TOKEN}/{target}") -> str:
 
 
 @pytest.mark.parametrize(("whom", "chat_id", "topic"), [("-1007", "-1007", None), ("@news", "@news", None), ("42:5", "42", 5)])
-def test_telegram_is_told_the_chat_that_spoke_last(
+def test_a_telegram_message_goes_to_the_last_chat(
     play: Play, phone: Telegram, whom: str, chat_id: str, topic: int | None
 ) -> None:
     world = play(chat(phone), environ={"TOKEN": TOKEN}, sends=by_hand, scripts={"ops": lambda asked: "Disk full"})
@@ -260,14 +262,14 @@ def test_telegram_is_told_the_chat_that_spoke_last(
     assert (str(request.json["chat_id"]), request.json.get("message_thread_id")) == (chat_id, topic)
 
 
-def test_telegram_knows_a_chat_when_it_sees_one(play: Play, phone: Telegram) -> None:
+def test_a_target_that_is_no_telegram_chat_is_refused(play: Play, phone: Telegram) -> None:
     world = play(chat(phone), environ={"TOKEN": TOKEN})
     with pytest.raises(Refused, match="target: Telegram knows a chat by its number or @name") as refused:
         told(world, "a@example.org")
     assert TOKEN not in str(refused.value)
 
 
-def test_no_secret_of_an_open_channel_shows(play: Play, phone: Telegram, tmp_path: Path) -> None:
+def test_no_secret_of_a_channel_with_a_placeholder_is_shown_or_stored(play: Play, phone: Telegram, tmp_path: Path) -> None:
     phone.script = [refusal(500, f"bad {TOKEN}")]
     world = play(chat(phone), environ={"TOKEN": TOKEN}, sends=by_hand, scripts={"ops": lambda asked: "Disk full"})
     spoke(world, "7")
@@ -279,7 +281,7 @@ def test_no_secret_of_an_open_channel_shows(play: Play, phone: Telegram, tmp_pat
     assert b"canary" not in state
 
 
-def test_what_waits_for_the_agent_and_its_user_is_told_to_every_beat(world: World) -> None:
+def test_the_queue_and_pending_approvals_are_in_the_next_prompt(world: World) -> None:
     world.run(minutes=1)
     world.ask(NoteActivity("ops", None, None, 3, 1))
     world.run(minutes=30)
@@ -292,7 +294,7 @@ def test_what_waits_for_the_agent_and_its_user_is_told_to_every_beat(world: Worl
     assert "in your queue" not in world.asked[0].stdin + world.asked[2].stdin
 
 
-def test_the_only_channel_declared_may_be_one_that_leads_to_the_last(tmp_path: Path) -> None:
+def test_a_channel_with_a_placeholder_can_be_the_only_channel(tmp_path: Path) -> None:
     loaded = read(tmp_path, config().replace(", deliver: last", ""))
     assert loaded.settings.heartbeats["ops"].deliver == ("last",)
     assert loaded.warnings == ()
@@ -313,7 +315,7 @@ def test_the_only_channel_declared_may_be_one_that_leads_to_the_last(tmp_path: P
         ("log", "https://x.org/${SLOT}", "channels.chat.url: {target} stands in this file, and not in what a reference brings in; write it here"),
     ],
 )  # fmt: skip
-def test_a_config_in_which_last_or_a_target_leads_nowhere_is_refused(tmp_path: Path, deliver: str, url: str, line: str) -> None:
+def test_a_config_with_an_unusable_last_or_target_is_refused(tmp_path: Path, deliver: str, url: str, line: str) -> None:
     found = complaints(tmp_path, config(deliver, url=url), {"SLOT": "{target}"})
     assert [each.split(": ", 1)[1] for each in found] == [line]
 
@@ -333,7 +335,7 @@ def test_a_config_in_which_last_or_a_target_leads_nowhere_is_refused(tmp_path: P
         ("carrier://x/{target}", "apprise", 1),
     ],
 )
-def test_the_url_of_every_kind_may_leave_open_whom_to_tell(tmp_path: Path, url: str, kind: str, faults: int) -> None:
+def test_the_url_of_every_kind_of_channel_can_have_a_placeholder(tmp_path: Path, url: str, kind: str, faults: int) -> None:
     text = config(url=url).replace("kind: webhook, ", "")
     assert len(complaints(tmp_path, text)) == faults
     if not faults:
@@ -341,14 +343,14 @@ def test_the_url_of_every_kind_may_leave_open_whom_to_tell(tmp_path: Path, url: 
         assert (channel.kind, channel.needs_target) == (kind, True)
 
 
-def test_a_job_has_no_last(tmp_path: Path) -> None:
+def test_a_job_cannot_deliver_to_last(tmp_path: Path) -> None:
     text = config() + "cron: {tick: {every: 6h, command: x, deliver: last}}\n"
     assert complaints(tmp_path, text) == [
         "config.yaml:5:47: cron.tick.deliver: last is whoever spoke with an agent last, and this job asks none; name a channel"
     ]
 
 
-def test_a_job_that_asks_an_agent_tells_whoever_spoke_with_that_agent(world: World, sent: list[tuple[str, str]]) -> None:
+def test_a_job_with_a_prompt_delivers_to_the_last_target_of_its_agent(world: World, sent: list[tuple[str, str]]) -> None:
     world.scripts["tick"] = lambda asked: "Done"
     world.reload(config("log") + "cron: {tick: {every: 6h, prompt: Look., agent: ops, deliver: last}}\n")
     world.ask(NoteActivity("ops", Target("chat", "7"), None, 3, 1))
@@ -363,20 +365,20 @@ def failing(world: World, **more: str) -> None:
     world.reload(config(more["deliver"], more.get("channels", "")).replace("interval: 30m", "interval: 30m, retries: 0"))
 
 
-def test_failures_are_told_to_the_last_too(world: World, sent: list[tuple[str, str]]) -> None:
+def test_failure_notifications_can_go_to_the_last_target(world: World, sent: list[tuple[str, str]]) -> None:
     spoke(world, "7")
     failing(world, deliver="last")
     world.run(minutes=31)
     assert [(url, text.splitlines()[0][:16]) for url, text in sent] == [("https://chat.example.org/to/7?x=1", "Agent ops failed")]
 
 
-def test_failures_that_no_last_can_be_told_are_told_elsewhere(world: World, sent: list[tuple[str, str]]) -> None:
+def test_failure_notifications_without_a_last_target_go_to_another_channel(world: World, sent: list[tuple[str, str]]) -> None:
     failing(world, deliver="last", channels='  boss: {kind: webhook, url: "https://boss.example.org/"}\n')
     world.run(minutes=31)
     assert [url for url, _ in sent] == ["https://boss.example.org/"]
 
 
-def test_a_channel_that_one_person_refuses_is_not_dead_for_the_others(world: World, sent: list[tuple[str, str]]) -> None:
+def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World, sent: list[tuple[str, str]]) -> None:
     boss = '  boss: {kind: webhook, url: "https://boss.example.org/"}\n'
     failing(world, deliver="last", channels=boss)
     takes = world.sends
@@ -398,17 +400,17 @@ def test_a_channel_that_one_person_refuses_is_not_dead_for_the_others(world: Wor
     ]
 
 
-def test_failures_of_a_job_without_an_agent_have_no_last_to_go_to(tmp_path: Path) -> None:
+def test_failure_notifications_of_a_job_without_an_agent_cannot_go_to_last(tmp_path: Path) -> None:
     loaded = read(tmp_path, config() + "cron: {tick: {every: 6h, command: x}}\n")
     assert loaded.settings.jobs["tick"].on_failure_deliver == ("log",)
 
 
-def test_a_channel_that_nothing_leads_to_is_warned_of(tmp_path: Path) -> None:
+def test_an_unused_channel_causes_a_warning(tmp_path: Path) -> None:
     (warning,) = read(tmp_path, config("log")).warnings
     assert "which only `deliver: last` leads to, and nothing is delivered there" in str(warning)
 
 
-def test_the_clock_is_not_asked_who_was_last(world: World, sent: list[tuple[str, str]]) -> None:
+def test_the_order_of_targets_does_not_depend_on_the_clock(world: World, sent: list[tuple[str, str]]) -> None:
     spoke(world, "7")
     world.run(minutes=1)
     world.clock.now -= timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Stories of silence: a day with a planted cause, and `explain` names it and accounts for every slot."""
+"""`explain` end to end: for days with a known cause of silence it names the cause and accounts for every slot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAY = "2026-03-02"
 
 
 def asked(world: World, name: str = "ops", *, running: bool = True) -> explanation.ExplainedEntry:
-    """What a world's daemon can be asked about one of its entries."""
+    """The explain query for one entry of a world."""
     made = plan.make(load_config(world.config, world.environ).settings)
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
     key = next((key for key in keys if key in made.entries), keys[0])
@@ -49,7 +49,7 @@ def day(world: World, name: str = "ops", on: str = DAY, *, running: bool = True)
 
 
 def told(found: dict[str, Any]) -> list[str]:
-    """The stretches in short words: `08:30-09:30 3 paused`."""
+    """One line per stretch of slots: `08:30-09:30 3 paused`."""
     return [_stretch(stretch) for stretch in found["stretches"]]
 
 
@@ -58,10 +58,10 @@ def _stretch(stretch: dict[str, Any]) -> str:
     return f"{stretch['from'][11:16]}-{stretch['to'][11:16]} {stretch['slots']} {causes}"
 
 
-# --- ten causes ------------------------------------------------------------------------------------------------------------
+# --- causes of silence ------------------------------------------------------------------------------------------------
 
 
-def test_what_the_config_no_longer_declares_would_not_run(play: Play) -> None:
+def test_an_entry_removed_from_the_config_is_explained_as_not_declared(play: Play) -> None:
     world = play(agent() + job(every="1h"))
     world.run(minutes=5)
     world.config.write_text(job(every="1h"), "utf-8")
@@ -69,19 +69,19 @@ def test_what_the_config_no_longer_declares_would_not_run(play: Play) -> None:
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
-def test_a_day_of_quiet_beats_is_one_line(play: Play) -> None:
+def test_a_day_of_suppressed_runs_is_one_line(play: Play) -> None:
     world = play(agent(), start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == ["00:00-23:30 48 ok heartbeat_ok"]
 
 
-def test_the_same_alert_all_day_is_told_once_and_named_for_what_it_is(play: Play) -> None:
+def test_the_same_alert_all_day_is_explained_as_duplicates(play: Play) -> None:
     world = play(agent(), start="2026-03-02 00:00", scripts={"ops": lambda asked: "the disk is full"})
     world.run(hours=24)
     assert told(day(world)) == ["00:00-00:00 1 alert", "00:30-23:30 47 alert duplicate"]
 
 
-def test_a_night_outside_the_hours_and_the_day_within(play: Play) -> None:
+def test_a_night_outside_active_hours_is_explained(play: Play) -> None:
     world = play(agent(active_hours='"08:00-22:00"'), start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == [
@@ -89,7 +89,7 @@ def test_a_night_outside_the_hours_and_the_day_within(play: Play) -> None:
     ]  # fmt: skip
 
 
-def test_a_pause_is_named_while_it_lasts_and_when_it_is_over(play: Play) -> None:
+def test_a_pause_is_explained_during_and_after_it(play: Play) -> None:
     world = play(agent(interval="1h"), start="2026-03-02 00:00")
     world.run(hours=9, minutes=30)
     world.pause(("heartbeat", "ops"))
@@ -101,7 +101,7 @@ def test_a_pause_is_named_while_it_lasts_and_when_it_is_over(play: Play) -> None
     assert told(day(world)) == [*expected[:1], "10:00-13:00 4 paused", "14:00-23:00 10 ok heartbeat_ok"]
 
 
-def test_a_lane_that_somebody_keeps_is_why_an_agent_is_silent(play: Play) -> None:
+def test_a_locked_lane_is_explained(play: Play) -> None:
     world = play(agent(interval="2h"), start="2026-03-02 00:00")
     world.run(hours=5)
     with speaking(world):
@@ -112,7 +112,7 @@ def test_a_lane_that_somebody_keeps_is_why_an_agent_is_silent(play: Play) -> Non
     assert told(day(world)) == ["00:00-04:00 3 ok heartbeat_ok", "06:00-08:00 2 busy", "10:00-22:00 7 ok heartbeat_ok"]
 
 
-def test_a_budget_that_is_spent_is_why(play: Play) -> None:
+def test_a_used_up_budget_is_explained(play: Play) -> None:
     world = play(agent(interval="2h"), start="2026-03-02 00:00")
     world.run(hours=24)
     with world.store.transaction() as db:
@@ -123,7 +123,7 @@ def test_a_budget_that_is_spent_is_why(play: Play) -> None:
     assert told(day(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
 
 
-def test_an_open_circuit_breaker_is_why(play: Play) -> None:
+def test_an_open_circuit_breaker_is_explained(play: Play) -> None:
     model = agent(interval="1h", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
     world = play(model + "providers: {anthropic: {api_key: k}}\n", start="2026-03-02 00:00")
     with world.store.transaction() as db:
@@ -138,7 +138,7 @@ def test_an_open_circuit_breaker_is_why(play: Play) -> None:
     )
 
 
-def test_a_daemon_that_was_down_is_why_from_the_first_slot_to_the_last(play: Play) -> None:
+def test_downtime_is_explained_from_the_first_to_the_last_slot(play: Play) -> None:
     world = play(agent(interval="1h"), start="2026-03-02 00:00")
     world.run(hours=9, minutes=30)
     world.off(hours=5)
@@ -150,7 +150,7 @@ def test_a_daemon_that_was_down_is_why_from_the_first_slot_to_the_last(play: Pla
     ]  # fmt: skip
 
 
-def test_a_daemon_that_is_down_still_is_why_before_anybody_has_written_it_down(play: Play) -> None:
+def test_current_downtime_is_explained_before_it_is_recorded(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"06:00-20:00"'), start="2026-03-02 00:00")
     world.run(hours=9, minutes=30)
     world.stop()
@@ -162,7 +162,7 @@ def test_a_daemon_that_is_down_still_is_why_before_anybody_has_written_it_down(p
     assert told(day(world, on="2026-03-03", running=False))[1] == "06:00-19:00 14 daemon_down"
 
 
-def test_a_daemon_that_stood_still_is_why(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stalled_daemon_is_explained(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     world = play(job(schedule='"*/10 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=5)
     world.clock.forward(timedelta(minutes=42, seconds=30))
@@ -173,7 +173,7 @@ def test_a_daemon_that_stood_still_is_why(play: Play, caplog: pytest.LogCaptureF
     assert "stalled" in caplog.text
 
 
-def test_a_turn_that_begins_a_little_late_is_nothing_to_tell(play: Play) -> None:
+def test_a_slightly_late_tick_is_not_a_stall(play: Play) -> None:
     world = play(job(schedule='"*/10 * * * *"'), start="2026-03-02 00:00")
     world.run(minutes=5)
     world.clock.forward(timedelta(minutes=5, seconds=19))
@@ -181,7 +181,7 @@ def test_a_turn_that_begins_a_little_late_is_nothing_to_tell(play: Play) -> None
     assert [event["what"] for event in day(world, "measure")["events"]] == ["daemon_started"]
 
 
-def test_a_clock_that_jumped_is_why(play: Play) -> None:
+def test_a_system_clock_change_is_explained(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=30)
     world.clock.now += timedelta(hours=4)
@@ -193,7 +193,7 @@ def test_a_clock_that_jumped_is_why(play: Play) -> None:
     ]
 
 
-def test_a_clock_that_was_set_back_is_on_record_and_every_run_is_counted_once(play: Play) -> None:
+def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
     world.run(hours=6)
     world.clock.now -= timedelta(hours=3)
@@ -203,7 +203,7 @@ def test_a_clock_that_was_set_back_is_on_record_and_every_run_is_counted_once(pl
     assert [event["says"] for event in found["events"][1:]] == ["the machine's clock jumped 3:00:00 back"]
 
 
-def test_a_clock_that_was_set_back_while_the_daemon_was_down_is_on_record_too(play: Play) -> None:
+def test_a_clock_set_back_during_downtime_is_recorded(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"'), start="2026-03-02 00:30")
     world.run(hours=6)
     world.kill()
@@ -213,13 +213,13 @@ def test_a_clock_that_was_set_back_while_the_daemon_was_down_is_on_record_too(pl
     assert "the machine's clock jumped 3:00:00 back" in [event["says"] for event in day(world, "measure")["events"]]
 
 
-def test_a_precheck_that_finds_nothing_new_is_why(play: Play) -> None:
+def test_an_unchanged_precheck_is_explained(play: Play) -> None:
     world = play(agent(interval="1h", precheck=SAME), start="2026-03-02 00:00", prechecks={"ops": prints("1")})
     world.run(hours=24)
     assert told(day(world)) == ["00:00-00:00 1 ok heartbeat_ok", "01:00-23:00 23 precheck_unchanged"]
 
 
-def test_a_day_that_a_calendar_leaves_out_is_why_within_the_hours_and_outside(play: Play) -> None:
+def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(play: Play) -> None:
     config = agent(interval="1h", skip_on="holidays", active_hours='"08:00-22:00"') + job(
         schedule='"0 * * * *"', skip_on="holidays"
     )
@@ -233,13 +233,13 @@ def test_a_day_that_a_calendar_leaves_out_is_why_within_the_hours_and_outside(pl
     assert told(day(world))[1] == "08:00-21:00 14 ok heartbeat_ok"
 
 
-def test_a_checklist_that_went_away_is_why(play: Play) -> None:
+def test_a_missing_checklist_is_explained(play: Play) -> None:
     world = play(agent(interval="1h", checklist="HEARTBEAT.md"), start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == ["00:00-23:00 24 checklist_missing"]
 
 
-def test_a_run_that_took_too_long_is_why_the_next_ones_did_not(play: Play) -> None:
+def test_slots_missed_because_of_a_long_run_are_explained(play: Play) -> None:
     world = play(job(schedule='"0 * * * *"', timeout="4h"), start="2026-03-02 00:30")
     world.scripts["measure"] = lambda asked: Takes("", timedelta(hours=2, minutes=30) if asked.at.hour == 5 else timedelta())
     world.run(hours=5, minutes=45)
@@ -248,7 +248,7 @@ def test_a_run_that_took_too_long_is_why_the_next_ones_did_not(play: Play) -> No
     assert told(day(world, "measure"))[1:] == ["01:00-05:00 5 ok", "06:00-07:00 2 already_running", "08:00-23:00 16 ok"]
 
 
-def test_an_agent_that_was_switched_off_or_taken_out_has_no_slots_and_it_is_said_why(play: Play) -> None:
+def test_a_disabled_or_removed_agent_has_no_slots_with_the_reason(play: Play) -> None:
     config = agent(interval="1h") + job(every="1d")
     world = play(config, start="2026-03-02 00:00")
     world.run(hours=5, minutes=30)
@@ -265,10 +265,10 @@ def test_an_agent_that_was_switched_off_or_taken_out_has_no_slots_and_it_is_said
     assert found["slots"] == 17
 
 
-# --- every slot of a day ----------------------------------------------------------------------------------------------------
+# --- every slot of a day ----------------------------------------------------------------------------------------------
 
 
-def test_a_changed_interval_is_accounted_for_by_the_grid_of_each_hour(play: Play) -> None:
+def test_after_a_changed_interval_each_hour_is_explained_with_its_own_slots(play: Play) -> None:
     world = play(agent(interval="1h"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=10)
     world.reload(agent(interval="10m"))
@@ -279,7 +279,7 @@ def test_a_changed_interval_is_accounted_for_by_the_grid_of_each_hour(play: Play
     assert told(found) == ["00:00-07:10 13 ok heartbeat_ok", "07:20-17:00 59 daemon_down", "17:10-23:50 41 ok heartbeat_ok"]
 
 
-def test_a_minutely_day_full_of_changes_is_told_in_about_a_dozen_lines(play: Play) -> None:
+def test_a_day_of_minutely_slots_with_many_changes_takes_about_a_dozen_lines(play: Play) -> None:
     world = play(
         job(schedule='"* * * * *"') + "history: {runs: 5000}\n",
         start="2026-03-01 23:59:30",
@@ -303,7 +303,7 @@ def test_a_minutely_day_full_of_changes_is_told_in_about_a_dozen_lines(play: Pla
     ]  # fmt: skip
 
 
-# Days on which the clock of the zone is changed, and how many half hours they have.
+# Days with a change to or from summer time, and their number of half hours.
 ZONES = [
     ("Europe/Berlin", "2027-03-28", 46),
     ("Europe/Berlin", "2027-10-31", 50),
@@ -316,8 +316,8 @@ ZONES = [
 
 
 @pytest.mark.parametrize(("zone", "on", "halves"), ZONES)
-def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone: str, on: str, halves: int) -> None:
-    """The slots of two days up to a change: as many as there are half hours, and as the rows say, each with one cause."""
+def test_every_slot_of_a_day_is_explained_exactly_once(play: Play, zone: str, on: str, halves: int) -> None:
+    """The slots of two days up to a clock change are as many as the half hours, match the records, and have one cause each."""
     begins = local_days.whole_day(date.fromisoformat(on) - timedelta(days=1), ZoneInfo(zone)).begins
     config = f"timezone: {zone}\n" + agent(active_hours='"08:00-23:00"') + job(schedule='"*/30 * * * *"')
     world = play(config, start=f"{begins:%Y-%m-%d %H:%M}")
@@ -330,7 +330,7 @@ def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone
         world.run(hours=4, minutes=31)
         world.resume(None)
     world.run(seconds=(local_days.whole_day(date.fromisoformat(on), ZoneInfo(zone)).ends - world.clock.now).total_seconds() - 1)
-    world.pause(None)  # what has passed gets its rows
+    world.pause(None)  # records the slots that have passed
     for name in ("ops", "measure"):
         found = [day(world, name, str(date.fromisoformat(on) + timedelta(days=number))) for number in (-1, 0)]
         assert found[1]["slots"] == halves
@@ -346,7 +346,7 @@ def test_every_slot_of_a_day_is_accounted_for_whatever_happened(play: Play, zone
 
 
 def _by_rows(world: World, name: str) -> Counter[str]:
-    """What the rows alone count; what was missed here was missed by a daemon that was down."""
+    """The slots by cause according to the run records. All missed slots here are due to downtime."""
     counted: Counter[str] = Counter()
     for row in world.rows(name):
         cause = row["reason"] if row["outcome"] == "skipped" else row["outcome"]
@@ -354,7 +354,7 @@ def _by_rows(world: World, name: str) -> Counter[str]:
     return counted
 
 
-def test_what_an_agent_that_backs_off_passes_over_is_named_beforehand(play: Play) -> None:
+def test_slots_that_a_backing_off_agent_will_skip_are_explained_in_advance(play: Play) -> None:
     backing_off = agent(interval="1h", retries="0", backoff_on_failure="true")
     world = play(backing_off, start="2026-03-02 00:00", scripts={"ops": lambda asked: 1})
     world.run(hours=3, minutes=30)
@@ -387,7 +387,7 @@ MISSED = {"daemon_down": "missed", "clock_jumped": "missed", "stood_still": "mis
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=2, max_size=10))
-def test_whatever_happens_the_days_account_for_as_many_slots_as_the_rows(
+def test_in_random_histories_the_days_explain_as_many_slots_as_the_records(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     world = World(tmp_path_factory.mktemp("days"), CONFIGS[1], start="2026-03-02 00:00")
@@ -395,7 +395,7 @@ def test_whatever_happens_the_days_account_for_as_many_slots_as_the_rows(
         _step(world, what, number)
     world.reload(CONFIGS[1])
     world.resume(None)
-    world.pause(None)  # what has passed gets its rows
+    world.pause(None)  # records the slots that have passed
     accounted: Counter[str] = Counter()
     for passed in range((world.clock.now - at("2026-03-02 00:00")).days + 1):
         for each in day(world, on=str(date(2026, 3, 2) + timedelta(days=passed)))["totals"]:
@@ -403,7 +403,7 @@ def test_whatever_happens_the_days_account_for_as_many_slots_as_the_rows(
     by_rows: Counter[str] = Counter()
     for row in world.rows("ops"):
         by_rows[row["reason"] if row["outcome"] == "skipped" else row["outcome"]] += row["slots"]
-    # The rest of the last day is paused, and has no rows yet.
+    # The rest of the last day is paused and not recorded yet.
     accounted["paused"] -= sum(fate.at > world.clock.now for fate in asked(world).slot_results(world.clock.now, _midnight(world)))
     assert +accounted == by_rows
     world.store.close()
@@ -429,13 +429,13 @@ def _step(world: World, what: str, number: int) -> None:
         world.resume(None)
 
 
-def test_what_is_not_kept_any_more_is_said_to_be_so(play: Play) -> None:
+def test_slots_whose_records_were_deleted_are_reported_as_such(play: Play) -> None:
     world = play(agent(interval="1h") + "history: {runs: 10, keep: 30d}\n", start="2026-03-02 00:00")
     world.run(hours=24)
     assert told(day(world)) == ["00:00-13:00 14 not_kept", "14:00-23:00 10 ok heartbeat_ok"]
 
 
-def test_how_it_was_and_what_the_clock_did_is_remembered_as_long_as_the_history(play: Play) -> None:
+def test_old_settings_and_clock_changes_are_kept_as_long_as_the_history(play: Play) -> None:
     short = "history: {keep: 1d}\n"
     world = play(agent(interval="1h") + short, start="2026-03-02 00:00")
     world.run(hours=1)
@@ -448,14 +448,14 @@ def test_how_it_was_and_what_the_clock_did_is_remembered_as_long_as_the_history(
     assert tuple(world.store.connection.execute(counts).fetchone()) == (0, 0)
 
 
-def test_what_is_to_come_today_is_counted_too(play: Play) -> None:
+def test_the_remaining_slots_of_today_are_counted(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"00:00-20:00"'), start="2026-03-02 00:00")
     world.run(hours=10, minutes=30)
     assert told(day(world)) == ["00:00-10:00 11 ok heartbeat_ok", "11:00-19:00 9 to_come", "20:00-23:00 4 active_hours"]
     assert told(day(world, on="2026-03-05")) == ["00:00-19:00 20 to_come", "20:00-23:00 4 active_hours"]
 
 
-def test_what_a_wake_started_is_told_beside_the_slots(play: Play) -> None:
+def test_woken_runs_are_listed_beside_the_slots(play: Play) -> None:
     world = play(agent(interval="6h"), start="2026-03-02 00:00")
     world.run(hours=2)
     world.wake("ops", "look")
@@ -468,7 +468,7 @@ def test_what_a_wake_started_is_told_beside_the_slots(play: Play) -> None:
     ("wakes", "interval", "slots", "beside"),
     [(1, "24h", "1 slot", "1 run without a slot: 1 ran, quiet"), (2, "12h", "2 slots", "2 runs without a slot: 2 ran, quiet")],
 )
-def test_one_is_told_as_one_and_two_as_two(
+def test_counts_are_in_the_singular_or_plural(
     wakes: int, interval: str, slots: str, beside: str, play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = play(agent(interval=interval), start="2026-03-02 00:00")
@@ -481,10 +481,10 @@ def test_one_is_told_as_one_and_two_as_two(
     assert {f"in all     {slots}: {slots[0]} ran, quiet", f"beside     {beside}"} <= set(lines)
 
 
-# --- one instant, and now ---------------------------------------------------------------------------------------------------
+# --- one point in time, and now ---------------------------------------------------------------------------------------
 
 
-def test_an_instant_is_that_of_the_slot_before_it(play: Play) -> None:
+def test_a_point_in_time_is_explained_by_the_slot_before_it(play: Play) -> None:
     world = play(agent(active_hours='"08:00-22:00"'), start="2026-03-02 06:00")
     world.run(hours=4)
     world.off(hours=2)
@@ -501,7 +501,7 @@ def test_an_instant_is_that_of_the_slot_before_it(play: Play) -> None:
     assert at_instant("2026-03-02 05:00")[:2] == (None, "not_declared")
 
 
-def test_now_tells_the_last_slot_each_gate_and_the_next_slot(play: Play) -> None:
+def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(play: Play) -> None:
     world = play(agent(checklist="HEARTBEAT.md", active_hours='"08:00-22:00"'), start="2026-03-02 08:00")
     file = world.write("ops/HEARTBEAT.md", "- look\n")
     world.run(minutes=10)
@@ -520,7 +520,7 @@ def hold(world: World, holder: str, minutes: int) -> None:
     world.ask(HoldLane("ops", holder, world.clock.now + timedelta(minutes=minutes)))
 
 
-def test_who_holds_a_lane_over_http_is_told_with_until_when(play: Play) -> None:
+def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(play: Play) -> None:
     yaml = "timezone: Europe/Berlin\n" + agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n'
     world = play(yaml, start="2026-03-02 08:00")
     world.run(minutes=5)
@@ -533,7 +533,7 @@ def test_who_holds_a_lane_over_http_is_told_with_until_when(play: Play) -> None:
     assert explanation.explain_now(asked(world))["now"]["detail"] == f"{told}, and 1 other for a shorter time"
 
 
-def test_a_beat_that_waits_for_its_lane_says_so(play: Play) -> None:
+def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(play: Play) -> None:
     world = play(agent(), start="2026-03-02 08:00")
     world.run(minutes=29)
     hold(world, "chat", minutes=30)
@@ -542,7 +542,7 @@ def test_a_beat_that_waits_for_its_lane_says_so(play: Play) -> None:
     assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
 
 
-def test_a_lane_that_is_held_is_told_in_the_present(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hold_in_force_is_described_in_the_present_tense(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(), start=f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
     world.run(minutes=1)
     hold(world, "chat", minutes=30)
@@ -550,7 +550,7 @@ def test_a_lane_that_is_held_is_told_in_the_present(play: Play, capsys: pytest.C
     assert "now it would not run: busy: the agent's lane is taken: chat holds it over HTTP until 2" in lines
 
 
-def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play) -> None:
+def test_a_job_with_a_prompt_has_the_checks_of_its_agent(play: Play) -> None:
     world = play(agent() + 'cron:\n  digest: {every: 1h, prompt: "sum up", agent: ops}\n')
     world.run(minutes=5)
     with speaking(world):
@@ -561,7 +561,7 @@ def test_a_job_with_a_prompt_has_the_gates_of_the_agent_that_it_asks(play: Play)
     ]  # fmt: skip
 
 
-def test_asking_changes_nothing(play: Play) -> None:
+def test_explain_changes_nothing_in_the_database(play: Play) -> None:
     world = play(agent() + job(schedule='"*/5 * * * *"'), start="2026-03-02 08:00")
     world.run(hours=3)
     before = list(world.store.connection.iterdump())
@@ -571,20 +571,20 @@ def test_asking_changes_nothing(play: Play) -> None:
     assert list(world.store.connection.iterdump()) == before
 
 
-def test_points_that_moved_are_the_slot_at_the_opening_and_the_others_are_outside_the_hours(play: Play) -> None:
+def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside_the_hours(play: Play) -> None:
     calendars = "calendars: {off: {dates: 2026-03-04}}\n"
     world = play(calendars + agent(interval="4h", active_hours='"12:00-13:00"', skip_on="off"), start="2026-03-01 14:00")
     world.run(days=5)
     assert told(day(world)) == [
         "02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok", "14:00-22:00 3 active_hours"
     ]  # fmt: skip
-    # What would have moved to the hours of the day off has moved to those of the day after.
+    # A slot that would have moved to the opening of the day off has moved to the next opening.
     assert told(day(world, on="2026-03-04")) == ["02:00-22:00 6 calendar"]
     assert told(day(world, on="2026-03-05"))[:2] == ["02:00-06:00 2 active_hours", "12:00-12:00 1 ok heartbeat_ok"]
     assert sum(row["slots"] for row in world.rows()) == 5 * 6  # from 14:00 on 1 March to 10:00 on 6 March
 
 
-# --- the command ------------------------------------------------------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def printed(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -> list[str]:
@@ -592,7 +592,7 @@ def printed(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -
     return capsys.readouterr().out.splitlines()
 
 
-def test_people_get_a_table_of_the_day_in_its_own_zone_within_80_columns(
+def test_explain_prints_a_table_in_the_entrys_time_zone_within_80_columns(
     play: Play, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -611,7 +611,7 @@ def test_people_get_a_table_of_the_day_in_its_own_zone_within_80_columns(
     assert max(map(len, [*lines, *printed(capsys, world, "ops"), *printed(capsys, world, "ops", "--at", "2026-10-25")])) <= 80
 
 
-def test_now_is_told_in_lines_and_a_table_of_gates(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_now_prints_lines_and_a_table_of_checks(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(active_hours='"08:00-22:00"', show_alerts="false"), start="2026-03-02 08:00")
     world.run(minutes=40)
     lines = [" ".join(line.split()) for line in printed(capsys, world, "ops")]
@@ -622,7 +622,7 @@ def test_now_is_told_in_lines_and_a_table_of_gates(play: Play, capsys: pytest.Ca
     assert "prompt_too_large only a run can say" in lines
 
 
-def test_without_a_config_the_database_is_enough(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_works_without_a_config(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent(active_hours='{start: "08:00", end: "22:00", timezone: Asia/Tokyo}'), start="2026-03-01 15:00")
     world.run(hours=24)
     whole = printed(capsys, world, "ops", "--on", DAY, "--format", "json")
@@ -633,7 +633,7 @@ def test_without_a_config_the_database_is_enough(play: Play, capsys: pytest.Capt
     assert (now["complete"], [gate["gate"] for gate in now["gates"]][:2]) == (False, ["disabled", "paused"])
 
 
-def test_an_agent_that_no_daemon_has_seen_is_told_of_from_the_config(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_of_an_agent_unknown_to_the_daemon_uses_the_config(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(agent(), "utf-8")
     assert main(["explain", "-c", str(config), "ops", "--format", "json"]) == 0
@@ -655,7 +655,7 @@ def test_an_agent_that_no_daemon_has_seen_is_told_of_from_the_config(tmp_path: A
         (["ops", "--at", "soon"], "--at: 'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_told_in_a_line(
+def test_invalid_arguments_of_explain_are_reported_in_one_line(
     tmp_path: Any, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"

@@ -1,4 +1,4 @@
-"""Stories of failure: retries, crashes, hung runs, messages that do not arrive; nothing is lost and nothing is done twice."""
+"""Failures end to end: retries, crashes, hung runs and undelivered messages lose nothing and repeat nothing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_priv
 
 
 def times(world: World) -> list[float]:
-    """Seconds between the starts of what was asked."""
+    """The seconds between consecutive agent calls."""
     return [(later.at - earlier.at).total_seconds() for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
 
 
-def test_a_failing_beat_is_tried_again_within_its_slot_with_growing_waits(play: Play) -> None:
+def test_a_failing_run_is_retried_within_its_slot_with_growing_delays(play: Play) -> None:
     world = play(agent(retries="3"))
     world.scripts["ops"] = lambda asked: 1
     world.run(minutes=5)
@@ -38,7 +38,7 @@ def test_a_failing_beat_is_tried_again_within_its_slot_with_growing_waits(play: 
         assert nominal * 0.75 <= wait <= nominal * 1.25
 
 
-def test_a_beat_that_succeeds_at_the_second_attempt_is_one_row(play: Play) -> None:
+def test_a_run_that_succeeds_at_the_second_attempt_is_one_record(play: Play) -> None:
     world = play(agent())
     world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else "HEARTBEAT_OK"
     world.run(minutes=5)
@@ -46,7 +46,7 @@ def test_a_beat_that_succeeds_at_the_second_attempt_is_one_row(play: Play) -> No
     assert world.rows()[0]["attempt"] == 2
 
 
-def test_a_kill_between_attempts_neither_loses_nor_adds_one(play: Play) -> None:
+def test_a_crash_between_attempts_neither_loses_nor_adds_an_attempt(play: Play) -> None:
     world = play(agent(retries="2"))
     world.scripts["ops"] = lambda asked: 1
     world.engine.tick(world.clock.read())
@@ -56,14 +56,14 @@ def test_a_kill_between_attempts_neither_loses_nor_adds_one(play: Play) -> None:
     assert len(world.asked) == 3
 
 
-def test_a_job_is_not_repeated_unless_its_owner_says_so(play: Play) -> None:
+def test_a_job_is_not_retried_unless_configured(play: Play) -> None:
     world = play(job(every="1h"))
     world.scripts["measure"] = lambda asked: 1
     world.run(minutes=70)
     assert len(world.asked) == 1
 
 
-def test_a_retry_never_crosses_into_closed_hours(play: Play) -> None:
+def test_a_retry_never_runs_outside_active_hours(play: Play) -> None:
     world = play(agent(interval="1h", active_hours='"08:00-22:00"', timeout="30m"), start="2026-03-02 21:00")
     world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=59, seconds=59, milliseconds=900))
     world.reload(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"))
@@ -73,8 +73,8 @@ def test_a_retry_never_crosses_into_closed_hours(play: Play) -> None:
     assert "exit code 1" in row["error"]
 
 
-def test_a_run_that_fails_just_before_its_hours_close_does_not_wait_for_a_retry(play: Play) -> None:
-    """The next attempt would come about a second later, when the hours are over: there is none, and that is known at once."""
+def test_a_run_that_fails_just_before_closing_ends_without_waiting_for_a_retry(play: Play) -> None:
+    """The retry would start about a second later, outside active hours. So the run ends at once."""
     world = play(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"), start="2026-03-02 21:00")
     world.scripts["ops"] = lambda asked: Takes(1, timedelta(minutes=59, seconds=59, milliseconds=900))
     world.run(minutes=59, seconds=59, milliseconds=900)
@@ -83,14 +83,14 @@ def test_a_run_that_fails_just_before_its_hours_close_does_not_wait_for_a_retry(
     assert row["finished_at"] < "2026-03-02T22:00:00"
 
 
-def test_a_retry_never_crosses_the_next_slot(play: Play) -> None:
+def test_a_retry_never_runs_after_the_next_slot(play: Play) -> None:
     world = play(agent(interval="10s", timeout="30s"))
     world.scripts["ops"] = lambda asked: Takes(1, timedelta(seconds=9, milliseconds=500))
     world.run(seconds=10)
     assert world.story()[0] == "03-02 08:00 interval failed no_time_left"
 
 
-def test_a_hung_run_is_ended_at_its_timeout_and_told(play: Play) -> None:
+def test_a_hung_run_is_ended_at_its_timeout_and_reported(play: Play) -> None:
     world = play(job(every="1h", timeout="10m", deliver="log"))
     world.scripts["measure"] = lambda asked: Takes("never", timedelta(days=1))
     world.run(hours=1, minutes=11)
@@ -109,7 +109,7 @@ def test_each_of_several_hung_runs_is_ended_at_its_own_timeout(play: Play) -> No
     assert not [row for row in world.rows() if row["state"] == "running"]
 
 
-def test_a_runner_that_raises_is_a_failed_run_and_the_daemon_lives(play: Play) -> None:
+def test_an_exception_in_a_runner_fails_the_run_and_not_the_daemon(play: Play) -> None:
     world = play(agent() + job(every="10m"))
     world.scripts["ops"] = lambda asked: SystemError("out of cheese")
     world.run(minutes=31)
@@ -119,7 +119,7 @@ def test_a_runner_that_raises_is_a_failed_run_and_the_daemon_lives(play: Play) -
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN])
-def test_a_beat_that_could_not_begin_for_want_of_open_files_is_tried_again(
+def test_a_run_that_could_not_start_for_lack_of_open_files_is_retried(
     play: Play, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     world = play(agent())
@@ -130,7 +130,7 @@ def test_a_beat_that_could_not_begin_for_want_of_open_files_is_tried_again(
     assert "runner_broken" not in caplog.text
 
 
-def test_where_the_system_has_no_room_nothing_begins_and_what_was_due_begins_when_there_is_some(play: Play) -> None:
+def test_due_runs_wait_while_the_system_lacks_resources(play: Play) -> None:
     room = 8
     config = "cron:\n  one: {every: 10m, command: measure}\n  two: {every: 10m, command: measure}\n"
     world = play(config, places=lambda wanted: min(wanted, room))
@@ -141,7 +141,7 @@ def test_where_the_system_has_no_room_nothing_begins_and_what_was_due_begins_whe
     turns: list[bool] = []
     world.engine.store.connection.set_trace_callback(lambda sql: turns.append(sql == "begin immediate"))
     world.run(minutes=1)
-    assert 50 <= sum(turns) <= 70  # one look a second
+    assert 50 <= sum(turns) <= 70  # one check per second
     world.engine.store.connection.set_trace_callback(None)
     assert [len(world.rows(name)) for name in ("one", "two")] == before
     room = 1
@@ -151,7 +151,7 @@ def test_where_the_system_has_no_room_nothing_begins_and_what_was_due_begins_whe
     assert {row["outcome"] for row in world.rows()} == {"ok"}
 
 
-def test_a_beat_cut_by_a_crash_runs_again_at_once_and_keeps_its_retries(play: Play) -> None:
+def test_a_run_interrupted_by_a_crash_runs_again_at_once_and_keeps_its_retries(play: Play) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
@@ -162,7 +162,7 @@ def test_a_beat_cut_by_a_crash_runs_again_at_once_and_keeps_its_retries(play: Pl
 
 
 def took(world: World, name: str = "ops") -> list[float]:
-    """How long the runs took by their rows, which must be what the log and the metrics are told."""
+    """The durations of the runs by their records. The events must have the same durations."""
     rows = [row for row in world.rows(name) if row["started_at"] and row["finished_at"]]
     by_rows = [(datetime.fromisoformat(row["finished_at"]) - datetime.fromisoformat(row["started_at"])) for row in rows]
     closed = [each for each in world.events if isinstance(each, RunClosed) and each.name == name and each.started_at is not None]
@@ -170,7 +170,7 @@ def took(world: World, name: str = "ops") -> list[float]:
     return [span.total_seconds() for span in by_rows]
 
 
-def test_a_run_that_was_cut_by_a_crash_and_runs_again_has_not_taken_the_time_between(play: Play) -> None:
+def test_the_duration_of_a_run_repeated_after_a_crash_excludes_the_downtime(play: Play) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
@@ -180,7 +180,7 @@ def test_a_run_that_was_cut_by_a_crash_and_runs_again_has_not_taken_the_time_bet
     assert took(world) == [60]
 
 
-def test_a_run_that_was_put_back_by_a_stop_and_runs_again_has_not_taken_the_time_between(play: Play) -> None:
+def test_the_duration_of_a_run_repeated_after_a_stop_excludes_the_downtime(play: Play) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
@@ -200,7 +200,7 @@ def stop_in_the_middle(world: World) -> None:
 
 
 @pytest.mark.parametrize("crashes", [True, False])
-def test_a_run_that_was_cut_and_comes_too_late_to_run_again_ended_when_it_was_cut(play: Play, *, crashes: bool) -> None:
+def test_an_interrupted_run_that_is_too_late_to_repeat_ended_when_it_was_interrupted(play: Play, *, crashes: bool) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=10))
     world.run(seconds=30)
@@ -209,10 +209,10 @@ def test_a_run_that_was_cut_and_comes_too_late_to_run_again_ended_when_it_was_cu
     world.boot()
     world.run(minutes=2)
     assert world.story()[0].startswith("03-02 08:00 interval abandoned")
-    assert 20 <= took(world)[0] <= 30  # a crash is known to the sign of life before it
+    assert 20 <= took(world)[0] <= 30  # a crash is dated to the last recorded tick before it
 
 
-def test_a_job_that_was_cut_by_a_crash_has_not_taken_the_time_until_the_restart(play: Play) -> None:
+def test_the_duration_of_a_job_interrupted_by_a_crash_excludes_the_downtime(play: Play) -> None:
     world = play(job(every="10m"))
     world.scripts["measure"] = lambda asked: Takes("done", timedelta(minutes=5))
     world.run(minutes=10, seconds=30)
@@ -222,7 +222,7 @@ def test_a_job_that_was_cut_by_a_crash_has_not_taken_the_time_until_the_restart(
     assert 20 <= took(world, "measure")[0] <= 30
 
 
-def test_a_database_of_the_last_version_with_a_run_in_progress_is_taken_over(play: Play) -> None:
+def test_a_database_of_the_previous_version_with_a_run_in_progress_is_migrated(play: Play) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
@@ -238,7 +238,7 @@ def test_a_database_of_the_last_version_with_a_run_in_progress_is_taken_over(pla
     assert took(world) == [60]
 
 
-def test_a_beat_that_takes_the_daemon_down_each_time_is_given_up(play: Play) -> None:
+def test_a_run_that_crashes_the_daemon_every_time_is_given_up(play: Play) -> None:
     world = play(agent(interval="1h"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     for _ in range(6):
@@ -251,7 +251,7 @@ def test_a_beat_that_takes_the_daemon_down_each_time_is_given_up(play: Play) -> 
     assert world.story()[-1] == "03-02 09:00 interval ok heartbeat_ok"
 
 
-def test_a_beat_whose_next_slot_has_come_is_not_repeated_after_a_crash(play: Play) -> None:
+def test_an_interrupted_run_is_not_repeated_after_its_next_slot(play: Play) -> None:
     world = play(agent())
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
@@ -260,7 +260,7 @@ def test_a_beat_whose_next_slot_has_come_is_not_repeated_after_a_crash(play: Pla
     assert world.story() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval skipped missed"]
 
 
-def test_the_slot_that_came_while_the_daemon_was_down_runs_within_its_grace(play: Play) -> None:
+def test_a_slot_during_downtime_runs_within_its_grace(play: Play) -> None:
     world = play(agent())
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
@@ -269,7 +269,7 @@ def test_the_slot_that_came_while_the_daemon_was_down_runs_within_its_grace(play
     assert world.story() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval ok heartbeat_ok"]
 
 
-def test_a_command_cut_by_a_crash_is_told_and_never_repeated_silently(play: Play) -> None:
+def test_a_job_interrupted_by_a_crash_is_reported_and_not_repeated(play: Play) -> None:
     world = play(job(every="1h", deliver="log") + agent(interval="1d").replace("agents", "agents"))
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
     world.run(minutes=61)
@@ -279,7 +279,7 @@ def test_a_command_cut_by_a_crash_is_told_and_never_repeated_silently(play: Play
     assert "was cut short" in world.said[0][2]
 
 
-def test_a_command_that_outlived_the_daemon_says_so(play: Play) -> None:
+def test_a_job_whose_process_outlived_the_daemon_is_reported(play: Play) -> None:
     world = play(job(every="1h"))
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
     world.run(minutes=61)
@@ -290,7 +290,7 @@ def test_a_command_that_outlived_the_daemon_says_so(play: Play) -> None:
     assert world.story() == ["03-02 09:00 every abandoned child_may_still_run"]
 
 
-def test_a_command_may_be_declared_safe_to_repeat(play: Play) -> None:
+def test_a_job_declared_safe_to_repeat_is_repeated_after_a_crash(play: Play) -> None:
     world = play(job(every="1h", rerun_after_crash="true"))
     world.scripts["measure"] = lambda asked: Takes("", timedelta(minutes=5))
     world.run(minutes=61)
@@ -299,7 +299,7 @@ def test_a_command_may_be_declared_safe_to_repeat(play: Play) -> None:
     assert world.story() == ["03-02 09:00 every ok"]
 
 
-def test_a_beat_cut_by_our_own_stop_is_due_again_and_costs_no_retry(play: Play) -> None:
+def test_a_run_interrupted_by_a_stop_is_due_again_and_uses_no_retry(play: Play) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: Takes("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
@@ -313,7 +313,7 @@ def test_a_beat_cut_by_our_own_stop_is_due_again_and_costs_no_retry(play: Play) 
     assert world.rows()[0]["attempt"] == 1
 
 
-def test_a_result_that_comes_too_late_changes_nothing(play: Play) -> None:
+def test_a_result_of_a_lost_claim_changes_nothing(play: Play) -> None:
     world = play(agent())
     world.scripts["ops"] = lambda asked: Takes(ALARM, timedelta(seconds=10))
     world.run(seconds=5)
@@ -332,7 +332,7 @@ def test_the_database_refuses_a_second_open_run_of_one_agent(play: Play) -> None
         db.execute("insert into run (kind, name, slot, trigger, state) values ('heartbeat', 'ops', 5, 'manual', 'running')")
 
 
-def test_while_the_database_is_locked_beats_wait_and_nothing_is_lost(play: Play) -> None:
+def test_runs_wait_while_the_database_is_locked_and_nothing_is_lost(play: Play) -> None:
     world = play(agent(interval="1m"))
     world.run(seconds=90)
     other = sqlite3.connect(world.state, isolation_level=None)
@@ -349,7 +349,7 @@ def test_while_the_database_is_locked_beats_wait_and_nothing_is_lost(play: Play)
     assert [line[:11] for line in world.story()] == [f"03-02 08:0{minute}" for minute in range(3)]
 
 
-def test_the_database_is_never_locked_while_an_agent_thinks(play: Play) -> None:
+def test_the_database_is_not_locked_during_an_agent_call(play: Play) -> None:
     world = play(agent())
 
     def look(asked: object) -> str:
@@ -361,16 +361,16 @@ def test_the_database_is_never_locked_while_an_agent_thinks(play: Play) -> None:
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_an_alarm_is_told_once_though_it_is_said_at_every_beat(play: Play) -> None:
+def test_an_alert_repeated_by_every_run_is_sent_once(play: Play) -> None:
     world = play(agent())
     world.scripts["ops"] = lambda asked: ALARM
     world.run(hours=23)
     assert [text for _, _, text in world.said] == [ALARM]
     world.run(hours=3)
-    assert [text for _, _, text in world.said] == [ALARM, ALARM]  # the window of a day is over
+    assert [text for _, _, text in world.said] == [ALARM, ALARM]  # the duplicate window of a day is over
 
 
-def test_a_message_is_kept_until_its_channel_takes_it_and_the_agent_is_asked_once(play: Play) -> None:
+def test_a_message_is_kept_until_its_channel_accepts_it_without_another_agent_call(play: Play) -> None:
     world = play(agent(interval="1d", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
     world.sends = lambda _: DeliveryResult("retry" if world.clock.now < at("2026-03-02 08:45") else "delivered", "down")
@@ -380,7 +380,7 @@ def test_a_message_is_kept_until_its_channel_takes_it_and_the_agent_is_asked_onc
     assert world.rows()[0]["delivery"] == {"state": "delivered", "targets": [{"channel": "hook", "state": "delivered"}]}
 
 
-def test_a_message_nobody_takes_is_dead_after_a_day_and_may_be_said_again(play: Play) -> None:
+def test_an_undeliverable_message_is_dead_after_a_day_and_its_text_can_be_sent_again(play: Play) -> None:
     world = play(agent(interval="12h", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
     world.sends = lambda _: DeliveryResult("retry", "down")
@@ -392,7 +392,7 @@ def test_a_message_nobody_takes_is_dead_after_a_day_and_may_be_said_again(play: 
     ]
 
 
-def test_a_crash_after_the_answer_does_not_ask_again_and_the_message_still_goes_out(play: Play) -> None:
+def test_after_a_crash_following_the_answer_the_message_is_sent_without_another_agent_call(play: Play) -> None:
     world = play(agent(interval="1d", deliver="hook") + HOOK)
     world.scripts["ops"] = lambda asked: ALARM
     world.sends = lambda _: DeliveryResult("retry", "down")
@@ -403,7 +403,7 @@ def test_a_crash_after_the_answer_does_not_ask_again_and_the_message_still_goes_
     assert (len(world.asked), [text for _, _, text in world.said]) == (1, [ALARM])
 
 
-def test_a_crash_while_sending_is_uncertain_and_sent_again_under_the_same_key(play: Play) -> None:
+def test_a_message_interrupted_by_a_crash_is_sent_again_with_the_same_key(play: Play) -> None:
     world = play(agent(interval="1d", deliver="hook") + HOOK)
     keys: list[str] = []
     world.scripts["ops"] = lambda asked: ALARM
@@ -414,7 +414,7 @@ def test_a_crash_while_sending_is_uncertain_and_sent_again_under_the_same_key(pl
 
     world.sends = send
     world.engine.tick(world.clock.read())
-    world.engine.tick(world.clock.read())  # booked, and on its way
+    world.engine.tick(world.clock.read())  # recorded and being sent
     assert world.store.connection.execute("select state from outbox").fetchone()[0] == "sending"
     world.off(seconds=5)
     world.run(minutes=10)
@@ -422,7 +422,7 @@ def test_a_crash_while_sending_is_uncertain_and_sent_again_under_the_same_key(pl
     assert len(set(keys)) == 1
 
 
-def test_a_channel_that_holds_what_is_uncertain_does_not_send_it_twice(play: Play) -> None:
+def test_a_channel_with_uncertain_hold_does_not_send_a_message_twice(play: Play) -> None:
     world = play(
         agent(interval="1d", deliver="hook") + HOOK.replace("allow_private: true", "allow_private: true, uncertain: hold")
     )
@@ -439,7 +439,7 @@ def test_a_channel_that_holds_what_is_uncertain_does_not_send_it_twice(play: Pla
     assert world.rows()[0]["delivery"]["state"] == "held"
 
 
-def test_an_alert_that_must_not_be_shown_is_kept_and_not_sent(play: Play) -> None:
+def test_an_alert_with_show_alerts_off_is_recorded_and_not_sent(play: Play) -> None:
     world = play(agent(show_alerts="false", show_ok="true"))
     world.scripts["ops"] = lambda asked: ALARM
     world.run(minutes=1)
@@ -448,7 +448,7 @@ def test_an_alert_that_must_not_be_shown_is_kept_and_not_sent(play: Play) -> Non
     assert world.said == []
 
 
-def test_a_flood_of_output_is_a_failure_with_its_reason(play: Play) -> None:
+def test_too_much_output_is_a_failure_with_its_reason(play: Play) -> None:
     world = play(agent(retries="0"))
     world.scripts["ops"] = lambda asked: ProcessResult(
         0, b"x" * 65536, b"", truncated=True, timed_out=False, problem=None, ended_by=None
@@ -457,7 +457,7 @@ def test_a_flood_of_output_is_a_failure_with_its_reason(play: Play) -> None:
     assert world.story() == ["03-02 08:00 interval failed bad_answer"]
 
 
-def test_one_entry_whose_planning_breaks_stops_nobody_else(play: Play) -> None:
+def test_an_entry_whose_planning_fails_does_not_stop_other_entries(play: Play) -> None:
     world = play(agent() + job(every="10m"))
     with world.store.transaction() as db:
         db.execute('update entry set pace = \'{"schedule": "rubbish", "zone": "UTC", "offset": 0}\' where name = \'measure\'')

@@ -1,4 +1,4 @@
-"""Stories of lanes: the user waits for the beat, and the beat never stands in the user's way."""
+"""Lanes end to end: runs wait while a user or gateway has locked the agent, and lock the agent themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d,
 
 @contextmanager
 def speaking(world: World, name: str = "ops") -> Iterator[int]:
-    """Somebody speaks to the agent, as `flock lanes/NAME.lock` would."""
+    """Lock the agent's lane as `flock lanes/NAME.lock` would."""
     folder = world.state.with_name("lanes")
     folder.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -46,10 +46,10 @@ def times(world: World) -> list[str]:
     return [f"{asked.at:%H:%M:%S}" for asked in world.asked]
 
 
-# --- the lock file -------------------------------------------------------------------------------------------------------
+# --- the lock file ----------------------------------------------------------------------------------------------------
 
 
-def test_no_beat_comes_while_a_user_speaks_and_one_comes_soon_after(play: Play) -> None:
+def test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=29)
     with speaking(world):
@@ -61,7 +61,7 @@ def test_no_beat_comes_while_a_user_speaks_and_one_comes_soon_after(play: Play) 
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:30 interval ok heartbeat_ok"]
 
 
-def test_a_lane_that_is_taken_over_two_slots_is_one_busy_row_and_then_a_beat(play: Play) -> None:
+def test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=29)
     with speaking(world):
@@ -71,7 +71,7 @@ def test_a_lane_that_is_taken_over_two_slots_is_one_busy_row_and_then_a_beat(pla
     assert world.story()[1:] == ["03-02 08:30 interval skipped busy", "03-02 09:00 interval ok heartbeat_ok"]
 
 
-def test_a_lane_that_is_taken_for_hours_leaves_one_busy_row_for_each_slot(play: Play) -> None:
+def test_a_lane_locked_for_hours_leaves_one_busy_record_per_slot(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(hours=2)
@@ -80,7 +80,7 @@ def test_a_lane_that_is_taken_for_hours_leaves_one_busy_row_for_each_slot(play: 
     assert world.asked == []
 
 
-def test_waiting_for_a_lane_costs_no_attempt(play: Play) -> None:
+def test_waiting_for_a_lane_uses_no_attempt(play: Play) -> None:
     world = play(agent(retries="2"))
     world.scripts["ops"] = lambda asked: 1
     with speaking(world):
@@ -90,7 +90,7 @@ def test_waiting_for_a_lane_costs_no_attempt(play: Play) -> None:
     assert world.rows()[0]["attempt"] == 3
 
 
-def test_a_run_begins_when_the_lane_is_free_and_not_when_it_was_first_looked_at(play: Play) -> None:
+def test_a_run_that_waited_started_when_its_lane_was_free(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=9, seconds=45)
@@ -98,21 +98,21 @@ def test_a_run_begins_when_the_lane_is_free_and_not_when_it_was_first_looked_at(
     assert world.rows()[0]["started_at"] == "2026-03-02T08:10:00Z"
 
 
-def test_that_a_run_waits_for_its_lane_is_told_once(play: Play) -> None:
+def test_waiting_for_a_lane_is_logged_once(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=10)
     assert len([event for event in world.events if isinstance(event, LaneBusy)]) == 1
 
 
-def test_the_lane_of_one_agent_is_no_other_agents_business(play: Play) -> None:
+def test_a_locked_lane_does_not_affect_other_agents(play: Play) -> None:
     world = play(OPS + OTHER.replace("deliver", 'checklist: "- look\\n", deliver'))
     with speaking(world, "other"):
         world.run(minutes=1)
     assert [asked.name for asked in world.asked] == ["ops"]
 
 
-def test_a_closing_window_ends_the_wait(play: Play) -> None:
+def test_the_end_of_active_hours_ends_the_wait(play: Play) -> None:
     world = play(agent(active_hours='"08:00-09:00"'))
     world.until("2026-03-02 08:29")
     with speaking(world):
@@ -123,7 +123,7 @@ def test_a_closing_window_ends_the_wait(play: Play) -> None:
 
 
 @pytest.mark.parametrize("hours", ["always", '"08:00-08:30"'])
-def test_the_last_look_is_when_the_time_is_over_whenever_the_first_one_was(play: Play, hours: str) -> None:
+def test_the_lane_is_checked_once_more_when_the_wait_ends(play: Play, hours: str) -> None:
     world = play(agent(active_hours=hours, interval="30m" if hours == "always" else "1d"))
     world.run(minutes=20, seconds=7)
     with speaking(world):
@@ -140,7 +140,7 @@ def test_a_job_has_no_lane(play: Play) -> None:
     assert world.story() == ["03-02 08:10 every ok"]
 
 
-def test_the_lock_file_stays_and_nobody_else_can_look_at_it(play: Play) -> None:
+def test_the_lock_file_is_kept_and_readable_only_by_its_owner(play: Play) -> None:
     world = play(OPS)
     old = os.umask(0)
     try:
@@ -151,7 +151,7 @@ def test_the_lock_file_stays_and_nobody_else_can_look_at_it(play: Play) -> None:
     assert [oct(path.stat().st_mode & 0o777) for path in (file.parent, file)] == ["0o700", "0o600"]
 
 
-def test_the_beat_has_the_lane_while_it_asks(play: Play) -> None:
+def test_a_run_locks_its_lane_during_the_agent_call(play: Play) -> None:
     world = play(OPS)
     free: list[bool] = []
 
@@ -167,10 +167,10 @@ def test_the_beat_has_the_lane_while_it_asks(play: Play) -> None:
     assert free == [False, True]
 
 
-# --- retries, wakes, crashes, and the rest of a run's life ----------------------------------------------------------------
+# --- retries, wakes, crashes, pauses, reloads -------------------------------------------------------------------------
 
 
-def test_a_retry_that_meets_a_taken_lane_waits_and_keeps_what_the_first_attempt_said(play: Play) -> None:
+def test_a_retry_waits_for_a_locked_lane_and_keeps_the_error_of_the_first_attempt(play: Play) -> None:
     world = play(agent(retries="2"))
     world.scripts["ops"] = lambda asked: 1 if len(world.asked) == 1 else QUIET
     world.engine.tick(world.clock.read())
@@ -182,7 +182,7 @@ def test_a_retry_that_meets_a_taken_lane_waits_and_keeps_what_the_first_attempt_
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_retry_that_never_gets_the_lane_is_a_failure_and_not_a_skip(play: Play) -> None:
+def test_a_retry_that_never_gets_its_lane_ends_failed_and_not_skipped(play: Play) -> None:
     world = play(agent(retries="2"))
     world.scripts["ops"] = lambda asked: 1
     world.engine.tick(world.clock.read())
@@ -193,7 +193,7 @@ def test_a_retry_that_never_gets_the_lane_is_a_failure_and_not_a_skip(play: Play
     assert "exit" in world.rows()[0]["error"]
 
 
-def test_a_wake_waits_for_the_lane_and_so_do_those_that_come_meanwhile(play: Play) -> None:
+def test_a_woken_run_waits_for_its_lane_and_later_wakes_join_it(play: Play) -> None:
     world = play(agent(interval="1d"))
     world.run(minutes=1)
     with speaking(world):
@@ -208,7 +208,7 @@ def test_a_wake_waits_for_the_lane_and_so_do_those_that_come_meanwhile(play: Pla
     assert "the second thing" in world.asked[1].stdin
 
 
-def test_a_wake_that_waits_for_the_lane_is_heard_by_the_next_slot(play: Play) -> None:
+def test_a_wake_that_waits_for_the_lane_is_delivered_by_the_next_slot(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=20)
     with speaking(world):
@@ -219,11 +219,11 @@ def test_a_wake_that_waits_for_the_lane_is_heard_by_the_next_slot(play: Play) ->
     assert "look at the disk" in world.asked[1].stdin
 
 
-def test_a_run_cut_by_a_crash_is_not_started_again_while_its_lane_is_taken(play: Play) -> None:
+def test_a_run_interrupted_by_a_crash_is_not_repeated_while_its_lane_is_locked(play: Play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
-    with speaking(world):  # an orphan that nobody found, with the lane that it inherited
+    with speaking(world):  # an undetected orphan that has inherited the lane
         world.off(seconds=5)
         world.run(minutes=10)
         assert len(world.asked) == 1
@@ -232,7 +232,7 @@ def test_a_run_cut_by_a_crash_is_not_started_again_while_its_lane_is_taken(play:
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_run_cut_by_a_crash_that_never_gets_the_lane_back_is_abandoned_and_not_skipped(play: Play) -> None:
+def test_a_run_interrupted_by_a_crash_that_never_gets_its_lane_is_abandoned_and_not_skipped(play: Play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
@@ -242,7 +242,7 @@ def test_a_run_cut_by_a_crash_that_never_gets_the_lane_back_is_abandoned_and_not
     assert world.story()[0] == "03-02 08:00 interval abandoned no_time_left"
 
 
-def test_a_run_cut_by_a_stop_that_never_gets_the_lane_back_is_abandoned(play: Play) -> None:
+def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(play: Play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
@@ -256,7 +256,7 @@ def test_a_run_cut_by_a_stop_that_never_gets_the_lane_back_is_abandoned(play: Pl
     assert world.story()[0] == "03-02 08:00 interval abandoned no_time_left"
 
 
-def test_a_run_that_waits_for_its_lane_goes_on_waiting_over_a_restart(play: Play) -> None:
+def test_a_run_keeps_waiting_for_its_lane_over_a_restart(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=5)
@@ -269,7 +269,7 @@ def test_a_run_that_waits_for_its_lane_goes_on_waiting_over_a_restart(play: Play
     assert world.rows()[0]["attempt"] == 1
 
 
-def test_a_slot_that_waited_for_its_lane_when_the_daemon_died_is_busy_in_the_end(play: Play) -> None:
+def test_a_slot_that_waited_for_its_lane_during_a_crash_ends_busy(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=5)
@@ -290,7 +290,7 @@ def test_a_pause_ends_the_wait(play: Play) -> None:
     assert world.asked == []
 
 
-def test_a_slot_that_comes_just_before_a_pause_is_busy_too(play: Play) -> None:
+def test_a_slot_waiting_for_its_lane_just_before_a_pause_ends_busy(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=29, seconds=50)
@@ -301,7 +301,7 @@ def test_a_slot_that_comes_just_before_a_pause_is_busy_too(play: Play) -> None:
 
 
 @pytest.mark.parametrize("gone", ["disabled", "removed", "removed while down"])
-def test_an_agent_that_goes_while_its_beat_waits_leaves_a_busy_row(play: Play, gone: str) -> None:
+def test_removing_an_agent_that_waits_for_its_lane_leaves_a_busy_record(play: Play, gone: str) -> None:
     world = play(OPS + OTHER)
     new = agent(enabled="false") + OTHER if gone == "disabled" else "agents:\n" + OTHER
     with speaking(world):
@@ -317,19 +317,19 @@ def test_an_agent_that_goes_while_its_beat_waits_leaves_a_busy_row(play: Play, g
     assert world.story("ops") == ["03-02 08:00 interval skipped busy"]
 
 
-def test_an_agent_removed_while_its_beat_looks_at_the_lane_leaves_a_busy_row(play: Play) -> None:
+def test_removing_an_agent_while_it_checks_its_lane_leaves_a_busy_record(play: Play) -> None:
     world = play(OPS + OTHER)
     with speaking(world):
         world.engine.tick(world.clock.read())
         assert world.runs.results()
-        world.runs.results = list  # type: ignore[method-assign]  # the worker is slow to tell
+        world.runs.results = list  # type: ignore[method-assign]  # the worker reports late
         world.reload("agents:\n" + OTHER)
         del world.runs.results
         world.run(hours=1)
     assert world.story("ops") == ["03-02 08:00 interval skipped busy"]
 
 
-def test_an_interval_that_changes_while_a_beat_waits_loses_no_slot(play: Play) -> None:
+def test_changing_the_interval_while_a_run_waits_for_its_lane_loses_no_slot(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=5)
@@ -340,7 +340,7 @@ def test_an_interval_that_changes_while_a_beat_waits_loses_no_slot(play: Play) -
     assert world.story()[-1] == "03-02 08:20 interval ok heartbeat_ok"
 
 
-def test_closed_hours_come_before_a_taken_lane(play: Play) -> None:
+def test_a_skip_outside_active_hours_with_a_locked_lane_names_the_hours(play: Play) -> None:
     world = play(agent(active_hours='"10:00-11:00"'))
     with speaking(world):
         world.run(minutes=5)
@@ -349,7 +349,7 @@ def test_closed_hours_come_before_a_taken_lane(play: Play) -> None:
     assert world.story()[-1] == "03-02 08:05 api skipped active_hours"
 
 
-def test_a_clock_that_is_set_back_does_not_keep_a_beat_waiting_for_its_lane(play: Play) -> None:
+def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_lane(play: Play) -> None:
     world = play(OPS)
     with speaking(world):
         world.run(minutes=5)
@@ -359,7 +359,7 @@ def test_a_clock_that_is_set_back_does_not_keep_a_beat_waiting_for_its_lane(play
     assert len(world.asked) >= 1
 
 
-def test_every_slot_has_its_one_end_however_often_the_lane_is_taken(play: Play) -> None:
+def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(play: Play) -> None:
     world = play(agent(interval="5m"))
     for minutes in range(1, 24):
         with speaking(world):
@@ -372,7 +372,7 @@ def test_every_slot_has_its_one_end_however_often_the_lane_is_taken(play: Play) 
     assert {(row["outcome"], row["reason"]) for row in closed} == {("ok", None), ("skipped", "busy")}
 
 
-def test_a_beat_that_waits_for_its_lane_leaves_the_probe_of_its_provider_to_whoever_asks_first(play: Play) -> None:
+def test_a_run_that_waits_for_its_lane_leaves_the_probe_to_another_run(play: Play) -> None:
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url), environ={"KEY": KEY})
         world.run(minutes=29)
@@ -382,10 +382,10 @@ def test_a_beat_that_waits_for_its_lane_leaves_the_probe_of_its_provider_to_whoe
     assert world.story() == ["03-02 08:00 interval failed auth", "03-02 08:30 interval ok heartbeat_ok"]
 
 
-# --- held over HTTP -------------------------------------------------------------------------------------------------------
+# --- holds over HTTP --------------------------------------------------------------------------------------------------
 
 
-def test_a_gateway_holds_a_lane_for_a_time(play: Play) -> None:
+def test_a_gateway_holds_a_lane_for_a_limited_time(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=29)
     hold(world, minutes=5)
@@ -394,7 +394,7 @@ def test_a_gateway_holds_a_lane_for_a_time(play: Play) -> None:
     assert world.story()[-1] == "03-02 08:30 interval ok heartbeat_ok"
 
 
-def test_a_hold_that_is_asked_for_again_lasts_longer(play: Play) -> None:
+def test_a_renewed_hold_lasts_longer(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=29)
     for _ in range(5):
@@ -404,7 +404,7 @@ def test_a_hold_that_is_asked_for_again_lasts_longer(play: Play) -> None:
     assert times(world) == ["08:00:00", "08:35:00"]
 
 
-def test_a_hold_that_is_let_go_lets_the_beat_through_at_once(play: Play) -> None:
+def test_a_released_hold_lets_the_waiting_run_start_at_once(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=29)
     hold(world, hours=24)
@@ -414,7 +414,7 @@ def test_a_hold_that_is_let_go_lets_the_beat_through_at_once(play: Play) -> None
     assert times(world) == ["08:00:00", "08:34:13"]
 
 
-def test_a_lane_is_free_when_the_last_of_its_holders_has_let_go(play: Play) -> None:
+def test_a_lane_is_free_when_its_last_hold_is_released(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=29)
     for holder in ("chat", "mail"):
@@ -428,14 +428,14 @@ def test_a_lane_is_free_when_the_last_of_its_holders_has_let_go(play: Play) -> N
     assert len(world.asked) == 2
 
 
-def test_letting_go_of_what_one_does_not_hold_is_no_mistake(play: Play) -> None:
+def test_releasing_a_hold_that_does_not_exist_is_no_error(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=1)
     world.ask(ReleaseLane("ops", "chat"))
     assert times(world) == ["08:00:00"]
 
 
-def test_a_hold_lasts_over_a_restart(play: Play) -> None:
+def test_a_hold_survives_a_restart(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=29)
     hold(world, minutes=10)
@@ -446,7 +446,7 @@ def test_a_hold_lasts_over_a_restart(play: Play) -> None:
     assert times(world) == ["08:00:00", "08:39:00"]
 
 
-def test_a_hold_does_not_stop_a_beat_in_progress_and_names_it(play: Play) -> None:
+def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(play: Play) -> None:
     world = play(OPS)
     world.scripts["ops"] = lambda asked: Takes(QUIET, timedelta(minutes=2))
     world.until("2026-03-02 08:30:30")
@@ -458,7 +458,7 @@ def test_a_hold_does_not_stop_a_beat_in_progress_and_names_it(play: Play) -> Non
     assert hold(world, minutes=1) is None
 
 
-def test_a_clock_that_is_set_back_does_not_prolong_a_hold_beyond_a_day(play: Play) -> None:
+def test_setting_the_clock_back_does_not_prolong_a_hold_beyond_a_day(play: Play) -> None:
     world = play(agent(interval="12h"))
     world.run(minutes=1)
     hold(world, hours=1)
@@ -467,7 +467,7 @@ def test_a_clock_that_is_set_back_does_not_prolong_a_hold_beyond_a_day(play: Pla
     assert len(world.asked) >= 2
 
 
-def test_holds_that_have_ended_are_forgotten(play: Play) -> None:
+def test_expired_holds_are_deleted(play: Play) -> None:
     world = play(OPS)
     world.run(minutes=1)
     hold(world, minutes=1)
@@ -475,13 +475,13 @@ def test_holds_that_have_ended_are_forgotten(play: Play) -> None:
     assert world.store.connection.execute("select count(*) from hold").fetchone()[0] == 0
 
 
-def test_nobody_holds_the_lane_of_an_agent_that_is_not_there(play: Play) -> None:
+def test_a_hold_on_an_unknown_agent_is_refused(play: Play) -> None:
     world = play(OPS)
     with pytest.raises(Refused, match="no agent 'nobody'"):
         world.ask(HoldLane("nobody", "chat", at("2026-03-02 09:00")))
 
 
-def test_a_lane_has_a_hundred_holders_at_most(play: Play) -> None:
+def test_a_lane_has_at_most_a_hundred_holders(play: Play) -> None:
     world = play(OPS)
     for number in range(100):
         hold(world, f"chat{number}", minutes=5)

@@ -1,4 +1,4 @@
-"""Stories of models: the real SDK against a local server, in virtual time; what was asked, what it cost, whom we leave alone."""
+"""Models end to end: the real SDK against a local server in virtual time, with usage, cost, breakers, decisions and sessions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def asked(server: Server) -> list[dict[str, object]]:
     return [request.json for request in server.requests]
 
 
-def test_a_models_answer_is_judged_booked_and_told(play: Play) -> None:
+def test_the_answer_of_a_model_is_classified_recorded_and_sent(play: Play) -> None:
     with model(says("ALERT: the queue is stuck")) as server:
         world = play(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -57,7 +57,7 @@ def test_a_models_answer_is_judged_booked_and_told(play: Play) -> None:
     assert [said for _, _, said in world.said] == ["ALERT: the queue is stuck"]
 
 
-def test_the_model_of_the_heartbeat_wins_over_the_agents_and_another_answer_is_noticed(play: Play) -> None:
+def test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported(play: Play) -> None:
     with model(says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, model="claude-haiku-5-5"), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -70,7 +70,7 @@ def test_the_model_of_the_heartbeat_wins_over_the_agents_and_another_answer_is_n
 
 
 @pytest.mark.parametrize("light", ["true", "false"])
-def test_light_context_leaves_the_files_out_and_the_row_lists_the_parts(play: Play, light: str) -> None:
+def test_light_context_leaves_out_the_context_files_and_the_record_lists_the_parts(play: Play, light: str) -> None:
     with model(says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, light_context=light), environ={"KEY": KEY})
         world.write("ops/SOUL.md", "You are gentle.")
@@ -81,7 +81,7 @@ def test_light_context_leaves_the_files_out_and_the_row_lists_the_parts(play: Pl
     assert ("context:SOUL.md" in parts) is (light == "false")
 
 
-def test_retry_after_becomes_not_before_and_each_attempt_is_one_call(play: Play) -> None:
+def test_retry_after_delays_the_next_attempt(play: Play) -> None:
     with model(refuses(429, "rate_limit_error", "slow down", retry_after="120"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -91,7 +91,7 @@ def test_retry_after_becomes_not_before_and_each_attempt_is_one_call(play: Play)
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
-def test_a_provider_that_wants_a_year_of_rest_fails_now_and_is_asked_again_after_a_quarter_of_an_hour(play: Play) -> None:
+def test_a_retry_after_of_a_year_fails_the_run_and_the_provider_is_probed_after_a_quarter_of_an_hour(play: Play) -> None:
     with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=21)
@@ -103,7 +103,7 @@ def test_a_provider_that_wants_a_year_of_rest_fails_now_and_is_asked_again_after
     ]
 
 
-def test_a_clock_set_back_does_not_keep_a_provider_at_rest(play: Play) -> None:
+def test_setting_the_clock_back_does_not_keep_a_breaker_open(play: Play) -> None:
     with model(refuses(429, "rate_limit_error", "come back", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -112,7 +112,7 @@ def test_a_clock_set_back_does_not_keep_a_provider_at_rest(play: Play) -> None:
         assert len(server.requests) >= 2
 
 
-def test_whoever_cannot_run_for_a_provider_that_refuses_does_not_work_again_before_that_answers(play: Play) -> None:
+def test_an_agent_does_not_recover_before_its_provider_answers(play: Play) -> None:
     beat = '{interval: 10m, stagger: 5m, checklist: "- look\\n", precheck: look, deliver: log}'
     yaml = config("{url}", interval="12h") + f"  web: {{runner: {{kind: anthropic}}, heartbeat: {beat}}}\n"
     with model(refuses(401, "authentication_error", "no")) as server:
@@ -124,7 +124,7 @@ def test_whoever_cannot_run_for_a_provider_that_refuses_does_not_work_again_befo
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment"), (403, "auth")])
-def test_a_provider_that_refuses_us_is_left_alone_probed_and_taken_back(play: Play, status: int, reason: str) -> None:
+def test_a_refused_key_opens_the_breaker_until_a_probe_succeeds(play: Play, status: int, reason: str) -> None:
     refusal = refuses(status, "authentication_error", "no")
     with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
@@ -137,7 +137,7 @@ def test_a_provider_that_refuses_us_is_left_alone_probed_and_taken_back(play: Pl
     ]  # fmt: skip
 
 
-def test_a_reload_lets_a_refusing_provider_be_tried_at_once(play: Play) -> None:
+def test_a_reload_lets_the_next_run_probe_at_once(play: Play) -> None:
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -147,7 +147,7 @@ def test_a_reload_lets_a_refusing_provider_be_tried_at_once(play: Play) -> None:
     assert world.story()[-1] == "03-02 08:10 interval ok heartbeat_ok"
 
 
-def test_a_wake_of_an_agent_without_an_interval_is_heard_once_its_provider_answers(play: Play) -> None:
+def test_an_agent_without_an_interval_runs_its_wakes_once_its_provider_answers(play: Play) -> None:
     refusal = refuses(401, "authentication_error", "invalid x-api-key")
     with model(refusal, refusal, says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="none"), environ={"KEY": KEY})
@@ -166,7 +166,7 @@ def test_a_wake_of_an_agent_without_an_interval_is_heard_once_its_provider_answe
 
 
 def pair(url: str, **web: str) -> str:
-    """Two agents of one provider: ops, that beats when it is woken, and web."""
+    """Two agents of one provider: ops, which only runs when woken, and web."""
     beat = ", ".join(f"{key}: {value}" for key, value in web.items())
     more = f'  web: {{runner: {{kind: anthropic}}, heartbeat: {{stagger: 0s, checklist: "- look\\n", deliver: log, {beat}}}}}\n'
     return config(url, interval="none") + more
@@ -176,9 +176,7 @@ REFUSAL = refuses(401, "authentication_error", "invalid x-api-key")
 
 
 @pytest.mark.parametrize("took", [0, 20])
-def test_agents_without_an_interval_do_not_wait_on_once_another_has_found_that_their_provider_answers(
-    play: Play, took: int
-) -> None:
+def test_agents_without_an_interval_start_as_soon_as_the_probe_of_another_agent_succeeds(play: Play, took: int) -> None:
     with model(REFUSAL, says("HEARTBEAT_OK")) as server:
         world = play(pair(server.url, interval="none"), environ={"KEY": KEY}, takes={"ops": timedelta(seconds=took)})
         world.wake("ops", "one")
@@ -189,7 +187,7 @@ def test_agents_without_an_interval_do_not_wait_on_once_another_has_found_that_t
     assert world.story("web") == ["03-02 08:05 api skipped breaker_open", "03-02 08:30 api ok heartbeat_ok"]
 
 
-def test_an_agent_without_an_interval_tries_a_provider_that_another_was_to_try_and_did_not_ask(play: Play) -> None:
+def test_an_agent_without_an_interval_probes_if_the_first_agent_skipped_its_probe(play: Play) -> None:
     with model(REFUSAL, says("HEARTBEAT_OK")) as server:
         yaml = pair(server.url, interval="none").replace(
             "interval: none", "interval: none, precheck: {command: look, on_error: skip}", 1
@@ -204,7 +202,7 @@ def test_an_agent_without_an_interval_tries_a_provider_that_another_was_to_try_a
 
 
 @pytest.mark.parametrize("took", [0, 20])
-def test_of_two_that_come_when_their_provider_may_be_tried_the_second_waits_for_what_becomes_of_it(play: Play, took: int) -> None:
+def test_the_second_of_two_due_runs_waits_for_the_result_of_the_probe(play: Play, took: int) -> None:
     with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
         yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
         world = play(yaml, environ={"KEY": KEY})
@@ -217,7 +215,7 @@ def test_of_two_that_come_when_their_provider_may_be_tried_the_second_waits_for_
     assert rows[1]["finished_at"] == f"2026-03-02T08:30:{took:02}Z"
 
 
-def test_whoever_waits_for_a_trial_that_fails_is_refused(play: Play) -> None:
+def test_a_run_that_waits_for_a_failing_probe_is_skipped(play: Play) -> None:
     with model(REFUSAL) as server:
         yaml = pair(server.url, interval="30m").replace("interval: none", "interval: 30m")
         world = play(yaml, environ={"KEY": KEY})
@@ -228,7 +226,7 @@ def test_whoever_waits_for_a_trial_that_fails_is_refused(play: Play) -> None:
     assert world.story("web")[1:] == ["03-02 08:30 interval skipped breaker_open"]
 
 
-def test_whoever_waits_for_a_trial_longer_than_its_slot_lasts_is_refused(play: Play) -> None:
+def test_a_run_that_waits_for_a_probe_longer_than_its_slot_is_skipped(play: Play) -> None:
     with model(REFUSAL, REFUSAL, says("HEARTBEAT_OK")) as server:
         yaml = pair(server.url, interval="5m").replace("interval: none", "interval: 30m, timeout: 20m")
         world = play(yaml, environ={"KEY": KEY})
@@ -244,7 +242,7 @@ def test_whoever_waits_for_a_trial_longer_than_its_slot_lasts_is_refused(play: P
     ]
 
 
-def test_what_waits_for_a_provider_is_heard_once_a_reload_lets_that_be_tried(play: Play) -> None:
+def test_a_wake_that_waits_for_a_provider_runs_after_a_reload(play: Play) -> None:
     with model(REFUSAL, says("HEARTBEAT_OK")) as server:
         world = play(pair(server.url, interval="none"), environ={"KEY": KEY})
         world.wake("ops", "one")
@@ -254,7 +252,7 @@ def test_what_waits_for_a_provider_is_heard_once_a_reload_lets_that_be_tried(pla
     assert world.story("ops") == ["03-02 08:00 api failed auth", "03-02 08:05 api ok heartbeat_ok"]
 
 
-def test_what_waits_after_a_failure_of_its_own_is_not_begun_by_a_reload(play: Play) -> None:
+def test_a_reload_does_not_start_a_wake_that_waits_for_its_retry(play: Play) -> None:
     broken = reply({"content": "?"})
     with model(broken, broken, says("HEARTBEAT_OK")) as server:
         yaml = config(server.url, interval="none", retries="0")
@@ -267,7 +265,7 @@ def test_what_waits_after_a_failure_of_its_own_is_not_begun_by_a_reload(play: Pl
 
 
 @pytest.mark.parametrize("status", [401, 402])
-def test_a_breaker_that_refuses_is_no_other_fault_than_the_one_that_opened_it(play: Play, status: int) -> None:
+def test_an_open_breaker_is_the_same_incident_as_the_error_that_opened_it(play: Play, status: int) -> None:
     with model(*[refuses(status, "authentication_error", "invalid x-api-key")] * 30) as server:
         world = play(config(server.url, interval="10m", on_failure="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
@@ -275,7 +273,7 @@ def test_a_breaker_that_refuses_is_no_other_fault_than_the_one_that_opened_it(pl
     assert len(world.said) == 1
 
 
-def test_rest_that_a_provider_wants_is_no_other_fault_once_its_breaker_says_so(play: Play) -> None:
+def test_a_long_retry_after_and_its_open_breaker_are_one_incident(play: Play) -> None:
     rest = refuses(429, "rate_limit_error", "come back", retry_after="31536000")
     with model(*[rest] * 30) as server:
         world = play(config(server.url, interval="5m", on_failure="{after: 1}"), environ={"KEY": KEY})
@@ -284,7 +282,7 @@ def test_rest_that_a_provider_wants_is_no_other_fault_once_its_breaker_says_so(p
     assert len(world.said) == 1
 
 
-def test_a_run_without_time_left_has_the_fault_of_its_last_attempt(play: Play) -> None:
+def test_a_run_without_time_for_a_retry_belongs_to_the_incident_of_its_last_attempt(play: Play) -> None:
     busy, slow = refuses(529, "overloaded_error", "Overloaded"), refuses(529, "overloaded_error", "Overloaded", retry_after="900")
     with model(busy, busy, slow, busy, busy, slow) as server:
         world = play(config(server.url, interval="10m", retries="1", on_failure="{after: 1}"), environ={"KEY": KEY})
@@ -293,7 +291,7 @@ def test_a_run_without_time_left_has_the_fault_of_its_last_attempt(play: Play) -
     assert len(world.said) == 1
 
 
-def test_a_refusal_of_one_provider_leaves_the_others_alone(play: Play) -> None:
+def test_a_refusal_by_one_provider_does_not_affect_others(play: Play) -> None:
     with model(refuses(401, "authentication_error", "no")) as bad, model(says("HEARTBEAT_OK")) as good:
         text = config(bad.url).replace(
             "providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{good.url}"}}, '
@@ -309,7 +307,7 @@ def test_a_refusal_of_one_provider_leaves_the_others_alone(play: Play) -> None:
     assert [row["outcome"] for row in world.rows("other")] == ["ok", "ok", "ok"]
 
 
-def test_a_run_that_never_came_to_ask_does_not_use_up_the_probe(play: Play) -> None:
+def test_a_run_without_a_model_call_does_not_use_up_the_probe(play: Play) -> None:
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="40m", checklist="HEARTBEAT.md"), environ={"KEY": KEY})
         world.write("ops/HEARTBEAT.md", "- look")
@@ -333,7 +331,7 @@ def test_a_run_that_never_came_to_ask_does_not_use_up_the_probe(play: Play) -> N
         (hang_up(), "connect"),
     ],
 )  # fmt: skip
-def test_a_rude_provider_is_a_failed_run_with_its_class(play: Play, act: Act, reason: str) -> None:
+def test_an_invalid_answer_of_a_provider_is_a_failed_run_with_an_error_class(play: Play, act: Act, reason: str) -> None:
     with model(act) as server:
         world = play(config(server.url, retries="0"), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -352,7 +350,7 @@ def test_without_a_key_nothing_is_called(play: Play) -> None:
     assert "api_key" in world.rows()[0]["error"]
 
 
-def test_a_tool_that_nobody_offered_has_no_effect_and_is_counted(play: Play) -> None:
+def test_a_call_of_an_unknown_tool_has_no_effect_and_is_counted(play: Play) -> None:
     answer = message(text("HEARTBEAT_OK"), tool("bash", {"command": "touch pwned"}))
     with model(reply(answer)) as server:
         world = play(config(server.url), environ={"KEY": KEY})
@@ -361,7 +359,7 @@ def test_a_tool_that_nobody_offered_has_no_effect_and_is_counted(play: Play) -> 
     assert [event.error_class for event in world.events if type(event).__name__ == "ProviderFailed"] == ["tool_use"]
 
 
-def test_attempts_that_failed_are_paid_for_too(play: Play) -> None:
+def test_failed_attempts_are_charged(play: Play) -> None:
     tokens = {"input": 70, "output": 3}
     with Server(
         [reply({"error": "busy", "tokens": tokens}), gateway.says("HEARTBEAT_OK", tokens=tokens, cost_usd=0.01)]
@@ -372,7 +370,7 @@ def test_attempts_that_failed_are_paid_for_too(play: Play) -> None:
     assert world.rows()[0]["tokens"]["input"] == 140
 
 
-def test_a_model_without_a_price_is_counted_and_not_called_free(play: Play) -> None:
+def test_a_model_without_a_price_is_counted_and_has_no_known_cost(play: Play) -> None:
     with model(says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, model="claude-opus-9"), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -380,7 +378,7 @@ def test_a_model_without_a_price_is_counted_and_not_called_free(play: Play) -> N
     assert world.rows()[0]["tokens"]["output"] == 30
 
 
-# --- deciding first ----------------------------------------------------------------------------------------------------
+# --- decisions --------------------------------------------------------------------------------------------------------
 
 DECIDE = {"decide": "{model: claude-haiku-5-5}"}
 
@@ -389,7 +387,7 @@ def decides(action: str, tasks: str = "") -> Act:
     return reply(message(tool("decide", {"action": action, "tasks": tasks}), stop_reason="tool_use"))
 
 
-def test_a_decision_to_skip_is_quiet_and_the_agent_is_not_asked(play: Play) -> None:
+def test_a_decision_to_skip_is_suppressed_and_makes_no_agent_call(play: Play) -> None:
     with model(decides("skip")) as server:
         world = play(config(server.url, **DECIDE), environ={"KEY": KEY})
         world.write("ops/SOUL.md", "You are gentle.")
@@ -400,7 +398,7 @@ def test_a_decision_to_skip_is_quiet_and_the_agent_is_not_asked(play: Play) -> N
     assert world.rows()[0]["cost_usd"] == pytest.approx((120 * 1 + 30 * 5 + 7 * 1 + 2 * 1.25) / 1e6)
 
 
-def test_a_decision_to_run_hands_its_tasks_to_the_agents_own_runner(play: Play) -> None:
+def test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner(play: Play) -> None:
     with model(decides("run", "restart the mail queue"), says("Done, it runs again.")) as server:
         world = play(config(server.url, **DECIDE), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -420,7 +418,7 @@ def test_a_decision_has_the_time_that_the_precheck_left(play: Play) -> None:
 
 
 @pytest.mark.parametrize("unpriced", ["claude-haiku-5-5", "claude-sonnet-5"])
-def test_a_cost_of_which_a_part_is_unknown_is_unknown_whichever_part_came_first(play: Play, unpriced: str) -> None:
+def test_a_partly_unknown_cost_is_unknown_whichever_part_came_first(play: Play, unpriced: str) -> None:
     with model(decides("run", "restart the mail queue"), says("Done.")) as server:
         world = play(config(server.url, **DECIDE).replace(f"{unpriced}: {{input", "another: {input"), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -429,7 +427,7 @@ def test_a_cost_of_which_a_part_is_unknown_is_unknown_whichever_part_came_first(
 
 
 @pytest.mark.parametrize("act", [says("run everything"), decides("everything"), decides("run", " "), page()])
-def test_no_decision_is_a_failed_run_and_never_a_run_of_everything(play: Play, act: Act) -> None:
+def test_a_missing_decision_fails_the_run(play: Play, act: Act) -> None:
     with model(act) as server:
         world = play(config(server.url, retries="0", **DECIDE), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -437,10 +435,10 @@ def test_no_decision_is_a_failed_run_and_never_a_run_of_everything(play: Play, a
     assert world.story() == ["03-02 08:00 interval failed bad_answer"]
 
 
-# --- sessions ---------------------------------------------------------------------------------------------------------------
+# --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_is_not_isolated_remembers_its_alerts_and_nothing_quiet(play: Play) -> None:
+def test_an_agent_with_a_session_remembers_its_alerts_but_no_suppressed_answers(play: Play) -> None:
     with model(says("ALERT: disk"), says("HEARTBEAT_OK"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, isolated_session="false", session_keep="4"), environ={"KEY": KEY})
         world.run(minutes=61)
@@ -449,7 +447,7 @@ def test_an_agent_that_is_not_isolated_remembers_its_alerts_and_nothing_quiet(pl
         assert "ALERT: disk" in json.dumps(asked(server)[2])
 
 
-# --- agents behind a gateway ------------------------------------------------------------------------------------------------
+# --- agents behind a gateway ------------------------------------------------------------------------------------------
 
 
 GATEWAY = """
@@ -460,7 +458,7 @@ agents:
 """
 
 
-def test_an_agent_may_answer_later_and_its_result_is_judged_and_told_once(play: Play) -> None:
+def test_an_async_result_is_classified_and_sent_once(play: Play) -> None:
     with Server([gateway.later()]) as server:
         world = play(GATEWAY.format(url=server.url))
         world.run(hours=3)

@@ -1,4 +1,4 @@
-"""A month of an agent: forty things happen among thousands of quiet beats; each is told once, and quiet beats ask nobody."""
+"""A month with forty events among thousands of quiet runs: each event is sent once, and quiet runs make no agent call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ agents:
 
 
 class Month:
-    """What happens, when; the precheck counts what has happened, and the agent tells what is new to it."""
+    """Forty events at random times. The precheck counts past events, and the agent reports the new ones."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         chance = random.Random(seed)
@@ -45,22 +45,22 @@ class Month:
         return "; ".join(f"event {number} happened" for number in news) or "HEARTBEAT_OK"
 
     def told_at(self, number: int) -> list[datetime]:
-        """When a thing was told."""
+        """The time at which an event was sent."""
         return [when for when, _, text in self.world.said if f"event {number} happened" in text.split("; ")]
 
     @property
     def share(self) -> float:
-        """The share of beats that asked the agent."""
+        """The share of runs with an agent call."""
         return len(self.world.asked) / sum(row["slots"] for row in self.world.rows())
 
 
-def test_each_of_forty_events_in_a_month_is_told_once_and_within_one_interval(tmp_path: Path) -> None:
+def test_each_of_forty_events_in_a_month_is_sent_once_and_within_one_interval(tmp_path: Path) -> None:
     month = Month(tmp_path, seed=4)
     month.play()
     for number, event in enumerate(month.events):
         told = month.told_at(number)
         assert len(told) == 1
         assert timedelta() <= told[0] - event <= INTERVAL
-    assert len(month.world.asked) <= EVENTS + 1  # the first beat knows of no beat before it
+    assert len(month.world.asked) <= EVENTS + 1  # the first run has no earlier output to compare with
     assert sum(row["slots"] for row in month.world.rows()) == DAYS * 96 + 1
     month.world.store.close()

@@ -1,4 +1,4 @@
-"""Notices in a story: a failure is told once, again now and then, at once when it changes, and when it is over."""
+"""Failure notifications end to end: sent once per incident, with reminders, on a new error, and on recovery."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def ended(code: int, errors: str = "", output: str = "") -> ProcessResult:
 
 
 def told(world: World, name: str = "ops") -> list[str]:
-    """When something was told of an entry, and the first line of it."""
+    """The time and first line of each message about an entry."""
     return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, who, text in world.said if who == name]
 
 
 def notices(world: World) -> list[tuple[str, str, str]]:
-    """Every notice with its channel and where it stands, the oldest first."""
+    """The kind, channel and state of each failure notification, oldest first."""
     rows = world.store.connection.execute("select notice, channel, state from outbox where notice is not null order by id")
     return [tuple(row) for row in rows]
 
 
 def until(world: World, text: str, error: Callable[[int], str] | None) -> None:
-    """Let time pass while the agent fails with that error at each beat, numbered; None: it is well."""
+    """Let time pass while each run fails with the error for its number; None: runs succeed."""
     world.scripts["ops"] = lambda asked: ended(1, error(len(world.asked))) if error else "HEARTBEAT_OK"
     world.until(text)
 
 
-def test_the_same_failure_with_changing_numbers_is_told_once_and_again_now_and_then(play: Play) -> None:
+def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
     until(world, "2026-03-03 12:00", None)
@@ -74,20 +74,20 @@ def test_the_same_failure_with_changing_numbers_is_told_once_and_again_now_and_t
     ]
 
 
-def test_a_notice_says_what_went_wrong_and_where_to_look(play: Play) -> None:
+def test_a_notification_has_the_error_and_the_command_for_details(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:31", lambda count: "no space left on device")
     assert world.said[0][2].splitlines()[1:] == ["exit: exit code 1: no space left on device", "More: heartbeatd show 2"]
 
 
-def test_one_failure_of_a_heartbeat_is_not_told(play: Play) -> None:
+def test_a_single_failure_of_a_heartbeat_is_not_reported(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:29", lambda count: "no")
     until(world, "2026-03-02 12:00", None)
     assert (told(world), len(world.rows())) == ([], 9)
 
 
-def test_another_error_is_told_at_once_and_each_but_once(play: Play) -> None:
+def test_a_different_error_is_reported_at_once_and_only_once(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
     assert told(world) == [
@@ -96,13 +96,13 @@ def test_another_error_is_told_at_once_and_each_but_once(play: Play) -> None:
     ]
 
 
-def test_an_error_that_is_new_every_time_is_left_to_the_reminders(play: Play) -> None:
+def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-02 20:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
     assert len(told(world)) == 4 + 1
 
 
-def test_failures_count_anew_after_a_recovery(play: Play) -> None:
+def test_a_recovery_resets_the_failure_count(play: Play) -> None:
     world = play(agent(retries="0", on_failure="{after: 3}"))
     until(world, "2026-03-02 08:59", lambda count: "no")
     until(world, "2026-03-02 09:29", None)
@@ -112,7 +112,7 @@ def test_failures_count_anew_after_a_recovery(play: Play) -> None:
     assert told(world) == ["03-02 10:30 Agent ops failed 3 times in a row, since 2026-03-02 09:30 UTC (1h)."]
 
 
-def test_what_was_told_survives_a_restart(play: Play) -> None:
+def test_an_incident_survives_a_restart(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:45", lambda count: "no")
     world.off(minutes=5)
@@ -122,7 +122,7 @@ def test_what_was_told_survives_a_restart(play: Play) -> None:
     assert [line[12:31] for line in told(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
 
 
-def test_what_failed_is_forgotten_with_an_agent_that_is_switched_off(play: Play) -> None:
+def test_disabling_an_agent_ends_its_incident(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:45", lambda count: "no")
     world.reload(agent(retries="0", enabled="false"))
@@ -132,14 +132,14 @@ def test_what_failed_is_forgotten_with_an_agent_that_is_switched_off(play: Play)
     assert [line[12:40] for line in told(world)] == ["Agent ops failed 2 times in "] * 2
 
 
-def test_nobody_is_told_where_the_config_says_so(play: Play) -> None:
+def test_on_failure_none_sends_no_notifications(play: Play) -> None:
     world = play(agent(retries="0", on_failure="none"))
     until(world, "2026-03-02 20:00", lambda count: "no")
     until(world, "2026-03-02 21:00", None)
     assert (told(world), notices(world)) == ([], [])
 
 
-def test_a_healthy_beat_asks_nothing_of_incidents(play: Play) -> None:
+def test_a_successful_run_needs_no_incident_query(play: Play) -> None:
     world = play(agent())
     asked: list[str] = []
     world.store.connection.set_trace_callback(asked.append)
@@ -148,7 +148,7 @@ def test_a_healthy_beat_asks_nothing_of_incidents(play: Play) -> None:
     assert [statement for statement in asked if "incident" in statement] == []
 
 
-def test_a_failed_job_is_told_at_once_with_what_it_printed_and_not_every_time(play: Play) -> None:
+def test_a_failed_job_is_reported_once_with_its_output(play: Play) -> None:
     world = play(HOOKS + job(every="30m", deliver="hook"))
     world.scripts["measure"] = lambda asked: (
         ended(2, "tape 1 torn", "wrote 17 files\n") if at("2026-03-02 09:45") > asked.at else "well"
@@ -165,7 +165,7 @@ def test_a_failed_job_is_told_at_once_with_what_it_printed_and_not_every_time(pl
     ]
 
 
-def test_a_job_whose_failures_nobody_is_told_of_delivers_its_output_as_ever(play: Play) -> None:
+def test_a_job_without_notifications_still_delivers_its_output(play: Play) -> None:
     world = play(job(every="30m", deliver="log", on_failure="none"))
     world.scripts["measure"] = lambda asked: ended(2, "torn")
     world.run(minutes=65)
@@ -182,14 +182,14 @@ def test_a_job_whose_failures_nobody_is_told_of_delivers_its_output_as_ever(play
         ("", {}, ["log"]),
     ],
 )
-def test_a_failed_job_is_always_told(play: Play, channels: str, keys: dict[str, str], told_on: list[str]) -> None:
+def test_a_failed_job_is_reported_on_some_channel(play: Play, channels: str, keys: dict[str, str], told_on: list[str]) -> None:
     world = play(channels + job(every="30m", **keys))
     world.scripts["measure"] = lambda asked: 1
     world.run(minutes=31)
     assert notices(world) == [("failing", channel, "delivered") for channel in told_on]
 
 
-def test_skips_that_should_worry_are_told_and_end_when_the_check_is_passed(play: Play) -> None:
+def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes(play: Play) -> None:
     world = play(agent(precheck="{command: look, on_error: skip}"))
     broken = ended(3, "look: not found")
     world.prechecks["ops"] = lambda asked: broken if asked.at < at("2026-03-02 09:15") else ended(0, output="NO_WORK")
@@ -202,7 +202,7 @@ def test_skips_that_should_worry_are_told_and_end_when_the_check_is_passed(play:
     assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.said[0][2]
 
 
-def test_a_failure_is_not_over_because_a_check_that_stood_in_the_way_is_passed(play: Play) -> None:
+def test_a_failure_incident_does_not_end_because_a_check_passes_again(play: Play) -> None:
     world = play(agent(retries="0", checklist="HEARTBEAT.md", precheck="look"))
     file = world.write("ops/HEARTBEAT.md", "- look\n")
     world.prechecks["ops"] = lambda asked: "NO_WORK" if asked.at >= at("2026-03-02 10:15") else "mail"
@@ -220,7 +220,7 @@ def test_a_failure_is_not_over_because_a_check_that_stood_in_the_way_is_passed(p
     assert [line for line in told(world) if "works again" in line] == []
 
 
-def test_a_checklist_that_cannot_be_read_is_told(play: Play) -> None:
+def test_an_unreadable_checklist_is_reported(play: Play) -> None:
     world = play(agent(checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
     world.run(minutes=31)
@@ -228,7 +228,7 @@ def test_a_checklist_that_cannot_be_read_is_told(play: Play) -> None:
     assert "checklist_unreadable: its checklist is not a file that may be read" in world.said[0][2]
 
 
-def test_slots_that_are_skipped_in_peace_neither_tell_nor_end_anything(play: Play) -> None:
+def test_normal_skips_neither_report_nor_end_an_incident(play: Play) -> None:
     world = play(agent(retries="0", active_hours='"08:00-09:00"'))
     until(world, "2026-03-03 07:00", lambda count: "no")
     assert len(told(world)) == 1
@@ -236,7 +236,7 @@ def test_slots_that_are_skipped_in_peace_neither_tell_nor_end_anything(play: Pla
     assert len(told(world)) == 2
 
 
-def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) -> None:
+def test_status_shows_the_incident_its_count_and_when_it_was_reported(play: Play) -> None:
     world = play(agent(retries="0"))
     until(world, "2026-03-02 08:05", lambda count: "no")
     db = world.store.connection
@@ -258,16 +258,16 @@ def test_status_says_what_fails_how_often_and_whether_it_was_told(play: Play) ->
     assert read_status(db, world.clock.now)["entries"][0]["failing"] is None
 
 
-# What becomes of messages that a channel does not take.
+# --- messages that a channel does not accept --------------------------------------------------------------------------
 
 
 def alarm(world: World) -> None:
-    """An agent that says something new at each beat."""
+    """Let each run of the agent end with a different alert."""
     world.scripts["ops"] = lambda asked: f"ALERT: number {len(world.asked)}"
 
 
 def answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) -> Callable[[Delivery], DeliveryResult]:
-    """Channels that answer so; what they took is noted."""
+    """Channels with these answers; accepted messages are appended to the list."""
 
     def send(delivery: Delivery) -> DeliveryResult:
         sent = answers.get(delivery.channel.name, TAKEN)
@@ -278,7 +278,7 @@ def answering(answers: dict[str, DeliveryResult], heard: list[tuple[str, str]]) 
     return send
 
 
-def test_a_lost_message_of_a_job_says_that_it_is_a_jobs(play: Play) -> None:
+def test_the_notification_of_a_lost_message_names_its_job(play: Play) -> None:
     world = play(HOOKS + "cron: {sick: {every: 1h, command: look, deliver: hook}}\n", scripts={"sick": lambda asked: 1})
     heard: list[Any] = []
     world.sends = answering({"hook": REFUSED}, heard)
@@ -286,7 +286,7 @@ def test_a_lost_message_of_a_job_says_that_it_is_a_jobs(play: Play) -> None:
     assert heard[0] == ("other", "A message of cron job sick was not delivered to the channel hook, and is given up.")
 
 
-def test_a_dead_letter_is_told_elsewhere_once_until_the_channel_takes_one(play: Play) -> None:
+def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
     answers, heard = {"hook": REFUSED}, []
@@ -301,7 +301,7 @@ def test_a_dead_letter_is_told_elsewhere_once_until_the_channel_takes_one(play: 
     assert heard == [lost, ("hook", "ALERT: number 5"), lost]
 
 
-def test_a_message_that_dies_twice_does_not_keep_the_death_of_the_next_one_from_being_told(play: Play) -> None:
+def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead_letter(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
     answers, heard = {"hook": REFUSED}, []
@@ -315,7 +315,7 @@ def test_a_message_that_dies_twice_does_not_keep_the_death_of_the_next_one_from_
     assert [(row["id"], len(row["notices"])) for row in world.rows()] == [(1, 1), (2, 0), (3, 1)]
 
 
-def test_the_notice_of_a_dead_letter_says_why_and_where_its_text_is_but_not_the_text(play: Play) -> None:
+def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
     world.sends = answering({"hook": REFUSED}, [])
@@ -332,7 +332,7 @@ def test_the_notice_of_a_dead_letter_says_why_and_where_its_text_is_but_not_the_
     assert "number 1" not in row["notices"][0]["text"]
 
 
-def test_where_every_channel_is_dead_the_log_is_told(play: Play) -> None:
+def test_a_dead_letter_is_logged_if_every_channel_is_dead(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
     world.sends = answering({"hook": REFUSED, "other": REFUSED}, [])
@@ -340,7 +340,7 @@ def test_where_every_channel_is_dead_the_log_is_told(play: Play) -> None:
     assert notices(world) == [("undelivered hook", "other", "dead"), ("undelivered other", "log", "delivered")]
 
 
-def test_that_an_agent_fails_is_not_told_on_a_dead_channel(play: Play) -> None:
+def test_failures_are_not_reported_on_a_dead_channel(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook", retries="0"))
     heard: list[tuple[str, str]] = []
     world.sends = answering({"hook": REFUSED}, heard)
@@ -349,7 +349,7 @@ def test_that_an_agent_fails_is_not_told_on_a_dead_channel(play: Play) -> None:
     assert heard[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
 
 
-def test_a_channel_that_is_dead_is_still_told_elsewhere_once_over_a_restart(play: Play) -> None:
+def test_a_dead_channel_is_reported_once_over_a_restart(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
     world.sends = answering({"hook": REFUSED}, [])
@@ -359,7 +359,7 @@ def test_a_channel_that_is_dead_is_still_told_elsewhere_once_over_a_restart(play
     assert notices(world) == [("undelivered hook", "other", "delivered")]
 
 
-def test_a_message_to_a_channel_that_is_gone_is_told_elsewhere(play: Play) -> None:
+def test_a_message_to_a_removed_channel_is_reported_on_another_channel(play: Play) -> None:
     world = play(HOOKS + agent(deliver="hook"))
     alarm(world)
     world.sends = lambda _: DeliveryResult("retry", "down")
@@ -387,15 +387,13 @@ def guild() -> Iterator[Discord]:
 
 
 def real(play: Play, phone: Telegram, guild: Discord, **keys: str) -> World:
-    """A world with stand-ins of Telegram and Discord behind the real transports."""
+    """A world with local servers for Telegram and Discord behind the real transports."""
     channels = f"channels:\n  phone: {TELEGRAM.format(url=phone.url)}\n  guild: {DISCORD.format(url=guild.url)}\n"
     environ = {"TG": telegram.URL, "DC": discord.URL}
     return play(channels + agent(interval="1d", **keys), environ=environ, sends=by_hand)
 
 
-def test_channels_that_are_down_for_45_minutes_are_told_once_and_the_model_is_asked_once(
-    play: Play, phone: Telegram, guild: Discord
-) -> None:
+def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(play: Play, phone: Telegram, guild: Discord) -> None:
     world = real(play, phone, guild, deliver="[phone, guild]")
     world.scripts["ops"] = lambda asked: "ALERT: the disk is full"
     phone.script = guild.script = [page(502)] * 50
@@ -408,7 +406,7 @@ def test_channels_that_are_down_for_45_minutes_are_told_once_and_the_model_is_as
     assert (len(world.asked), notices(world)) == (1, [])
 
 
-def test_what_a_channel_refuses_for_good_is_dead_told_elsewhere_and_still_to_be_read(
+def test_a_permanently_refused_message_is_dead_reported_on_another_channel_and_still_readable(
     play: Play, phone: Telegram, guild: Discord
 ) -> None:
     world = real(play, phone, guild, deliver="phone")
@@ -421,7 +419,7 @@ def test_what_a_channel_refuses_for_good_is_dead_told_elsewhere_and_still_to_be_
     assert "chat not found" in guild.texts[0]
 
 
-def test_a_channel_that_is_down_for_a_day_is_told_elsewhere_once_and_does_not_ask_the_model_again(
+def test_a_day_long_channel_outage_is_reported_once_on_another_channel_without_more_agent_calls(
     play: Play, phone: Telegram, guild: Discord
 ) -> None:
     world = real(play, phone, guild, deliver="phone")
@@ -434,7 +432,7 @@ def test_a_channel_that_is_down_for_a_day_is_told_elsewhere_once_and_does_not_as
     assert len(world.asked) == 1
 
 
-def test_a_notice_that_waits_does_not_hold_up_what_its_run_says_on_the_same_channel(play: Play) -> None:
+def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(play: Play) -> None:
     channels = "channels: {guild: 'discord://42/abc'}\n"
     world = play(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
     world.sends = lambda delivery: DeliveryResult("retry", "down") if delivery.message.notice else TAKEN
@@ -444,7 +442,7 @@ def test_a_notice_that_waits_does_not_hold_up_what_its_run_says_on_the_same_chan
 
 
 @pytest.mark.parametrize("trouble", [reset(), page(500), page(429)], ids=["breaks off", "500", "429"])
-def test_a_notice_waits_for_its_channel_as_any_message_does(play: Play, phone: Telegram, guild: Discord, trouble: Any) -> None:
+def test_a_notification_is_retried_like_any_message(play: Play, phone: Telegram, guild: Discord, trouble: Any) -> None:
     world = real(play, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
     world.scripts["ops"] = lambda asked: 1
     phone.script = [trouble]
@@ -452,28 +450,28 @@ def test_a_notice_waits_for_its_channel_as_any_message_does(play: Play, phone: T
     assert [text.splitlines()[0] for text in phone.texts] == ["Agent ops failed at 2026-03-02 08:00 UTC."]
 
 
-def test_an_answer_of_100_kb_is_a_failure_that_is_told_like_any_other(play: Play, phone: Telegram, guild: Discord) -> None:
+def test_an_answer_of_100_kb_is_a_failure_that_is_reported(play: Play, phone: Telegram, guild: Discord) -> None:
     world = real(play, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
     world.scripts["ops"] = lambda asked: "ALERT " * 17_000
     world.run(minutes=5)
     assert [text.splitlines()[1] for text in phone.texts] == ["bad_answer: the answer is larger than 65536 bytes"]
 
 
-def test_an_error_of_100_kb_is_told_in_short(play: Play, phone: Telegram, guild: Discord) -> None:
+def test_an_error_of_100_kb_is_shortened_in_the_notification(play: Play, phone: Telegram, guild: Discord) -> None:
     world = real(play, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
     world.scripts["ops"] = lambda asked: ended(1, "ä" * 100_000)
     world.run(minutes=5)
     assert [len(text) < 800 for text in guild.texts] == [True]
 
 
-# What the config says of it.
+# --- the on_failure settings ------------------------------------------------------------------------------------------
 
 BASE = "channels: {hook: {kind: webhook, url: 'https://example.org/x'}, other: {kind: webhook, url: 'https://example.org/y'}}\n"
 OPS = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, %s}}}\n"
 JOB = "cron: {nightly: {every: 6h, command: x, %s}}\n"
 
 
-def test_every_value_of_it_is_inherited_merged_and_undone(tmp_path: Path) -> None:
+def test_on_failure_is_inherited_merged_and_reset(tmp_path: Path) -> None:
     text = (
         "defaults: {heartbeat: {on_failure: {remind: 1h, deliver: other}}, cron: {on_failure: {after: 4}}}\n" + BASE + OPS + JOB
     )
@@ -490,7 +488,7 @@ def read_both(folder: Path, text: str) -> tuple[Any, Any]:
     return tuple(entry.on_failure for entry in plan.make(read(folder, text).settings).entries.values())  # type: ignore[return-value]
 
 
-def test_check_says_what_holds(tmp_path: Path) -> None:
+def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:
     read(tmp_path, BASE + OPS % "deliver: hook" + JOB % "on_failure: {after: 2}")
     rows = {
         row.key: row.value for name in ("ops", "nightly") for row in list_effective_values(tmp_path / "config.yaml", {}, name)
@@ -517,30 +515,30 @@ def test_check_says_what_holds(tmp_path: Path) -> None:
         ("never", "on_failure: 'never' is not known here; write none"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, written: str, complaint: str) -> None:
+def test_invalid_on_failure_settings_are_reported(tmp_path: Path, written: str, complaint: str) -> None:
     (beat,) = complaints(tmp_path, BASE + OPS % f"on_failure: {written}")
     (work,) = complaints(tmp_path, BASE + JOB % f"on_failure: {written}")
     assert beat.partition("agents.ops.heartbeat.")[2] == complaint
     assert work.partition("cron.nightly.")[2] == complaint
 
 
-def test_a_channel_that_only_hears_of_failures_needs_its_secret(tmp_path: Path) -> None:
+def test_a_channel_used_only_for_notifications_needs_its_secret(tmp_path: Path) -> None:
     text = BASE.replace("https://example.org/y", "${HOOK}") + OPS % "deliver: hook, on_failure: {deliver: other}"
     assert [line.partition(": ")[2] for line in complaints(tmp_path, text)] == [
         "channels.other.url: HOOK is not set; set it in the environment or in the env_file"
     ]
 
 
-# --- a precheck that fails although the beat goes on --------------------------------------------------------------------------
+# --- failed prechecks of runs that continue ---------------------------------------------------------------------------
 
 
 def checks(*outputs: object) -> Callable[[object], object]:
-    """A precheck that ends in these ways, one after the other, the last one for ever."""
+    """A precheck with these results in turn that repeats the last one."""
     left = list(outputs)
     return lambda asked: left.pop(0) if len(left) > 1 else left[0]
 
 
-def test_a_precheck_that_fails_at_every_run_is_told_though_the_agent_is_asked_all_the_same(play: Play) -> None:
+def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(play: Play) -> None:
     broken = ended(3, "look: not found")
     world = play(agent(precheck="./look.sh"), prechecks={"ops": checks(broken, broken, broken, "2 mails")})
     metrics = Page(world)
@@ -556,7 +554,7 @@ def test_a_precheck_that_fails_at_every_run_is_told_though_the_agent_is_asked_al
     assert world.store.connection.execute("select failures, troubles from entry").fetchone()[:] == (0, 0)
 
 
-def test_a_failed_precheck_is_a_line_in_the_log_with_its_reason(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_precheck_is_logged_with_its_reason(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     world = play(agent(precheck="./look.sh"), prechecks={"ops": checks(ended(3, "look: not found"))})
     world.run(minutes=1)
     journal = EventLog()
@@ -566,7 +564,7 @@ def test_a_failed_precheck_is_a_line_in_the_log_with_its_reason(play: Play, capl
     assert (line.levelname, vars(line)["fields"]["precheck_problem"]) == ("WARNING", "exit code 3: look: not found")
 
 
-def test_a_precheck_that_begins_to_fail_when_the_agent_answers_again_is_another_trouble(play: Play) -> None:
+def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_incident(play: Play) -> None:
     world = play(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks("1", "1", ended(3))})
     world.scripts["ops"] = lambda asked: ended(1, "boom") if len(world.asked) < 3 else "HEARTBEAT_OK"
     world.run(minutes=95)
@@ -577,7 +575,7 @@ def test_a_precheck_that_begins_to_fail_when_the_agent_answers_again_is_another_
     ]
 
 
-def test_a_run_that_fails_after_a_failed_precheck_is_told_for_its_own_failure(play: Play) -> None:
+def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(play: Play) -> None:
     world = play(agent(precheck="./look.sh", retries="0"), prechecks={"ops": checks(ended(3))})
     metrics = Page(world)
     world.scripts["ops"] = lambda asked: ended(1, "boom")
@@ -586,7 +584,7 @@ def test_a_run_that_fails_after_a_failed_precheck_is_told_for_its_own_failure(pl
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
 
 
-def test_a_precheck_that_fails_before_a_later_answer_counts_with_the_answer(play: Play) -> None:
+def test_a_precheck_that_fails_before_an_async_answer_counts_when_it_arrives(play: Play) -> None:
     with Server([gateway.later()] * 4) as server:
         world = play(
             f"""

@@ -1,4 +1,4 @@
-"""Stories of jobs that run once: at their moment, never twice, and what becomes of a moment that has passed."""
+"""One-time jobs (`at:`) end to end: they run at their time, never twice, and a time that has passed is handled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITHOUT = "cron:\n  other: {every: 1d, command: nothing, enabled: false}\n"
 AT_SIX = job(at='"2026-03-02T18:00"')  # 17:00 in UTC
 
 
-def test_a_job_runs_once_at_its_local_time_and_is_never_due_again(play: Play) -> None:
+def test_a_one_time_job_runs_once_at_its_local_time(play: Play) -> None:
     world = play(AT_SIX)
     world.run(days=1)
     assert world.story() == ["03-02 17:00 at ok"]
@@ -54,18 +54,18 @@ def test_a_job_runs_once_at_its_local_time_and_is_never_due_again(play: Play) ->
         ("2026-03-02T18:00:30", "2026-03-02 17:00:30"),
         ("2026-03-02T18:00Z", "2026-03-02 18:00"),
         ("2026-03-02T18:00-05:00", "2026-03-02 23:00"),
-        ("2026-03-29T02:30", "2026-03-29 01:00"),  # Berlin's clocks leave it out: right after the gap
-        ("2026-10-25T02:30", "2026-10-25 00:30"),  # they show it twice: the first time
+        ("2026-03-29T02:30", "2026-03-29 01:00"),  # skipped by Berlin's clocks: right after the gap
+        ("2026-10-25T02:30", "2026-10-25 00:30"),  # occurs twice: the first occurrence
     ],
 )
-def test_the_moment_is_local_time_unless_it_says_its_offset(play: Play, written: str, started: str) -> None:
+def test_a_time_without_an_offset_is_local_time(play: Play, written: str, started: str) -> None:
     world = play(job(at=f'"{written}"'))
     world.run(days=300)
     assert [asked.at for asked in world.asked] == [at(started)]
 
 
 @pytest.mark.parametrize("answer", [0, 1])
-def test_done_or_failed_it_does_not_run_again_after_a_restart_a_reload_or_its_return(play: Play, answer: int) -> None:
+def test_a_finished_one_time_job_does_not_run_again_after_a_restart_reload_or_readding(play: Play, answer: int) -> None:
     world = play(AT_SIX)
     world.scripts["party"] = lambda asked: answer or "done"
     world.run(days=1)
@@ -79,7 +79,7 @@ def test_done_or_failed_it_does_not_run_again_after_a_restart_a_reload_or_its_re
     assert len(world.story()) == 1
 
 
-def test_a_changed_moment_is_a_new_one_and_the_old_one_stays_done(play: Play) -> None:
+def test_a_changed_time_runs_again_and_the_old_time_stays_done(play: Play) -> None:
     world = play(AT_SIX)
     world.run(days=1)
     world.reload(job(at='"2026-03-04T18:00"'))
@@ -89,7 +89,7 @@ def test_a_changed_moment_is_a_new_one_and_the_old_one_stays_done(play: Play) ->
     assert world.story() == ["03-02 17:00 at ok", "03-04 17:00 at ok"]
 
 
-def test_what_is_changed_beside_the_moment_does_not_make_it_new(play: Play) -> None:
+def test_changing_other_keys_does_not_run_the_job_again(play: Play) -> None:
     world = play(AT_SIX)
     world.run(days=1)
     world.reload(job(at='"2026-03-02 18:00:00"', retries="3", stagger="5m"))
@@ -97,7 +97,7 @@ def test_what_is_changed_beside_the_moment_does_not_make_it_new(play: Play) -> N
     assert world.story() == ["03-02 17:00 at ok"]
 
 
-def test_a_clock_that_is_set_back_does_not_run_it_again(play: Play) -> None:
+def test_setting_the_clock_back_does_not_run_the_job_again(play: Play) -> None:
     world = play(AT_SIX)
     world.until("2026-03-02 17:10")
     world.clock.now -= timedelta(hours=1)
@@ -113,14 +113,14 @@ def test_a_clock_that_is_set_back_does_not_run_it_again(play: Play) -> None:
         ({"misfire": "{policy: skip}"}, "03-02 17:00 at skipped missed"),
     ],
 )
-def test_one_that_came_while_the_daemon_was_down_runs_within_its_grace(play: Play, more: dict[str, str], story: str) -> None:
+def test_a_time_during_downtime_runs_within_its_grace(play: Play, more: dict[str, str], story: str) -> None:
     world = play(job(at='"2026-03-02T18:00"', **more), start="2026-03-02 16:30")
     world.off(hours=1)
     world.run(minutes=1)
     assert world.story() == [story]
 
 
-def test_one_that_had_passed_before_it_was_first_seen_is_missed_with_a_row(play: Play) -> None:
+def test_a_time_that_had_passed_before_the_job_was_added_is_recorded_as_missed(play: Play) -> None:
     world = play(AT_SIX, start="2026-03-02 17:05")
     world.run(days=1)
     assert world.story() == ["03-02 17:00 at skipped missed"]
@@ -130,21 +130,21 @@ def test_one_that_had_passed_before_it_was_first_seen_is_missed_with_a_row(play:
     assert world.story() == ["03-02 17:00 at skipped missed"]
 
 
-def test_a_reload_refuses_a_moment_that_has_passed_unseen(play: Play) -> None:
+def test_a_reload_rejects_a_new_job_whose_time_has_passed(play: Play) -> None:
     world = play(WITHOUT, start="2026-03-02 17:05")
     with pytest.raises(ConfigError) as caught:
         world.reload(AT_SIX)
     assert str(caught.value) == f"{world.config}:3:56: cron.party.at: {PASSED}"
 
 
-def test_one_that_is_switched_off_may_be_past(play: Play) -> None:
+def test_the_time_of_a_disabled_job_may_have_passed(play: Play) -> None:
     world = play(WITHOUT, start="2026-03-02 17:05")
     world.reload(job(at='"2026-03-02T18:00"', enabled="false"))
     world.run(days=1)
     assert world.story() == []
 
 
-def test_a_single_round_does_not_run_it_before_its_time(play: Play) -> None:
+def test_run_once_does_not_run_a_one_time_job_before_its_time(play: Play) -> None:
     world = play(WITHOUT)
     world.kill()
     world.config.write_text(AT_SIX, "utf-8")
@@ -155,14 +155,14 @@ def test_a_single_round_does_not_run_it_before_its_time(play: Play) -> None:
     assert world.story() == ["03-02 17:00 at ok"]
 
 
-def test_a_pause_over_its_time_has_its_row(play: Play) -> None:
+def test_a_pause_over_the_time_of_a_job_is_recorded(play: Play) -> None:
     world = play(AT_SIX)
     world.pause(None, at("2026-03-02 18:30"))
     world.run(days=1)
     assert world.story() == ["03-02 17:00 at skipped paused"]
 
 
-def test_it_wakes_an_agent_and_is_tried_again_like_any_job(play: Play) -> None:
+def test_a_one_time_job_is_retried_and_wakes_its_agent_like_any_job(play: Play) -> None:
     agents = (
         'agents: {ops: {runner: {kind: command, argv: [x]}, heartbeat: {interval: none, checklist: "- a\\n", deliver: log}}}\n'
     )
@@ -173,14 +173,14 @@ def test_it_wakes_an_agent_and_is_tried_again_like_any_job(play: Play) -> None:
     assert "the cake is here" in world.asked[-1].stdin
 
 
-def test_a_stagger_delays_the_start_and_keeps_the_name_of_the_slot(play: Play) -> None:
+def test_a_stagger_delays_the_start_and_does_not_change_the_slot(play: Play) -> None:
     world = play(job(at='"2026-03-02T18:00"', stagger="20m"))
     world.run(days=1)
     assert world.story() == ["03-02 17:00 at ok"]
     assert at("2026-03-02 17:00") < world.asked[0].at <= at("2026-03-02 17:20")
 
 
-def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_may_have(tmp_path: Path) -> None:
+def test_a_past_time_is_an_error_without_a_database_and_not_with_an_unreadable_one(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
     today = TimeCheck(at("2026-03-03 00:00"), entries.has_seen_one_time_job)
@@ -191,7 +191,7 @@ def test_without_a_database_nothing_has_been_seen_and_one_that_cannot_be_read_ma
     assert load_config(config, {}, time_check=today).warnings == ()
 
 
-def test_a_start_warns_of_a_moment_that_has_passed_unseen(tmp_path: Path) -> None:
+def test_a_start_warns_about_a_new_job_whose_time_has_passed(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(AT_SIX, "utf-8")
     (warning,) = load_config(
@@ -200,7 +200,7 @@ def test_a_start_warns_of_a_moment_that_has_passed_unseen(tmp_path: Path) -> Non
     assert (warning.path, warning.message) == ("cron.party.at", PASSED)
 
 
-def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_one_time_job_is_shown_as_done_everywhere(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(AT_SIX)
 
     def says(command: str, *arguments: str) -> str:
@@ -227,7 +227,7 @@ def test_what_is_done_reads_as_done_wherever_one_looks_and_not_before(play: Play
     assert states() == ["active", "active", "active", "active", None]
     world.scripts["party"] = lambda asked: Takes("done", timedelta(minutes=5))
     world.until("2026-03-02 17:02")
-    assert states() == ["active", "active", "active", "done", None]  # no slot is to come; it still runs
+    assert states() == ["active", "active", "active", "done", None]  # no next slot, but it still runs
     world.run(hours=1)
     assert states() == ["done", "done", "done", "done", "2026-03-02T17:00:00Z"]
     assert not explanation.explain_now(asked(world, "party"))["now"]["would_run"]

@@ -1,4 +1,4 @@
-"""Stories of outages: one notice for all who suffer from one provider, one recovery, and what flaps is reported once."""
+"""Outages end to end: one notification and one recovery for all agents of a failing provider, and one for flapping."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BUSY = refuses(529, "overloaded_error", "Overloaded")
 
 
 def told(world: World) -> list[str]:
-    """Every notice: when it came, and its first line."""
+    """The time and first line of each notification."""
     return [f"{when:%m-%d %H:%M} {text.splitlines()[0]}" for when, _, text in world.said]
 
 
 def kinds(world: World) -> list[str]:
-    """What each notice reports, with the channel that got it."""
+    """The kind and channel of each notification."""
     rows = world.store.connection.execute("select notice, channel from outbox where notice is not null order by id")
     return [f"{row['notice'].split(' ')[0]} {row['channel']}" for row in rows]
 
@@ -41,8 +41,8 @@ AGAIN = (
 )
 
 
-def test_five_agents_of_one_provider_one_with_a_forbidden_model_for_a_day(play: Play) -> None:
-    """The story of the issue: the healthy ones lose at most one beat each; one notice, one recovery."""
+def test_one_agent_with_a_forbidden_model_does_not_stop_four_others_of_its_provider(play: Play) -> None:
+    """The other agents miss at most one run each, with one notification and one recovery."""
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         yaml = fleet(server.url, *FIVE, model_a="forbidden", **LATER)
         world = play(yaml, environ={"KEY": KEY})
@@ -62,7 +62,7 @@ REMEDY = (
 )
 
 
-def test_the_notice_of_a_provider_has_its_status_its_words_who_is_affected_and_what_to_do(play: Play) -> None:
+def test_the_outage_notification_has_status_error_affected_agents_and_advice(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -89,9 +89,7 @@ def test_the_notice_of_a_provider_has_its_status_its_words_who_is_affected_and_w
         (hang_up(), "Provider anthropic cannot be connected to"),
     ],
 )
-def test_fifteen_agents_of_a_provider_that_fails_for_a_day_are_one_notice_and_one_recovery(
-    play: Play, act: Act, begins: str
-) -> None:
+def test_a_day_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(play: Play, act: Act, begins: str) -> None:
     names = [f"a{number:02}" for number in range(15)]
     more = {name: f"stagger: {place}m, on_failure: {{remind: 2d}}" for place, name in enumerate(names)}
     with Models(lambda request: act) as server:
@@ -105,7 +103,7 @@ def test_fifteen_agents_of_a_provider_that_fails_for_a_day_are_one_notice_and_on
     assert all(entry["failing"] is None for entry in read_status(world.store.connection, world.clock.now)["entries"])
 
 
-def test_an_agent_that_fails_in_its_own_way_has_a_notice_of_its_own(play: Play) -> None:
+def test_an_agent_with_a_different_error_has_its_own_notification(play: Play) -> None:
     with Models(by_model(own=refuses(400, "invalid_request_error", "what?"), busy=BUSY)) as server:
         yaml = fleet(server.url, "a", "b", "c", model_a="busy", model_b="busy", model_c="own")
         world = play(yaml, environ={"KEY": KEY})
@@ -116,7 +114,7 @@ def test_an_agent_that_fails_in_its_own_way_has_a_notice_of_its_own(play: Play) 
     ]
 
 
-def test_a_blip_of_which_no_agent_has_had_enough_is_not_reported(play: Play) -> None:
+def test_a_short_outage_below_every_agents_threshold_is_not_reported(play: Play) -> None:
     with Models(lambda request: BUSY) as server:
         world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=20)
@@ -126,7 +124,7 @@ def test_a_blip_of_which_no_agent_has_had_enough_is_not_reported(play: Play) -> 
     assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
 
 
-def test_an_outage_without_a_breaker_is_reported_once_any_agent_has_failed_often_enough(play: Play) -> None:
+def test_an_outage_without_a_breaker_is_reported_when_one_agent_reaches_its_threshold(play: Play) -> None:
     with Models(lambda request: BUSY) as server:
         world = play(fleet(server.url, "a", "b", a="on_failure: {after: 9}", b="on_failure: {after: 3}"), environ={"KEY": KEY})
         world.run(minutes=59)
@@ -143,7 +141,7 @@ def with_two_channels(yaml: str) -> str:
     return f"{head}channels: {CHANNELS}\n{tail.partition(chr(10))[2]}"
 
 
-def test_each_channel_has_one_notice_and_one_recovery(play: Play) -> None:
+def test_each_channel_gets_one_notification_and_one_recovery(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         other = "deliver: other, stagger: 10m"
         world = play(with_two_channels(fleet(server.url, *FIVE, d=other, e=other)), environ={"KEY": KEY})
@@ -153,14 +151,14 @@ def test_each_channel_has_one_notice_and_one_recovery(play: Play) -> None:
     assert sorted(kinds(world)) == ["failing hook", "failing other", "recovered hook", "recovered other"]
 
 
-def test_an_agent_of_which_nobody_wants_to_hear_is_no_reason_for_a_notice(play: Play) -> None:
+def test_an_agent_without_notifications_causes_no_outage_notification(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, "a", a="on_failure: none"), environ={"KEY": KEY})
         world.run(hours=2)
     assert told(world) == []
 
 
-def test_a_job_that_asks_the_same_provider_is_one_of_the_affected(play: Play) -> None:
+def test_a_job_of_the_same_provider_is_listed_as_affected(play: Play) -> None:
     cron = 'cron: {digest: {every: 1h, prompt: "Write it.", agent: a, deliver: hook}}\n'
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, "a") + cron, environ={"KEY": KEY})
@@ -169,7 +167,7 @@ def test_a_job_that_asks_the_same_provider_is_one_of_the_affected(play: Play) ->
     assert "Affected: agent a, cron job digest." in world.said[0][2]
 
 
-def test_an_outage_is_reported_again_after_a_while_and_when_the_provider_fails_in_another_way(play: Play) -> None:
+def test_an_outage_has_reminders_and_a_notification_for_a_different_error(play: Play) -> None:
     script = [NO_KEY] * 14 + [refuses(402, "billing_error", "no credit")] * 3 + [OK]
     with Server(script) as server:
         world = play(fleet(server.url, "a"), environ={"KEY": KEY})
@@ -182,7 +180,7 @@ def test_an_outage_is_reported_again_after_a_while_and_when_the_provider_fails_i
     ]
 
 
-def test_an_outage_is_neither_repeated_nor_forgotten_by_a_restart(play: Play) -> None:
+def test_a_restart_neither_repeats_nor_forgets_an_outage(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=45)
@@ -194,7 +192,7 @@ def test_an_outage_is_neither_repeated_nor_forgotten_by_a_restart(play: Play) ->
     assert kinds(world) == ["failing hook", "recovered hook"]
 
 
-def test_an_agent_that_is_given_another_model_ends_the_outage_of_its_old_one(play: Play) -> None:
+def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -206,7 +204,7 @@ def test_an_agent_that_is_given_another_model_ends_the_outage_of_its_old_one(pla
     assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
 
 
-def test_an_outage_of_an_agent_that_is_removed_is_forgotten(play: Play) -> None:
+def test_removing_the_agent_ends_its_outage(play: Play) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = play(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -216,7 +214,7 @@ def test_an_outage_of_an_agent_that_is_removed_is_forgotten(play: Play) -> None:
     assert len(told(world)) == 1
 
 
-def test_whoever_was_only_shut_off_counts_its_failures_anew_after_the_recovery(play: Play) -> None:
+def test_an_agent_that_was_only_skipped_starts_counting_failures_after_the_recovery(play: Play) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = play(fleet(server.url, "a", "c", c="interval: 1d, stagger: 20m", model_c="slow"), environ={"KEY": KEY})
         world.run(minutes=29)
@@ -241,7 +239,7 @@ def test_status_shows_the_outage_and_whether_it_was_reported(play: Play) -> None
     assert [entry["failing"]["told_at"] for entry in seen["entries"]] == ["2026-03-02T08:00:00Z"] * 2
 
 
-def test_a_provider_whose_channel_is_dead_is_reported_on_another(play: Play) -> None:
+def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(play: Play) -> None:
     def send(delivery: Delivery) -> DeliveryResult:
         return DeliveryResult("dead", "gone") if delivery.channel.name == "hook" else DeliveryResult("delivered")
 
@@ -252,21 +250,21 @@ def test_a_provider_whose_channel_is_dead_is_reported_on_another(play: Play) -> 
     assert kinds(world)[:2] == ["failing hook", "undelivered other"]
 
 
-# Flapping.
+# --- flapping ---------------------------------------------------------------------------------------------------------
 
 
 def by_turns(world: World, name: str, *spans: timedelta, error: str = "no") -> None:
-    """Let an agent or a job fail and work by turns, each for its span; it begins by failing."""
+    """Let an entry fail and succeed alternately for these spans, starting with a failure."""
     for place, span in enumerate(spans):
         fails = place % 2 == 0
         world.scripts[name] = lambda asked, fails=fails: ended(1, error) if fails else "HEARTBEAT_OK"
-        world.run(seconds=max(span.total_seconds() - (not place), 0))  # a second before the slot at its end
+        world.run(seconds=max(span.total_seconds() - (not place), 0))  # one second before the slot at the end of the span
 
 
 HOUR = timedelta(hours=1)
 
 
-def test_an_agent_that_flaps_is_reported_once_as_flapping_until_it_is_stable(play: Play) -> None:
+def test_a_flapping_agent_is_reported_once_until_it_is_stable(play: Play) -> None:
     world = play(agent(retries="0"))
     by_turns(world, "ops", *[HOUR] * 5, timedelta(hours=3))
     assert [line[:59] for line in told(world)] == [
@@ -277,7 +275,7 @@ def test_an_agent_that_flaps_is_reported_once_as_flapping_until_it_is_stable(pla
     ]
 
 
-def test_an_agent_that_flaps_for_a_day_is_reported_by_remind(play: Play) -> None:
+def test_an_agent_that_flaps_for_a_day_causes_reminders(play: Play) -> None:
     world = play(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
     by_turns(world, "ops", *[timedelta(minutes=30)] * 48)
     assert Counter("flaps" in line for line in told(world)) == {False: 2, True: 4}
@@ -286,7 +284,7 @@ def test_an_agent_that_flaps_for_a_day_is_reported_by_remind(play: Play) -> None
     ]  # fmt: skip
 
 
-def test_what_flapped_and_fails_for_an_hour_is_reported_as_failing_again(play: Play) -> None:
+def test_a_flapping_agent_that_fails_for_an_hour_is_reported_as_failing(play: Play) -> None:
     world = play(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, timedelta(hours=5), timedelta(hours=1))
     assert [line[:11] + line[21:50] for line in told(world)][2:] == [
@@ -296,14 +294,14 @@ def test_what_flapped_and_fails_for_an_hour_is_reported_as_failing_again(play: P
     ]
 
 
-def test_two_changes_in_a_day_are_no_flapping_and_older_ones_do_not_count(play: Play) -> None:
+def test_two_changes_within_a_day_are_not_flapping_and_older_changes_do_not_count(play: Play) -> None:
     world = play(agent(retries="0"))
     by_turns(world, "ops", HOUR, timedelta(hours=25), HOUR, timedelta(hours=25))
     assert [line for line in told(world) if "flaps" in line] == []
     assert len(told(world)) == 4
 
 
-def test_flapping_is_known_after_a_restart(play: Play) -> None:
+def test_flapping_survives_a_restart(play: Play) -> None:
     world = play(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, HOUR)
     world.off(seconds=1)
@@ -312,7 +310,7 @@ def test_flapping_is_known_after_a_restart(play: Play) -> None:
     assert read_status(world.store.connection, world.clock.now)["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
 
 
-def test_a_job_that_flaps_is_reported_once_as_flapping(play: Play) -> None:
+def test_a_flapping_job_is_reported_once(play: Play) -> None:
     world = play(job(every="30m", deliver="log"))
     numbers = count()
     world.scripts["measure"] = lambda asked: 1 if next(numbers) % 2 == 0 else ""
@@ -320,13 +318,13 @@ def test_a_job_that_flaps_is_reported_once_as_flapping(play: Play) -> None:
     assert [("flaps" in line) for line in told(world)] == [False, False, True]
 
 
-def test_an_agent_that_flapped_is_told_of_as_before_once_it_has_been_stable(play: Play) -> None:
+def test_an_agent_is_reported_normally_again_after_it_was_stable(play: Play) -> None:
     world = play(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, HOUR, timedelta(hours=2), HOUR)
     assert [line[12:36] for line in told(world)][-2:] == ["Agent ops works again, a", "Agent ops failed 2 times"]
 
 
-def test_a_provider_that_flaps_is_reported_once_as_flapping_until_it_is_stable(play: Play) -> None:
+def test_a_flapping_provider_is_reported_once_until_it_is_stable(play: Play) -> None:
     with Models(lambda request: OK) as server:
         more = {name: f"{stagger}, on_failure: {{after: 1}}" for name, stagger in LATER.items()}
         world = play(fleet(server.url, *FIVE, **more), environ={"KEY": KEY})
@@ -344,7 +342,7 @@ def test_a_provider_that_flaps_is_reported_once_as_flapping_until_it_is_stable(p
     ]
 
 
-def test_an_agent_that_is_removed_while_it_flaps_is_forgotten(play: Play) -> None:
+def test_removing_a_flapping_agent_ends_its_flapping(play: Play) -> None:
     world = play(agent(retries="0"))
     by_turns(world, "ops", HOUR, HOUR, HOUR)
     world.reload(agent(retries="0", enabled="false"))
@@ -353,7 +351,7 @@ def test_an_agent_that_is_removed_while_it_flaps_is_forgotten(play: Play) -> Non
     assert len(told(world)) == 3
 
 
-def test_a_failure_that_decides_nothing_does_not_end_the_outage(play: Play) -> None:
+def test_an_inconclusive_failure_does_not_end_the_outage(play: Play) -> None:
     with Server([NO_KEY, refuses(400, "invalid_request_error", "what?"), OK]) as server:
         world = play(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(minutes=40)

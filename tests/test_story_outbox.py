@@ -1,4 +1,4 @@
-"""Stories of messages that a person sends again or drops."""
+"""The outbox end to end: messages that a person sends again or drops, dead letters, and delivery under load."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOUBT, REFUSED, LATER, FINE = (
 
 
 class Channel:
-    """Answers each message as told, the last answer again and again, and keeps the keys that it saw."""
+    """A channel with these answers in turn, the last one repeated, that records the message keys."""
 
     def __init__(self, *answers: DeliveryResult | None) -> None:
         self.answers = list(answers)
@@ -56,7 +56,7 @@ def delivery(world: World) -> str:
     return str(world.rows()[0]["delivery"]["state"])
 
 
-def test_a_turn_without_a_message_to_send_writes_nothing_to_the_outbox(play: Play) -> None:
+def test_a_tick_without_messages_writes_nothing_to_the_outbox(play: Play) -> None:
     world = play(CONFIG)
     asked: list[str] = []
     world.store.connection.set_trace_callback(asked.append)
@@ -66,7 +66,7 @@ def test_a_turn_without_a_message_to_send_writes_nothing_to_the_outbox(play: Pla
 
 
 @pytest.mark.parametrize(("first", "stood"), [(DOUBT, "held"), (REFUSED, "dead"), (LATER, "pending")])
-def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Play, first: DeliveryResult, stood: str) -> None:
+def test_a_resent_message_goes_out_at_once_with_its_old_key(play: Play, first: DeliveryResult, stood: str) -> None:
     channel = Channel(first, FINE)
     world = play(CONFIG, scripts=ALARM, sends=channel)
     world.run(seconds=10)
@@ -79,7 +79,7 @@ def test_what_is_sent_again_goes_out_at_once_under_the_key_that_it_had(play: Pla
     assert delivery(world) == "delivered"
 
 
-def test_an_old_message_gets_one_attempt_more(play: Play) -> None:
+def test_an_old_message_that_is_resent_gets_one_more_attempt(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: f"Alarm {asked.at:%d %H:%M}"}, sends=Channel(REFUSED, LATER))
     world.run(hours=25)
     world.ask(ResendMessage(1))
@@ -88,7 +88,7 @@ def test_an_old_message_gets_one_attempt_more(play: Play) -> None:
 
 
 @pytest.mark.parametrize("window", ["1h", "6h"])
-def test_a_dead_message_that_arrives_later_is_no_news_for_a_window_from_then_on(play: Play, window: str) -> None:
+def test_the_duplicate_window_of_a_resent_message_starts_when_it_is_delivered(play: Play, window: str) -> None:
     yaml = CONFIG.replace("deliver: hook", f"deliver: hook, dedup: {{window: {window}}}")
     world = play(yaml, scripts={"ops": lambda asked: "The disk is full." if len(world.asked) != 2 else "HEARTBEAT_OK"})
     world.sends = Channel(REFUSED, FINE)
@@ -103,7 +103,7 @@ def test_a_dead_message_that_arrives_later_is_no_news_for_a_window_from_then_on(
     }[window]
 
 
-def test_a_long_message_of_which_a_part_died_is_no_news_once_all_of_it_has_arrived(play: Play) -> None:
+def test_a_long_message_counts_as_a_duplicate_once_its_dead_part_was_resent(play: Play) -> None:
     yaml = CONFIG.replace("interval: 30m", "interval: 4h").replace(
         '{kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}', '"discord://42/abc"'
     )
@@ -115,7 +115,7 @@ def test_a_long_message_of_which_a_part_died_is_no_news_once_all_of_it_has_arriv
     assert [row["suppression"] for row in world.rows()] == [None, "duplicate"]
 
 
-def test_a_text_that_its_channel_refuses_at_every_beat_lies_in_the_outbox_once(play: Play) -> None:
+def test_a_text_refused_after_every_run_is_in_the_outbox_once(play: Play) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED))
     world.run(minutes=70)
     assert [each[1:] for each in told(world)] == [("dead", 1, "400")]
@@ -124,7 +124,7 @@ def test_a_text_that_its_channel_refuses_at_every_beat_lies_in_the_outbox_once(p
         world.ask(ResendMessage(1))
 
 
-def test_a_text_that_died_again_and_again_arrives_once_its_channel_is_mended(play: Play) -> None:
+def test_a_text_that_died_repeatedly_is_delivered_once_its_channel_works(play: Play) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, REFUSED, REFUSED, FINE))
     world.run(hours=6)
     assert told(world) == []
@@ -132,7 +132,7 @@ def test_a_text_that_died_again_and_again_arrives_once_its_channel_is_mended(pla
     assert [row["suppression"] for row in world.rows()[:5]] == [None, None, None, None, "duplicate"]
 
 
-def test_a_text_that_died_again_and_again_and_is_sent_again_by_hand_is_no_news(play: Play) -> None:
+def test_a_text_that_died_repeatedly_and_was_resent_is_a_duplicate_afterwards(play: Play) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, REFUSED, REFUSED, FINE))
     world.run(minutes=50)
     for each in told(world):
@@ -141,7 +141,7 @@ def test_a_text_that_died_again_and_again_and_is_sent_again_by_hand_is_no_news(p
     assert [text for _, _, text in world.said if "disk" in text] == ["The disk is full."]
 
 
-def test_a_long_message_of_which_a_part_died_leaves_nothing_to_send_again_once_it_is_said_whole(play: Play) -> None:
+def test_the_dead_part_of_a_long_message_is_dropped_once_the_whole_text_is_delivered(play: Play) -> None:
     yaml = CONFIG.replace(
         '{kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}', '"discord://42/abc"'
     )
@@ -152,7 +152,7 @@ def test_a_long_message_of_which_a_part_died_leaves_nothing_to_send_again_once_i
 
 
 @pytest.mark.parametrize("first", [DOUBT, REFUSED, LATER])
-def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: DeliveryResult) -> None:
+def test_a_dropped_message_is_never_sent_and_stays_recorded(play: Play, first: DeliveryResult) -> None:
     channel = Channel(first, FINE)
     world = play(CONFIG, scripts=ALARM, sends=channel)
     world.run(seconds=10)
@@ -164,7 +164,7 @@ def test_what_is_dropped_is_never_sent_and_stays_on_record(play: Play, first: De
     assert row["delivery"] == {"state": "dropped", "targets": [{"channel": "hook", "state": "dropped", "error": first.error}]}
 
 
-def test_what_was_dropped_may_be_said_anew(play: Play) -> None:
+def test_a_dropped_text_can_be_sent_by_a_later_run(play: Play) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(LATER, FINE))
     world.run(seconds=10)
     world.ask(DropMessage(1))
@@ -172,7 +172,7 @@ def test_what_was_dropped_may_be_said_anew(play: Play) -> None:
     assert [text for _, _, text in world.said] == ["The disk is full."]
 
 
-def test_a_part_that_waits_behind_a_held_one_goes_out_once_that_is_dropped(play: Play) -> None:
+def test_a_part_behind_a_held_part_is_sent_once_that_is_dropped(play: Play) -> None:
     yaml = CONFIG.replace('{kind: webhook, url: "http://127.0.0.1:1/x"', '{kind: telegram, url: "tgram://1/2"').replace(
         ", allow_private: true", ""
     )
@@ -185,7 +185,7 @@ def test_a_part_that_waits_behind_a_held_one_goes_out_once_that_is_dropped(play:
 
 
 @pytest.mark.parametrize("request_of", [ResendMessage, DropMessage])
-def test_what_cannot_be_moved_is_told_in_a_line(play: Play, request_of: Any) -> None:
+def test_resending_or_dropping_an_unsuitable_message_is_refused_in_one_line(play: Play, request_of: Any) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(REFUSED, FINE))
     world.run(seconds=10)
     world.store.connection.execute("update outbox set state = 'sending'")
@@ -199,7 +199,7 @@ def test_what_cannot_be_moved_is_told_in_a_line(play: Play, request_of: Any) -> 
         world.ask(request_of(7))
 
 
-def test_a_message_is_listed_with_who_said_it_and_when_it_is_tried_next(play: Play) -> None:
+def test_a_message_is_listed_with_its_run_and_its_next_attempt(play: Play) -> None:
     world = play(CONFIG, scripts=ALARM, sends=Channel(LATER))
     world.run(seconds=10)
     (listed,) = outbox.list_messages(world.store.connection)
@@ -210,7 +210,7 @@ def test_a_message_is_listed_with_who_said_it_and_when_it_is_tried_next(play: Pl
     }  # fmt: skip
 
 
-def test_what_was_given_up_is_listed_after_what_is_on_its_way(play: Play) -> None:
+def test_dead_messages_are_listed_after_pending_ones(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: f"Alarm {asked.at:%H:%M}"}, sends=Channel(LATER, REFUSED))
     world.run(minutes=31)
     world.engine.tick(world.clock.read())
@@ -219,13 +219,13 @@ def test_what_was_given_up_is_listed_after_what_is_on_its_way(play: Play) -> Non
     assert [each["begins"] for each in outbox.list_messages(world.store.connection)] == ["Alarm 08:00", "Alarm 08:30"]
 
 
-def test_a_text_is_listed_by_its_beginning(play: Play) -> None:
+def test_a_message_is_listed_with_the_beginning_of_its_text(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: "x" * 5000}, sends=Channel(LATER))
     world.run(minutes=1)
     assert [len(each["begins"]) for each in outbox.list_messages(world.store.connection)] == [200]
 
 
-def test_two_agents_that_say_the_same_in_one_channel_are_both_heard(play: Play) -> None:
+def test_the_same_text_from_two_agents_is_sent_twice(play: Play) -> None:
     ops = CONFIG[CONFIG.index("  ops:") :]
     world = play(CONFIG + ops.replace("  ops:", "  web:"))
     world.scripts = ALARM | {"web": ALARM["ops"]}
@@ -233,8 +233,8 @@ def test_two_agents_that_say_the_same_in_one_channel_are_both_heard(play: Play) 
     assert [(name, text) for _, name, text in world.said] == [("ops", "The disk is full."), ("web", "The disk is full.")]
 
 
-def test_two_runs_of_a_job_at_one_instant_by_different_triggers_both_arrive(play: Play) -> None:
-    """Their slots are equal, and a receiver that knows a key throws the second message away."""
+def test_two_runs_of_a_job_in_the_same_slot_by_different_triggers_have_different_keys(play: Play) -> None:
+    """With equal keys, a receiver would discard the second message."""
     job = "cron:\n  measure: {every: 30m, command: measure, deliver: hook}\n"
     keys: list[str] = []
 
@@ -268,10 +268,10 @@ cron:
     [(20, timedelta(), timedelta(minutes=1)), (1, timedelta(minutes=1), timedelta())],
     ids=["a channel", "runs"],
 )
-def test_what_has_waited_for_a_place_is_no_turn_that_began_late(
+def test_runs_and_messages_that_wait_for_capacity_are_not_stalls(
     play: Play, caplog: pytest.LogCaptureFixture, concurrency: int, run_takes: timedelta, sending_takes: timedelta
 ) -> None:
-    """Twelve jobs at once: as messages of one channel, which takes four at a time, or one after the other."""
+    """Twelve jobs at once, limited by a channel that sends four messages at a time, or by `concurrency: 1`."""
     world = play(
         TWELVE % concurrency,
         start="2026-03-02 07:59",
@@ -284,7 +284,7 @@ def test_what_has_waited_for_a_place_is_no_turn_that_began_late(
     assert world.store.connection.execute("select count(*) from stall").fetchone()[0] == 0
 
 
-def test_more_than_a_turn_takes_are_not_as_many_turns_that_began_late(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_due_entries_than_one_tick_handles_are_one_stall(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     jobs = "".join(f'  job{number}: {{schedule: "0 8 * * *", command: measure}}\n' for number in range(2 * LOOKS_AT_ONCE + 1))
     world = play("limits: {concurrency: 1000}\ncron:\n" + jobs, start="2026-03-02 07:59")
     world.settle()
@@ -294,7 +294,7 @@ def test_more_than_a_turn_takes_are_not_as_many_turns_that_began_late(play: Play
     assert caplog.text.count("stalled") == 1
 
 
-def test_a_message_that_could_not_begin_for_want_of_open_files_has_not_been_sent_and_is_tried_again(play: Play) -> None:
+def test_a_message_that_could_not_be_sent_for_lack_of_open_files_is_retried(play: Play) -> None:
     answers: list[Any] = [OSError(errno.EMFILE, "Too many open files"), DeliveryResult("delivered")]
     world = play(CONFIG, scripts=ALARM, sends=lambda _: answers.pop(0))
     world.run(minutes=5)

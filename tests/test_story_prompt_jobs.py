@@ -1,4 +1,4 @@
-"""Stories of jobs with a prompt: a run that stands alone, by an agent's runner and in its lane."""
+"""Cron jobs with a `prompt` end to end: runs of their own that use an agent's runner and its lane."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def job(more: str = "") -> str:
 
 
 def playing(play: Play, more: str = "", **scripts: Any) -> World:
-    """It is ten in Berlin in a minute; the agent's one beat of the day is over."""
+    """A world one minute before 10:00 in Berlin, after the agent's daily run."""
     world = play(job(more), start="2026-03-02 08:59", scripts=dict(scripts))
     world.run(seconds=1)
     return world
 
 
-def test_a_job_asks_its_agent_what_its_prompt_says(play: Play) -> None:
+def test_a_job_sends_its_prompt_to_its_agent(play: Play) -> None:
     world = playing(play, digest=lambda asked: "All is quiet.\n")
     world.write("ops/SOUL.md", "You are brief.")
     world.run(minutes=2)
@@ -56,7 +56,7 @@ def test_a_job_asks_its_agent_what_its_prompt_says(play: Play) -> None:
     assert not [word for word in ("heartbeat", "HEARTBEAT_OK", "Checklist", "- look") if word in asked.stdin]
 
 
-def test_the_runner_is_told_of_the_job(play: Play) -> None:
+def test_the_runner_gets_the_metadata_of_the_job(play: Play) -> None:
     world = playing(play)
     world.run(minutes=2)
     meta = json.loads(str(world.asked[-1].env["HEARTBEATD_META"]))
@@ -67,7 +67,7 @@ def test_the_runner_is_told_of_the_job(play: Play) -> None:
     }  # fmt: skip
 
 
-def test_nothing_that_a_job_is_answered_is_kept_quiet(play: Play) -> None:
+def test_no_answer_to_a_job_is_suppressed(play: Play) -> None:
     world = playing(play, "deliver: hook", digest=lambda asked: "HEARTBEAT_OK")
     world.run(minutes=2)
     world.run(days=1)
@@ -75,13 +75,13 @@ def test_nothing_that_a_job_is_answered_is_kept_quiet(play: Play) -> None:
     assert [text for _, name, text in world.said if name == "digest"] == ["HEARTBEAT_OK", "HEARTBEAT_OK"]
 
 
-def test_an_answer_goes_nowhere_unless_the_job_says_where(play: Play) -> None:
+def test_an_answer_is_only_delivered_if_the_job_has_a_channel(play: Play) -> None:
     world = playing(play, digest=lambda asked: "All is quiet.")
     world.run(minutes=2)
     assert world.said == []
 
 
-def test_a_prompt_that_fails_is_tried_again_as_often_as_its_job_says_and_then_told(play: Play) -> None:
+def test_a_failing_prompt_is_retried_as_configured_and_then_reported(play: Play) -> None:
     world = playing(
         play, "retries: 1, deliver: hook", digest=lambda asked: ProcessResult(3, b"", b"no luck", False, False, None, None)
     )
@@ -92,7 +92,7 @@ def test_a_prompt_that_fails_is_tried_again_as_often_as_its_job_says_and_then_to
     assert "no luck" in row["error"]
 
 
-def test_an_answer_wakes_whom_the_job_names_with_its_end(play: Play) -> None:
+def test_the_end_of_an_answer_is_in_the_wake_text(play: Play) -> None:
     world = playing(play, "wake_heartbeat: ops, wake_text: Read this.", digest=lambda asked: "First.\nThe disk is full.")
     world.run(minutes=2)
     assert world.story("ops")[-1] == "03-02 09:00 cron ok heartbeat_ok"
@@ -101,7 +101,7 @@ def test_an_answer_wakes_whom_the_job_names_with_its_end(play: Play) -> None:
     assert "| The disk is full." in told
 
 
-def test_a_prompt_waits_for_its_agent_s_lane_as_a_beat_does(play: Play) -> None:
+def test_a_prompt_waits_for_its_agents_lane(play: Play) -> None:
     world = playing(play, digest=lambda asked: "done")
     with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(minutes=3)
@@ -111,7 +111,7 @@ def test_a_prompt_waits_for_its_agent_s_lane_as_a_beat_does(play: Play) -> None:
     assert world.rows("digest")[0]["attempt"] == 1
 
 
-def test_a_prompt_is_tried_at_once_when_a_held_lane_is_let_go(play: Play) -> None:
+def test_a_prompt_starts_at_once_when_a_hold_is_released(play: Play) -> None:
     world = playing(play, digest=lambda asked: "done")
     world.ask(HoldLane("ops", "chat", world.clock.now + timedelta(hours=1)))
     world.run(seconds=65)
@@ -120,7 +120,7 @@ def test_a_prompt_is_tried_at_once_when_a_held_lane_is_let_go(play: Play) -> Non
     assert world.story("digest") == ["03-02 09:00 schedule ok"]
 
 
-def test_a_lane_that_is_taken_until_the_next_slot_is_one_busy_row(play: Play) -> None:
+def test_a_lane_locked_until_the_next_slot_is_one_busy_record(play: Play) -> None:
     world = playing(play, digest=lambda asked: "done")
     with lanes.lanes_beside(world.state).lock_if_free("ops"):
         world.run(hours=25)
@@ -128,7 +128,7 @@ def test_a_lane_that_is_taken_until_the_next_slot_is_one_busy_row(play: Play) ->
     assert world.story("digest") == ["03-02 09:00 schedule skipped busy", "03-03 09:00 schedule ok"]
 
 
-def test_a_prompt_that_is_too_long_is_not_asked(play: Play) -> None:
+def test_a_prompt_that_is_too_long_is_not_sent(play: Play) -> None:
     long = job().replace("interval: 1d", "interval: 1d, max_input_tokens: 10")
     world = play(long.replace("- look", "-"), start="2026-03-02 08:59")
     world.run(minutes=2)
@@ -148,7 +148,7 @@ def test_a_crash_during_a_prompt_abandons_it_unless_it_may_run_again(play: Play)
         world.state.unlink()
 
 
-def test_a_program_that_answers_later_has_its_result_told_and_wakes_then(play: Play) -> None:
+def test_an_async_answer_to_a_job_is_delivered_and_wakes_when_it_arrives(play: Play) -> None:
     with Server([_later()]) as agent:
         yaml = job("deliver: hook, wake_heartbeat: web").replace(
             "{kind: command, argv: [agent]}", f'{{kind: http, url: "{agent.url}"}}'
@@ -187,7 +187,7 @@ cron:
 
 
 @pytest.mark.parametrize(("more", "model"), [("", "claude-sonnet-5"), (", model: claude-haiku-5-5", "claude-haiku-5-5")])
-def test_a_prompt_asks_the_agent_s_own_model_and_provider_and_what_it_took_is_booked(play: Play, more: str, model: str) -> None:
+def test_a_prompt_uses_the_agents_model_and_provider_and_its_usage_is_recorded(play: Play, more: str, model: str) -> None:
     with Server([says("All is quiet.")]) as server:
         world = play(MODEL.format(url=server.url, more=more), start="2026-03-02 08:59")
         world.run(minutes=2)
@@ -199,7 +199,7 @@ def test_a_prompt_asks_the_agent_s_own_model_and_provider_and_what_it_took_is_bo
     assert row["cost_usd"] > 0
 
 
-def test_a_provider_that_refuses_the_key_is_left_alone_by_prompts_too(play: Play) -> None:
+def test_an_open_breaker_also_skips_prompts(play: Play) -> None:
     with Server([refuses(401, "authentication_error", "no such key")]) as server:
         world = play(MODEL.format(url=server.url, more="").replace('"0 9 * * *"', '"*/10 9 * * *"'), start="2026-03-02 08:59")
         world.run(minutes=25)
@@ -209,7 +209,7 @@ def test_a_provider_that_refuses_the_key_is_left_alone_by_prompts_too(play: Play
     assert len(server.requests) == 1
 
 
-def test_a_job_by_hand_asks_too(play: Play) -> None:
+def test_a_manual_run_of_a_prompt_job_calls_the_agent(play: Play) -> None:
     world = playing(play, digest=lambda asked: "done")
     world.run_job("digest")
     world.run(seconds=10)

@@ -1,4 +1,4 @@
-"""Stories of calls: whose provider, whose probe, whose cost, and messages that wait behind others."""
+"""Edge cases of provider calls and messages: which provider, probe and cost a failure belongs to, and messages that block others."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scheduler.model.timestamps import to_millis
 from scheduler.telemetry.metrics import Metrics
 from scheduler.work.executor import Done
 
-# What a runner gives back whose call was cut short.
-CUT_SHORT = AttemptResult(
+# The result of a runner whose call was cancelled.
+CANCELLED_CALL = AttemptResult(
     Outcome.FAILED,
     Failure.EXIT,
     error="the call was cut short",
@@ -52,7 +52,7 @@ def names(world, kind):
     return [e for e in world.events if type(e).__name__ == kind]
 
 
-def test_an_agent_with_an_empty_checklist_does_not_give_back_a_probe_that_was_not_its(play):
+def test_an_agent_with_an_empty_checklist_does_not_free_the_probe_of_another_agent(play):
     with model(refuses(401, "authentication_error", "no")) as server:
         world = play(two(server.url, IDLE, "interval: 10m"), environ={"KEY": KEY})
         world.write("idle/HEARTBEAT.md", "")
@@ -60,7 +60,7 @@ def test_an_agent_with_an_empty_checklist_does_not_give_back_a_probe_that_was_no
         assert len(server.requests) <= 4  # 08:00 08:30 09:00 09:30
 
 
-def test_the_last_attempt_that_wants_a_year_of_rest_opens_the_breaker_too(play):
+def test_a_retry_after_of_a_year_opens_the_breaker_even_on_the_last_attempt(play):
     with model(refuses(429, "rate_limit_error", "x", retry_after="31536000")) as server:
         world = play(config(server.url, interval="10m", retries="0"), environ={"KEY": KEY})
         world.run(minutes=11)
@@ -84,23 +84,15 @@ agents:
 """
 
 
-def test_a_refusal_of_the_runners_provider_is_not_the_deciders(play):
-    def act(connection, over):
-        pass
-
+def test_a_refusal_by_the_runners_provider_does_not_count_against_the_deciders_provider(play):
     with Server([decides("run", "do it")]) as good, model(refuses(401, "authentication_error", "no")) as bad:
-        world = play(
-            other_provider(good.url, bad.url).replace(
-                'checklist: "- look\\n", deliver: log}', 'checklist: "- look\\n", deliver: log}'
-            ),
-            environ={"KEY": KEY},
-        )
+        world = play(other_provider(good.url, bad.url), environ={"KEY": KEY})
         world.run(minutes=8)
     assert [e.provider for e in names(world, "ProviderFailed")][:1] == ["anthropic"]
     assert not any("breaker_open" in line for line in world.story("neighbour"))
 
 
-def test_a_turn_asks_once_for_all_its_beats_who_is_shut_off_and_a_success_writes_nothing_of_it(play):
+def test_one_query_per_tick_reads_the_breakers_and_a_success_writes_none(play):
     with model(says("HEARTBEAT_OK")) as server:
         second = (
             '  second: {runner: {kind: anthropic}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- x\\n", deliver: log}}'
@@ -115,7 +107,7 @@ def test_a_turn_asks_once_for_all_its_beats_who_is_shut_off_and_a_success_writes
         assert "delete from breaker" not in " ".join(asked)
 
 
-def test_a_401_of_an_http_agent_does_not_shut_the_deciders_provider(play):
+def test_a_401_from_an_http_agent_does_not_open_the_deciders_breaker(play):
     with Server([decides("run", "do it")]) as good, Server([reply({"error": "no"}, 401)]) as agent:
         text = other_provider(good.url, good.url, f'{{kind: http, url: "{agent.url}"}}')
         world = play(text, environ={"KEY": KEY})
@@ -123,7 +115,7 @@ def test_a_401_of_an_http_agent_does_not_shut_the_deciders_provider(play):
     assert [e.provider for e in names(world, "BreakerMoved")] == []
 
 
-def test_an_http_agents_exit_is_no_provider_error(play):
+def test_a_500_from_an_http_agent_is_not_a_provider_error(play):
     with Server([decides("run", "do it")]) as good, Server([reply({"error": "disk"}, 500)]) as agent:
         text = other_provider(good.url, good.url, f'{{kind: http, url: "{agent.url}"}}')
         world = play(text, environ={"KEY": KEY})
@@ -132,14 +124,14 @@ def test_an_http_agents_exit_is_no_provider_error(play):
     assert ops == []
 
 
-def test_a_decided_skip_by_the_model_asked_is_no_mismatch(play):
+def test_a_decision_by_the_requested_model_is_no_model_mismatch(play):
     with model(decides("skip")) as server:
         world = play(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
         world.run(minutes=1)
     assert names(world, "ModelMismatched") == []
 
 
-def test_a_probe_that_fails_for_a_moment_is_a_failed_run_not_a_skip(play):
+def test_a_probe_with_a_temporary_failure_is_a_failed_run_and_not_a_skip(play):
     with model(
         refuses(401, "authentication_error", "no"), refuses(529, "overloaded_error", "busy"), says("HEARTBEAT_OK")
     ) as server:
@@ -148,7 +140,7 @@ def test_a_probe_that_fails_for_a_moment_is_a_failed_run_not_a_skip(play):
     assert world.story()[1].startswith("03-02 08:30 interval failed")
 
 
-def test_a_run_that_asked_and_waits_when_the_breaker_opens_is_no_skip(play):
+def test_a_run_that_waits_for_a_retry_when_the_breaker_opens_ends_failed_and_not_skipped(play):
     extra = """
   other:
     runner: {kind: anthropic}
@@ -161,14 +153,14 @@ def test_a_run_that_asked_and_waits_when_the_breaker_opens_is_no_skip(play):
     assert world.rows("ops")[0]["outcome"] == "failed", world.story()
 
 
-def test_a_run_half_of_which_has_no_price_has_no_known_cost(play):
+def test_the_cost_of_a_run_is_unknown_if_one_of_its_models_has_no_price(play):
     with model(decides("run", "do it"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, decide="{model: claude-haiku-5-5}", model="claude-opus-9"), environ={"KEY": KEY})
         world.run(minutes=1)
     assert world.rows()[0]["cost_usd"] is None
 
 
-def test_what_two_calls_of_an_attempt_took_is_added_in_one_statement(play):
+def test_the_usage_of_two_calls_of_an_attempt_is_added_in_one_statement(play):
     with model(decides("run", "do it"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, decide="{model: claude-haiku-5-5}"), environ={"KEY": KEY})
         asked: list[str] = []
@@ -179,7 +171,7 @@ def test_what_two_calls_of_an_attempt_took_is_added_in_one_statement(play):
     assert [text.split(" ")[0] for text in asked if "tokens" in text and "cost_usd" in text] == ["update"]
 
 
-def test_an_attempt_that_is_no_longer_ours_books_nothing(play):
+def test_an_attempt_whose_claim_was_lost_records_no_usage(play):
     with model(says("HEARTBEAT_OK")) as server:
         world = play(config(server.url), environ={"KEY": KEY})
         world.takes["ops"] = timedelta(minutes=2)
@@ -191,7 +183,7 @@ def test_an_attempt_that_is_no_longer_ours_books_nothing(play):
     assert (row["state"], row["tokens"]["input"], names(world, "CallCharged")) == ("running", 0, [])
 
 
-def test_the_row_says_which_model_was_asked_for_after_a_reload_between_attempts(play):
+def test_a_run_record_names_the_model_requested_by_its_last_attempt(play):
     with model(refuses(429, "rate_limit_error", "x", retry_after="120"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url), environ={"KEY": KEY})
         world.run(minutes=1)
@@ -209,7 +201,7 @@ agents:
 """
 
 
-def test_results_that_fail_one_after_the_other_are_failures_in_a_row(play):
+def test_failed_async_results_count_as_consecutive_failures(play):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         for _ in range(3):
@@ -219,7 +211,7 @@ def test_results_that_fail_one_after_the_other_are_failures_in_a_row(play):
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 3
 
 
-def test_a_later_quiet_answer_counts_once_as_quiet(play):
+def test_a_suppressed_async_result_counts_once_as_quiet(play):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
@@ -227,7 +219,7 @@ def test_a_later_quiet_answer_counts_once_as_quiet(play):
     assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 1
 
 
-def test_an_alert_that_stands_is_not_ended_by_an_asynchronous_start(play):
+def test_an_active_alert_is_not_resolved_by_the_start_of_an_async_run(play):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
@@ -237,7 +229,7 @@ def test_an_alert_that_stands_is_not_ended_by_an_asynchronous_start(play):
 
 
 @pytest.mark.parametrize("words", ["a\0b"])
-def test_odd_results(play, words):
+def test_a_nul_byte_is_removed_from_an_async_result(play, words):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         world.run(minutes=1)
@@ -257,7 +249,7 @@ agents:
 """
 
 
-def test_a_report_does_not_use_up_the_probe(play):
+def test_an_async_result_does_not_use_up_the_probe(play):
     with (
         Server([decides("run", "do"), refuses(401, "authentication_error", "no"), decides("skip")]) as good,
         Server([gateway.later()]) as agent,
@@ -270,7 +262,7 @@ def test_a_report_does_not_use_up_the_probe(play):
     assert world.story()[-1] == "03-02 09:20 interval ok decided_skip", world.story()
 
 
-def test_a_restart_with_a_new_key_tries_the_provider_at_once(play):
+def test_a_restart_with_a_new_key_calls_the_provider_at_once(play):
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -290,7 +282,7 @@ def test_more_messages_than_can_be_sent_at_once_do_not_make_the_engine_spin(play
     world.deliveries._carry = lambda delivery: (sent(delivery)[0], timedelta(seconds=20))
     for _ in range(5):
         again_at = world.engine.tick(world.clock.read())
-    assert len(world.deliveries.inflight()) == 4  # the share of one channel
+    assert len(world.deliveries.inflight()) == 4  # the concurrency limit of one channel
     assert again_at > world.clock.now
 
 
@@ -303,7 +295,7 @@ agents:
 """
 
 
-def test_an_alert_is_told_again_after_its_window_though_an_older_message_is_held(play):
+def test_an_alert_is_sent_again_after_its_window_even_if_an_older_message_is_held(play):
     state = {"s": DeliveryResult("uncertain", "timed out")}
     world = play(TG, scripts={"ops": lambda asked: "ALERT disk full"}, sends=lambda _: state["s"])
     world.run(hours=1)
@@ -313,7 +305,7 @@ def test_an_alert_is_told_again_after_its_window_though_an_older_message_is_held
     assert [t for *_, t in world.said], world.story()
 
 
-def test_a_result_that_comes_before_its_202_is_booked_is_not_lost(play):
+def test_a_result_that_arrives_before_its_202_is_recorded_is_not_refused_as_unknown(play):
     with Server([gateway.later()]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         world.engine.tick(world.clock.read())
@@ -326,8 +318,8 @@ def test_a_result_that_comes_before_its_202_is_booked_is_not_lost(play):
             assert refused.code != "not_found", refused
 
 
-def test_tokens_of_a_cut_call_are_booked(play):
-    # a model answered something useless just while we stopped: the row is put back, its tokens are gone
+def test_the_tokens_of_an_interrupted_call_are_recorded(play):
+    # A model gave a useless answer during the stop. The run is put back, but its tokens must be recorded.
     with model(reply(message(tool("bash", {})))) as server:
         world = play(config(server.url, retries="0"), environ={"KEY": KEY})
         world.engine.tick(world.clock.read())
@@ -335,14 +327,14 @@ def test_tokens_of_a_cut_call_are_booked(play):
         world.runs._tasks[number] = (task, result, world.clock.now + timedelta(seconds=1))
         world.engine._deadlines.start(task, world.clock.steady)
         world.engine.stopping = True
-        world.runs.cancel = lambda number, why: None  # as with a model call: nothing can be ended
+        world.runs.cancel = lambda number, why: None  # a model call cannot be cancelled
         world.engine.cut_runs(world.clock.read())
         world.clock.forward(timedelta(seconds=2))
         world.engine.tick(world.clock.read())
     assert world.rows()[0]["tokens"]["input"] == 120, world.rows()[0]
 
 
-# ---- metrics
+# --- metrics ----------------------------------------------------------------------------------------------------------
 
 
 def metrics_of(world, settings=None):
@@ -358,7 +350,7 @@ def lines(m, start):
     ]
 
 
-def test_the_tokens_of_an_http_agent_exist_at_zero_from_load(play):
+def test_the_token_counters_of_an_http_agent_exist_at_zero_from_the_start(play):
     with Server([gateway.says("HEARTBEAT_OK", model="opus-9", tokens={"input": 3, "output": 4})]) as server:
         world = play(HTTP.format(url=server.url, interval="30m"))
         m = metrics_of(world)
@@ -370,7 +362,7 @@ def test_the_tokens_of_an_http_agent_exist_at_zero_from_load(play):
     assert after - before == set()
 
 
-def test_counters_of_a_provider_and_a_model_go_with_them(play):
+def test_the_counters_of_a_removed_provider_and_model_disappear(play):
     with model(refuses(401, "authentication_error", "no")) as server:
         world = play(config(server.url), environ={"KEY": KEY})
         m = metrics_of(world)
@@ -379,11 +371,11 @@ def test_counters_of_a_provider_and_a_model_go_with_them(play):
         for e in world.events:
             m.count_event(e)
     left = [line for name in ("provider_errors_total", "unpriced", "tokens") for line in lines(m, f"heartbeatd_{name}")]
-    named = [line for line in left if 'model=""' not in line]  # a program may report tokens, too, of a model that nobody named
+    named = [line for line in left if 'model=""' not in line]  # a program may report tokens without naming a model
     assert named == [], named[:3]
 
 
-def test_messages_of_sessions_are_kept_no_longer_than_history(play):
+def test_session_messages_are_kept_no_longer_than_the_history(play):
     with model(says("ALERT: x")) as server:
         y = config(server.url, isolated_session="false")
         world = play(y, environ={"KEY": KEY})
@@ -393,7 +385,7 @@ def test_messages_of_sessions_are_kept_no_longer_than_history(play):
     assert world.store.connection.execute("select count(*) from message").fetchone()[0] == 0
 
 
-def test_a_reload_leaves_a_provider_that_wants_rest_alone(play):
+def test_a_reload_does_not_end_a_retry_after(play):
     with model(refuses(429, "rate_limit_error", "x", retry_after="31536000"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -402,7 +394,7 @@ def test_a_reload_leaves_a_provider_that_wants_rest_alone(play):
         assert len(server.requests) == 1
 
 
-def test_waiting_parts_behind_a_held_one_end_some_day(play):
+def test_message_parts_behind_a_held_part_expire(play):
     def sends(delivery):
         return DeliveryResult("uncertain", "t") if delivery.message.part == 1 else DeliveryResult("delivered")
 
@@ -412,7 +404,7 @@ def test_waiting_parts_behind_a_held_one_end_some_day(play):
     assert not world.store.connection.execute(old, (to_millis(world.clock.now - timedelta(days=2)),)).fetchall()
 
 
-def test_an_old_keys_refusal_does_not_shut_off_the_new_key(play):
+def test_a_refusal_of_the_old_key_does_not_open_the_breaker_for_the_new_key(play):
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.engine.tick(world.clock.read())
@@ -425,7 +417,7 @@ def test_an_old_keys_refusal_does_not_shut_off_the_new_key(play):
     assert world.story()[-1] == "03-02 08:10 interval ok heartbeat_ok", world.story()
 
 
-def test_one_hanging_channel_does_not_hold_up_another(play):
+def test_a_hanging_channel_does_not_delay_other_channels(play):
     cfg = 'channels: {slow: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\nagents:\n'
     for i in range(9):
         to = "slow" if i < 8 else "log"
@@ -441,7 +433,7 @@ def test_one_hanging_channel_does_not_hold_up_another(play):
     assert any(name == "a8" for _, name, _ in world.said)
 
 
-def test_a_trial_that_somebody_cut_short_says_nothing_of_the_provider_and_is_made_by_the_next_beat(play):
+def test_a_cancelled_probe_does_not_count_and_is_made_by_the_next_run(play):
     with model(refuses(401, "authentication_error", "no"), says("HEARTBEAT_OK")) as server:
         world = play(config(server.url, interval="10m"), environ={"KEY": KEY})
         world.run(minutes=29)
@@ -450,7 +442,7 @@ def test_a_trial_that_somebody_cut_short_says_nothing_of_the_provider_and_is_mad
         world.run(minutes=2)
         trial = world.rows()[-1]
         assert (trial["state"], len(server.requests)) == ("running", 2)
-        world.runs.cancel = lambda number, why: world.runs.give_up(number, Done(world.runs.inflight()[number], CUT_SHORT))
+        world.runs.cancel = lambda number, why: world.runs.give_up(number, Done(world.runs.inflight()[number], CANCELLED_CALL))
         world.ask(CancelRun(trial["id"]))
         world.run(minutes=18)
     assert [line[6:] for line in world.story()[-2:]] == ["08:30 interval abandoned cancelled", "08:40 interval ok heartbeat_ok"]

@@ -1,4 +1,4 @@
-"""Stories of paces: heartbeats that beat by a schedule, and those that back off while they fail."""
+"""Heartbeats with a `schedule`, and heartbeats with backoff, end to end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broken_until(text: str) -> Callable[[Asked], Any]:
     return lambda asked: 1 if asked.at < at(text) else "HEARTBEAT_OK"
 
 
-def test_a_heartbeat_beats_by_its_schedule_in_its_own_zone(play: Play) -> None:
+def test_a_heartbeat_runs_by_its_schedule_in_its_own_time_zone(play: Play) -> None:
     # Berlin's clocks go ahead on 29 March 2026.
     world = play(TIMED, start="2026-03-28 12:00")
     world.run(days=2)
@@ -38,7 +38,7 @@ def test_a_heartbeat_beats_by_its_schedule_in_its_own_zone(play: Play) -> None:
     ]
 
 
-def test_firings_outside_the_active_hours_are_told_by_one_row(play: Play) -> None:
+def test_scheduled_slots_outside_active_hours_share_one_record(play: Play) -> None:
     world = play(agent(schedule='"0 * * * *"', active_hours='"08:00-22:00"'))
     world.until("2026-03-03 08:30")
     assert world.story()[:2] == ["03-02 08:00 schedule ok heartbeat_ok", "03-02 09:00 schedule ok heartbeat_ok"]
@@ -46,7 +46,7 @@ def test_firings_outside_the_active_hours_are_told_by_one_row(play: Play) -> Non
     assert sum(row["slots"] for row in world.rows()) == 25
 
 
-def test_a_slot_of_a_schedule_keeps_its_name_when_a_stagger_delays_it(play: Play) -> None:
+def test_a_stagger_delays_a_scheduled_slot_and_does_not_change_it(play: Play) -> None:
     world = play(agent(schedule='"0 9 * * *"', stagger="20m"))
     world.until("2026-03-02 09:00")
     assert world.story() == []
@@ -55,14 +55,14 @@ def test_a_slot_of_a_schedule_keeps_its_name_when_a_stagger_delays_it(play: Play
     assert world.asked[0].at > at("2026-03-02 09:00")
 
 
-def test_down_time_costs_a_schedule_all_slots_but_the_latest(play: Play) -> None:
+def test_after_downtime_only_the_latest_scheduled_slot_runs(play: Play) -> None:
     world = play(agent(schedule='"*/30 * * * *"'), start="2026-03-02 08:10")
     world.off(hours=3, minutes=25)
     world.run(seconds=1)
     assert world.story() == ["03-02 08:30 schedule skipped missed x6", "03-02 11:30 schedule ok heartbeat_ok"]
 
 
-def test_a_reload_from_interval_to_schedule_and_back_gives_every_slot_one_end(play: Play) -> None:
+def test_a_reload_from_interval_to_schedule_and_back_records_every_slot_once(play: Play) -> None:
     by_interval = agent(interval="30m")
     world = play(by_interval)
     world.run(minutes=31)
@@ -78,14 +78,14 @@ def test_a_reload_from_interval_to_schedule_and_back_gives_every_slot_one_end(pl
     ]
 
 
-def test_a_wake_finds_a_heartbeat_that_beats_by_schedule(play: Play) -> None:
+def test_a_wake_starts_a_run_of_a_heartbeat_with_a_schedule(play: Play) -> None:
     world = play(TIMED, start="2026-03-02 08:30")
     world.wake("ops", "look")
     world.run(minutes=1)
     assert world.story() == ["03-02 08:30 api ok heartbeat_ok"]
 
 
-def test_a_clock_that_is_set_back_does_not_beat_twice_by_schedule(play: Play) -> None:
+def test_setting_the_clock_back_does_not_repeat_a_scheduled_slot(play: Play) -> None:
     world = play(agent(schedule='"0 * * * *"'), start="2026-03-02 08:30")
     world.until("2026-03-02 09:10")
     world.clock.now -= timedelta(hours=1)
@@ -93,7 +93,7 @@ def test_a_clock_that_is_set_back_does_not_beat_twice_by_schedule(play: Play) ->
     assert world.story() == ["03-02 09:00 schedule ok heartbeat_ok", "03-02 10:00 schedule ok heartbeat_ok"]
 
 
-def test_each_failure_doubles_the_interval_up_to_eight_times_and_a_success_brings_it_back(play: Play) -> None:
+def test_each_failure_doubles_the_interval_up_to_eightfold_and_a_success_resets_it(play: Play) -> None:
     world = play(BACKING_OFF, scripts={"ops": broken_until("2026-03-02 12:00")})
     world.until("2026-03-02 13:55")
     assert world.story() == [
@@ -113,13 +113,13 @@ def test_each_failure_doubles_the_interval_up_to_eight_times_and_a_success_bring
     assert sum(row["slots"] for row in world.rows()) == 36
 
 
-def test_without_the_key_a_failing_agent_keeps_its_interval(play: Play) -> None:
+def test_without_backoff_a_failing_agent_keeps_its_interval(play: Play) -> None:
     world = play(agent(interval="10m"), scripts={"ops": lambda asked: 1})
     world.run(minutes=35)
     assert world.story() == [f"03-02 08:{minute}0 interval failed exit" for minute in range(4)]
 
 
-def test_a_wake_that_ends_well_ends_the_backing_off(play: Play) -> None:
+def test_a_successful_woken_run_ends_the_backoff(play: Play) -> None:
     world = play(BACKING_OFF, scripts={"ops": broken_until("2026-03-02 09:05")})
     world.until("2026-03-02 09:16")
     world.wake("ops", "it works again")
@@ -132,7 +132,7 @@ def test_a_wake_that_ends_well_ends_the_backing_off(play: Play) -> None:
     ]
 
 
-def test_backing_off_outlasts_a_restart_and_its_slots_are_not_missed(play: Play) -> None:
+def test_backoff_survives_a_restart_and_its_slots_are_not_missed(play: Play) -> None:
     world = play(BACKING_OFF, scripts={"ops": broken_until("2026-03-02 09:05")})
     world.until("2026-03-02 09:05")
     world.off(minutes=30)
@@ -140,7 +140,7 @@ def test_backing_off_outlasts_a_restart_and_its_slots_are_not_missed(play: Play)
     assert world.story()[-2:] == ["03-02 09:10 interval skipped superseded x7", "03-02 10:20 interval ok heartbeat_ok"]
 
 
-def test_what_passed_while_backing_off_is_booked_before_a_pause_and_a_reload(play: Play) -> None:
+def test_slots_skipped_by_backoff_are_recorded_before_a_pause_or_reload(play: Play) -> None:
     world = play(BACKING_OFF, scripts={"ops": lambda asked: 1})
     world.until("2026-03-02 08:45")
     world.pause(None)
@@ -158,7 +158,7 @@ def test_what_passed_while_backing_off_is_booked_before_a_pause_and_a_reload(pla
 
 
 @pytest.mark.parametrize("hours", [1, 24])
-def test_a_clock_that_is_set_back_does_not_prolong_the_backing_off(play: Play, hours: int) -> None:
+def test_setting_the_clock_back_does_not_prolong_the_backoff(play: Play, hours: int) -> None:
     world = play(BACKING_OFF, scripts={"ops": lambda asked: 1})
     world.until("2026-03-02 10:25")
     world.clock.now -= timedelta(hours=hours)

@@ -519,7 +519,7 @@ def test_a_weekly_slot_on_a_skipped_day_moves_to_the_next_allowed_day(play: Play
 
 
 def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twice(play: Play) -> None:
-    """In an earlier version every opening was a slot, so the entry row of this weekly heartbeat holds tomorrow as its next slot."""
+    """In an earlier version every opening was a slot, so the row of this weekly heartbeat has tomorrow as its next slot."""
     world = play(agent(interval="7d", active_hours='"08:00-22:00"'), start="2026-03-02 09:00")
     world.run(hours=1)
     world.kill()
