@@ -25,13 +25,13 @@ def test_a_schema_says_what_the_daemon_checks() -> None:
     ("model", "sent", "message"),
     [
         (PauseBody, {"for": None}, "for: an empty value is not a duration; write 90s, 30m or 1h30m"),
-        (PauseBody, {"fro": "1h", "for": 3}, "'fro' is not known here; for, until is"),
-        (PauseBody, {"\ud800": "1h"}, "a key of the body is no text; for, until is known here"),
+        (PauseBody, {"fro": "1h", "for": 3}, "'fro' is not known here; write for, until"),
+        (PauseBody, {"\ud800": "1h"}, "a key of the body is not a text; write for, until"),
         (ResultBody, {}, "write either text or error, as a text in quotes"),
         (ResultBody, {"text": "x", "truncated": 1}, "truncated: write true or false"),
         (ResultBody, {"text": 5}, "text: write a text in quotes"),
         (HoldBody, {"id": "chat\n", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
-        (AlertmanagerBody, {"version": "4", "alerts": ["x"]}, "alerts: write a list of one alert or more"),
+        (AlertmanagerBody, {"version": "4", "alerts": ["x"]}, "alerts: write a list of at least one alert"),
     ],
 )
 def test_a_body_that_makes_no_sense_is_refused_with_what_to_write(

@@ -42,7 +42,7 @@ def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: WebDa
         ({}, "write channel and target, or queue, or pending_approvals"),
         ({"channel": "chat"}, "write channel and target together"),
         ({"target": "42"}, "write channel and target together"),
-        ({"title": "x", "queue": 1}, "a title only beside them"),
+        ({"title": "x", "queue": 1}, "and a title only with them"),
         ({"channel": "chat", "target": 42}, "target: write a text in quotes, of at most 200 characters"),
         ({"channel": "chat", "target": "x" * 10_240}, "target: write a text in quotes, of at most 200 characters"),
         ({"channel": "chat", "target": "../x"}, "target: write 1 to 128 of A-Z"),

@@ -132,11 +132,11 @@ def test_a_long_group_has_a_short_sender_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (notification(alert(), version="3"), 'version: write "4": only this version of the body'),
-        ({"alerts": [alert()]}, 'version: write "4": only this version of the body'),
-        (notification(), "alerts: write a list of one alert or more"),
-        (notification("x"), "alerts: write a list of one alert or more"),
-        (notification() | {"alerts": {}}, "alerts: write a list of one alert or more"),
+        (notification(alert(), version="3"), 'version: write "4": only this version of Alertmanager'),
+        ({"alerts": [alert()]}, 'version: write "4": only this version of Alertmanager'),
+        (notification(), "alerts: write a list of at least one alert"),
+        (notification("x"), "alerts: write a list of at least one alert"),
+        (notification() | {"alerts": {}}, "alerts: write a list of at least one alert"),
     ],
 )
 def test_what_is_no_notification_is_refused_with_what_is_wanted(daemon: WebDaemon, body: Any, message: str) -> None:

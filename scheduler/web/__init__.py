@@ -1,1 +1,1 @@
-"""The HTTP interface of the daemon."""
+"""Serves the HTTP API, the metrics page and the health probes of the daemon."""

@@ -1,6 +1,6 @@
-"""Alertmanager's notification, its webhook's body of version 4, as the wake of an agent.
+"""Turns a notification of Alertmanager (webhook body, version 4) into a wake of an agent.
 
-The form is Prometheus's: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
+The format is described in https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from scheduler.web.request_bodies import AlertmanagerBody
 FIRING = "firing"
 MAX_SENDER_LENGTH = 200  # characters
 MAX_VALUE_LENGTH = 300  # characters of a label or an annotation
-MAX_OMITTED_ALERTS = 1_000_000  # alerts; a larger number is none that somebody has counted
-RESERVED_FOR_END = 100  # bytes of the text kept free to say how many alerts it leaves out
+MAX_OMITTED_ALERTS = 1_000_000  # alerts; a larger number cannot be a real count
+RESERVED_FOR_END = 100  # bytes of the text kept free for the sentence about omitted alerts
 
 
 def wake_from_alerts(agent: str, body: AlertmanagerBody, token: str = "") -> Wake:
-    """The wake that a notification asks for, sent with a token. Repeats for one group merge, as they have one sender.
+    """The wake for a notification that was sent with this token. Repeats for one group merge, because their sender is the same.
 
-    Where all is resolved nobody needs to be woken: it is told by the next beat.
+    If all alerts are resolved, the wake is not urgent: it starts no run and waits for the next one.
     """
-    alerts = sorted(body.alerts, key=lambda alert: _alert_status(alert) != FIRING)  # those that fire first
+    alerts = sorted(body.alerts, key=lambda alert: _alert_status(alert) != FIRING)  # firing alerts first
     firing = any(_alert_status(alert) == FIRING for alert in alerts)
     return Wake(
         agent, source=Trigger.WEBHOOK, sender=_sender_of_group(body), text=_wake_text(body, alerts), urgent=firing, token=token
@@ -42,17 +42,17 @@ def _sender_of_group(body: AlertmanagerBody) -> str:
 
 
 def _wake_text(body: AlertmanagerBody, alerts: Sequence[Mapping[str, Any]]) -> str:
-    """What the agent reads: as many alerts as fit into what is kept of a wake, and how many more there are."""
-    told = f"Alertmanager notifies: {_single_line(body.status)}."
+    """The text for the agent: as many alerts as fit into a wake, and the number of those left out."""
+    text = f"Alertmanager notifies: {_single_line(body.status)}."
     room = TEXT_LIMIT - RESERVED_FOR_END
     left_out = _truncated_count(body.truncated_alerts)
     for number, alert in enumerate(alerts):
-        part = f"{told}\n\n{_alert_text(alert)}"
-        if number and len(part.encode(errors="replace")) > room:
+        longer = f"{text}\n\n{_alert_text(alert)}"
+        if number and len(longer.encode(errors="replace")) > room:
             left_out += len(alerts) - number
             break
-        told = part.encode(errors="replace")[:room].decode(errors="ignore")
-    return f"{told}\n\nLeft out here: {format_count(left_out, 'more alert')}." if left_out else told
+        text = longer.encode(errors="replace")[:room].decode(errors="ignore")
+    return f"{text}\n\nLeft out here: {format_count(left_out, 'more alert')}." if left_out else text
 
 
 def _alert_text(alert: Mapping[str, Any]) -> str:
@@ -61,7 +61,7 @@ def _alert_text(alert: Mapping[str, Any]) -> str:
 
 
 def _alert_lines(alert: Mapping[str, Any], labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[str]:
-    """One alert, a value to a line: values are written as JSON has them, so that none breaks out of its line."""
+    """One alert as lines of text, one value per line. Values are escaped as in JSON, so that none can start a line of its own."""
     yield f"{_single_line(labels.get('alertname', 'an alert without a name'))}: {_single_line(_alert_status(alert))}"
     yield f"  since: {_single_line(alert.get('startsAt'))}"
     if _alert_status(alert) != FIRING:
@@ -94,5 +94,5 @@ def _quote_text(value: str) -> str:
 
 
 def _single_line(given: object) -> str:
-    """A value without quotes, on one line and not too long."""
+    """A value on one line, without quotes, cut at MAX_VALUE_LENGTH."""
     return _quote_text(_as_text(given))[1:-1]

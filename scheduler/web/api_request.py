@@ -1,4 +1,4 @@
-"""A call: one request as the endpoints see it, its body and query read and checked."""
+"""Reads and checks an API request: the caller's permission, the query and the JSON body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from scheduler.model.settings import Permission
 from scheduler.web.app_state import AppState
-from scheduler.web.http_errors import HttpError, bad_request
+from scheduler.web.http_errors import HttpError, bad_request, unknown_key
 from scheduler.web.middleware import Caller, unauthorized_error
 from scheduler.web.request_bodies import Body, parse_body, parse_time
 
@@ -26,7 +26,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """Who asks, for what. `path` holds the variable parts of the path."""
+    """A request whose caller is known and permitted. `path` holds the variable parts of the path."""
 
     app_state: AppState
     caller: Caller
@@ -35,14 +35,14 @@ class ApiRequest:
     headers: Headers
 
     def allow_only(self, *known: str) -> None:
-        """Raises HttpError when the query has a key that is none of these."""
+        """Raises HttpError if the query has a key that is not one of these."""
         for key in self.query:
             if key not in known:
-                raise bad_request(f"{key!r} is not known here; {', '.join(known) or 'nothing'} is")
+                raise unknown_key(key, known)
 
 
 def read_endpoint(app_state: AppState, may: Permission, answer: Callable[[ApiRequest], Any]) -> Endpoint:
-    """An endpoint that reads, for a caller who may; `answer` runs in a thread of its own and gives plain data."""
+    """An endpoint that only reads, for callers with the permission `may`. `answer` runs in a thread and returns plain data."""
 
     async def endpoint(request: Request) -> Response:
         api_request = ApiRequest(
@@ -60,9 +60,10 @@ def write_endpoint(
     *models: type[Body],
     largest: int = MAX_BODY_BYTES,
 ) -> Endpoint:
-    """An endpoint that changes something, for a caller who may; of a body it reads at most `largest` bytes.
+    """An endpoint that changes something, for callers with the permission `may`. The body may have at most `largest` bytes.
 
-    The body is the first of `models` whose marker was sent. Not every client sends one with DELETE: there the query counts too.
+    The body is parsed as the first of `models` whose `marker_key` was sent. Some clients cannot send a body with DELETE, so the
+    query of a DELETE counts as part of the body.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -81,7 +82,7 @@ def write_endpoint(
 
 
 def parse_time_parameter(key: str, value: object) -> datetime:
-    """A time that was sent in the query under `key`. Raises HttpError unless it has its zone."""
+    """The time in the query parameter `key`. Raises HttpError if it is not a time with a zone."""
     try:
         return parse_time(value)
     except ValueError as error:
@@ -93,7 +94,9 @@ def _authorized_caller(request: Request, may: Permission) -> Caller:
     if caller is None:
         raise unauthorized_error()
     if may not in caller.may:
-        raise HttpError(403, "forbidden", f"the token {caller.name!r} may not {may}; add it to server.tokens.{caller.name}.may")
+        raise HttpError(
+            403, "forbidden", f"the token {caller.name!r} may not {may}; add {may} to server.tokens.{caller.name}.may"
+        )
     return caller
 
 
@@ -105,12 +108,12 @@ async def _read_json_object(request: Request, largest: int) -> Mapping[str, Any]
     except (ValueError, RecursionError) as error:
         raise bad_request("the body is not JSON") from error
     if not isinstance(body, dict):
-        raise bad_request("the body has to be a JSON object")
+        raise bad_request("the body must be a JSON object")
     return body
 
 
 async def _read_body_bytes(request: Request, largest: int) -> bytes:
-    """The body, of which no more is taken than it may hold."""
+    """The body. Raises HttpError as soon as it is larger than `largest` bytes."""
     sent = bytearray()
     try:
         async for piece in request.stream():
@@ -118,5 +121,5 @@ async def _read_body_bytes(request: Request, largest: int) -> bytes:
             if len(sent) > largest:
                 raise HttpError(413, "too_large", f"the body is larger than {largest // 1024} KiB")
     except ClientDisconnect as error:
-        raise bad_request("the request ended before its body did") from error
+        raise bad_request("the connection was closed before the whole body was sent") from error
     return bytes(sent)

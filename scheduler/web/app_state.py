@@ -1,4 +1,4 @@
-"""Reach: all that the HTTP interface can do with the daemon, and nothing more."""
+"""Defines what the HTTP interface knows of the daemon and can have it do."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from scheduler.telemetry.metrics import Metrics
 
 
 class ReloadConfig(Protocol):
-    """Takes the config file as it is now, or says what would change. Raises ConfigError or Refused."""
+    """Applies the config file as it is now; with `dry` it only returns what would change. Raises ConfigError or Refused."""
 
     def __call__(self, *, dry: bool) -> Reloaded: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """Callables answer at once and from any thread, except `reload`, which waits for the engine.
+    """What endpoints use. The callables may be called in any thread. They return at once; only `reload_config` waits.
 
-    `settings` gives the config in force and `health` how the engine does; `running` counts the runs in progress by kind;
-    `state` is the database, beside which the token and the address are written. A request that the engine has not answered
-    within `answer_within` seconds is told so.
+    `settings` returns the config in force, `count_running` the number of runs in progress by kind. The token file and the
+    address file are written beside `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
+    the client gets 503.
     """
 
     settings: Callable[[], Settings]

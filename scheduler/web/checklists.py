@@ -1,4 +1,4 @@
-"""Checklists over HTTP: an agent's list as it stands, and written back if it still stands so."""
+"""Reads an agent's checklist over HTTP, and replaces it if nobody has changed it since."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from scheduler.web.request_bodies import ChecklistBody
 
 _HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
 HOW_TO_SEND_THE_VERSION = (
-    "GET it, and send its hash as `If-Match` or as hash; for a list that is not there yet, send `If-None-Match: *`"
+    "GET the checklist, and send its hash as `If-Match` or as hash; if there is no checklist yet, send `If-None-Match: *`"
 )
 
 
 def get_checklist(request: ApiRequest) -> dict[str, Any]:
-    """The checklist, with the hash by which this version is known; `file` is None where it stands in the config."""
+    """The checklist with the hash of this version. `file` is None if the checklist is text in the config."""
     request.allow_only()
     beat = _find_heartbeat(request)
     if _is_in_config(beat):
@@ -41,7 +41,7 @@ def get_checklist(request: ApiRequest) -> dict[str, Any]:
 
 
 async def put_checklist(request: ApiRequest, body: ChecklistBody) -> dict[str, Any]:
-    """Put a text in the place of the version that is named; nothing changes where another one stands."""
+    """Replace the checklist. Raises HttpError, and changes nothing, if its hash is not the one that was sent."""
     beat = _find_heartbeat(request)
     if _is_in_config(beat):
         raise HttpError(409, "in_config", await run_in_threadpool(_in_config_message, request, beat))
@@ -54,9 +54,7 @@ def _replace_file(beat: Heartbeat, text: str, expected: str | None) -> Checklist
         beat.workspace.mkdir(parents=True, exist_ok=True)
         return checklist_file.write_checklist(beat.workspace, beat.checklist, text, expected)
     except VersionChanged:
-        raise HttpError(
-            412, "changed", f"{beat.checklist} of {beat.name} is not the one that you name any more; GET it again"
-        ) from None
+        raise HttpError(412, "changed", f"{beat.checklist} of {beat.name} has changed since you read it; GET it again") from None
     except (CannotWrite, OSError) as error:
         raise HttpError(409, "unwritable", f"{beat.checklist} of {beat.name} cannot be written: {error}") from None
 
@@ -86,20 +84,20 @@ def _refusal_error(beat: Heartbeat, refusal: FileProblem) -> HttpError:
 
 
 def _check_text(text: str) -> str:
-    """A text that a file can hold."""
+    """The text, if a file can hold it. Raises HttpError."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise bad_request("text: it holds half a character, which no file can") from None
+        raise bad_request("text: it contains half of a surrogate pair, which UTF-8 cannot encode") from None
     if "\0" in text:
-        raise bad_request("text: it holds the character U+0000")
+        raise bad_request("text: it contains the character U+0000")
     if len(data) > MAX_BYTES:
-        raise HttpError(413, "too_large", f"text: a checklist holds {MAX_BYTES // 1024} KiB at most")
+        raise HttpError(413, "too_large", f"text: a checklist may have at most {MAX_BYTES // 1024} KiB")
     return text
 
 
 def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str | None:
-    """The version that is to be replaced, by its hash; None: there is to be none."""
+    """The hash of the version to replace; None if there must not be a checklist yet."""
     named, none = request.headers.get("if-match", hash_sent), request.headers.get("if-none-match")
     if named is None and none == "*":
         return None
@@ -107,11 +105,11 @@ def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str | None:
         raise HttpError(428, "version_wanted", HOW_TO_SEND_THE_VERSION)
     if named is not None and (found := _HASH_PATTERN.fullmatch(named)):
         return found[1]
-    raise bad_request(f"hash: this is none; {HOW_TO_SEND_THE_VERSION}")
+    raise bad_request(f"hash: this is not a hash; {HOW_TO_SEND_THE_VERSION}")
 
 
 def _in_config_message(request: ApiRequest, beat: Heartbeat) -> str:
-    """The place in the config where the list stands, as a person would look for it."""
+    """Tells the caller where in the config the checklist is written, as file, line and column."""
     path = request.app_state.settings().path
     key, place = f"agents.{beat.name}.heartbeat.checklist", path.name
     try:

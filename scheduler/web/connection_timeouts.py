@@ -1,4 +1,4 @@
-"""What one client may take: so long to send its request and to take its answer, and a connection while nobody needs its place."""
+"""Closes connections of slow clients, and idle connections when too many are open (a protocol class for uvicorn)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
-    """Seconds from a request's first byte to its last, and from there to the end of the answer.
+    """How many seconds a request may take to arrive, and its answer from then until the client has taken all of it.
 
     A reload may take half a minute.
     """
@@ -23,7 +23,7 @@ class ClientTimeouts:
 
 
 class TimeoutConfig(uvicorn.Config):
-    """uvicorn's settings, and those that it lacks: patience, and how many connections there may be with idle ones among them."""
+    """uvicorn's settings plus the client timeouts and the number of connections above which idle ones are closed."""
 
     def __init__(self, app: ASGIApp, timeouts: ClientTimeouts, max_connections: int, **others: Any) -> None:
         super().__init__(app, **others)
@@ -32,11 +32,11 @@ class TimeoutConfig(uvicorn.Config):
 
 
 class TimeoutProtocol(H11Protocol):
-    """uvicorn waits for ever for the rest of a request, and lets idle connections keep others out; this one closes them."""
+    """Closes slow and idle connections. uvicorn alone waits forever for a request, and lets idle clients block others."""
 
     config: TimeoutConfig
     _abort_timer: asyncio.TimerHandle | None = None
-    _idle_since = 0.0  # by the loop's clock: since when no whole request has come
+    _idle_since = 0.0  # the event loop's time since which no whole request has arrived
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -57,10 +57,10 @@ class TimeoutProtocol(H11Protocol):
         answered = self.cycle
         self._idle_since = self.loop.time()
         if self._has_whole_request():
-            # Written is not taken: the end of the answer may still lie with us.
+            # The client may not have taken all of the answer yet: the rest is still in our buffer.
             self._set_deadline(self.config.timeouts.answer_seconds if self.transport.get_write_buffer_size() else None)
         super().on_response_complete()
-        if self.cycle is not answered:  # the next request had been sent ahead
+        if self.cycle is not answered:  # the client had already sent its next request
             self._set_deadline(
                 self.config.timeouts.answer_seconds if self._has_whole_request() else self.config.timeouts.request_seconds
             )
@@ -70,9 +70,9 @@ class TimeoutProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _close_longest_idle(self) -> bool:
-        """Close the connection that has been idle longest; False where none is, and there are too many for a refusal in words.
+        """Close the connection that has been idle longest. False if none is idle and there are too many even to answer with 503.
 
-        One that sends its request byte by byte is idle too, since it began.
+        A connection whose request arrives byte by byte counts as idle since its first byte.
         """
         others = (each for each in self.connections if isinstance(each, TimeoutProtocol) and each is not self)
         idle = [each for each in others if each.is_idle and not each.transport.is_closing()]
@@ -86,7 +86,7 @@ class TimeoutProtocol(H11Protocol):
         return not self._has_whole_request() or self.cycle.response_complete
 
     def _has_whole_request(self) -> bool:
-        """Whether the request at hand has been received to its end."""
+        """Whether the current request has been received completely."""
         return self.cycle is not None and not self.cycle.more_body
 
     def _set_deadline(self, seconds: float | None) -> None:

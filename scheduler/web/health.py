@@ -1,4 +1,4 @@
-"""Health: what probes and Prometheus ask, without a token; nothing that an agent was told or said is in it."""
+"""Answers Prometheus and the health probes. They need no token, and the answers contain no prompt and no agent's answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scheduler.web.queries import open_reader
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-STALLED_AFTER = timedelta(seconds=90)  # the engine goes round at least every 15 seconds
+STALLED_AFTER = timedelta(seconds=90)  # the main loop ticks at least every 15 seconds
 
 
 def metrics_endpoint(app_state: AppState) -> Endpoint:
-    """What Prometheus scrapes. While the database cannot be read, only what the process itself knows."""
+    """The page that Prometheus scrapes. While the database cannot be read, it has only the process's own metrics."""
 
     async def endpoint(_: Request) -> Response:
         return Response(await run_in_threadpool(_render_metrics, app_state), media_type=CONTENT_TYPE)
@@ -31,7 +31,7 @@ def metrics_endpoint(app_state: AppState) -> Endpoint:
 
 
 def liveness_endpoint(app_state: AppState) -> Endpoint:
-    """200 unless the engine stands still."""
+    """200 unless the main loop has stalled."""
 
     async def endpoint(_: Request) -> Response:
         return _health_response(_stall_reason(app_state))
@@ -40,7 +40,7 @@ def liveness_endpoint(app_state: AppState) -> Endpoint:
 
 
 def readiness_endpoint(app_state: AppState) -> Endpoint:
-    """200 while the engine can do its work; else the reason why it cannot."""
+    """200 while the engine can work, otherwise 503 with the reason."""
 
     async def endpoint(_: Request) -> Response:
         if app_state.health.problem is not None:
@@ -65,7 +65,7 @@ def _stall_reason(app_state: AppState) -> str | None:
     tried_at = app_state.health.tried_at
     if tried_at is None or app_state.clock() - tried_at <= STALLED_AFTER:
         return None
-    return f"the engine has not gone round since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
+    return f"the main loop has stalled: no tick since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _health_response(reason: str | None) -> Response:

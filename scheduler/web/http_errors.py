@@ -1,10 +1,10 @@
-"""Problems: a request that is refused, and how that is said."""
+"""Defines the errors of the HTTP API and how each becomes a JSON answer."""
 
 from __future__ import annotations
 
 import http
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -22,11 +22,11 @@ STATUS_BY_CODE = {
     "too_many_wakes": 429,
     "broken": 500,
     "no_answer": 503,
-}  # of a Refused by its code; others are conflicts
+}  # by the code of a Refused; any other code is a conflict, 409
 
 
 class HttpError(Exception):
-    """A request that cannot be answered as it is. `code` is for programs, `message` says what to do instead."""
+    """A rejected request. `code` is for programs, `message` tells people what to do instead."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         self.headers = headers
@@ -37,19 +37,24 @@ class HttpError(Exception):
 
 
 def bad_request(message: str) -> HttpError:
-    """What was sent makes no sense."""
+    """400: the request is malformed."""
     return HttpError(400, "bad_request", message)
 
 
 def not_found(what: str) -> HttpError:
-    """What was asked for is not there."""
+    """404: there is no such thing."""
     return HttpError(404, "not_found", f"there is no {what}")
 
 
-def error_response(problem: HttpError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The problem as an answer; RFC 9110, 11.6.1: a 401 names the scheme."""
-    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else headers or problem.headers
-    return JSONResponse({"error": {"code": problem.code, "message": problem.message}}, problem.status, headers)
+def unknown_key(key: str, known: Iterable[str]) -> HttpError:
+    """400: a key of the query or of the body is not one of the known ones."""
+    return bad_request(f"{key!r} is not known here; write {', '.join(known) or 'no key'}")
+
+
+def error_response(error: HttpError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The error as a JSON answer. RFC 9110, section 11.6.1: a 401 names the authentication scheme."""
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else headers or error.headers
+    return JSONResponse({"error": {"code": error.code, "message": error.message}}, error.status, headers)
 
 
 def _handle_http_error(_: Request, error: Exception) -> JSONResponse:
@@ -63,7 +68,7 @@ def _handle_refused_request(_: Request, error: Exception) -> JSONResponse:
 
 
 def _handle_config_error(_: Request, error: Exception) -> JSONResponse:
-    """In the same form in which the command line prints it."""
+    """The same JSON as the command line prints."""
     assert isinstance(error, ConfigError)
     body: dict[str, Any] = {
         "ok": False,
@@ -78,7 +83,7 @@ def _handle_store_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _handle_framework_error(request: Request, error: Exception) -> JSONResponse:
-    """What the framework refuses: no such path, or not with this method."""
+    """Errors that Starlette raises: an unknown path, or a method that the path does not have."""
     assert isinstance(error, HTTPException)
     phrase = http.HTTPStatus(error.status_code).phrase
     code = phrase.lower().replace(" ", "_")

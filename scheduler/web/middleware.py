@@ -1,7 +1,7 @@
-"""The gate: which requests are let in at all, whatever they ask for.
+"""Rejects forged and unauthorized requests before they reach an endpoint, and adds security headers to every answer.
 
-A page in the user's browser can send requests to loopback; it cannot choose their Host, hide their Origin, send JSON without
-being asked about first, or know a token.
+Any web page in the user's browser can send requests to loopback. It cannot choose their Host header, hide their Origin, send
+JSON without a preflight request, or know a token. The checks use these four facts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scheduler.model.secret import Secret
 from scheduler.model.settings import Permission, Settings, Token
 from scheduler.web.http_errors import HttpError, error_response
 
-MAX_HEADER_BYTES = 8 * 1024  # bytes, the request line among them
+MAX_HEADER_BYTES = 8 * 1024  # bytes, including the request line
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 (what is listened on, not a name to be called by)
+ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104 (addresses to listen on, not host names)
 
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -37,7 +37,7 @@ _HOST_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?
 
 
 class SecurityMiddleware:
-    """Refuses what is not meant for us, finds out who calls, and hardens every answer."""
+    """Checks each request, finds its caller by the token, and adds security headers to the answer."""
 
     def __init__(self, app: ASGIApp, settings: Callable[[], Settings], port: int, token: Secret) -> None:
         self._app = app
@@ -55,7 +55,7 @@ class SecurityMiddleware:
         await self._app(scope, receive, hardened)
 
     def _check_request(self, scope: Scope) -> None:
-        """Raises HttpError; otherwise the scope holds the caller, None where no good token was shown."""
+        """Raises HttpError. Otherwise `scope["caller"]` is the caller, or None if no valid token was sent."""
         server = self._settings().server
         hosts = frozenset(_allowed_hosts(server.host, server.hosts, self._port))
         _check_length(scope)
@@ -71,12 +71,12 @@ class SecurityMiddleware:
 
 
 def unauthorized_error() -> HttpError:
-    """Whoever asks has to show a token first."""
-    return HttpError(401, "unauthorized", "send `Authorization: Bearer TOKEN`; one is in the file `token` beside the database")
+    """401: the request needs a valid token."""
+    return HttpError(401, "unauthorized", "send `Authorization: Bearer TOKEN`; the file `token` beside the database contains one")
 
 
 def _allowed_hosts(host: str, hosts: tuple[str, ...], port: int) -> Iterator[str]:
-    """What a Host header may hold. A name given with a port stands as it is, as behind a proxy."""
+    """The Host headers that are accepted. A configured name with a port is accepted as it is, as behind a proxy."""
     own = () if host in ALL_INTERFACES else (f"[{host}]" if ":" in host else host,)
     for name in (*LOOPBACK_NAMES, *own):
         yield f"{name}:{port}".lower()
@@ -88,9 +88,9 @@ def _allowed_hosts(host: str, hosts: tuple[str, ...], port: int) -> Iterator[str
 
 
 def _check_host(scope: Scope, hosts: frozenset[str]) -> None:
-    """RFC 9110, 7.4: a request for a host that is not ours is misdirected."""
+    """RFC 9110, section 7.4: a request for another host is misdirected."""
     if not scope["raw_path"].startswith(b"/"):
-        raise HttpError(421, "host", "send a path as the request's target, not a whole address")
+        raise HttpError(421, "host", "send only the path as the request's target, not a whole URL")
     said_hosts = _header_values(scope, b"host")
     if len(said_hosts) != 1:
         raise HttpError(421, "host", "send one Host header")
@@ -98,13 +98,13 @@ def _check_host(scope: Scope, hosts: frozenset[str]) -> None:
     if host.lower() in hosts:
         return
     if not _HOST_PATTERN.fullmatch(host):
-        raise HttpError(421, "host", "the Host header holds no host name")
+        raise HttpError(421, "host", "the Host header is not a host name")
     line = f'server: {{hosts: ["{host}"]}}'
-    raise HttpError(421, "host", f"{host!r} is not a name of this server; if it is meant to be, add to config.yaml: {line}")
+    raise HttpError(421, "host", f"{host!r} is not a name of this server; if it should be one, add to config.yaml: {line}")
 
 
 def _check_length(scope: Scope) -> None:
-    """RFC 9112, 6.1: with both lengths, a proxy may see another end of the request than we do, so what follows is not trusted."""
+    """RFC 9112, section 6.1: with both headers, a proxy may see another end of the request than we do (request smuggling)."""
     if _header_values(scope, b"transfer-encoding") and _header_values(scope, b"content-length"):
         said = "send Content-Length or Transfer-Encoding, not both"
         raise HttpError(400, "bad_request", said, {"Connection": "close"})
@@ -117,15 +117,15 @@ def _check_size(scope: Scope) -> None:
 
 
 def _check_origin(scope: Scope, hosts: frozenset[str]) -> None:
-    """Browsers say where a request comes from, and scripts cannot hide it; other programs say nothing."""
+    """Browsers send the origin of a request, and scripts cannot remove it. Other programs send no origin."""
     ours = {f"{scheme}://{host}".encode() for scheme in ("http", "https") for host in hosts}
     foreign = any(origin.lower() not in ours for origin in _header_values(scope, b"origin"))
     if foreign or any(site not in (b"same-origin", b"none") for site in _header_values(scope, b"sec-fetch-site")):
-        raise HttpError(403, "cross_site", "this request comes from the page of another site")
+        raise HttpError(403, "cross_site", "this request comes from a page of another site")
 
 
 def _check_content_type(scope: Scope) -> None:
-    """A form cannot be sent as JSON: only a script can, and a browser asks us first, in vain."""
+    """A form cannot send JSON. A script can, but the browser first sends a preflight request, which is never granted."""
     types = _header_values(scope, b"content-type")
     empty = not _header_values(scope, b"transfer-encoding") and all(
         length == b"0" for length in _header_values(scope, b"content-length")
@@ -154,7 +154,7 @@ EVERYTHING: frozenset[Permission] = frozenset(get_args(Permission))
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request. `agents` None means all of them, and the jobs too; `local` is our own command line."""
+    """The sender of a request. `agents` None means all agents and jobs; `is_local` is our own command line."""
 
     name: str
     may: frozenset[Permission]
@@ -162,16 +162,16 @@ class Caller:
     is_local: bool = False
 
     def may_access(self, kind: Kind, name: str) -> bool:
-        """Whether the token is good for this entry."""
+        """Whether the token is valid for this entry."""
         return self.agents is None or (kind is Kind.HEARTBEAT and name in self.agents)
 
 
 def find_caller(authorization: list[bytes], local: Secret, tokens: Iterable[Token]) -> Caller | None:
-    """The caller whose token the one Authorization header holds; None when there is none, or two, or a wrong one."""
+    """The caller whose token is in the Authorization header; None without exactly one such header with a known token."""
     scheme, _, shown = authorization[0].partition(b" ") if len(authorization) == 1 else (b"", b"", b"")
     if scheme.lower() != b"bearer":
         return None
-    # Every token is compared, and each in constant time: how long it takes tells nothing.
+    # Every token is compared, each in constant time, so that the duration reveals nothing.
     known = [(local, Caller("local", EVERYTHING, is_local=True))]
     known += [(token.value, Caller(token.name, token.may, token.agents)) for token in tokens]
     matches = [caller for secret, caller in known if hmac.compare_digest(secret.reveal().encode(), shown.strip())]

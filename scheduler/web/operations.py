@@ -1,4 +1,4 @@
-"""Asking: what the interface has the engine do."""
+"""Handles the POST, PUT and DELETE requests of the API: wakes, runs, pauses, lanes, messages, reloads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from scheduler.web.request_bodies import (
 
 
 async def wake_agent(request: ApiRequest, body: WakeBody | AlertmanagerBody) -> dict[str, Any]:
-    """Wake an agent, with a text for it or with what Alertmanager notifies of; says what it waits for, if it does."""
+    """Wake an agent, with a text or with the alerts of Alertmanager. The answer says what the wake waits for, if it must wait."""
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     found = (
@@ -67,19 +67,19 @@ async def run_job(request: ApiRequest, _: EmptyBody) -> dict[str, int]:
 
 
 async def report_result(request: ApiRequest, body: ResultBody) -> dict[str, int]:
-    """Take the result of a run that was to answer later."""
+    """Record the result of a run that ended `async`."""
     run = await run_in_threadpool(queries.get_run, request)
     return {"run": await call_engine(request, ReportResult(run["id"], body.text, body.error, body.truncated))}
 
 
 async def cancel_run(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
-    """End a run; `ended` is false for one in progress, which ends within seconds."""
+    """Cancel a run. `ended` is false for a run in progress: it ends within seconds."""
     run = await run_in_threadpool(queries.get_run, request)
     return {"run": run["id"], "ended": await call_engine(request, CancelRun(run["id"]))}
 
 
 async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
-    """Keep an agent's lane taken for a time, or for longer; `run` is the beat in progress, which is to be waited for."""
+    """Hold an agent's lane for a time, or prolong the hold. `run` is the run in progress, which the caller should wait for."""
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     until = request.app_state.clock() + body.span
@@ -87,7 +87,7 @@ async def hold_lane(request: ApiRequest, body: HoldBody) -> dict[str, Any]:
 
 
 async def release_lane(request: ApiRequest, body: ReleaseBody) -> dict[str, Any]:
-    """Let go of an agent's lane."""
+    """Release an agent's lane."""
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     await call_engine(request, ReleaseLane(name, body.id))
@@ -95,7 +95,7 @@ async def release_lane(request: ApiRequest, body: ReleaseBody) -> dict[str, Any]
 
 
 async def record_activity(request: ApiRequest, body: ActivityBody) -> dict[str, Any]:
-    """Take note of whom an agent has just been spoken with, and of what waits there."""
+    """Record the target that an agent has just talked with, and how much work waits for the agent."""
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
     target = None if body.channel is None or body.target is None else Target(body.channel, body.target)
@@ -134,7 +134,7 @@ async def resume_all(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
 
 
 async def reload_config(request: ApiRequest, body: ReloadBody) -> dict[str, Any]:
-    """Take the config up as it is now, or only say what that would change."""
+    """Apply the config file as it is now, or only return what that would change."""
     check_access_to_all(request)
     return _reload_data(await run_in_threadpool(request.app_state.reload_config, dry=body.dry_run))
 
@@ -163,11 +163,11 @@ async def _resume_entry(request: ApiRequest, key: Key | None) -> dict[str, Any]:
 
 
 def _pause_end(body: PauseBody, now: datetime) -> datetime | None:
-    """When a pause ends: after a time, at a time, or (None) when somebody ends it."""
+    """When a pause ends; None if it lasts until `resume`. Raises HttpError for a time in the past."""
     if body.span is not None:
         return now + body.span
     if body.until is not None and body.until <= now:
-        raise bad_request("until: that time is over")
+        raise bad_request("until: this time is in the past")
     return body.until
 
 
@@ -179,34 +179,42 @@ def _check_entry_access(request: ApiRequest, key: Key | None) -> None:
 
 
 def check_access_to_all(request: ApiRequest) -> None:
-    """Raises HttpError when the caller's token is only for some agents."""
+    """Raises HttpError if the caller's token is limited to some agents."""
     if request.caller.agents is not None:
-        raise HttpError(403, "forbidden", f"the token {request.caller.name!r} is only for some agents, and this concerns all")
+        raise HttpError(
+            403,
+            "forbidden",
+            f"the token {request.caller.name!r} is limited to some agents, and this request concerns all of them",
+        )
 
 
 def _wake_source(request: ApiRequest) -> tuple[Trigger, str]:
-    """Where a wake comes from. Only our own command line may say that somebody sits at it."""
+    """The source and the sender of a wake. Only our own command line may name a person at the terminal as the source."""
     if request.caller.is_local and request.headers.get("x-heartbeatd-source") == "cli":
         return Trigger.MANUAL, "cli"
     return Trigger.API, request.caller.name
 
 
 async def call_engine(request: ApiRequest, engine_request: Request) -> Any:
-    """The engine's answer. The request is not taken back when the answer is late: the engine may be at it."""
+    """The engine's answer. Raises HttpError after `answer_timeout`; the engine still processes the request."""
     answer = asyncio.wrap_future(request.app_state.submit_request(engine_request))
-    done, _ = await asyncio.wait([answer], timeout=request.app_state.answer_timeout)  # unlike wait_for, this cancels nothing
+    done, _ = await asyncio.wait(
+        [answer], timeout=request.app_state.answer_timeout
+    )  # unlike wait_for, wait does not cancel the request
     if not done:
-        raise HttpError(503, "no_answer", "the database cannot be written just now; this will be done once it can be")
+        raise HttpError(
+            503, "no_answer", "the database cannot be written at the moment; the request will be processed as soon as it can be"
+        )
     return answer.result()
 
 
 async def retry_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
-    """Have a message sent as soon as possible."""
+    """Send a message again as soon as possible."""
     return await _change_message(request, ResendMessage)
 
 
 async def drop_message(request: ApiRequest, _: EmptyBody) -> dict[str, Any]:
-    """Give a message up for good."""
+    """Drop a message for good."""
     return await _change_message(request, DropMessage)
 
 
@@ -216,7 +224,7 @@ async def _change_message(request: ApiRequest, make_request: Callable[[int], Req
 
 
 async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
-    """Try one channel, as `chat:4711` one with a target, or all that need none, with a message that goes past the outbox."""
+    """Send a test message, not through the outbox: to one channel (`chat:4711` with a target) or to all that need no target."""
     check_access_to_all(request)
     channels = _channels_to_ping(request, body.channel)
     network, now = request.app_state.settings().network, request.app_state.clock()

@@ -1,4 +1,4 @@
-"""Reading: what the interface tells of the daemon's state, from the database and without touching it."""
+"""Handles the GET requests of the API: status, agents, jobs, runs, wakes, outbox, plan and explain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIND_WORDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind
 
 @contextmanager
 def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
-    """A connection that only reads, and sees one state of the database throughout. Raises StoreError."""
+    """A read-only connection in one transaction, so that it sees one state of the database. Raises StoreError."""
     db = open_read_only(app_state.database_path)
     try:
         db.execute("begin")
@@ -41,7 +41,7 @@ def open_reader(app_state: AppState) -> Iterator[sqlite3.Connection]:
 
 
 def get_status(request: ApiRequest) -> dict[str, Any]:
-    """Everything at a glance, as far as the caller's agents go."""
+    """The whole status, limited to the entries that the caller may access."""
     request.allow_only()
     with open_reader(request.app_state) as db:
         told = status_data.read_status(db, request.app_state.clock())
@@ -53,21 +53,21 @@ def get_status(request: ApiRequest) -> dict[str, Any]:
 
 
 def list_agents(request: ApiRequest) -> dict[str, Any]:
-    """Every agent."""
+    """Every agent that the caller may access."""
     request.allow_only()
     with open_reader(request.app_state) as db:
         return {"agents": _accessible_entries(request, status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT))}
 
 
 def list_jobs(request: ApiRequest) -> dict[str, Any]:
-    """Every cron job."""
+    """Every cron job that the caller may access."""
     request.allow_only()
     with open_reader(request.app_state) as db:
         return {"cron": _accessible_entries(request, status_data.read_entries(db, request.app_state.clock(), Kind.CRON))}
 
 
 def get_agent(request: ApiRequest) -> dict[str, Any]:
-    """One agent, with the targets that are known of it, the last one first."""
+    """One agent, with the targets that it has talked with, the last one first."""
     request.allow_only()
     name = request.path["name"]
     check_access(request, Kind.HEARTBEAT, name)
@@ -80,7 +80,7 @@ def get_agent(request: ApiRequest) -> dict[str, Any]:
 
 
 def list_runs(request: ApiRequest) -> dict[str, Any]:
-    """Runs, the newest first or (`sort=cost`) the dearest. A token for some agents has to name one of them."""
+    """Runs, the newest first or (`sort=cost`) the most expensive. A token for some agents must name one of them."""
     request.allow_only("kind", "name", "since", "until", "outcome", "reason", "limit", "sort")
     kind, name = parse_kind(request.query.get("kind")), request.query.get("name")
     if request.caller.agents is not None:
@@ -100,7 +100,7 @@ def get_run(request: ApiRequest) -> dict[str, Any]:
 
 
 def list_undelivered(request: ApiRequest) -> dict[str, Any]:
-    """Messages that are not delivered: those on their way, then those that were given up, the newest first."""
+    """Messages that are not delivered: first those still on their way, then those given up, each the newest first."""
     request.allow_only("limit")
     limit = _parse_limit(request.query.get("limit", "100"))
     with open_reader(request.app_state) as db:
@@ -108,7 +108,7 @@ def list_undelivered(request: ApiRequest) -> dict[str, Any]:
 
 
 def find_message_id(request: ApiRequest) -> int:
-    """The number of a message that the caller may move."""
+    """The number of the message in the path, if the caller may access it. Raises HttpError."""
     number = _parse_row_id(request, "message")
     with open_reader(request.app_state) as db:
         found = outbox.sender_of_message(db, number)
@@ -119,7 +119,7 @@ def find_message_id(request: ApiRequest) -> int:
 
 
 def get_wake(request: ApiRequest) -> dict[str, Any]:
-    """Where a wake stands, and what it waits for."""
+    """The state of a wake, and what it waits for."""
     request.allow_only()
     found = _find_row(request, "wake", status_data.read_wake)
     still = read_wait(request, found["id"])
@@ -127,13 +127,13 @@ def get_wake(request: ApiRequest) -> dict[str, Any]:
 
 
 def read_wait(request: ApiRequest, wake_id: int) -> WakeWait | None:
-    """What a wake waits for; None for one that has ended."""
+    """What a wake waits for; None if it has ended."""
     with open_reader(request.app_state) as db:
         return wake_waits.wait_of_wake(db, wake_id, request.app_state.clock())
 
 
 def check_access(request: ApiRequest, kind: Kind, name: str) -> None:
-    """Raises HttpError when the caller's token is not good for this entry."""
+    """Raises HttpError if the caller's token is not valid for this entry."""
     if not request.caller.may_access(kind, name):
         allowed = ", ".join(sorted(request.caller.agents or ()))
         raise HttpError(403, "forbidden", f"the token {request.caller.name!r} is only for the agents {allowed}")
@@ -165,7 +165,7 @@ def _may_access(request: ApiRequest, entry: dict[str, Any]) -> bool:
 
 
 def parse_kind(word: str | None) -> Kind | None:
-    """The kind that a query names, None for none. Raises HttpError."""
+    """The kind of entry in a query; None if there is none. Raises HttpError."""
     if word is not None and word not in KIND_WORDS:
         raise bad_request("kind: write agent or cron")
     return KIND_WORDS[word] if word is not None else None
@@ -189,7 +189,7 @@ MAX_FIRINGS = 10_000
 
 
 def get_plan(request: ApiRequest) -> dict[str, Any]:
-    """What fires in the hours or days to come, as far as the caller's agents go."""
+    """What will run in the coming hours or days, limited to the entries that the caller may access."""
     request.allow_only("for", "from", "name", "kind", "all")
     now, each = request.app_state.clock(), _parse_switch(request, "all")
     begin = _parse_begin(request, now)
@@ -201,12 +201,12 @@ def get_plan(request: ApiRequest) -> dict[str, Any]:
     if not each:
         return told
     if sum(entry["total"] for entry in told["entries"]) > MAX_FIRINGS:
-        raise bad_request(f"all: more than {MAX_FIRINGS} firings; ask for less time, or by name")
+        raise bad_request(f"all: more than {MAX_FIRINGS} runs; choose a shorter time or one name")
     return forecast.forecast_data(chosen, begin, begin + span, each=True)
 
 
 def get_explanation(request: ApiRequest) -> dict[str, Any]:
-    """Why an agent or a job ran or did not run: now, at one instant, or on a local day."""
+    """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
     request.allow_only("kind", "at", "on")
     now, plan = request.app_state.clock(), plans.make(request.app_state.settings())
     if "at" in request.query and "on" in request.query:
@@ -226,7 +226,7 @@ def get_explanation(request: ApiRequest) -> dict[str, Any]:
 
 
 def _find_entry_key(request: ApiRequest, plan: Plan, db: sqlite3.Connection) -> Key:
-    """The one entry that the path names, where the caller's token reaches it."""
+    """The entry that the path names. Raises HttpError if there is none or two, or if the token is not valid for it."""
     name, kind = request.path["name"], parse_kind(request.query.get("kind"))
     keys = [(each, name) for each in Kind if kind in (None, each)]
     reached = [key for key in keys if request.caller.may_access(*key)]

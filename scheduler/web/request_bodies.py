@@ -1,4 +1,4 @@
-"""Request bodies: what may be sent to each path that changes something, as models, and one sentence for what may not.
+"""Defines the JSON bodies of API requests as pydantic models, and words the error for a wrong one.
 
 The `description` of a field says what to write there. It is part of the JSON schema and of the error message.
 """
@@ -25,11 +25,11 @@ from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import join_with_or
 from scheduler.config.keys import value_parsers, value_types
 from scheduler.store import lane_holds
-from scheduler.web.http_errors import bad_request
+from scheduler.web.http_errors import bad_request, unknown_key
 
 MAX_TEXT_LENGTH = 200
 MAX_COUNT = 1_000_000
-VERSION_HINT = '"4": only this version of the body of Alertmanager\'s webhook is understood'
+VERSION_HINT = '"4": only this version of Alertmanager\'s webhook body is supported'
 HOLDER_PATTERN = r"^[A-Za-z0-9._:/@+-]{1,100}$"
 
 
@@ -45,14 +45,14 @@ def parse_time(value: object) -> datetime:
 
 
 def _replace_control_characters(text: str | None) -> str | None:
-    """A blank stands for each control character."""
+    """The text with a blank in place of each control character."""
     return text and "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _parse_hold_span(value: object) -> timedelta:
     span = value_parsers.parse_positive_duration(value)
     if span > lane_holds.LONGEST:
-        raise ValueError(f"at most {format_duration(lane_holds.LONGEST)}, and it can be prolonged")
+        raise ValueError(f"at most {format_duration(lane_holds.LONGEST)}; send it again to prolong it")
     return span
 
 
@@ -83,7 +83,7 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    marker_key: ClassVar[str | None] = None  # the key by which this is told from the other bodies of a path
+    marker_key: ClassVar[str | None] = None  # the key that distinguishes this body from the others of a path
 
     @classmethod
     def allowed_keys(cls) -> list[str]:
@@ -96,7 +96,7 @@ class EmptyBody(RequestBody):
 
 
 class WakeBody(RequestBody):
-    """What an agent is to read when it wakes."""
+    """The text for the agent that is woken."""
 
     text: AnyText = ""
 
@@ -104,14 +104,14 @@ class WakeBody(RequestBody):
 class AlertmanagerBody(RequestBody):
     """Version 4 of the body of Alertmanager's webhook.
 
-    Of all else nothing is expected, since Alertmanager does not send again what was refused.
+    Nothing else is checked, because Alertmanager does not repeat a rejected notification.
     """
 
     model_config = ConfigDict(extra="ignore")
     marker_key = "alerts"
 
     version: Annotated[Literal["4"], Field(description=VERSION_HINT)]
-    alerts: Annotated[list[dict[str, Any]], Field(min_length=1, description="a list of one alert or more")]
+    alerts: Annotated[list[dict[str, Any]], Field(min_length=1, description="a list of at least one alert")]
     status: Any = None
     receiver: Any = None
     group_key: Any = Field(None, alias="groupKey")
@@ -119,7 +119,7 @@ class AlertmanagerBody(RequestBody):
 
 
 class ResultBody(RequestBody):
-    """The result of a run that answers later: a text, which may be `truncated`, or an error."""
+    """The result of a run that ended `async`: a text, which may be `truncated`, or an error."""
 
     text: TextOrNone = None
     error: TextOrNone = None
@@ -133,20 +133,20 @@ class ResultBody(RequestBody):
 
 
 class HoldBody(RequestBody):
-    """Who takes an agent's lane, and for how long."""
+    """Who holds an agent's lane, and for how long."""
 
     id: HolderId
     span: HoldSpan = Field(alias="for")
 
 
 class ReleaseBody(RequestBody):
-    """Who lets go of an agent's lane."""
+    """Who releases an agent's lane."""
 
     id: HolderId
 
 
 class ActivityBody(RequestBody):
-    """Whom an agent has just been spoken with, and what waits there."""
+    """The target that an agent has just talked with, and how much work waits for the agent."""
 
     channel: ShortTextOrNone = None
     target: ShortTextOrNone = None
@@ -157,14 +157,14 @@ class ActivityBody(RequestBody):
     @model_validator(mode="after")
     def _check_completeness(self) -> Self:
         if (self.channel is None) != (self.target is None) or (self.title is not None and self.target is None):
-            raise ValueError("write channel and target together; a title only beside them")
+            raise ValueError("write channel and target together, and a title only with them")
         if self.target is None and self.queue is None and self.pending_approvals is None:
             raise ValueError("write channel and target, or queue, or pending_approvals")
         return self
 
 
 class PauseBody(RequestBody):
-    """How long a pause lasts; with neither key until somebody ends it."""
+    """How long a pause lasts; without either key until `resume`."""
 
     span: SpanOrNone = Field(None, alias="for")
     until: TimeOrNone = None
@@ -177,19 +177,19 @@ class PauseBody(RequestBody):
 
 
 class ReloadBody(RequestBody):
-    """Whether the config is only to be compared."""
+    """Whether the config is only compared and not applied."""
 
     dry_run: TrueOrFalse = False
 
 
 class PingBody(RequestBody):
-    """The channel to try; none for all."""
+    """The channel to test; None for all of them."""
 
     channel: TextOrNone = None
 
 
 class ChecklistBody(RequestBody):
-    """A checklist, and the version that it replaces, where no header says that."""
+    """A checklist, and the hash of the version that it replaces, unless a header names that."""
 
     text: Annotated[str, Field(description="the whole checklist as a text")]
     hash: TextOrNone = None
@@ -199,7 +199,7 @@ Body = TypeVar("Body", bound=RequestBody)
 
 
 def parse_body(sent: Mapping[str, Any], model: type[Body]) -> Body:
-    """What was sent, as a value of its model. Raises HttpError with one sentence on what is wrong."""
+    """The body as a value of its model. Raises HttpError with one sentence on what is wrong."""
     try:
         return model.model_validate(sent)
     except ValidationError as error:
@@ -208,14 +208,14 @@ def parse_body(sent: Mapping[str, Any], model: type[Body]) -> Body:
 
 
 def _error_sentence(fault: ErrorDetails, model: type[RequestBody]) -> str:
-    """Our words for a finding of pydantic: its own name Python's types."""
+    """Our wording of an error of pydantic, whose own messages name Python types."""
     key = str(fault["loc"][0]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":
-        return f"{key!r} is not known here; {', '.join(model.allowed_keys()) or 'nothing'} is"
+        return unknown_key(key, model.allowed_keys()).message
     if fault["type"] == "value_error":
         reason = str(fault["ctx"]["error"])
         return f"{key}: {reason}" if key else reason
     if not key:
-        return f"a key of the body is no text; {', '.join(model.allowed_keys()) or 'nothing'} is known here"
+        return f"a key of the body is not a text; write {', '.join(model.allowed_keys()) or 'no key'}"
     described = {field.alias or name: field.description for name, field in model.model_fields.items()}
     return f"{key}: write {described[key]}"

@@ -1,4 +1,4 @@
-"""Routes: every path of the interface, its method, and what a token must be good for to use it."""
+"""Lists every path of the HTTP API with its method, its handler and the permission that a token needs for it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from scheduler.web.request_bodies import (
     WakeBody,
 )
 
-MAX_WAKE_BYTES = 1024 * 1024  # bytes; Alertmanager does not send again what was refused, however many alerts it holds
-MAX_CHECKLIST_BYTES = 512 * 1024  # JSON may need six bytes for one of the text
+MAX_WAKE_BYTES = 1024 * 1024  # bytes; Alertmanager does not repeat a rejected notification, so even one with many alerts must fit
+MAX_CHECKLIST_BYTES = 512 * 1024  # bytes; JSON may need six bytes for one byte of the text
 CHECKLIST_PATH = "/api/v1/agents/{name}/checklist"
 
 
 def build_application(app_state: AppState) -> Starlette:
-    """The interface without its gate."""
+    """The ASGI application, without the checks of the middleware."""
     return Starlette(routes=build_routes(app_state), exception_handlers=HANDLERS)
 
 

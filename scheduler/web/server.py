@@ -1,4 +1,4 @@
-"""The server: one thread in which the interface listens, answers, and is quiet while nobody asks."""
+"""Runs the HTTP server (uvicorn) in a thread of its own, which uses no CPU while no request comes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from scheduler.web.connection_timeouts import ClientTimeouts, TimeoutConfig, Tim
 from scheduler.web.middleware import MAX_HEADER_BYTES, SecurityMiddleware
 from scheduler.web.routes import build_application
 
-MAX_CONNECTIONS = 128  # above that idle ones are closed, and where there are none, whoever comes is told to come back later
+MAX_CONNECTIONS = 128  # above this number idle connections are closed; if none is idle, further requests are answered with 503
 ACCEPT_BACKLOG = 128
 KEEP_ALIVE_SECONDS = 5  # seconds
-SHUTDOWN_SECONDS = 2  # seconds that answers in progress get at the end
+SHUTDOWN_SECONDS = 2  # seconds for answers in progress when the server stops
 
 
 class CannotListen(Exception):
-    """The address cannot be listened on; the text says why and what to write instead."""
+    """Listening on the address failed; the message says why and what to write instead."""
 
 
 class HttpServer:
-    """The HTTP interface of one daemon, at the address that its settings name when it starts."""
+    """The HTTP server of one daemon, at the address that the settings name when it starts."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class HttpServer:
         timeouts: ClientTimeouts = ClientTimeouts(),  # noqa: B008 (frozen)
         report_scarcity: Callable[[str], None] | None = None,
     ) -> None:
-        """`report_scarcity` is called whenever no connection can be accepted, because no more files can be opened: often."""
+        """`report_scarcity` is called (often) when a connection cannot be accepted for lack of file descriptors."""
         self._report_scarcity = report_scarcity
         self._app_state = app_state
         self._timeouts = timeouts
@@ -46,7 +46,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it is reached, once started."""
+        """The URL for clients on this machine, once started."""
         assert self._listening is not None
         return self._listening.url
 
@@ -68,7 +68,7 @@ class HttpServer:
             raise
 
     def stop(self) -> None:
-        """Stop listening; answers in progress get a moment to end."""
+        """Stop listening. Answers in progress get SHUTDOWN_SECONDS to finish."""
         if self._listening is not None:
             token_file.remove_address_file(self._app_state.database_path)
             self._listening.stop()
@@ -76,7 +76,7 @@ class HttpServer:
 
 
 class _ServerThread:
-    """The thread and its loop."""
+    """The thread that runs uvicorn in an event loop."""
 
     def __init__(
         self, app: ASGIApp, listener: socket, url: str, timeouts: ClientTimeouts, report_scarcity: Callable[[str], None] | None
@@ -98,7 +98,7 @@ class _ServerThread:
 
 
 class _EventStoppedServer(uvicorn.Server):
-    """uvicorn looks ten times a second whether it should stop; this one is told."""
+    """Waits for an event until it stops. uvicorn's own server wakes up ten times a second to check whether it should stop."""
 
     def __init__(self, config: uvicorn.Config, ready: threading.Event, report_scarcity: Callable[[str], None] | None) -> None:
         super().__init__(config)
@@ -114,7 +114,7 @@ class _EventStoppedServer(uvicorn.Server):
         await self._over.wait()
 
     def _handle_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio accepts as many connections at a time as may wait, and complains of each that it cannot accept."""
+        """Report a lack of file descriptors once instead of once for each connection that asyncio cannot accept."""
         if self._report_scarcity and is_scarcity(context.get("exception")):
             self._report_scarcity("no connection is accepted")
         else:
@@ -155,13 +155,13 @@ def _bind_socket(host: str, port: int) -> socket:
         return create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
     except OSError as error:
         raise CannotListen(
-            f"cannot listen on {_host_and_port(host, port)}: {error.strerror or error}; end what listens there, or name another"
-            f' address in config.yaml: server: {{listen: "127.0.0.1:{port + 1}"}}'
+            f"cannot listen on {_host_and_port(host, port)}: {error.strerror or error}; stop the program that listens there, or"
+            f' choose another address in config.yaml: server: {{listen: "127.0.0.1:{port + 1}"}}'
         ) from error
 
 
 def _local_url(host: str, port: int) -> str:
-    """How this machine reaches it: whoever listens anywhere listens on loopback too."""
+    """The URL for clients on this machine; a server on all interfaces also listens on loopback."""
     near = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"http://{_host_and_port(near, port)}"
 

@@ -1,4 +1,4 @@
-"""The two files that the HTTP interface leaves beside the database, for its owner's eyes only: the token and the address."""
+"""Writes the two private files beside the database that local clients need: the token and the daemon's address."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
 
 
 def load_or_create_token(state: Path) -> Secret:
-    """The token of this machine's owner, kept over restarts; made anew where there is none or others could have read it.
+    """The token for local clients. It survives restarts, and is replaced if it is missing or other users could have read it.
 
-    It is there also when the config declares tokens: whoever can read it can read and write the database itself.
+    It exists even if the config declares tokens: a user who can read this file can also read and write the database.
     """
     path = state.with_name("token")
     text = _read_private_token(path)
@@ -43,19 +43,19 @@ def _read_private_token(path: Path) -> str | None:
 
 
 def write_address_file(state: Path, url: str, started_at: datetime) -> None:
-    """Say where this daemon listens."""
+    """Write where this daemon listens."""
     _write_private_file(
         state.with_name("daemon.json"), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)})
     )
 
 
 def remove_address_file(state: Path) -> None:
-    """Nobody listens any more."""
+    """Remove the address file, when the daemon no longer listens."""
     state.with_name("daemon.json").unlink(missing_ok=True)
 
 
 def _write_private_file(path: Path, text: str) -> None:
-    """Written whole or not at all, 0600 whatever the umask. Raises StateFolderError, and leaves no draft then."""
+    """Write a file atomically, with mode 0600 whatever the umask. Raises Unusable and then leaves no temporary file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.unlink(missing_ok=True)
