@@ -15,8 +15,8 @@ from config_file import ENVIRON, RIGHT, SMALL, complaints, read
 from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Heartbeat
 from scheduler.config.build import skeleton
-from scheduler.config.build.config_data import check_owner
 from scheduler.config.build.load import load_config
+from scheduler.config.file.config_text import check_owner
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.lenient_reading import read_state_path
 from scheduler.system.files import MAY_WRITE, others_may

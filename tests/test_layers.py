@@ -119,6 +119,17 @@ def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
     assert not [name for name in imports(path) if name.startswith(tuple(f"scheduler.{room}." for room in above))]
 
 
+def test_config_reads_text_then_checks_keys_then_builds_settings() -> None:
+    """Inside config/ the imports point from build/ to keys/ to file/, and never the other way."""
+    above = {"file": ("keys", "build"), "keys": ("build",)}
+    for folder, forbidden in above.items():
+        for path in FILES:
+            if name_of(path).startswith(f"scheduler/config/{folder}/"):
+                assert not [
+                    name for name in imports(path) if name.startswith(tuple(f"scheduler.config.{part}" for part in forbidden))
+                ]
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_time_is_handed_in(path: Path) -> None:
     text = path.read_text("utf-8")

@@ -23,7 +23,7 @@ from scheduler.cli.output import one_line
 from scheduler.config.build import config_data, crontab_jobs, load
 from scheduler.config.build.crontab_jobs import CrontabAccount
 from scheduler.config.build.secrets import has_reference
-from scheduler.config.file import inheritance, job_insertion
+from scheduler.config.file import config_text, inheritance, job_insertion
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.job_insertion import EditedText, NewJob
 from scheduler.config.file.marked_yaml import MarkedMap
@@ -222,9 +222,9 @@ def _existing_jobs(path: Path, content: bytes) -> Mapping[str, Job]:
 def _parse_config(path: Path, content: bytes) -> object:
     """The config as data. Raises ConfigError for one that cannot be read, or that everybody may write."""
     diagnostics = Diagnostics(str(path))
-    config_data.check_owner(path.stat(), path, diagnostics)
+    config_text.check_owner(path.stat(), path, diagnostics)
     diagnostics.raise_errors()
-    return config_data.parse_content(content, diagnostics)
+    return config_text.parse_content(content, diagnostics)
 
 
 def _find_section(root: object, *steps: str) -> MarkedMap:

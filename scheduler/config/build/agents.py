@@ -9,19 +9,18 @@ from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.hours import Hours, window
-from heartbeat.interval_slots import stagger_for
 from heartbeat.schedule_slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, Precheck
-from scheduler.config.build import calendar_days, entry_timing
+from scheduler.config.build import entry_timing
 from scheduler.config.build.config_node import ConfigContext, ConfigNode
-from scheduler.config.build.delivery_targets import build_on_failure, default_channel
+from scheduler.config.build.delivery_targets import build_on_failure, check_deliver, default_channel
+from scheduler.config.build.entry_timing import explain_schedule_error
 from scheduler.config.build.runners import NO_TIME, Runners, calls_model, is_enabled, uses_provider
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_duration
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
-from scheduler.config.keys.schedule_hints import explain_schedule_error
-from scheduler.config.keys.value_parsers import Share, fits_period
+from scheduler.config.keys.value_parsers import Share
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_PRECHECK = timedelta(seconds=30)
@@ -64,7 +63,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         stagger=_build_stagger(name, beat, period, node),
         hours=_build_hours(beat, node),
         zone=_choose_zone(beat, node.context),
-        grace=_build_grace(beat.misfire.grace, period),
+        grace=entry_timing.build_grace(beat.misfire.grace, period, LONGEST_GRACE),
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=runners.choose_model(agent, runner, node),
@@ -95,7 +94,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         on_failure_after=told.after,
         on_failure_remind=told.remind,
         on_failure_deliver=told.deliver,
-        calendars=calendar_days.build_days(beat, _choose_zone(beat, node.context), node, "heartbeat"),
+        calendars=entry_timing.build_days(beat, _choose_zone(beat, node.context), node, "heartbeat"),
     )
     _check_meets_hours(built, schedule, node)
     if built.enabled and built.interval:
@@ -217,24 +216,10 @@ def _build_precheck(beat: models.Heartbeat, node: ConfigNode) -> Precheck | None
 
 
 def _build_stagger(name: str, beat: models.Heartbeat, period: timedelta | None, node: ConfigNode) -> timedelta:
-    """Who names a time means it: with a schedule there is no stagger unless it is written."""
+    """An explicit schedule gets no default stagger, because its times are chosen on purpose."""
     share: Share = beat.stagger if beat.schedule is None or "stagger" in beat.model_fields_set else NO_TIME
-    if isinstance(share, float):
-        if period:
-            node.narrow_suggestions(lambda value: fits_period(value, period), "10%", "heartbeat", "stagger")
-        return stagger_for(name, period * share) if period else NO_TIME
-    if period:
-        node.narrow_suggestions(lambda value: fits_period(value, period), "10%", "heartbeat", "stagger")
-    if period and share > period:
-        noun = "interval" if beat.schedule is None else "schedule's shortest interval"
-        node.add_error(f"{format_duration(share)} is more than the {noun} of {format_duration(period)}", "heartbeat", "stagger")
-    return stagger_for(name, share)
-
-
-def _build_grace(grace: timedelta | None, period: timedelta | None) -> timedelta:
-    if grace is not None:
-        return grace
-    return min(period / 2, LONGEST_GRACE) if period else LONGEST_GRACE
+    noun = "interval" if beat.schedule is None else "schedule's shortest interval"
+    return entry_timing.build_stagger(name, share, period, node, "heartbeat", "stagger", period_noun=noun)
 
 
 def _choose_zone(beat: models.Heartbeat, context: ConfigContext) -> ZoneInfo:
@@ -266,5 +251,5 @@ def _shared_hours(windows: tuple[tuple[int, int, frozenset[int], ZoneInfo], ...]
 def _build_deliver(beat: models.Heartbeat, node: ConfigNode) -> tuple[str, ...]:
     if beat.deliver is None:
         return default_channel(node, speaks=True)
-    node.check_deliver(beat.deliver, "heartbeat", "deliver", speaks=True)
+    check_deliver(beat.deliver, node, "heartbeat", "deliver", speaks=True)
     return beat.deliver

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
 from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.prices import Prices, price_line
+from scheduler.config.build.providers import Prices, price_line
 from scheduler.config.build.runners import NO_RUNNER
 from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models

@@ -11,20 +11,16 @@ from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar
-from scheduler.channels.address import SLOT
 from scheduler.config.build.secrets import SecretResolver, UnsetSecret, is_secret_variable
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, Position
 from scheduler.config.file.lenient_reading import resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import quote_value, undeclared_name
-from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_correction
+from scheduler.config.file.remedies import InvalidValue, suggest_correction
+from scheduler.config.keys.validation import UNKNOWN_KEY, Steps
 from scheduler.model.secret import Secret
-from scheduler.model.settings import LAST_TARGET
 
-Steps = tuple[str | int, ...]
-
-UNKNOWN_KEY = ""  # stands in `lost` for a key that could not be understood, and may be any that is missing
 NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 
@@ -129,26 +125,6 @@ class ConfigNode:
             else:
                 others = [other for other in (among if offered is None else offered) if other not in names]
                 self.add_error(undeclared_name(marked_yaml.printable_key(name), noun, others), *inside, index)
-
-    def check_deliver(self, names: tuple[str, ...], *inside: str | int, speaks: bool) -> None:
-        """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""
-        offered = self.context.deliver_names if speaks and self.context.open_channels else self.context.channels
-        offered = [name for name in offered if name not in self.context.open_channels]
-        self.check_declared(names, self.context.deliver_names, "channel", *inside, offered=offered)
-        for index, name in enumerate(names):
-            if name in self.context.open_channels:
-                remedies = [Remedy(LAST_TARGET)] if speaks and names == (name,) else []
-                words = "write last, or somebody into the URL" if speaks else "write somebody into the URL"
-                self.add_error(
-                    InvalidValue(f"the URL of {name} holds {SLOT}, and names nobody", *remedies, advice=words), *inside, index
-                )
-            elif name == LAST_TARGET and not speaks:
-                self.add_error("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
-            elif name == LAST_TARGET and not self.context.open_channels:
-                example = f'channels: {{chat: "tgram://${{TOKEN}}/{SLOT}"}}'
-                self.add_error(
-                    f"last needs a channel whose URL holds {SLOT}, the place for whom; write {example}", *inside, index
-                )
 
     def resolve_secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:
         """The text with its references filled in; None after a diagnostic, which is a warning where nothing enabled uses it."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import lru_cache
 
+from scheduler.channels.address import SLOT
 from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
 from scheduler.model.settings import LAST_TARGET, OnFailure
 
@@ -17,6 +19,25 @@ def default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
     return _single_channel(tuple(node.context.channels), tuple(node.context.open_channels), speaks)
 
 
+def check_deliver(names: tuple[str, ...], node: ConfigNode, *inside: str | int, speaks: bool) -> None:
+    """Note each name in a `deliver` that leads to nobody; `speaks`: there is an agent that somebody may have spoken with."""
+    offered = node.context.deliver_names if speaks and node.context.open_channels else node.context.channels
+    offered = [name for name in offered if name not in node.context.open_channels]
+    node.check_declared(names, node.context.deliver_names, "channel", *inside, offered=offered)
+    for index, name in enumerate(names):
+        if name in node.context.open_channels:
+            remedies = [Remedy(LAST_TARGET)] if speaks and names == (name,) else []
+            words = "write last, or somebody into the URL" if speaks else "write somebody into the URL"
+            node.add_error(
+                InvalidValue(f"the URL of {name} holds {SLOT}, and names nobody", *remedies, advice=words), *inside, index
+            )
+        elif name == LAST_TARGET and not speaks:
+            node.add_error("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
+        elif name == LAST_TARGET and not node.context.open_channels:
+            example = f'channels: {{chat: "tgram://${{TOKEN}}/{SLOT}"}}'
+            node.add_error(f"last needs a channel whose URL holds {SLOT}, the place for whom; write {example}", *inside, index)
+
+
 def build_on_failure(
     part: models.OnFailure | None, deliver: tuple[str, ...], node: ConfigNode, *inside: str, speaks: bool
 ) -> OnFailure:
@@ -25,7 +46,7 @@ def build_on_failure(
         return NO_NOTICES
     if part.deliver == ():
         node.add_error("this would tell nobody; write on_failure: none if that is meant", *inside, "deliver")
-    node.check_deliver(part.deliver or (), *inside, "deliver", speaks=speaks)
+    check_deliver(part.deliver or (), node, *inside, "deliver", speaks=speaks)
     return _shared_on_failure(part, part.deliver or (() if deliver else default_channel(node, speaks=speaks)))
 
 

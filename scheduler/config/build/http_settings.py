@@ -1,16 +1,19 @@
-"""The HTTP interface as the config declares it."""
+"""Builds the settings of the HTTP server, of outgoing requests, and of the dead man's switch."""
 
 from __future__ import annotations
 
 import re
+import ssl
 from ipaddress import ip_address
 from itertools import pairwise
+from pathlib import Path
 
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.build.secrets import has_reference
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_examples
 from scheduler.config.keys import models
-from scheduler.model.settings import Server, Token
+from scheduler.config.keys.value_parsers import is_web_address
+from scheduler.model.settings import Deadman, Network, Proxy, Server, Token
 
 LEAST_BYTES = 16  # 128 bit
 LEAST_DIFFERENT = 5  # characters
@@ -82,3 +85,46 @@ def _check_token(name: str, value: str, node: ConfigNode) -> None:
         node.add_error("a token is sent in a header: ASCII letters, digits and signs only, no blanks", "tokens", name, "value")
     elif _is_guessable(value):
         node.add_error("this token is easy to guess; make one with: openssl rand -hex 16", "tokens", name, "value")
+
+
+def build_network(part: models.Network, node: ConfigNode) -> Network:
+    """The proxy and the authorities that every request uses. Faults are noted at `node`."""
+    return Network(_build_proxy(part, node), _check_ca_file(part, node))
+
+
+def _build_proxy(part: models.Network, node: ConfigNode) -> Proxy:
+    if part.proxy == "none":
+        return "none"
+    if part.proxy == "environment":
+        return "environment"
+    url = node.resolve_secret(part.proxy, "proxy", used=True)
+    if url is None:
+        return "environment"
+    if not node.context.secrets.is_disabled and not is_web_address(url.reveal()):
+        node.add_error('this is no proxy that can be used; write environment, none, or "http://HOST:PORT"', "proxy")
+    return url
+
+
+def _check_ca_file(part: models.Network, node: ConfigNode) -> Path | None:
+    if part.ca_file is None:
+        return None
+    path = node.context.resolve_path(part.ca_file)
+    try:
+        ssl.create_default_context(cafile=str(path))
+    except ssl.SSLError:
+        node.add_error(f"{path} holds no certificates; write a file of PEM certificates, as authorities hand them out", "ca_file")
+    except OSError as error:
+        node.add_error(f"{path} cannot be read ({error.strerror}); write the path of a file of PEM certificates", "ca_file")
+    return path
+
+
+def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | None:
+    """What is pinged; None where there is none. Faults are noted at `node`."""
+    if part is None:
+        return None
+    url = node.resolve_secret(part.url, "url", used=True)
+    if url is None:
+        return None
+    if not node.context.secrets.is_disabled and not is_web_address(url.reveal()):
+        node.add_error("this is not an address that can be pinged; write http:// or https:// with a host", "url")
+    return Deadman(url, part.every, part.allow_private)

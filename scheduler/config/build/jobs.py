@@ -1,22 +1,25 @@
-"""A job of the file as the one that the daemon runs."""
+"""Builds the jobs of the config, and finds the agents that their prompts call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from cron.job import Job
 from cron.job_schedules import CronSchedule, OneTimeSchedule, ScheduleError, is_reboot, parse_one_time, parse_schedule
-from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
-from scheduler.config.build import calendar_days, entry_timing
-from scheduler.config.build.config_node import UNKNOWN_KEY, ConfigNode
-from scheduler.config.build.delivery_targets import build_on_failure
-from scheduler.config.file.message_parts import format_duration
+from scheduler.config.build import entry_timing
+from scheduler.config.build.config_node import ConfigNode
+from scheduler.config.build.delivery_targets import build_on_failure, check_deliver
+from scheduler.config.build.entry_timing import explain_moment_error, explain_schedule_error
+from scheduler.config.build.providers import Prices
+from scheduler.config.build.runners import DEFAULT_MODEL, Runners
+from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
-from scheduler.config.keys.schedule_hints import explain_moment_error, explain_schedule_error
-from scheduler.config.keys.value_parsers import fits_period, parse_share
+from scheduler.config.keys.validation import UNKNOWN_KEY
+from scheduler.config.keys.value_parsers import parse_share
 
 LONGEST_GRACE = timedelta(hours=1)
 NO_TIME = timedelta(0)
@@ -47,7 +50,7 @@ def build_job(name: str, job: models.Job, node: ConfigNode, beats: Mapping[str, 
     _check_unused_keys(job, node)
     if asked and isinstance(asked.runner, ModelRunner):
         _check_min_interval(job, schedule, node)
-    node.check_deliver(job.deliver, "deliver", speaks=job.agent is not None)
+    check_deliver(job.deliver, node, "deliver", speaks=job.agent is not None)
     told = build_on_failure(job.on_failure, job.deliver, node, "on_failure", speaks=job.agent is not None)
     return Job(
         name=name,
@@ -56,11 +59,11 @@ def build_job(name: str, job: models.Job, node: ConfigNode, beats: Mapping[str, 
         schedule=schedule,
         every=job.every,
         at=moment,
-        calendars=calendar_days.build_days(job, job.timezone or node.context.zone, node),
+        calendars=entry_timing.build_days(job, job.timezone or node.context.zone, node),
         reboot=reboot,
-        stagger=_build_stagger(name, job, period, node),
+        stagger=entry_timing.build_stagger(name, job.stagger, period, node, "stagger"),
         misfire=job.misfire.policy,
-        grace=_build_grace(job.misfire.grace, period),
+        grace=entry_timing.build_grace(job.misfire.grace, period, LONGEST_GRACE),
         command=job.command,
         prompt=job.prompt,
         agent=job.agent,
@@ -187,18 +190,40 @@ def _check_min_interval(job: models.Job, schedule: CronSchedule | None, node: Co
         entry_timing.check_min_schedule_interval(schedule, node, "schedule")
 
 
-def _build_stagger(name: str, job: models.Job, period: timedelta | None, node: ConfigNode) -> timedelta:
-    part = job.stagger
-    if period:
-        node.narrow_suggestions(lambda value: fits_period(value, period), "10%", "stagger")
-    if isinstance(part, float):
-        return stagger_for(name, period * part) if period else NO_TIME
-    if period and part > period:
-        node.add_error(f"{format_duration(part)} is more than the period of {format_duration(period)}", "stagger")
-    return stagger_for(name, part)
+class PromptAgents:
+    """Takes note of the agents that the jobs of a file name, and finds for each job whom it asks: `of_jobs`, by its name."""
 
+    def __init__(self, jobs: MarkedMap, defaults: MarkedMap, runners: Runners, prices: Prices) -> None:
+        parts = (part for part in (defaults, *jobs.values()) if isinstance(part, MarkedMap))
+        self._named = {name for part in parts if isinstance(name := part.get("agent"), str)}
+        self._runners = runners
+        self._prices = prices
+        self._agents: dict[str, Agent] = {}
+        self.by_job: dict[str, Agent] = {}
 
-def _build_grace(grace: timedelta | None, period: timedelta | None) -> timedelta:
-    if grace is not None:
-        return grace
-    return min(period / 2, LONGEST_GRACE) if period else LONGEST_GRACE
+    def add_agent(self, agent: models.Agent, beat: Heartbeat, node: ConfigNode) -> None:
+        """Take note of an agent, whose heartbeat is built already, if a job names it."""
+        if beat.name not in self._named:
+            return
+        runner = self._runners.build_job_runner(agent, beat.runner, node)
+        cheap = DEFAULT_MODEL if isinstance(runner, ModelRunner) and runner.provider.kind == "anthropic" else None
+        model = agent.model or cheap
+        self._agents[beat.name] = Agent(beat.name, beat.zone, beat.workspace, runner, model, beat.context, beat.max_input_tokens)
+
+    def find_agent(self, name: str, job: models.Job, node: ConfigNode) -> Agent | None:
+        """Whom a job's prompt asks, with the job's own model if it has one; None without a prompt, and after a fault."""
+        agent = self._agents.get(job.agent) if job.prompt is not None and job.agent is not None else None
+        if agent is None:
+            return None
+        asked = replace(agent, model=job.model or agent.model)
+        self._check_model(asked, job, node)
+        self.by_job[name] = asked
+        return asked
+
+    def _check_model(self, asked: Agent, job: models.Job, node: ConfigNode) -> None:
+        if not isinstance(asked.runner, ModelRunner):
+            return
+        if asked.model is None:
+            node.add_error(f"is missing; write model: NAME, one that {asked.runner.provider.name} has", "model")
+        elif job.enabled:
+            self._prices.check_price(asked.model, node, "model" if job.model else "agent")

@@ -12,25 +12,24 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.channels.address import SLOT
-from scheduler.config.build import agents, budgets, calendar_days, channels, http_settings, jobs, network
+from scheduler.config.build import agents, budgets, channels, entry_timing, http_settings, jobs
 from scheduler.config.build.budgets import Budgets
-from scheduler.config.build.config_data import ConfigData, map_at, read_config_data
-from scheduler.config.build.config_node import UNKNOWN_KEY, ConfigContext, ConfigNode
+from scheduler.config.build.config_data import ConfigData, find_overrides, map_at, read_config_data
+from scheduler.config.build.config_node import ConfigContext, ConfigNode
+from scheduler.config.build.jobs import PromptAgents
 from scheduler.config.build.missing_files import find_missing_files
-from scheduler.config.build.prices import Prices
-from scheduler.config.build.prompt_agents import PromptAgents
-from scheduler.config.build.providers import Providers
+from scheduler.config.build.providers import Prices, Providers
 from scheduler.config.build.runners import Runners
 from scheduler.config.build.secrets import SecretResolver, read_env_file
 from scheduler.config.build.time_checks import TimeCheck, find_time_errors
-from scheduler.config.file import inheritance, marked_yaml, overrides
+from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics, Position
 from scheduler.config.file.lenient_reading import config_folder, read_state_path, real_path, resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import format_count
 from scheduler.config.keys import models, value_parsers
 from scheduler.config.keys.models import config_schema
-from scheduler.config.keys.validation import CheckedPart, PartT, check_part
+from scheduler.config.keys.validation import UNKNOWN_KEY, CheckedPart, PartT, check_part
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
 
@@ -71,7 +70,7 @@ def load_config(
         source = read_config_data(path, environ, diagnostics, content, root)
         settings = _build_settings(path, source, environ if resolve_secrets else None, diagnostics, time_check, look=check_files)
     diagnostics.raise_errors()
-    return LoadedConfig(settings, diagnostics.warnings, tuple(overrides.find_overrides(environ)))
+    return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)))
 
 
 def _build_settings(
@@ -125,8 +124,8 @@ def _build_settings(
         jobs=found_jobs,
         prices=prices.by_model,
         job_agents=asked.by_job,
-        deadman=network.build_deadman(config.deadman, nodes["deadman"]),
-        network=network.build_network(config.network, nodes["network"]),
+        deadman=http_settings.build_deadman(config.deadman, nodes["deadman"]),
+        network=http_settings.build_network(config.network, nodes["network"]),
         allowances=allowed.allowances,
     )
     if today is not None:
@@ -150,7 +149,7 @@ def _build_context(
         config.limits.min_interval,
         names,
         targets,
-        calendar_days.build_calendars(config.calendars, _named_entries(root, "calendars", diagnostics)),
+        entry_timing.build_calendars(config.calendars, _named_entries(root, "calendars", diagnostics)),
         vault,
         diagnostics,
         to_last,

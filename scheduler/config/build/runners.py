@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
 from scheduler.config.build.config_node import ConfigNode
-from scheduler.config.build.prices import Prices
-from scheduler.config.build.providers import Providers
+from scheduler.config.build.providers import Prices, Providers
 from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import is_web_address

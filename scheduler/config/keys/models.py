@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -630,3 +630,16 @@ def _or_none_schema(schema: dict[str, Any], *short: dict[str, Any]) -> None:
     schema["anyOf"] = [*(short or [{"const": "none"}]), as_map]
     schema["default"] = "none"
     schema["x-form"] = "`none`, command, map" if short else "`none`, map"
+
+
+def models_in(annotation: Any) -> list[type[ConfigPart]]:
+    """The models inside the annotation of a key; none for a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, ConfigPart):
+        return [annotation]
+    return [model for inside in get_args(annotation) for model in models_in(inside)]
+
+
+def kinds_of_model(model: type[ConfigPart]) -> tuple[str, ...]:
+    """The words that `kind` may be in a model of a union; none where the model has no such key."""
+    kind = model.model_fields.get("kind")
+    return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
-from scheduler.config.file.marked_yaml import MarkedMap, printable_key
+from scheduler.config.file.diagnostics import Diagnostics, Position
+from scheduler.config.file.marked_yaml import MarkedList, MarkedMap, dotted_path
 from scheduler.config.file.message_parts import find_closest
 from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml, join_with_or
 from scheduler.config.keys import models
-from scheduler.config.keys.models import ConfigPart
+from scheduler.config.keys.models import ConfigPart, kinds_of_model, models_in
 
+Steps = tuple[str, ...]
 MapShape = Literal["map", "named", "list"]
 
 # Words of other systems, by ours. Those that differ from ours in capitals, - or _ alone need not be here.
@@ -146,8 +148,72 @@ _UNIT = re.compile(r"(?P<base>.+?)_(?P<unit>seconds?|secs?|minutes?|mins?|hours?
 class MapLocation:
     """A map that may hold a key: the steps to it from the top of the file, and its model."""
 
-    steps: tuple[str, ...]
+    steps: Steps
     model: type[ConfigPart]
+
+
+def correct_unknown_keys(root: MarkedMap, diagnostics: Diagnostics) -> None:
+    """Note every key that its map may not hold, and put its value where it belongs; what belongs nowhere is taken out."""
+    while unknown := list(_find_unknown_keys(root, models.Config, ())):
+        for node, steps, key in unknown:
+            if key in node:  # else a map that is shared has been put right already
+                _correct_key(root, node, steps, key, diagnostics)
+
+
+def _find_unknown_keys(node: MarkedMap, model: type[ConfigPart], steps: Steps) -> Iterator[tuple[MarkedMap, Steps, str]]:
+    if not node.keys() <= key_names(model):
+        top = model is models.Config
+        yield from ((node, steps, key) for key in node if key not in key_names(model) and not (top and key.startswith("x-")))
+    for key, (form, parts) in nested_models(model).items():
+        below = node.get(key)
+        if form == "named" and isinstance(below, MarkedMap):
+            for name, held in below.items():
+                if isinstance(held, MarkedMap) and (part := choose_model(parts, held)):
+                    yield from _find_unknown_keys(held, part, (*steps, key, name))
+        elif isinstance(below, MarkedMap) and (part := choose_model(parts, below)):
+            yield from _find_unknown_keys(below, part, (*steps, key))
+        elif form == "list" and isinstance(below, MarkedList):
+            for index, held in enumerate(below):
+                if isinstance(held, MarkedMap):
+                    yield from _find_unknown_keys(held, parts[0], (*steps, key, f"{index}"))
+
+
+def _correct_key(root: MarkedMap, node: MarkedMap, steps: Steps, key: str, diagnostics: Diagnostics) -> None:
+    value, marks = node[key], node.marks[key]
+    wrong = explain_misplaced_key(key, value, steps, root)
+    diagnostics.add_error(marks[0], dotted_path([*_restore_indexes(steps), key]), wrong)
+    del node[key]
+    remedy = wrong.remedies[0] if wrong.remedies else Remedy()
+    if not remedy.is_certain:
+        if not remedy.remove:
+            diagnostics.unknown_keys.setdefault(steps, marks[0])
+        return
+    home = node if remedy.under is None else _ensure_map(root, remedy.under, marks)
+    right = remedy.key or key
+    if right not in home:
+        home[right] = value if remedy.value is None else remedy.value
+        home.marks[right] = marks
+    elif can_merge(value, home[right]):
+        home[right].update(value)
+        home[right].marks.update(value.marks)
+
+
+def _ensure_map(root: MarkedMap, steps: Steps, marks: tuple[Position, Position]) -> MarkedMap:
+    """The map at `steps`, made where it is not there."""
+    node, place = root, marks[0]
+    for step in steps:
+        if not isinstance(node.get(step), MarkedMap):
+            node[step] = MarkedMap()
+            node.marks.setdefault(step, (place, place))
+        place = node.marks[step][0]
+        node = node[step]
+    return node
+
+
+def _restore_indexes(steps: Steps) -> list[str | int]:
+    return [
+        int(step) if step.isdigit() and index and steps[index - 1] == "active_hours" else step for index, step in enumerate(steps)
+    ]
 
 
 @lru_cache(maxsize=256)
@@ -155,7 +221,7 @@ def nested_models(model: type[ConfigPart]) -> dict[str, tuple[MapShape, tuple[ty
     """The keys of a model that hold maps of keys: whether one, several by name or a list, and of which models."""
     found: dict[str, tuple[MapShape, tuple[type[ConfigPart], ...]]] = {}
     for key, field in model.model_fields.items():
-        if parts := tuple(_models_in(field.annotation)):
+        if parts := tuple(models_in(field.annotation)):
             found[key] = (_map_shape(field.annotation), parts)
     return found
 
@@ -171,7 +237,7 @@ def choose_model(models_there: tuple[type[ConfigPart], ...], value: object) -> t
     if len(models_there) == 1:
         return models_there[0]
     kind = value.get("kind") if isinstance(value, MarkedMap) else None
-    of = {word: part for part in models_there for word in get_args(part.model_fields["kind"].annotation)}
+    of = {word: part for part in models_there for word in kinds_of_model(part)}
     close = (kind,) if kind in of else find_closest(kind, of) if isinstance(kind, str) else ()
     return of[close[0]] if len(close) == 1 else None
 
@@ -221,7 +287,7 @@ def _suggest_spelling(close: tuple[str, ...]) -> InvalidValue:
     return InvalidValue("unknown key", *remedies, advice=f"did you mean {join_with_or(close)}?")
 
 
-def explain_misplaced_key(key: str, value: object, steps: tuple[str, ...], root: MarkedMap) -> InvalidValue:
+def explain_misplaced_key(key: str, value: object, steps: Steps, root: MarkedMap) -> InvalidValue:
     """What is said of a key that the map at `steps` may not hold; the map is in the file at `root`."""
     model = model_at(steps, root)
     if model is None:
@@ -244,12 +310,12 @@ def explain_misplaced_key(key: str, value: object, steps: tuple[str, ...], root:
     return explain_unknown_key(key, model, value)
 
 
-def _kinds_with_key(key: str, steps: tuple[str, ...], root: MarkedMap) -> tuple[str, ...]:
+def _kinds_with_key(key: str, steps: Steps, root: MarkedMap) -> tuple[str, ...]:
     """The other kinds of the map at `steps` that have this key."""
     above = model_at(steps[:-1], root) if steps else None
     _, parts = nested_models(above).get(steps[-1], ("map", ())) if above else ("map", ())
     others = [part for part in parts if len(parts) > 1 and key in key_names(part)]
-    return tuple(kind for part in others for kind in get_args(part.model_fields["kind"].annotation))
+    return tuple(kind for part in others for kind in kinds_of_model(part))
 
 
 def can_merge(value: object, there: object) -> bool:
@@ -266,7 +332,7 @@ def _fits_key(value: object, model: type[ConfigPart], key: str) -> bool:
     return value is None or not isinstance(value, MarkedMap) or key in nested_models(model) or key in ("env", "headers")
 
 
-def _suggest_location(key: str, value: object, steps: tuple[str, ...], root: MarkedMap) -> InvalidValue | None:
+def _suggest_location(key: str, value: object, steps: Steps, root: MarkedMap) -> InvalidValue | None:
     """The map that a known key belongs in: below the one where it is, else beside or above that, else elsewhere in the file."""
     if steps and key in nested_models(models.Config) and isinstance(value, MarkedMap):
         if key in root:
@@ -288,7 +354,7 @@ def _suggest_location(key: str, value: object, steps: tuple[str, ...], root: Mar
         nearest = tuple(home for home in homes if len(home.steps) == least)
         if not nearest:
             continue
-        paths = tuple(dotted(home.steps) for home in nearest)
+        paths = tuple(dotted_path(home.steps) for home in nearest)
         ours = [_find_our_key(key, home.model) or key for home in nearest]
         there = _map_at(root, nearest[0].steps)
         if len(nearest) == 1 and ours[0] in there and not can_merge(value, there[ours[0]]):
@@ -303,7 +369,7 @@ def _suggest_location(key: str, value: object, steps: tuple[str, ...], root: Mar
         return None
     default = _default_location(key) if len(steps) == 0 and len(patterns) == 1 else None
     if default and key not in _map_at(root, default):
-        words = f"it belongs under {patterns[0]}, or under {dotted(default)} for all"
+        words = f"it belongs under {patterns[0]}, or under {dotted_path(default)} for all"
         return InvalidValue("unknown key here", Remedy(under=default, is_certain=True), advice=words)
     return InvalidValue("unknown key here", advice=f"it belongs under {join_with_or(patterns)}")
 
@@ -315,7 +381,7 @@ def _default_location(key: str) -> tuple[str, ...] | None:
     return found[0] if len(found) == 1 else None
 
 
-def _maps_below(steps: tuple[str, ...], root: MarkedMap) -> Iterator[MapLocation]:
+def _maps_below(steps: Steps, root: MarkedMap) -> Iterator[MapLocation]:
     """The maps inside the one at `steps` that a key could be put in: those that are there, or may be left out."""
     model = model_at(steps, root)
     held = _map_at(root, steps)
@@ -335,7 +401,7 @@ def _maps_below(steps: tuple[str, ...], root: MarkedMap) -> Iterator[MapLocation
         yield from _maps_below((*steps, key), root)
 
 
-def _maps_around(steps: tuple[str, ...], root: MarkedMap) -> Iterator[MapLocation]:
+def _maps_around(steps: Steps, root: MarkedMap) -> Iterator[MapLocation]:
     """The map at `steps`, and those inside it."""
     if steps and (model := model_at(steps, root)):
         yield MapLocation(steps, model)
@@ -374,7 +440,7 @@ def _all_maps() -> tuple[tuple[str, type[ConfigPart]], ...]:
     return tuple(found)
 
 
-def model_at(steps: tuple[str, ...], root: MarkedMap) -> type[ConfigPart] | None:
+def model_at(steps: Steps, root: MarkedMap) -> type[ConfigPart] | None:
     """The model of the map at `steps` in the file."""
     model: type[ConfigPart] = models.Config
     node: Any = root
@@ -398,15 +464,11 @@ def model_at(steps: tuple[str, ...], root: MarkedMap) -> type[ConfigPart] | None
     return model
 
 
-def _map_at(root: MarkedMap, steps: tuple[str, ...]) -> MarkedMap:
+def _map_at(root: MarkedMap, steps: Steps) -> MarkedMap:
     node: Any = root
     for step in steps:
         node = node.get(step) if isinstance(node, MarkedMap) else node[int(step)] if isinstance(node, list) else None
     return node if isinstance(node, MarkedMap) else MarkedMap()
-
-
-def dotted(steps: tuple[str, ...]) -> str:
-    return ".".join(map(printable_key, steps))
 
 
 def _find_our_key(key: str, model: type[ConfigPart]) -> str | None:
@@ -444,9 +506,3 @@ def _map_shape(annotation: Any) -> MapShape:
     if get_origin(annotation) is dict:
         return "named"
     return "list" if get_origin(annotation) is list or any(get_origin(part) is list for part in get_args(annotation)) else "map"
-
-
-def _models_in(annotation: Any) -> list[type[ConfigPart]]:
-    if isinstance(annotation, type) and issubclass(annotation, ConfigPart):
-        return [annotation]
-    return [part for inside in get_args(annotation) for part in _models_in(inside)]

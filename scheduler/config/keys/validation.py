@@ -7,22 +7,24 @@ can understand is left out. So one wrong value hides none of the other faults.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from scheduler.config.build.config_node import UNKNOWN_KEY, Steps
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, Position
 from scheduler.config.file.marked_yaml import AmbiguousText, MarkedList, MarkedMap
 from scheduler.config.file.message_parts import find_closest, quote_value
 from scheduler.config.file.remedies import InvalidValue, Remedy, join_with_or, suggest_correction
 from scheduler.config.keys import models
-from scheduler.config.keys.models import ConfigPart
+from scheduler.config.keys.models import ConfigPart, kinds_of_model, models_in
 from scheduler.config.keys.unknown_keys import explain_unknown_key
 
 PartT = TypeVar("PartT", bound=ConfigPart)
+Steps = tuple[str | int, ...]
+
+UNKNOWN_KEY = ""  # the last step of a key that could not be understood: it may stand for any key that is missing there
 
 _OF_A_UNION = ("union_tag_invalid", "union_tag_not_found")
 _EXAMPLES: dict[str, tuple[object, str]] = {
@@ -235,7 +237,7 @@ def _key_position(node: Any, steps: list[str | int], place: Position) -> Positio
 
 def _kinds_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> tuple[str, ...]:
     """What `kind` may be in the union at `steps`."""
-    return tuple(kind for part in _models_at(model, steps) for kind in _kinds_of_model(part))
+    return tuple(kind for part in _models_at(model, steps) for kind in kinds_of_model(part))
 
 
 def _models_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> list[type[ConfigPart]]:
@@ -243,18 +245,7 @@ def _models_at(model: type[ConfigPart], steps: tuple[str | int, ...]) -> list[ty
     found = [model]
     for step in steps:
         if step in found[0].model_fields:
-            found = _models_in(found[0].model_fields[str(step)].annotation) or found
+            found = models_in(found[0].model_fields[str(step)].annotation) or found
         else:  # a name, an index or the tag of a union
-            found = [part for part in found if step in _kinds_of_model(part)] or found
+            found = [part for part in found if step in kinds_of_model(part)] or found
     return found
-
-
-def _kinds_of_model(part: type[ConfigPart]) -> tuple[str, ...]:
-    kind = part.model_fields.get("kind")
-    return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()
-
-
-def _models_in(annotation: Any) -> list[type[ConfigPart]]:
-    if isinstance(annotation, type) and issubclass(annotation, ConfigPart):
-        return [annotation]
-    return [part for inner in get_args(annotation) for part in _models_in(inner)]

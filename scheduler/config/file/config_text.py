@@ -1,0 +1,124 @@
+"""Reads config.yaml: its bytes, who else may write it, and its YAML as far as it can be parsed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from pathlib import Path
+from typing import Any
+
+from scheduler.config.file import marked_yaml, yaml_errors
+from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics
+from scheduler.config.file.lenient_reading import config_folder
+from scheduler.system.files import MAX_CONFIG_SIZE, MAY_WRITE, everybody_may, open_regular, others_may, read_up_to
+
+MOST_BREAKS = 20  # syntax errors after which reading continues
+
+
+def read_content(path: Path, diagnostics: Diagnostics) -> bytes:
+    try:
+        with open_regular(path) as file:
+            check_owner(os.fstat(file.fileno()), path, diagnostics)
+            check_folder(path, diagnostics)
+            content = read_up_to(file, MAX_CONFIG_SIZE + 1)
+    except OSError as error:
+        diagnostics.add_error(
+            NO_POSITION, "", f"cannot be read: {error.strerror or error}; `heartbeatd init DIR` writes a config to begin with"
+        )
+        content = b""
+    if len(content) > MAX_CONFIG_SIZE:
+        diagnostics.add_error(NO_POSITION, "", f"is larger than {MAX_CONFIG_SIZE // 1024**2} MiB")
+    diagnostics.raise_errors()
+    return content
+
+
+def parse_content(content: bytes, diagnostics: Diagnostics) -> Any:
+    """What the content holds, as plain data. Raises ConfigError when it cannot be read as YAML."""
+    try:
+        return marked_yaml.parse_yaml(_decode_content(content, diagnostics), diagnostics)
+    except marked_yaml.UnreadableYaml:
+        diagnostics.raise_errors()
+        raise
+
+
+def parse_past_errors(content: bytes, diagnostics: Diagnostics) -> marked_yaml.MarkedDocument:
+    """What the text holds. Behind what is no YAML the reading goes on, so that it hides none of the other faults; `diagnostics`
+    is then partial, if something had to be left out. Raises ConfigError where nothing more can be read.
+    """
+    text, masks = _decode_content(content, diagnostics), dict[str, str]()
+    for _ in range(MOST_BREAKS):
+        try:
+            return marked_yaml.parse_document(text, diagnostics, masks=masks)
+        except marked_yaml.YamlSyntaxError as broken:
+            recovery = yaml_errors.recover_from_error(broken.error, text, _last_readable_line)
+            place, wrong = (recovery.place, recovery.wrong) if recovery else yaml_errors.explain_yaml_error(broken.error, text)
+            diagnostics.add_error(place, broken.path, wrong)
+            if recovery is None:
+                break
+            diagnostics.is_partial |= not recovery.masks
+            text, masks = recovery.text, {**masks, **recovery.masks}
+        except marked_yaml.UnreadableYaml:
+            break
+    diagnostics.raise_errors()
+    raise AssertionError("what cannot be read has a fault")
+
+
+def _last_readable_line(text: str) -> int:
+    """The line up to which a text is YAML."""
+    try:
+        marked_yaml.parse_document(text, Diagnostics(""))
+    except marked_yaml.YamlSyntaxError as broken:
+        return yaml_errors.explain_yaml_error(broken.error, text)[0].line
+    except marked_yaml.UnreadableYaml:
+        pass
+    return len(text)
+
+
+def check_owner(found: os.stat_result, path: Path, diagnostics: Diagnostics) -> None:
+    """A config is code, as a crontab is: who may write it runs commands."""
+    quoted = shlex.quote(str(path))
+    if everybody_may(found, MAY_WRITE):
+        diagnostics.add_error(NO_POSITION, "", f"everybody may write this file, and with it run commands; do: chmod o-w {quoted}")
+    elif others_may(found, MAY_WRITE):
+        diagnostics.add_warning(
+            NO_POSITION, "", f"its group may write this file, and with it run commands; do: chmod g-w {quoted}"
+        )
+    if found.st_uid not in (0, os.geteuid()):
+        diagnostics.add_warning(
+            NO_POSITION, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it"
+        )
+
+
+def check_folder(path: Path, diagnostics: Diagnostics) -> None:
+    """Who may write the folder can put another file in the config's place; where that is a link, this holds for both folders.
+
+    In a folder with the sticky bit, such as /tmp, nobody can replace the files of others.
+    """
+    for folder in dict.fromkeys((config_folder(path), path.resolve().parent)):
+        found = folder.stat()
+        quoted = shlex.quote(str(folder))
+        replaces = "the folder of this file, and so replace it and run commands; do: chmod"
+        if found.st_mode & stat.S_ISVTX:
+            pass
+        elif everybody_may(found, MAY_WRITE):
+            diagnostics.add_error(NO_POSITION, "", f"everybody may write {folder}, {replaces} o-w {quoted}")
+        elif others_may(found, MAY_WRITE):
+            diagnostics.add_warning(NO_POSITION, "", f"its group may write {folder}, {replaces} g-w {quoted}")
+        if found.st_uid not in (0, os.geteuid()):
+            diagnostics.add_warning(
+                NO_POSITION,
+                "",
+                f"{folder} belongs to another user (id {found.st_uid}), who can replace this file and run commands",
+            )
+
+
+def _decode_content(content: bytes, diagnostics: Diagnostics) -> str:
+    """The content as text; raises ConfigError for what is no UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = yaml_errors.position_after(content[: error.start].decode())
+        diagnostics.add_error(place, "", f"the byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8")
+        diagnostics.raise_errors()
+        raise
