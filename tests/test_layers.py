@@ -95,10 +95,10 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
 ROOMS_FROM_THE_GROUND = (
     "model",
     "system",
+    "store",
     "net",
     "channels",
     "config",
-    "store",
     "work",
     "engine",
     "telemetry",

@@ -22,8 +22,8 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import NoteActivity
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Trigger
+from scheduler.model.settings import Target
 from scheduler.store import targets
-from scheduler.store.targets import Target
 
 Play = Callable[..., World]
 HERE = Path(__file__).parent

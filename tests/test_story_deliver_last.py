@@ -20,7 +20,8 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import NoteActivity
 from scheduler.model.events import TargetUnknown
-from scheduler.store.targets import MOST, Target
+from scheduler.model.settings import Target
+from scheduler.store.targets import MOST
 
 Play = Callable[..., World]
 

@@ -13,10 +13,11 @@ from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, sile
 from waited import delivered
 
 from heartbeat.runners.errors import parse_retry_after
-from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message, split_text
+from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.channels.webhook import send
 from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
+from scheduler.store.outbox import split_text
 
 MESSAGE = Message(
     key="k-1",

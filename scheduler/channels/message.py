@@ -1,4 +1,4 @@
-"""What is delivered: one part of a message, and how a long text becomes parts."""
+"""A message as a channel sends it, and the result of one attempt to deliver it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 DeliveryOutcome = Literal["delivered", "retry", "uncertain", "dead"]
-
-CUT_MARKS = ("\n\n", "\n", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +36,3 @@ class DeliveryResult:
     state: DeliveryOutcome
     error: str = ""
     retry_after: timedelta | None = None
-
-
-def split_text(text: str, limit: int) -> list[str]:
-    """`text` in parts of at most `limit` UTF-16 units, cut between paragraphs, else lines, else words; at least one part.
-
-    Of all counts in use that is the strictest: a sign beyond U+FFFF counts twice. The blanks or line breaks at a cut are
-    dropped, the indentation of a line is kept. A word longer than half the limit may be cut in two. ValueError if `limit` is
-    below 2.
-    """
-    if limit < 2:
-        raise ValueError(f"a part holds at least two units, not {limit}")
-    parts = []
-    rest = text.strip()
-    while (fitting := _count_fitting(rest, limit)) < len(rest):
-        cut = _find_cut(rest, fitting)
-        parts.append(rest[:cut].rstrip())
-        rest = rest[cut:].lstrip("\n") if rest[cut] == "\n" else rest[cut:].lstrip(" ")
-    parts.append(rest)
-    return [part for part in parts if part.strip()] or [""]
-
-
-def _count_fitting(text: str, limit: int) -> int:
-    """How many code points of the text fit."""
-    units = 0
-    for index, sign in enumerate(text):
-        units += 2 if sign > "\uffff" else 1
-        if units > limit:
-            return index
-    return len(text)
-
-
-def _find_cut(text: str, fitting: int) -> int:
-    """Where to cut: the strongest border in the latter half of what fits, so that parts do not become crumbs."""
-    for border in CUT_MARKS:
-        cut = text.rfind(border, fitting // 2, fitting + len(border))
-        if cut > 0:
-            return cut
-    return fitting

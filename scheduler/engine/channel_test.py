@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
+from scheduler.channels import target_urls
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.engine.delivery import send_message
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient
-from scheduler.store import targets
 from scheduler.system.process import Children
 
 TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
@@ -25,7 +25,7 @@ def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
 def channel_for_recipient(channel: Channel, whom: str) -> Channel:
     """The channel as its URL stands, or with somebody where that leaves it open; ValueError says what to name instead."""
     if channel.needs_target == bool(whom):
-        return targets.checked_channel(channel, whom)
+        return target_urls.checked_channel(channel, whom)
     named = f"{channel.name}:TARGET, for its URL holds {{target}}" if channel.needs_target else f"{channel.name} alone"
     raise ValueError(f"channel: name {named}")
 

@@ -10,8 +10,20 @@ from scheduler.engine.closing import LONGEST_DELAY
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import to_millis
-from scheduler.store import boots, breakers, clock_changes, entries, flapping, incidents, lane_holds, outages, slot_records
+from scheduler.store import (
+    boots,
+    breakers,
+    clock_changes,
+    entries,
+    flapping,
+    incidents,
+    lane_holds,
+    outages,
+    outbox,
+    runs,
+    slot_records,
+    wakes,
+)
 from scheduler.store.clock_changes import ClockSetBack
 from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
@@ -97,25 +109,9 @@ def _follow_set_back(tick: Tick, by: timedelta, since_start: SinceStart) -> None
 
 def _limit_future_times(tick: Tick) -> None:
     """Nothing has begun, ended or come in the future, and nobody waits for a time that was near when it was set."""
-    now, soon = to_millis(tick.now), to_millis(tick.now + LONGEST_DELAY)
-    tick.tx.db.execute("update run set not_before = min(not_before, ?) where state = 'waiting'", (soon,))
-    latest = to_millis(tick.now + LONGEST_ASYNC)
-    tick.tx.db.execute("update run set result_due_at = min(result_due_at, ?) where result_due_at is not null", (latest,))
-    tick.tx.db.execute("update run set started_at = min(started_at, ?) where state in ('running', 'waiting')", (now,))
-    tick.tx.db.execute(
-        "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
-        " last_success_at = min(last_success_at, :now)",
-        {"now": now},
-    )
-    tick.tx.db.execute(
-        "update wake set due_at = min(due_at, ?), held_until = min(held_until, ?), updated_at = min(updated_at, ?)",
-        (now, now, now),
-    )
-    tick.tx.db.execute(
-        "update outbox set not_before = min(not_before, :now), created_at = min(created_at, :now)"
-        " where state in ('pending', 'sending', 'uncertain', 'held')",
-        {"now": now},
-    )
+    runs.clamp_future_times(tick.tx, longest_retry=LONGEST_DELAY, longest_async=LONGEST_ASYNC)
+    wakes.clamp_future_times(tick.tx)
+    outbox.clamp_future_times(tick.tx)
     lane_holds.clamp_future_times(tick.tx)
     breakers.clamp_future_times(tick.tx)
     incidents.clamp_future_times(tick.tx)
@@ -124,10 +120,7 @@ def _limit_future_times(tick: Tick) -> None:
     entries.clamp_future_times(tick.tx)
     for entry in tick.plan.entries.values():
         if entry.dedup_window:
-            until = to_millis(tick.now + entry.dedup_window)
-            tick.tx.db.execute(
-                "update digest set until_at = min(until_at, ?) where kind = ? and name = ?", (until, entry.kind, entry.name)
-            )
+            outbox.clamp_dedup_windows(tick.tx, entry.kind, entry.name, entry.dedup_window)
 
 
 def _restore_skipped_slots(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> EntryRow:

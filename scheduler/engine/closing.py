@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import budget_reservations, calls, claims, gathering, incident_notices, planning, wake_retries, wake_starts
+from scheduler.engine import (
+    budget_reservations,
+    calls,
+    claims,
+    gathering,
+    incident_notices,
+    planning,
+    recipients,
+    wake_retries,
+    wake_starts,
+)
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import ChecklistRemarked, LaneBusy, RetryPlanned, StaleResultDropped, TargetUnknown
@@ -25,7 +35,7 @@ from scheduler.model.outcome import (
     WakeResult,
 )
 from scheduler.model.wake import Wake
-from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, targets, wakes
+from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, wakes
 from scheduler.store.entries import EntryRow
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
@@ -172,7 +182,7 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # its notice tells it, and not every time anew; who cancelled it knows
-    told = targets.resolve_targets(tick.tx, tick.plan.settings.channels, entry.deliver, entry.lane) if result.message else ()
+    told = recipients.resolve_targets(tick, entry.deliver, entry.lane) if result.message else ()
     fresh = outbox.targets_without_text(tick.tx, entry, result.message, told) if result.message else ()
     if told and not fresh:
         result = replace(result, suppression=Suppression.DUPLICATE)
@@ -198,7 +208,7 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
 
 
 def _report_missing_target(tick: Tick, claim: Claim) -> None:
-    if targets.has_unknown_target(tick.tx, tick.plan.settings.channels, claim.entry.deliver, claim.entry.lane):
+    if recipients.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
         tick.tx.report(TargetUnknown(claim.run_id, claim.entry.kind, claim.entry.name))
 
 

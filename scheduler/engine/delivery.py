@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.runners import StartProcess
-from scheduler.channels import command_channel, discord, telegram, webhook
+from scheduler.channels import command_channel, discord, target_urls, telegram, webhook
 from scheduler.channels.http_post import HttpOptions
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, OnUncertain
 from scheduler.net.http_client import HttpClient
-from scheduler.store import outbox, targets
+from scheduler.store import outbox
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
@@ -46,7 +46,7 @@ def collect_due(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
         if channel is None or channel.needs_target != bool(message.whom):
             outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
         else:
-            deliveries.append(Delivery(message, targets.channel_for_recipient(channel, message.whom)))
+            deliveries.append(Delivery(message, target_urls.channel_for_recipient(channel, message.whom)))
     return deliveries
 
 

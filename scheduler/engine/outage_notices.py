@@ -14,9 +14,9 @@ from scheduler.engine.tick import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import FAILURES, AttemptResult, Call, Kind, Skip
+from scheduler.model.settings import Target
 from scheduler.store import breakers, flapping, outages, outbox
 from scheduler.store.outages import Outage
-from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
 PROVIDER = "provider"  # the kind under which changes of circuits are counted

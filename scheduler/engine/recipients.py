@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from scheduler.channels import target_urls
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
-from scheduler.model.settings import LOG_CHANNEL
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Target
 from scheduler.store import incidents, targets
-from scheduler.store.targets import Target
+
+
+def resolve_targets(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:
+    """Where messages about an agent go now; `last` in `deliver` leads nowhere while no target of the agent is known."""
+    channels = tick.plan.settings.channels
+    last = targets.last_target(tick.tx.db, channels, agent) if LAST_TARGET in deliver else None
+    return target_urls.resolve_targets(channels, deliver, last)
+
+
+def is_last_target_unknown(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> bool:
+    """Whether `deliver` names `last`, and no target of the agent is known."""
+    return LAST_TARGET in deliver and targets.last_target(tick.tx.db, tick.plan.settings.channels, agent) is None
 
 
 def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """Who is notified of what happens to an entry; where all of their channels are dead, somebody else."""
     wished, dead = entry.on_failure.deliver, incidents.dead_targets(tick.tx.db)
-    alive = tuple(
-        target
-        for target in targets.resolve_targets(tick.tx, tick.plan.settings.channels, wished, entry.lane)
-        if target not in dead
-    )
+    alive = tuple(target for target in resolve_targets(tick, wished, entry.lane) if target not in dead)
     return alive or (substitute_target(tick, wished, dead),)
 
 

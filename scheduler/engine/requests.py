@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import budget_reservations, plan_sync, planning, wake_retries, wake_starts
 from scheduler.engine.inbox import Refused
@@ -14,10 +15,10 @@ from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import SettingsApplied
 from scheduler.model.outcome import Kind, Skip, Trigger
+from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
 from scheduler.store import boots, breakers, entries, lane_holds, runs, slot_records, targets, wakes
 from scheduler.store.entries import EntryRow
-from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Diff, Plan, diff
 
@@ -116,7 +117,7 @@ class NoteActivity:
         entry_row = _declared_entry(tick, Kind.HEARTBEAT, self.name)
         if self.target is not None:
             try:
-                targets.check_target(tick.plan.settings.channels, self.target)
+                target_urls.check_target(tick.plan.settings.channels, self.target)
             except ValueError as error:
                 raise Refused("bad_request", str(error)) from None
             targets.record_target(tick.tx, self.name, self.target, self.title)

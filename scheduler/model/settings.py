@@ -92,6 +92,14 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """Where a message goes: a channel, and the recipient there if the channel's URL leaves that open."""
+
+    channel: str
+    recipient: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class OnFailure:
     """Who is told of failures: of `after` in a row, again after each `remind`, on these channels; an `after` of 0: nobody."""
 

@@ -242,7 +242,12 @@ def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastStat
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """The clock was set back: nothing has changed in the future."""
+    """After the system clock was set back: no entry was run, woken or changed in the future."""
+    tx.db.execute(
+        "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
+        " last_success_at = min(last_success_at, :now)",
+        {"now": to_millis(tx.now)},
+    )
     tx.db.execute("update former set until_at = min(until_at, ?)", (to_millis(tx.now),))
 
 

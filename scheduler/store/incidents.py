@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from scheduler.model.circuit import Circuit
+from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
-from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
 CHANNEL = "channel"  # the kind of incidents that are about a channel; the others are about entries

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Entry, Key
+from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
-from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.channels.message import split_text
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
-from scheduler.model.settings import Channel
+from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, iso_utc, to_millis
 from scheduler.store import clock_changes
-from scheduler.store.targets import Target
 from scheduler.store.transaction import Transaction
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
@@ -448,4 +446,61 @@ def delete_old_texts(tx: Transaction) -> None:
         " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))"
         " and not (until_at = 0 and exists (select 1 from outbox where id = outbox_id))",
         (to_millis(tx.now),),
+    )
+
+
+CUT_MARKS = ("\n\n", "\n", " ")
+
+
+def split_text(text: str, limit: int) -> list[str]:
+    """`text` in parts of at most `limit` UTF-16 units, cut between paragraphs, else lines, else words; at least one part.
+
+    Of all counts in use that is the strictest: a sign beyond U+FFFF counts twice. The blanks or line breaks at a cut are
+    dropped, the indentation of a line is kept. A word longer than half the limit may be cut in two. ValueError if `limit` is
+    below 2.
+    """
+    if limit < 2:
+        raise ValueError(f"a part holds at least two units, not {limit}")
+    parts = []
+    rest = text.strip()
+    while (fitting := _count_fitting(rest, limit)) < len(rest):
+        cut = _find_cut(rest, fitting)
+        parts.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip("\n") if rest[cut] == "\n" else rest[cut:].lstrip(" ")
+    parts.append(rest)
+    return [part for part in parts if part.strip()] or [""]
+
+
+def _count_fitting(text: str, limit: int) -> int:
+    """How many code points of the text fit."""
+    units = 0
+    for index, sign in enumerate(text):
+        units += 2 if sign > "\uffff" else 1
+        if units > limit:
+            return index
+    return len(text)
+
+
+def _find_cut(text: str, fitting: int) -> int:
+    """Where to cut: the strongest border in the latter half of what fits, so that parts do not become crumbs."""
+    for border in CUT_MARKS:
+        cut = text.rfind(border, fitting // 2, fitting + len(border))
+        if cut > 0:
+            return cut
+    return fitting
+
+
+def clamp_future_times(tx: Transaction) -> None:
+    """After the system clock was set back: no unfinished message was written in the future, and none waits for its retry."""
+    tx.db.execute(
+        "update outbox set not_before = min(not_before, :now), created_at = min(created_at, :now)"
+        " where state in ('pending', 'sending', 'uncertain', 'held')",
+        {"now": to_millis(tx.now)},
+    )
+
+
+def clamp_dedup_windows(tx: Transaction, kind: Kind, name: str, window: timedelta) -> None:
+    """After the system clock was set back: no text of an entry counts as sent for longer than its window."""
+    tx.db.execute(
+        "update digest set until_at = min(until_at, ?) where kind = ? and name = ?", (to_millis(tx.now + window), kind, name)
     )

@@ -17,10 +17,9 @@ from scheduler.engine.pending_runs import CancelRun, ReportResult
 from scheduler.engine.requests import HoldLane, NoteActivity, PauseEntries, ReleaseLane, ResumeEntries, RunJob, WakeAgent
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.settings import Channel
+from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import iso_utc
 from scheduler.model.wake import Wake
-from scheduler.store.targets import Target
 from scheduler.web import alertmanager, queries
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, bad_request, not_found

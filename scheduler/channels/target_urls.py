@@ -1,0 +1,76 @@
+"""Checks where a message is to go, and puts a recipient into the URL of a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from scheduler.channels import address
+from scheduler.model.secret import Secret
+from scheduler.model.settings import LAST_TARGET, Channel, Target
+
+INTERNAL = frozenset({"cli", "system", "subagent", "cron", "heartbeat"})  # where gateways speak with themselves
+FORMS = {
+    "telegram": "target: Telegram knows a chat by its number or @name, and a topic in it by CHAT:TOPIC",
+    "discord": "target: Discord knows a thread by its number",
+}
+
+
+def resolve_targets(channels: Mapping[str, Channel], deliver: tuple[str, ...], last: Target | None) -> tuple[Target, ...]:
+    """Where messages go now, each place once.
+
+    `deliver` holds names of channels and `last`, which stands for the target `last`: where the agent's user wrote from most
+    recently. It is left out if it is None, or if one of the named channels leads to the same place.
+    """
+    named = tuple(Target(name) for name in deliver if name != LAST_TARGET)
+    if last is None or LAST_TARGET not in deliver or _is_same_place(channels, last, named):
+        return named
+    return (*named, last)
+
+
+def check_target(channels: Mapping[str, Channel], target: Target) -> None:
+    """ValueError, in words for whoever reported it, unless messages can be sent to this target."""
+    name, channel = target.channel, channels.get(target.channel)
+    if "://" in name:
+        raise ValueError("channel: this is a URL; declare it under channels: with {target} in it, and give its name here")
+    if name.lower() in INTERNAL:
+        raise ValueError(f"channel: {name} is internal, and no user is told anything there; report only what users write on")
+    if channel is None or not channel.needs_target:
+        known = ", ".join(each.name for each in channels.values() if each.needs_target) or "none yet"
+        raise ValueError(f"channel: give the name of a channel whose URL in the config holds {{target}}; those are: {known}")
+    checked_channel(channel, target.recipient)
+
+
+def checked_channel(channel: Channel, recipient: str) -> Channel:
+    """The channel with this target in its URL; ValueError unless it is one that the channel's kind can know."""
+    if channel.needs_target:
+        address.check_whom(recipient)
+    found = channel_for_recipient(channel, recipient)
+    url = found.url.reveal() if found.url else None
+    try:
+        if url and channel.kind == "telegram":
+            address.bot(url)
+        if url and channel.kind == "discord":
+            address.hook(url)
+    except ValueError:
+        raise ValueError(FORMS[channel.kind]) from None
+    return found
+
+
+def channel_for_recipient(channel: Channel, recipient: str) -> Channel:
+    """The channel with somebody in the place that its URL leaves open."""
+    if not channel.needs_target or channel.url is None:
+        return channel
+    return replace(channel, url=Secret(address.fill(channel.url.reveal(), recipient)), needs_target=False)
+
+
+def _is_same_place(channels: Mapping[str, Channel], last: Target, named: tuple[Target, ...]) -> bool:
+    """Whether one of the named channels is the same place under another name."""
+    place = channel_for_recipient(channels[last.channel], last.recipient)
+    return any(
+        _place_of_channel(channels[each.channel]) == _place_of_channel(place) for each in named if each.channel in channels
+    )
+
+
+def _place_of_channel(channel: Channel) -> tuple[object, ...]:
+    return channel.kind, channel.url, channel.base_url
