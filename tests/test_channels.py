@@ -264,7 +264,7 @@ def test_ping_wants_somebody_where_the_url_leaves_it_open(ping: Any, phone: Tele
     more = f'  chat: {{url: "{telegram.URL.rpartition("/")[0]}/{{target}}", base_url: "{phone.url}", allow_private: true}}\n'
     file.write_text(file.read_text().replace("agents:", more + "agents:", 1))
     assert ping(f"chat:{telegram.CHAT}") == (0, "chat: delivered\n", "")
-    assert "chat: not tried; its URL holds {target}: write heartbeatd ping chat:TARGET\n" in ping()[1]
+    assert "chat: not tested; its URL contains {target}: run `heartbeatd ping chat:TARGET`\n" in ping()[1]
     assert ping("chat")[2] == "heartbeatd: channel: name chat:TARGET, for its URL holds {target}\n"
     assert ping("phone:7")[2] == "heartbeatd: channel: name phone alone\n"
     assert ping("chat:a@b")[2].startswith("heartbeatd: target: Telegram knows a chat by its number")
@@ -274,7 +274,7 @@ def test_ping_knows_no_other_names(ping: Any) -> None:
     code, out, error = ping("phne")
     assert (code, out) == (2, "")
     assert error.endswith("config.yaml; did you mean phone?\n")
-    assert ping("tgram://canary")[2] == "heartbeatd: this is a URL; declare it under channels: and give its name here\n"
+    assert ping("tgram://canary")[2] == "heartbeatd: this is a URL; add it under `channels:` and use its name here\n"
 
 
 def test_a_url_of_every_kind_is_declared_in_a_line(tmp_path: Path) -> None:

@@ -41,19 +41,19 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nap"], "heartbeatd: no such command as 'nap'; see `heartbeatd --help`"),
-        (["stat"], "heartbeatd: no such command as 'stat'; did you mean status?; see `heartbeatd --help`"),
+        (["nap"], "heartbeatd: unknown command 'nap'; see `heartbeatd --help`"),
+        (["stat"], "heartbeatd: unknown command 'stat'; did you mean status?; see `heartbeatd --help`"),
         (["runs", "--format", "xml"], "'xml' is not one of 'text', 'json'"),
         (
             ["runs", "--since", "soon"],
             "'soon' is not a time; write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago",
         ),
         (["pause", "ops", "--for", "2"], "'2' is not a duration; write 2s or 2m"),
-        (["pause"], "heartbeatd: name an agent or a job, or say --all"),
-        (["resume", "ops", "--all"], "heartbeatd: name an agent or a job, or say --all"),
+        (["pause"], "heartbeatd: name an agent or a job, or use --all"),
+        (["resume", "ops", "--all"], "heartbeatd: name an agent or a job, or use --all"),
         (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),
         (["cron", "run", "agent/ops"], "heartbeatd: 'agent/ops' is not cron/NAME; `heartbeatd wake` wakes agents"),
-        (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; leave --for away"),
+        (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; remove --for"),
     ],
 )
 def test_a_wrong_use_is_one_line_on_stderr_and_exit_code_2(

@@ -38,7 +38,7 @@ def config(folder: Path, text: str) -> str:
 def test_a_good_config_is_praised_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, GOOD)
     assert main(["check", "-c", path]) == 0
-    assert capsys.readouterr().out == f"{path} is good: 1 agent, 2 jobs\n"
+    assert capsys.readouterr().out == f"{path} is valid: 1 agent, 2 jobs\n"
 
 
 def test_the_config_may_be_named_before_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +59,7 @@ def test_the_config_is_config_yaml_here_if_none_is_named(
     config(tmp_path, GOOD)
     monkeypatch.chdir(tmp_path)
     assert main(["check"]) == 0
-    assert capsys.readouterr().out == "config.yaml is good: 1 agent, 2 jobs\n"
+    assert capsys.readouterr().out == "config.yaml is valid: 1 agent, 2 jobs\n"
 
 
 def test_every_fault_is_a_line_with_its_place(
@@ -98,7 +98,7 @@ def test_a_good_config_for_programs(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_warnings_go_to_stderr_and_are_no_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-c", config(tmp_path, GOOD.replace(", deliver: log", ""))]) == 0
     out, err = capsys.readouterr()
-    assert "is good" in out
+    assert "is valid" in out
     assert err.startswith("warning: ")
 
 
@@ -146,7 +146,7 @@ def test_a_config_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.C
 def test_init_writes_a_config_that_check_calls_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(tmp_path / "new")]) == 0
     assert main(["check", "-c", str(tmp_path / "new" / "config.yaml")]) == 0
-    assert "is good" in capsys.readouterr().out
+    assert "is valid" in capsys.readouterr().out
 
 
 def test_the_next_steps_that_init_prints_can_be_copied_also_where_the_folder_has_a_space(
@@ -163,7 +163,7 @@ def test_the_next_steps_that_init_prints_can_be_copied_also_where_the_folder_has
 def test_init_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, "mine")
     assert main(["init", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"heartbeatd: {path} is there already; nothing was written\n"
+    assert capsys.readouterr().err == f"heartbeatd: {path} already exists; nothing was written\n"
     assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
     assert Path(path).read_text() == "mine"
 

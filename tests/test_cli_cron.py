@@ -21,7 +21,7 @@ def test_programs_get_a_list_of_utc_instants(capsys: pytest.CaptureFixture[str])
 
 def test_what_does_not_fire_again_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cron", "next", "0 0 29 2 *", "--after", "9899-12-31T00:00Z"]) == 0
-    assert capsys.readouterr().out == "it does not fire again before the year 9899 is over\n"
+    assert capsys.readouterr().out == "it does not fire again before the end of the year 9899\n"
 
 
 @pytest.mark.parametrize(

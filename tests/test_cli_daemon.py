@@ -113,7 +113,7 @@ def test_status_knows_whether_the_daemon_is_there(config: Path, daemon: subproce
     assert stop(daemon) == 0
     down = call(config, "status").stdout.splitlines()[0]
     assert down.startswith("daemon: down since ")
-    assert down.endswith("stopped in order")
+    assert down.endswith("stopped cleanly")
 
 
 def wait_until_it_runs(config: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_wake_that_is_waited_for_ends_with_its_daemon(config: Path, daemon: su
         daemon.kill()
         assert waiting.wait(10) == 1
         assert waiting.stderr is not None
-        assert "no daemon runs" in waiting.stderr.read()
+        assert "the daemon is not running" in waiting.stderr.read()
 
 
 @pytest.mark.parametrize(

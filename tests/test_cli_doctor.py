@@ -119,7 +119,7 @@ def test_messages_that_were_given_up_are_warned_of(config: Path, capsys: pytest.
 def test_an_old_sqlite_is_no_reason_to_worry_and_it_is_said_what_to_leave_alone() -> None:
     told = doctor.check_sqlite((3, 40, 1)).text
     assert "normal use is safe" in told
-    assert "copy it only by `.backup`" in told
+    assert "copy it only with `.backup`" in told
 
 
 def test_people_get_lines_that_fit_eighty_columns(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

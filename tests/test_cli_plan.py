@@ -66,8 +66,8 @@ def test_two_days_across_the_spring_change_show_local_time_zone_and_utc_and_mark
     assert "cron/often 132 276 168 576" in told
     assert "all jobs 132 277 169 578" in told
     assert "disabled: agent/off" in told
-    assert "nothing in this time: cron/start" in told
-    assert told[-1] == "daemon: down; nothing fires until it runs"
+    assert "nothing in this period: cron/start" in told
+    assert told[-1] == "daemon: down; nothing runs until it is started"
 
 
 def test_a_long_day_in_autumn_has_its_25_hours_and_both_passes_have_their_names(
@@ -115,7 +115,7 @@ def test_a_grid_that_the_database_knows_is_the_one_that_is_planned(play: Play, c
 def test_without_a_database_it_is_what_a_start_now_would_do(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = data(capsys, config, "--for", "24h")
     assert {each["source"] for each in told["entries"] if each["total"]} == {"fresh start"}
-    assert lines(capsys, config)[-4] == "grid of a first start now: agent/hanoi, agent/ops, cron/nightly, cron/often"
+    assert lines(capsys, config)[-4] == "schedule of a first start now: agent/hanoi, agent/ops, cron/nightly, cron/often"
 
 
 def test_a_changed_interval_is_planned_as_a_reload_would(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +154,7 @@ def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsy
     world.config.write_text("agents: [", "utf-8")
     assert main(["plan", "-c", str(world.config), "--from", "2026-03-02T08:12:00Z", "--format", "json"]) == 0
     told = capsys.readouterr()
-    assert told.err == f"{world.config} has faults, `heartbeatd check` lists them; this is what the database knows\n"
+    assert told.err == f"{world.config} has errors (`heartbeatd check` lists them); only the database is used\n"
     (ops,) = json.loads(told.out)["entries"]
     assert (ops["source"], ops["zone"], ops["total"]) == ("database", "Asia/Tokyo", 5)
     assert main(["plan", "--state", str(world.state), "--from", "2026-03-02T08:12:00Z", "--format", "json"]) == 0
@@ -164,7 +164,7 @@ def test_with_a_broken_config_the_database_alone_is_planned_by(play: Play, capsy
 def test_without_a_config_it_says_that_nobody_knows_whom_jobs_wake(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     world = play(agent() + "cron: {look: {every: 1h, command: look, wake_heartbeat: ops}}\n")
     world.run(minutes=5)
-    note = "beats by wakes of jobs are not known: the config alone says whom they wake"
+    note = "runs by wakes of jobs are not known: only the config names the agents that they wake"
     assert note not in lines(capsys, world.config)
     world.config.write_text("agents: [", "utf-8")
     for arguments in ([], ["ops"]):
@@ -216,7 +216,7 @@ def test_the_worst_day_is_told_for_each_entry_that_asks_and_for_all(config: Path
         "agent/ops 4 24 0.1200 1.20 budget",
         "agent/far 4 16 0.1200 1.92 runs",
         "all: at most 1.50 USD a day by limits.budget",
-        "by runs: unless somebody sets the clock, stops the daemon or runs jobs by hand",
+        "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand",
     ]
     told = data(capsys, config, "--worst")
     assert (told["usd_per_day"], told["by"]) == (1.5, "limits.budget")
@@ -232,12 +232,12 @@ def test_no_ceiling_is_printed_lower_than_it_is(config: Path, capsys: pytest.Cap
 
 
 def test_a_day_without_a_bound_is_called_so(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lines(capsys, config, "--worst")[1] == "agent/ops 787 4722 not known no bound runs"  # 30 + 1 late + 756 by wakes
+    assert lines(capsys, config, "--worst")[1] == "agent/ops 787 4722 not known no limit runs"  # 30 + 1 late + 756 by wakes
 
 
 def test_a_fleet_that_asks_nobody_has_no_worst_day(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("cron: {measure: {every: 1h, command: x}}\n", "utf-8")
-    assert lines(capsys, config, "--worst") == ["nothing asks an agent"]
+    assert lines(capsys, config, "--worst") == ["no entry calls an agent"]
 
 
 def test_a_plan_begins_at_a_time_of_the_configs_zone_wherever_the_host_is(
@@ -275,8 +275,10 @@ def test_a_plan_says_how_many_beats_the_wakes_of_jobs_may_add(config: Path, caps
     assert entry(told, "off")["wakes"] is entry(told, "measure")["wakes"] is None
     assert entry(told, "ops")["total"] == 288
     shown = lines(capsys, config, "--from", "2027-03-27T12:00")
-    assert "agent/ops: up to 1,464 more by wakes of cron/hourly, cron/measure" in shown
-    assert "agent/quiet: up to 24 more by wakes of cron/hourly" in lines(capsys, config, "quiet", "--from", "2027-03-27T12:00")
+    assert "agent/ops: up to 1,464 more runs by wakes of cron/hourly, cron/measure" in shown
+    assert "agent/quiet: up to 24 more runs by wakes of cron/hourly" in lines(
+        capsys, config, "quiet", "--from", "2027-03-27T12:00"
+    )
 
 
 @pytest.mark.parametrize(("limits", "at_most"), [("wake_flood: 5 per 10m", 725), ("wake_flood: 20 per 10m, wake_gap: 1h", 25)])

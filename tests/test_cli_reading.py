@@ -132,7 +132,7 @@ def test_runs_can_be_narrowed_down(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("both", "there are an agent and a cron job 'both'; write agent/both or cron/both"),
+        ("both", "'both' is the name of an agent and of a cron job; write agent/both or cron/both"),
         ("nobody", "no agent or cron job 'nobody'; `heartbeatd status` lists them"),
         ("opps", "no agent or cron job 'opps'; did you mean ops?"),
         ("agent/opps", "no agent 'opps'; did you mean ops?"),
@@ -152,7 +152,7 @@ def test_a_reason_that_there_is_not_is_refused(
     reason: str, said: str, store: Store, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", "--reason", reason, "--state", str(state)]) == 2
-    assert f"no such reason as {said} `heartbeatd runs --help`" in capsys.readouterr().err
+    assert f"unknown reason {said} `heartbeatd runs --help`" in capsys.readouterr().err
 
 
 def test_since_yesterday_is_since_that_day_began(
@@ -196,7 +196,9 @@ def test_where_there_is_neither_a_config_nor_a_database_that_is_told(
 ) -> None:
     config = tmp_path / "config.yaml"
     main([*command, "-c", str(config)])
-    assert capsys.readouterr().err.startswith(f"heartbeatd: {config} is not there, and no database; go to its folder or name it")
+    assert capsys.readouterr().err.startswith(
+        f"heartbeatd: there is no {config} and no database; change to the config's folder or use"
+    )
     config.write_text("cron: {look: {every: 1h, command: look}}\n")
     main([*command, "-c", str(config)])
     assert "is not there" not in capsys.readouterr().err
@@ -244,9 +246,9 @@ def test_a_run_shows_that_its_answer_was_cut_and_until_when_a_result_is_waited_f
 ) -> None:
     add_run(store, NOON, "alert", text="The disk is", truncated=1)
     add_run(store, NOON + MINUTE, "async", result_due_at=to_millis(NOON + timedelta(hours=1)))
-    assert "answer     cut short: it had reached its token limit" in printed(capsys, state, "show", "1")
+    assert "answer     truncated at the token limit" in printed(capsys, state, "show", "1")
     waits = next(line for line in printed(capsys, state, "show", "2") if line.startswith("result"))
-    assert waits.startswith("result     is waited for until 2026-11-2")
+    assert waits.startswith("result     expected until 2026-11-2")
     assert listed(capsys, state, "show", "1")["truncated"] is True
     assert listed(capsys, state, "show", "2")["result_due_at"] == "2026-11-20T13:00:00Z"
 
@@ -262,7 +264,7 @@ def test_a_run_shows_what_its_precheck_said(store: Store, state: Path, capsys: p
     add_run(store, NOON, "ok", text="HEARTBEAT_OK", precheck_exit=0, precheck_output="2 mails\n\x1b[2J")
     add_run(store, NOON + timedelta(hours=1), "skipped", precheck_output="")
     assert printed(capsys, state, "show", "1")[-5:] == ["precheck, exit code 0:", "2 mails", "\\x1b[2J", "", "HEARTBEAT_OK"]
-    assert printed(capsys, state, "show", "2")[-2:] == ["precheck, did not end by itself:", "(it printed nothing)"]
+    assert printed(capsys, state, "show", "2")[-2:] == ["precheck, did not end by itself:", "(no output)"]
 
 
 def test_a_run_for_programs_has_the_documented_keys(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +287,7 @@ def test_what_cannot_be_the_number_of_a_run_is_told_of(
     store: Store, state: Path, capsys: pytest.CaptureFixture[str], number: str
 ) -> None:
     assert main(["show", "--state", str(state), "--", number]) == 2
-    wanted = f"heartbeatd: Invalid value for 'RUN': '{number}' is not a number as lists show it, like 12"
+    wanted = f"heartbeatd: Invalid value for 'RUN': '{number}' is not a number such as 12"
     assert capsys.readouterr().err == f"{wanted}; see `heartbeatd show --help`\n"
 
 
@@ -305,10 +307,10 @@ def test_status_says_when_the_daemon_was_down(
     live(store, "three", NOON + 20 * MINUTE, NOON + 30 * MINUTE)
     lines = printed(capsys, state, "status", in_kolkata)
     assert lines[0].startswith("daemon: down since 2026-11-20 18:00:00 (")
-    assert lines[0].endswith("), stopped in order")
+    assert lines[0].endswith("), stopped cleanly")
     assert lines[1:3] == [
         "  was down 2026-11-20 17:45:00 to 2026-11-20 17:50:00 (5m), ended unexpectedly",
-        "  was down 2026-11-20 17:40:00 to 2026-11-20 17:45:00 (5m), stopped in order",
+        "  was down 2026-11-20 17:40:00 to 2026-11-20 17:45:00 (5m), stopped cleanly",
     ]
 
 
@@ -318,7 +320,7 @@ def test_a_down_time_is_as_long_as_the_times_beside_it_say(
     live(store, "one", NOON, NOON + timedelta(seconds=59.9))
     live(store, "two", NOON + timedelta(seconds=62.1), NOON + 10 * MINUTE)
     lines = printed(capsys, state, "status", in_kolkata)
-    assert lines[1] == "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped in order"
+    assert lines[1] == "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped cleanly"
 
 
 def test_status_shows_a_config_that_was_refused_within_eighty_columns(
@@ -355,7 +357,7 @@ def test_a_daemon_runs_since_the_end_of_the_time_that_it_was_down(
     with StateLock.take(lock, started_at=NOON + 2 * MINUTE - timedelta(seconds=4), instance="two"):
         lines = printed(capsys, state, "status", in_kolkata)
     assert lines[0].startswith("daemon: running since 2026-11-20 17:32:00 (")
-    assert lines[1] == "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped in order"
+    assert lines[1] == "  was down 2026-11-20 17:31:00 to 2026-11-20 17:32:00 (1m), stopped cleanly"
 
 
 def test_status_for_programs_says_whether_it_runs(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -518,7 +520,7 @@ def test_the_outbox_says_what_keeps_each_message(
 def test_an_outbox_with_nothing_in_it_is_good_news(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_message(store, state="delivered")
     add_message(store, state="dropped")
-    assert printed(capsys, state, "outbox") == ["nothing waits to be sent, and nothing was given up"]
+    assert printed(capsys, state, "outbox") == ["there are no undelivered messages"]
     assert listed(capsys, state.with_name("none.db"), "outbox") == []
 
 

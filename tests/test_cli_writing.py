@@ -88,7 +88,7 @@ def test_a_wake_that_has_to_wait_says_for_what_at_once(
     assert capsys.readouterr().out == "wake 1 of agent/ops is in the queue\nwaits: the agent is paused\n"
     assert call(config, "status") == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "wakes: 1 waits to be told to agent/ops by its next run, once it is resumed: the agent is paused" in told
+    assert "wakes: 1 waits for the next run of agent/ops, once it is resumed: the agent is paused" in told
     assert call(config, "explain", "ops") == 0
     assert "1 waiting: the agent is paused\n" in capsys.readouterr().out
 
@@ -125,7 +125,7 @@ def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_meant(
 
 def test_a_wake_that_nobody_can_answer_is_not_waited_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "wake", "ops", "--wait") == 1
-    assert capsys.readouterr().err == "heartbeatd: no daemon runs; wake 1 is kept for its next start\n"
+    assert capsys.readouterr().err == "heartbeatd: the daemon is not running; wake 1 is kept for its next start\n"
 
 
 def test_a_job_can_be_asked_for_with_the_daemon_down(config: Path, place: DaemonFiles) -> None:
@@ -179,7 +179,7 @@ def test_a_broken_config_is_told_before_anything_is_written(
 
 def test_a_reload_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "reload") == 1
-    assert capsys.readouterr().err.startswith("heartbeatd: no daemon runs")
+    assert capsys.readouterr().err.startswith("heartbeatd: the daemon is not running")
 
 
 def undelivered(config: Path, place: DaemonFiles, *states: str) -> None:
@@ -234,7 +234,7 @@ def test_one_message_that_cannot_be_moved_keeps_no_other_from_it(
 @pytest.mark.parametrize("arguments", [[], ["1", "--all"]])
 def test_it_must_be_said_which_messages_are_meant(arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "outbox", "drop", *arguments) == 2
-    assert "name messages by their ID, or say --all" in capsys.readouterr().err
+    assert "name messages by their ID, or use --all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("move", ["retry", "drop"])
@@ -243,7 +243,7 @@ def test_a_number_that_no_message_can_have_is_told_of(
 ) -> None:
     undelivered(config, place, "dead")
     assert call(config, "outbox", move, "9" * 23) == 2
-    assert f"'{'9' * 23}' is not a number as lists show it, like 12" in capsys.readouterr().err
+    assert f"'{'9' * 23}' is not a number such as 12" in capsys.readouterr().err
 
 
 def test_the_config_that_is_named_at_the_group_counts_for_its_commands(config: Path, place: DaemonFiles) -> None:
@@ -254,7 +254,7 @@ def test_the_config_that_is_named_at_the_group_counts_for_its_commands(config: P
 
 def test_cancelling_needs_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "cancel", "3") == 1
-    assert capsys.readouterr().err.startswith("heartbeatd: no daemon runs, so nothing is in progress")
+    assert capsys.readouterr().err.startswith("heartbeatd: the daemon is not running, so no run is in progress")
 
 
 class Daemon:
@@ -364,7 +364,7 @@ def test_a_running_daemon_is_asked_to_run_a_job(config: Path, daemon: Daemon) ->
     [
         (404, {"error": {"code": "not_found", "message": "no agent 'ops'"}}, 2, "heartbeatd: no agent 'ops'\n"),
         (409, {"error": {"code": "own_run", "message": "cannot wake itself"}}, 1, "heartbeatd: cannot wake itself\n"),
-        (500, b"oops", 1, "heartbeatd: the daemon answered with HTTP status 500, and no reason\n"),
+        (500, b"oops", 1, "heartbeatd: the daemon answered with HTTP status 500 and without a reason\n"),
     ],
 )
 def test_a_refusal_of_the_daemon_is_one_line(
@@ -557,6 +557,6 @@ def test_who_cancels_a_run_is_told_when_what_woke_it_will_be_heard(
     daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True})
     capsys.readouterr()
     assert call(config, "cancel", "1") == 0
-    assert capsys.readouterr().out == f"run 1 is cancelled\nwakes: 1 waits to be told to agent/ops by its next run{told}"
+    assert capsys.readouterr().out == f"run 1 is cancelled\nwakes: 1 waits for the next run of agent/ops{told}"
     assert main(["status", "-c", str(config)]) == 0
-    assert f"\nwakes: 1 waits to be told to agent/ops by its next run{told}" in capsys.readouterr().out
+    assert f"\nwakes: 1 waits for the next run of agent/ops{told}" in capsys.readouterr().out

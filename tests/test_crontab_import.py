@@ -84,7 +84,7 @@ def test_without_a_config_the_jobs_are_printed_and_what_there_is_to_say_is_said(
         "    timeout: 24h\n"
         "    retries: 0\n"
     )
-    assert err[-1] == "1 job; the next 7 days: 7 runs, at the same instants as the crontab's"
+    assert err[-1] == "1 job; the next 7 days: 7 runs, at the same times as in the crontab"
 
 
 @pytest.mark.parametrize("command", ["'backup  '", "' backup x'", "[backup, --all, a b]"])
@@ -141,10 +141,10 @@ def test_the_same_file_twice_adds_nothing_and_says_so(tmp_path: Path, capsys: py
     assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 3 jobs added"
     assert {"one", "one-2", "one-3"} <= jobs(tmp_path, into.read_bytes()).keys()
     once = into.read_bytes()
-    assert run(capsys, file, "--into", into)[:2] == (0, f"nothing to add: {into} has 3 jobs of this file already\n")
+    assert run(capsys, file, "--into", into)[:2] == (0, f"nothing to add: {into} already has 3 jobs of this file\n")
     assert into.read_bytes() == once
     table(tmp_path, "0 5 * * * new\n0 3 * * * one\n0 3 * * * one\n0 4 * * * one\n")
-    assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 1 job added, 3 there already"
+    assert run(capsys, file, "--into", into)[1].splitlines()[0] == f"{into}: 1 job added, 3 already there"
 
 
 def test_the_same_command_at_another_time_or_once_more_is_a_job_of_its_own(
@@ -160,13 +160,13 @@ def test_lines_of_another_user_are_refused_by_name(tmp_path: Path, capsys: pytes
     file = table(tmp_path, f"0 3 * * * nobody-we-know x\n0 4 * * * {ME.pw_name} y\n")
     code, out, err = run(capsys, file, "--user-column")
     assert code == 1
-    assert err[0].startswith(f"{file}:1: is nobody-we-know's, not {ME.pw_name}'s; ")
+    assert err[0].startswith(f"{file}:1: belongs to nobody-we-know, not to {ME.pw_name}; ")
     assert list(jobs(tmp_path, out)) == ["y"]
 
 
 def test_a_forgotten_column_of_users_is_suspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, err = run(capsys, table(tmp_path, "0 3 * * * root x\n0 4 * * * root y\n"))
-    assert "hint: every command begins with the name of a user; is --user-column forgotten?" in err
+    assert "hint: every command begins with a user name; is --user-column missing?" in err
 
 
 def test_bad_lines_are_told_with_their_number_and_the_rest_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,16 +232,16 @@ def test_a_config_that_everybody_may_write_is_left_as_it_is(tmp_path: Path, caps
 def test_what_the_jobs_inherit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, f"{SMALL}defaults: {{cron: {{deliver: log}}}}\n")
     _, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
-    assert "hint: what defaults.cron says holds for them too: deliver" in err
+    assert "hint: the new jobs inherit from defaults.cron: deliver" in err
 
 
 @pytest.mark.parametrize(
     ("inherited", "told"),
     [
-        ("retries: 1", "14 runs, at the same instants as the crontab's"),
-        ("enabled: false", "0 of the crontab's 14 runs, for what defaults.cron says"),
-        ("only_on: workdays", "10 of the crontab's 14 runs, for what defaults.cron says"),
-        ("stagger: 10m", "14 of the crontab's 14 runs, up to 4m38s later, for what defaults.cron says"),
+        ("retries: 1", "14 runs, at the same times as in the crontab"),
+        ("enabled: false", "0 of the crontab's 14 runs, because of defaults.cron"),
+        ("only_on: workdays", "10 of the crontab's 14 runs, because of defaults.cron"),
+        ("stagger: 10m", "14 of the crontab's 14 runs, up to 4m38s later, because of defaults.cron"),
     ],
 )
 def test_the_proof_counts_what_will_run(inherited: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +257,7 @@ def test_jobs_that_would_inherit_what_makes_them_others_are_not_put_in(
     before = into.read_bytes()
     code, _, err = run(capsys, table(tmp_path, "0 3 * * * one\n"), "--into", into)
     assert code == 2
-    assert err[-1] == "heartbeatd: line 1 would not be the same as cron/one, for what defaults.cron says; nothing was written"
+    assert err[-1] == "heartbeatd: line 1 and cron/one would differ because of defaults.cron; nothing was written"
     assert into.read_bytes() == before
 
 
@@ -369,14 +369,17 @@ def test_a_job_is_there_whatever_its_zone_is_called(
     into = config(tmp_path, f'timezone: {theirs}\ncron:\n  x:\n    schedule: "1 2 * * *"\n    command: date\n')
     assert main(["cron", "import", str(table(tmp_path, "1 2 * * * date\n")), "--timezone", host, "--into", str(into)]) == 0
     assert capsys.readouterr().out.startswith(
-        f"{into}: 1 job added" if added else f"nothing to add: {into} has 1 job of this file"
+        f"{into}: 1 job added" if added else f"nothing to add: {into} already has 1 job of this file"
     )
 
 
 def test_what_is_left_to_do_is_true_of_the_file_that_was_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = config(tmp_path, SMALL)
     file = table(tmp_path, "0 3 * * * one\n")
-    assert "doctor` looks whether `crontab -l` has any left" in run(capsys, file, "--into", into)[1]
+    assert "doctor` looks for them there" in run(capsys, file, "--into", into)[1]
     file = table(tmp_path, f"0 3 * * * {ME.pw_name} two\n")
     said = run(capsys, file, "--user-column", "--into", into)[1].splitlines()[-1]
-    assert said == f"next: take the lines out of {file}, or both run them; `heartbeatd doctor` does not look there"
+    assert (
+        said
+        == f"next: remove the lines from {file}, or cron and the daemon both run them; `heartbeatd doctor` does not check this"
+    )

@@ -93,7 +93,7 @@ def test_what_nobody_told_is_told_by_what_budgets_count_for_it(store: Store) -> 
     assert only(told["entries"], "name", "untold_usd") == [("whole", 0.0), ("cut", 0.04), ("silent", 0.04)]
     assert told["totals"]["untold_usd"] == 0.08
     assert list(report._cost_sentences(told["totals"])) == [
-        "Cost $0.0400 for 0 tokens in and 0 out; up to $0.0800 more that nobody told."
+        "Cost $0.0400 for 0 tokens in and 0 out; usage worth up to $0.0800 was not reported."
     ]
 
 
@@ -215,26 +215,26 @@ class Month:
 AS_IT_READS = """\
 2026-10-10 00:00 to 2026-11-09 00:00, UTC (30d)
 
-989 runs: 144 said something, 844 quiet, 1 failed. 595 slots skipped, 1 of them
-missed. Cost $37.35 for 14m tokens in and 38k out. The dearest: agent/research
-($34.83; run 955 alone $2.70). The noisiest: agent/research (120 of 144).
-Messages not arrived: 10 dead (`heartbeatd outbox`). The daemon was down 2
-times, 5h7m in all.
+989 runs: 144 with an alert, 844 without, 1 failed. 595 slots skipped, 1 of them
+missed. Cost $37.35 for 14m tokens in and 38k out. Most expensive:
+agent/research ($34.83; run 955 alone $2.70). Most alerts: agent/research (120
+of 144). Undelivered messages: 10 dead (`heartbeatd outbox`). The daemon was
+down 2 times, 5h7m in all.
 
-NAME                 RUNS  SAID  FAILED  SKIPPED  MISSED    COST
-agent/research        120   120       0        0       0  $34.83
-agent/ops             840    24       0      594       0   $2.52
-cron/nightly-backup    29     0       1        1       1       -
+NAME                 RUNS  ALERTS  FAILED  SKIPPED  MISSED    COST
+agent/research        120     120       0        0       0  $34.83
+agent/ops             840      24       0      594       0   $2.52
+cron/nightly-backup    29       0       1        1       1       -
 
-SKIPPED       SLOTS  BY WHOM
+SKIPPED       SLOTS  ENTRIES
 active_hours    594  agent/ops
 missed            1  cron/nightly-backup
 
-NOBODY TOLD    RUNS  BY WHOM
+SUPPRESSED     RUNS  ENTRIES
 heartbeat_ok    742  agent/ops
 duplicate        74  agent/ops
 
-FAILED         RUNS  BY WHOM
+FAILED         RUNS  ENTRIES
 exit              1  cron/nightly-backup
 
 CHANNEL  DELIVERED  PENDING  HELD  DEAD  DROPPED  UNCERTAIN
@@ -242,7 +242,7 @@ hook           113        0     0     8        0          8
 log              1        0     0     0        0          0
 phone           60        0     0     2        0          0
 
-DOWN FROM            UNTIL                FOR  HOW
+DOWN FROM            UNTIL                FOR  CAUSE
 2026-10-22 00:00:00  2026-10-22 05:00:00  5h   ended unexpectedly
 2026-11-08 23:53:00  2026-11-09 00:00:00  7m   ended unexpectedly"""
 
@@ -324,7 +324,7 @@ def test_of_a_time_in_which_nothing_ran_a_line_says_so_and_no_table_is_a_head_al
 
 def test_before_the_first_start_nothing_is_known(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--state", str(state)]) == 0
-    assert capsys.readouterr().out == f"nothing is known yet: there is no database {state}\n"
+    assert capsys.readouterr().out == f"there is no database yet: {state}\n"
     assert main(["report", "--state", str(state), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) is None
 

@@ -413,7 +413,7 @@ def test_parts_left_out_of_a_prompt_are_in_the_record_the_log_and_explain(
     assert "; ".join(left_out) in [vars(record)["fields"].get("left_out") for record in caplog.records if record.message == "run"]
     assert main(["explain", "ops", "-c", str(world.config)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert all(f"{line}, which was to be in its prompt" in said for line in left_out)
+    assert all(f"{line}, intended for the prompt" in said for line in left_out)
     assert main(["show", str(world.rows()[0]["id"]), "-c", str(world.config)]) == 0
     assert "SOUL.md is missing" in capsys.readouterr().out
 

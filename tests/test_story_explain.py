@@ -478,7 +478,7 @@ def test_counts_are_in_the_singular_or_plural(
     world.run(hours=20)
     lines = printed(capsys, world, "ops", "--on", DAY)
     assert lines[1] == f"Mon 2026-03-02, {slots}"
-    assert {f"in all     {slots}: {slots[0]} ran, quiet", f"beside     {beside}"} <= set(lines)
+    assert {f"in all     {slots}: {slots[0]} ran, quiet", f"unplanned  {beside}"} <= set(lines)
 
 
 # --- one point in time, and now ---------------------------------------------------------------------------------------
@@ -617,9 +617,9 @@ def test_explain_now_prints_lines_and_a_table_of_checks(play: Play, capsys: pyte
     lines = [" ".join(line.split()) for line in printed(capsys, world, "ops")]
     assert lines[0] == "agent/ops: active, every 30m (UTC)"
     assert "daemon down from 2026-03-02 08:40:00 UTC on, ended unexpectedly" in lines
-    assert "GATE IN THE WAY" in lines
+    assert "CHECK BLOCKS" in lines
     assert "not_shown yes" in lines
-    assert "prompt_too_large only a run can say" in lines
+    assert "prompt_too_large not known before a run" in lines
 
 
 def test_explain_works_without_a_config(play: Play, capsys: pytest.CaptureFixture[str]) -> None:

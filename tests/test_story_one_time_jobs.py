@@ -235,5 +235,5 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(play: Play, capsys:
     told = says("explain", "party")
     assert told.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")
     assert "now        done: it fires once, and that has been" in told
-    assert "nothing stands in its way" not in told
+    assert "nothing blocks it" not in told
     assert "done: cron/party" in says("plan")

@@ -17,7 +17,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import Failure, Kind, Reason, Skip
 from scheduler.store.database import parse_row_id
 
-ZONE_RULE = "Without an offset it is in the config's top-level timezone."
+ZONE_RULE = "A time without an offset is in the config's top-level timezone."
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))
 DAYS_AGO = {"today": 0, "yesterday": 1}  # days by their names, and how many days ago they are
 
@@ -43,7 +43,7 @@ class NumberParam(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = value if isinstance(value, int) else parse_row_id(value)
-        return number or self.fail(f"{value!r} is not a number as lists show it, like 12", param, ctx)
+        return number or self.fail(f"{value!r} is not a number such as 12", param, ctx)
 
 
 class TimeParam(click.ParamType[datetime]):
@@ -67,7 +67,7 @@ class ReasonParam(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value not in REASONS:
-            self.fail(f"no such reason as {quote_value(value)}{did_you_mean(value, REASONS)}", param, ctx)
+            self.fail(f"unknown reason {quote_value(value)}{did_you_mean(value, REASONS)}", param, ctx)
         return str(value)
 
 
@@ -103,7 +103,7 @@ def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callabl
         kinds, text = [KIND_BY_WORD[word]], name
     found = [(kind, text) for kind in kinds if is_known((kind, text))]
     if len(found) > 1:
-        raise InputError(f"there are an agent and a cron job {text!r}; write agent/{text} or cron/{text}")
+        raise InputError(f"{text!r} is the name of an agent and of a cron job; write agent/{text} or cron/{text}")
     if not found:
         what = "agent or cron job" if len(kinds) > 1 else ("agent" if kinds[0] is Kind.HEARTBEAT else "cron job")
         raise InputError(f"no {what} {text!r}{suggest_entry(text, [name for kind, name in list_keys() if kind in kinds])}")

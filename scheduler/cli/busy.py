@@ -24,12 +24,12 @@ from scheduler.system.state_lock import make_state_folder
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @options.config_option
 def busy(agent: str, command: tuple[str, ...], path: Path) -> int:
-    """Run a command while no beat speaks to an agent.
+    """Run a command while an agent has no heartbeat run in progress.
 
-    Waits for a beat in progress, and keeps later ones waiting until the command has ended; gives the command's exit code. Works
-    with the daemon up or down. `flock lanes/AGENT.lock COMMAND` beside the database does the same.
+    Waits for the heartbeat run in progress, and delays later ones until the command has ended. The exit code is that of the
+    command. `flock lanes/AGENT.lock COMMAND` in the folder of the database does the same.
     """
-    name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "a job has no lane")
+    name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "jobs have no lane")
     where = daemon_state.locate_files(path)
     with daemon_state.open_for_reading(where) as db:
         _check_known(name, db, path)
@@ -59,7 +59,7 @@ def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
 def _take_lane(name: str, database: Path) -> None:
     """Take the lane, for ourselves and what we are about to become."""
     make_state_folder(database.parent)
-    waiting = f"heartbeatd: somebody speaks to agent/{name} just now; waiting for that to end"
+    waiting = f"heartbeatd: agent/{name} is busy; waiting until it is free"
     fd = lanes.lanes_beside(database).wait_for_lock(name, lambda: click.echo(waiting, err=True))
     os.set_inheritable(fd, True)
 

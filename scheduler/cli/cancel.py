@@ -23,20 +23,20 @@ CLOSE_TIMEOUT = 15.0  # seconds: longer than an ended run may take to give its r
 @click.argument("run", type=NumberParam())
 @options.config_option
 def cancel(run: int, path: Path) -> None:
-    """End a run that is in progress, or would go on.
+    """Cancel a run that is in progress or will be retried.
 
-    RUN is its number, as `heartbeatd runs` lists it. It ends `abandoned` with the reason `cancelled` and is not tried again;
-    a run between its attempts, or with an answer that is still to come, can be cancelled too. The wakes that it held wait on.
+    RUN is the number of the run in `heartbeatd runs`. The run ends `abandoned` with the reason `cancelled` and is not retried.
+    A run that waits for its next attempt or for a late answer can be cancelled too. Its wakes stay in the queue.
     """
     where = daemon_state.locate_files_or_warn(path)
     running = connect_to_daemon(where)
     if running is None:
-        raise click.ClickException("no daemon runs, so nothing is in progress; `heartbeatd pause` keeps it from being taken up")
+        raise click.ClickException("the daemon is not running, so no run is in progress; `heartbeatd pause` prevents a retry")
     if running.cancel_run(run) or wait_until_closed(CLOSE_TIMEOUT, where, run):
         click.echo(f"run {run} is cancelled")
         _print_waiting_wakes(where, run)
     else:
-        click.echo(f"run {run} is being ended; `heartbeatd show {run}` says when it is")
+        click.echo(f"run {run} is being cancelled; `heartbeatd show {run}` shows when it has ended")
 
 
 def _print_waiting_wakes(where: DaemonFiles, run_id: int) -> None:

@@ -22,15 +22,15 @@ from scheduler.store import entries
 
 
 @click.command()
-@click.option("--effective", "name", metavar="NAME", help="Show each value in force for this agent or job, and where it is from.")
-@click.option("--strict", is_flag=True, help="Count each warning as a fault.")
+@click.option("--effective", "name", metavar="NAME", help="Show each value in force for this agent or job, and where it is set.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @options.config_option
 @options.format_option
 def check(name: str | None, strict: bool, path: Path, form: str) -> int:
-    """Check the config, or show what is in force for one entry.
+    """Check the config, or show the values in force for one agent or job.
 
-    All faults are told at once, one line each; exit code 2 if there are any. Files, folders and programs that the config names
-    and that are not there are warnings.
+    Every error is printed, one line each. The exit code is 2 if there are any. Missing files, folders and programs are
+    warnings.
     """
     try:
         loaded = load.load_config(
@@ -62,7 +62,7 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
         return 0
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{path} is good: {_count_entries(loaded.settings)}")
+    click.echo(f"{path} is valid: {_count_entries(loaded.settings)}")
     for variable in loaded.overrides:
         click.echo(f"overridden by {variable}")
     return 0
@@ -88,6 +88,6 @@ def _count_entries(settings: Settings) -> str:
 def schema() -> None:
     """Print the JSON schema of config.yaml.
 
-    An editor's YAML language server completes and checks the file with it.
+    A YAML language server in an editor can use it to complete and check the file.
     """
     click.echo(json.dumps(load.config_schema(), indent=2))

@@ -38,18 +38,24 @@ MAX_LINE_NUMBERS = 5  # numbers of lines that are named before the rest is count
 
 @click.command(name="import")
 @click.argument("file")
-@click.option("--user-column", is_flag=True, help="The sixth field names a user, as in /etc/crontab and /etc/cron.d.")
+@click.option("--user-column", is_flag=True, help="The sixth field is a user name, as in /etc/crontab and /etc/cron.d.")
 @click.option(
-    "--user", metavar="NAME", help="Whose commands they are; of a file with users, theirs alone are taken.  [default: you]"
+    "--user",
+    metavar="NAME",
+    help="The user who runs the commands. With --user-column, only this user's lines are imported.  [default: you]",
 )
-@click.option("--timezone", metavar="ZONE", help="The IANA zone in which cron reads the file.  [default: this host's]")
-@click.option("--into", type=click.Path(path_type=Path), help="The config to put the jobs into; else they are printed.")
+@click.option("--timezone", metavar="ZONE", help="The IANA time zone in which cron reads the file.  [default: this host's]")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="The config file to add the jobs to. Without this option, the jobs are printed.",
+)
 @load.pause_garbage_collection()
 def import_crontab(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
-    """Take over the crontab FILE, or - for standard input.
+    """Import a crontab as cron jobs.
 
-    Prints the jobs as YAML, or puts them into a config in which nothing else changes. Lines that are no use are named, all
-    others are taken; exit code 1 if there were any.
+    FILE is the crontab, or - for standard input. The jobs are printed as YAML, or added to a config, in which nothing else is
+    changed. Lines that cannot be imported are reported, and the exit code is then 1. All other lines are imported.
     """
     account = _find_account(user)
     found = crontab_reader.read_crontab(_read_crontab(file), _find_zone(timezone), time_zones.find_zone, user_column=user_column)
@@ -65,20 +71,18 @@ def import_crontab(file: str, user_column: bool, user: str | None, timezone: str
 
 
 @click.command(name="export")
-@click.option("--user", metavar="NAME", help="Whose crontab it will be.  [default: yours]")
-@click.option("--timezone", metavar="ZONE", help="The IANA zone of the host that will read it.  [default: this one's]")
+@click.option("--user", metavar="NAME", help="The user whose crontab it will be.  [default: you]")
+@click.option("--timezone", metavar="ZONE", help="The IANA time zone of the host that will read it.  [default: this host's]")
 @options.config_option
 def export_crontab(user: str | None, timezone: str | None, path: Path) -> None:
-    """Print the config's jobs as a crontab of one user.
+    """Print the config's cron jobs as a crontab for one user.
 
-    What a crontab cannot say is a comment in it.
+    Settings that a crontab cannot express are written as comments.
     """
     jobs = load.load_config(path, os.environ, resolve_secrets=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
     host = crontab_writer.TargetHost(_find_zone(timezone), _find_account(user).home, wake)
-    click.echo(
-        f"# The jobs of {path.name}, for crontab(1). cron makes up for nothing that it missed and ends nothing that hangs."
-    )
+    click.echo(f"# The jobs of {path.name}, for crontab(1). cron does not catch up on missed runs or stop commands that hang.")
     click.echo(crontab_writer.format_crontab(_jobs_to_export(path, jobs.values()), host), nl=False)
 
 
@@ -86,7 +90,9 @@ def _find_account(name: str | None) -> CrontabAccount:
     try:
         found = pwd.getpwnam(name) if name is not None else pwd.getpwuid(os.geteuid())
     except KeyError:
-        raise InputError(f"{name or os.geteuid()} is no user of this host; say whose commands they are with --user") from None
+        raise InputError(
+            f"{name or os.geteuid()} is not a user of this host; name the user of the commands with --user"
+        ) from None
     return CrontabAccount(found.pw_name, found.pw_dir)
 
 
@@ -94,7 +100,7 @@ def _find_zone(name: str | None) -> ZoneInfo:
     try:
         return time_zones.find_zone(name or output.host_zone_name())
     except ValueError as error:
-        advice = "" if name else "; say with --timezone in which zone cron reads the file"
+        advice = "" if name else "; use --timezone to name the zone in which cron reads the file"
         raise InputError(f"{error}{advice}") from error
 
 
@@ -107,17 +113,15 @@ def _read_file(path: Path) -> bytes:
     try:
         return files.read_file(path)
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror or error}; what is no file can be piped into `import -`"
-        ) from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; other input can be piped into `import -`") from error
 
 
 def _split_by_user(account: CrontabAccount, found: Crontab) -> tuple[list[CrontabLine], list[LineNote]]:
     """The lines of this user, and a note for each of another: those commands must not run as somebody else."""
     mine = [line for line in found.lines if line.user in (None, account.name)]
-    advice = "import it with --user into the config of a daemon of theirs"
+    advice = "import it with --user into the config of that user's daemon"
     return mine, [
-        LineNote(line.number, f"is {line.user}'s, not {account.name}'s; {advice}")
+        LineNote(line.number, f"belongs to {line.user}, not to {account.name}; {advice}")
         for line in found.lines
         if line.user not in (None, account.name)
     ]
@@ -128,17 +132,19 @@ def _general_notes(found: Crontab, account: CrontabAccount) -> list[LineNote]:
     remarks = []
     users = {entry.pw_name for entry in pwd.getpwall()}
     if found.lines and all(line.user is None and line.command.split()[0] in users for line in found.lines):
-        remarks.append(LineNote(0, "every command begins with the name of a user; is --user-column forgotten?"))
+        remarks.append(LineNote(0, "every command begins with a user name; is --user-column missing?"))
     remarks += [
-        LineNote(line.number, "@reboot runs at each start of the daemon, not only of the host; what stays is better a service")
+        LineNote(
+            line.number, "@reboot runs at each start of the daemon, not only of the host; run a permanent program as a service"
+        )
         for line in found.lines
         if line.schedule is None
     ]
     if pwd.getpwnam(account.name).pw_uid != os.geteuid():
-        remarks.append(LineNote(0, f"the commands are {account.name}'s; a daemon runs them as its own user"))
+        remarks.append(LineNote(0, f"the commands belong to {account.name}; the daemon runs them as its own user"))
     if any("MAILTO" not in line.variables for line in found.lines):
         remarks.append(
-            LineNote(0, "cron mails what a command prints; here `heartbeatd show` has it, and deliver: CHANNEL tells it")
+            LineNote(0, "cron mails the output of commands; here `heartbeatd show` prints it, and `deliver: CHANNEL` sends it")
         )
     return remarks
 
@@ -174,7 +180,7 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     new = crontab_jobs.find_missing_lines(lines, map(crontab_reader.job_identity, _existing_jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
-        click.echo(f"nothing to add: {path} has {format_count(there, 'job')} of this file already")
+        click.echo(f"nothing to add: {path} already has {format_count(there, 'job')} of this file")
         return
     root = _parse_config(path, before)
     entries = crontab_jobs.build_new_jobs(new, account, _find_section(root, "cron"))
@@ -189,8 +195,8 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     if inherits := _find_section(root, "defaults", "cron"):
-        click.echo(f"hint: what defaults.cron says holds for them too: {', '.join(inherits)}", err=True)
-    click.echo(f"{path}: {format_count(len(new), 'job')} added" + (f", {there:,} there already" if there else ""))
+        click.echo(f"hint: the new jobs inherit from defaults.cron: {', '.join(inherits)}", err=True)
+    click.echo(f"{path}: {format_count(len(new), 'job')} added" + (f", {there:,} already there" if there else ""))
     click.echo(proof)
     click.echo(f"next: {next_step}")
 
@@ -199,8 +205,8 @@ def _next_step(file: str, *, user_column: bool) -> str:
     """What is left to do; doctor knows of the user's own crontab, and may not be let read the system's files."""
     if user_column:
         there = "the file" if file == "-" else one_line(file)
-        return f"take the lines out of {there}, or both run them; `heartbeatd doctor` does not look there"
-    return "take the lines out of the crontab, or both run them; `heartbeatd doctor` looks whether `crontab -l` has any left"
+        return f"remove the lines from {there}, or cron and the daemon both run them; `heartbeatd doctor` does not check this"
+    return "remove the lines from the crontab, or cron and the daemon both run them; `heartbeatd doctor` looks for them there"
 
 
 def _read_config(path: Path) -> bytes:
@@ -254,7 +260,7 @@ def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: 
         found = ours.find_slots(job.schedule)
         if line.identity != crontab_reader.job_identity(job) or theirs.find_slots(line.schedule) != found:
             raise InputError(
-                f"line {line.number} would not be the same as cron/{entry.name}, for what defaults.cron says; nothing was written"
+                f"line {line.number} and cron/{entry.name} would differ because of defaults.cron; nothing was written"
             )
         due += found.count if found else 0
         runs += ours.count_runs(job)
@@ -265,9 +271,9 @@ def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewJob], jobs: 
 def _compare_runs(due: int, runs: int, later: timedelta) -> str:
     """How many of the crontab's runs there will be, and how much later; fewer and later only for what the jobs inherit."""
     if runs == due and not later:
-        return f"{format_count(runs, 'run')}, at the same instants as the crontab's"
+        return f"{format_count(runs, 'run')}, at the same times as in the crontab"
     put_off = f", up to {format_duration(later)} later" if later else ""
-    return f"{runs:,} of the crontab's {format_count(due, 'run')}{put_off}, for what defaults.cron says"
+    return f"{runs:,} of the crontab's {format_count(due, 'run')}{put_off}, because of defaults.cron"
 
 
 class _NextWeek:

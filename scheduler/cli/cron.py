@@ -23,7 +23,7 @@ from scheduler.model.outcome import Kind
 
 @click.group()
 def cron() -> None:
-    """Run a cron job now, see when an expression fires, take over or write a crontab."""
+    """Run a cron job now, show when an expression fires, import or export a crontab."""
 
 
 cron.add_command(convert_crontab.import_crontab)
@@ -32,12 +32,12 @@ cron.add_command(convert_crontab.export_crontab)
 
 @cron.command()
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Wait for its end; exit code 1 if it failed.")
+@click.option("--wait", is_flag=True, help="Wait for the run to end. The exit code is 1 if it failed.")
 @options.config_option
 def run(name: str, wait: bool, path: Path) -> int:
-    """Run a cron job now, beside its schedule.
+    """Run a cron job now, in addition to its schedule.
 
-    Works with the daemon up or down; with it down the job is run at the next start.
+    If the daemon is down, the job runs at its next start.
     """
     name = arguments.name_of_kind(Kind.CRON, name, "`heartbeatd wake` wakes agents")
     before = newest_run_id(path)
@@ -50,12 +50,19 @@ def run(name: str, wait: bool, path: Path) -> int:
 
 @cron.command()
 @click.argument("expression")
-@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="The IANA zone in which it is read.")
-@click.option("--after", metavar="TIME", help="Only what comes after this time, in that zone unless it says its own; else now.")
-@click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many.")
+@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="The IANA time zone of the expression.")
+@click.option(
+    "--after",
+    metavar="TIME",
+    help="Only times after this one. Without an offset, it is in the time zone of the expression.  [default: now]",
+)
+@click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Number of times to show.")
 @options.format_option
 def next(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:  # noqa: A001 (the command's word)
-    """Say when EXPRESSION, five fields or a macro in quotes, fires next."""
+    """Show when a cron expression fires next.
+
+    EXPRESSION is five fields or a macro, in quotes.
+    """
     schedule = _parse_expression(expression, timezone)
     found = list(islice(_fire_times(schedule, _parse_after(after, schedule)), count))
     for warning in schedule.warnings:
@@ -63,7 +70,7 @@ def next(expression: str, timezone: str, after: str | None, count: int, form: st
     if form == "json":
         click.echo(json.dumps([_format_utc(instant) for instant in found], indent=2))
     elif not found:
-        click.echo(f"it does not fire again before the year {YEARS[-1]} is over")
+        click.echo(f"it does not fire again before the end of the year {YEARS[-1]}")
     else:
         click.echo(
             format_table(

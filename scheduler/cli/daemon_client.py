@@ -96,9 +96,10 @@ def connect_to_daemon(where: DaemonFiles, timeout: float = START_TIMEOUT) -> Htt
 
 
 def _raise_unreachable(where: DaemonFiles, up: DaemonProcess) -> HttpDaemonClient:
-    who = f"pid {up.pid}" if up.pid else "somebody"
+    who = f"pid {up.pid}" if up.pid else "another process"
     raise click.ClickException(
-        f"{who} holds {where.lock_file} and cannot be reached (address in {where.address_file}); is it just starting or stopping?"
+        f"{who} holds {where.lock_file} and cannot be reached at the address in {where.address_file};"
+        " it may be starting or stopping"
     )
 
 
@@ -215,7 +216,7 @@ def _parse_json_object(said: bytes) -> dict[str, Any]:
 def _error_from_answer(status: int, answer: Mapping[str, Any]) -> Exception:
     error = answer.get("error")
     if not isinstance(error, dict):
-        return click.ClickException(f"the daemon answered with HTTP status {status}, and no reason")
+        return click.ClickException(f"the daemon answered with HTTP status {status} and without a reason")
     return Refused(str(error.get("code")), str(error.get("message")))
 
 

@@ -61,8 +61,8 @@ def locate_files_or_warn(path: Path, state: Path | None = None) -> DaemonFiles:
     found = locate_files(path, state)
     if state is None and not path.exists() and not found.database.exists():
         click.echo(
-            f"heartbeatd: {path} is not there, and no database; go to its folder or name it with -c"
-            " (`heartbeatd init DIR` writes one)",
+            f"heartbeatd: there is no {path} and no database; change to the config's folder or use -c"
+            " (`heartbeatd init DIR` writes a config)",
             err=True,
         )
     return found
@@ -123,5 +123,5 @@ def load_declared_plan(path: Path, state: Path | None, where: DaemonFiles) -> Pl
     except ConfigError:
         if not where.database.exists():
             raise
-        click.echo(f"{path} has faults, `heartbeatd check` lists them; this is what the database knows", err=True)
+        click.echo(f"{path} has errors (`heartbeatd check` lists them); only the database is used", err=True)
         return None

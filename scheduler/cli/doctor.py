@@ -59,9 +59,9 @@ class Finding:
 @options.state_option
 @options.format_option
 def doctor(path: Path, state: Path | None, form: str) -> int:
-    """Look for whatever could go wrong, and say what to do.
+    """Check the installation, the config and the database, and print advice.
 
-    Nothing is changed. Exit code 1 if something is bad.
+    Nothing is changed. The exit code is 1 if a result is `bad`.
     """
     findings = list(_check_everything(path, state))
     if form == "json":
@@ -98,9 +98,9 @@ def check_sqlite(found: tuple[int, ...]) -> Finding:
     mended = found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45) or found < (3, 7)
     if mended:
         return Finding("ok", "sqlite", _format_version(found))
-    bug = f"{_format_version(found)} has a bug where two programs write to a file at once, mended in 3.51.3"
-    advice = "let no other program write to it while the daemon runs, and copy it only by `.backup` of sqlite3"
-    return Finding("warn", "sqlite", f"{bug}; the daemon alone writes to its database, so that normal use is safe: {advice}")
+    bug = f"{_format_version(found)} has a bug when two programs write to a database at once, fixed in 3.51.3"
+    advice = "do not write to it with another program while the daemon runs, and copy it only with `.backup` of sqlite3"
+    return Finding("warn", "sqlite", f"{bug}; only the daemon writes to its database, so normal use is safe: {advice}")
 
 
 def _check_config(path: Path) -> Iterator[Finding]:
@@ -117,10 +117,10 @@ def _check_config(path: Path) -> Iterator[Finding]:
         yield Finding("warn", "config", str(warning))
     if doubled := jobs_in_crontab(read_user_crontab(), loaded.settings.jobs.values()):
         names = ", ".join(doubled[:3]) + (f" and {len(doubled) - 3} more" if len(doubled) > 3 else "")
-        yield Finding("warn", "crontab", f"`crontab -l` still has what {names} runs, so that both run it; take it out there")
+        yield Finding("warn", "crontab", f"`crontab -l` still has the commands of {names}, so both run them; remove them there")
     for agent, remark in _checklist_remarks(loaded.settings.heartbeats.values()):
         yield Finding("warn", "checklist", f"{agent}: {remark}")
-    authority = f"; trusts {loaded.settings.network.ca_file} too" if loaded.settings.network.ca_file else ""
+    authority = f"; also trusts {loaded.settings.network.ca_file}" if loaded.settings.network.ca_file else ""
     yield Finding("ok", "network", proxies.describe_proxies(loaded.settings.network) + authority)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
 
@@ -153,7 +153,7 @@ def _checklist_remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, s
 
 def _check_folder(folder: Path) -> Iterator[Finding]:
     if not folder.exists():
-        yield Finding("ok", "state", f"{folder} is not there yet; `heartbeatd run` makes it")
+        yield Finding("ok", "state", f"{folder} does not exist yet; `heartbeatd run` creates it")
         return
     found = folder.stat()
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -162,13 +162,15 @@ def _check_folder(folder: Path) -> Iterator[Finding]:
         )
     elif others_may(found, MAY_ANYTHING):
         mode = stat.S_IMODE(found.st_mode)
-        yield Finding("warn", "state", f"others can look into {folder} (mode {mode:04o}); chmod 700 {shlex.quote(str(folder))}")
+        yield Finding(
+            "warn", "state", f"other users have access to {folder} (mode {mode:04o}); chmod 700 {shlex.quote(str(folder))}"
+        )
     else:
-        yield Finding("ok", "state", f"{folder} is its owner's alone")
+        yield Finding("ok", "state", f"only the owner has access to {folder}")
     remote = state_lock.network_filesystem(folder)
     if remote:
         yield Finding(
-            "bad", "state", f"{folder} lies on {remote}, where SQLite's locks cannot be trusted; set `state:` to a local disk"
+            "bad", "state", f"{folder} is on {remote}, where SQLite's locks are not reliable; set `state:` to a local disk"
         )
 
 
@@ -177,9 +179,9 @@ def _check_database(where: DaemonFiles) -> Iterator[Finding]:
         database.check_database(where.database)
         with daemon_state.open_for_reading(where) as db:
             if db is None:
-                yield Finding("ok", "database", f"{where.database} is not there yet; `heartbeatd run` makes it")
+                yield Finding("ok", "database", f"{where.database} does not exist yet; `heartbeatd run` creates it")
             else:
-                yield Finding("ok", "database", f"{where.database} is sound")
+                yield Finding("ok", "database", f"{where.database} is intact")
                 yield from _check_outbox(db)
                 yield from _check_downtime(db)
     except (database.StoreError, click.ClickException) as error:
@@ -194,23 +196,21 @@ def _check_disk(where: DaemonFiles) -> Finding:
     if shortage:
         return Finding("warn", "disk", shortage)
     held = disk_reserve.reserved_bytes(where.database)
-    kept = f"{disk_reserve.format_mib(held)} in reserve for when it is full" if held else "`heartbeatd run` makes a reserve"
+    kept = f"{disk_reserve.format_mib(held)} in reserve for a full disk" if held else "`heartbeatd run` creates a reserve"
     return Finding("ok", "disk", f"{disk_reserve.format_mib(disk_reserve.free_bytes(where.database))} free, {kept}")
 
 
 def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
     for channel in outbox.unfinished_by_channel(db):
         if channel["dead"]:
-            text = (
-                f"given up for {channel['channel']}: {format_count(channel['dead'], 'message')}; `heartbeatd outbox` lists them"
-            )
+            text = f"{channel['channel']}: {format_count(channel['dead'], 'dead letter')}; `heartbeatd outbox` lists them"
             yield Finding("warn", "outbox", text)
 
 
 def _check_downtime(db: sqlite3.Connection) -> Iterator[Finding]:
     for down in boots.latest_downtimes(db, limit=1):
         level: Level = "ok" if down.clean else "warn"
-        how = "after a stop in order" if down.clean else "after an end that nobody meant (killed, or the power went)"
+        how = "after a clean stop" if down.clean else "after an unexpected end (killed, or a power failure)"
         yield Finding(level, "down", f"last from {format_time(down.since)} to {format_time(down.until)} {zone_name()}, {how}")
 
 
@@ -219,7 +219,7 @@ def _check_daemon(where: DaemonFiles) -> Finding:
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
     since = f" since {format_time(up.started_at)}" if up.started_at else ""
-    return Finding("ok", "daemon", f"runs{since}, pid {up.pid or 'not known'}")
+    return Finding("ok", "daemon", f"running{since}, pid {up.pid or 'not known'}")
 
 
 def _format_version(parts: tuple[int, ...]) -> str:

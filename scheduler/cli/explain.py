@@ -32,17 +32,17 @@ Data = dict[str, Any]
     "--at",
     "instant",
     metavar="TIME",
-    help="What became, or will become, of the slot that covers this time; in the entry's own zone without an offset.",
+    help="Explain the slot that covers this time. A time without an offset is in the time zone of the agent or job.",
 )
-@click.option("--on", "day", metavar="DAY", help="What became of every slot of this local day: 2026-11-20, today or yesterday.")
+@click.option("--on", "day", metavar="DAY", help="Explain every slot of this local day: 2026-11-20, today or yesterday.")
 @options.config_option
 @options.state_option
 @options.format_option
 def explain(name: str, instant: str | None, day: str | None, path: Path, state: Path | None, form: str) -> None:
-    """Say why an agent or a job ran or did not run.
+    """Explain why an agent or a job ran or did not run.
 
-    Without an option: its last slot, each gate's answer if it came due now, and when it comes next. Times are those of its
-    own zone.
+    Without options, shows the last scheduled run, the checks that would block a run now, and the next scheduled time. Times
+    are in the time zone of the agent or job.
     """
     if instant is not None and day is not None:
         raise InputError("--at and --on exclude each other")
@@ -89,24 +89,24 @@ def _present_lines(told: Data) -> Iterator[str]:
     yield from format_fact("last slot", _format_slot(told, told["last_slot"]))
     yield from format_fact("last run", _format_run(told, told["last_run"]))
     for line in told["last_run"]["left_out"] if told["last_run"] else ():
-        yield from format_fact("left out", f"{line}, which was to be in its prompt")
+        yield from format_fact("left out", f"{line}, intended for the prompt")
     yield from format_fact("since then", _format_counts(told["skipped_since"], "slot"))
     yield from format_fact("wakes", _format_wakes(told))
     for remark in told["checklist_remarks"]:
         yield from format_fact("checklist", remark)
     yield from format_fact(
-        "told", f"{format_count(told['texts_told'], 'text')} that would be no news" if told["texts_told"] else ""
+        "sent", f"{format_count(told['texts_told'], 'alert')} that would be a duplicate now" if told["texts_told"] else ""
     )
     yield from format_fact("daemon", _format_daemon(told))
     yield from format_fact("next", _format_next(told))
     yield from format_fact("now", _format_now(told))
     yield ""
     yield format_table(
-        ("GATE", "IN THE WAY"), [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in told["now"]["gates"]]
+        ("CHECK", "BLOCKS"), [(gate["gate"], GATE_ANSWERS[gate["stands_in_the_way"]]) for gate in told["now"]["gates"]]
     )
 
 
-GATE_ANSWERS = {True: "yes", False: "no", None: "only a run can say"}
+GATE_ANSWERS = {True: "yes", False: "no", None: "not known before a run"}
 
 
 def _instant_lines(told: Data) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _day_lines(told: Data) -> Iterator[str]:
         clock = _clock_formatter(told)
         yield format_table(("FROM", "TO", "SLOTS", "WHY"), [_stretch_row(stretch, clock) for stretch in told["stretches"]])
     yield from format_fact("in all", _format_counts(told["totals"], "slot"))
-    yield from format_fact("beside", _format_counts(told["beside"], "run", " without a slot"))
+    yield from format_fact("unplanned", _format_counts(told["beside"], "run", " without a slot"))
     for event in told["events"]:
         yield from format_fact(f"{_format_local(told, event['at']):.19}"[11:], event["says"])
 
@@ -165,7 +165,7 @@ def _format_schedule(schedule: Data) -> str:
     if "at" in schedule:
         return f"once, at {schedule['at']}"
     period = schedule.get("interval") or schedule.get("every")
-    return f"every {format_duration(timedelta(seconds=period))}" if period else "without slots of its own"
+    return f"every {format_duration(timedelta(seconds=period))}" if period else "without a schedule"
 
 
 def _format_slot(told: Data, slot: Data | None) -> str:
@@ -207,21 +207,19 @@ def _format_next(told: Data) -> str:
     if due is None:
         return "nothing is planned"
     ahead = datetime.fromisoformat(due) - datetime.fromisoformat(told["asked_at"])
-    return f"{_format_local(told, due)}, {f'in {abbreviate_duration(ahead)}' if ahead > timedelta() else 'which has passed'}"
+    return f"{_format_local(told, due)}, {f'in {abbreviate_duration(ahead)}' if ahead > timedelta() else 'overdue'}"
 
 
 def _format_now(told: Data) -> str:
     """Whether it would run now; with no daemon it does not, whatever the gates say."""
     if told["done_at"]:
-        return "done: it fires once, and that has been"
+        return "done: a one-time job that has already run"
     reason = told["now"]["reason"]
     found = (
-        "nothing stands in its way"
-        if reason is None
-        else f"it would not run: {SlotCause(reason, told['now']['detail']).text_for_now}"
+        "nothing blocks it" if reason is None else f"it would not run: {SlotCause(reason, told['now']['detail']).text_for_now}"
     )
-    asked = "" if told["now"]["complete"] else " (only gates that the database knows were asked)"
-    return found + asked + ("" if _is_still_up(told["daemon"]) else "; no daemon is there to run it")
+    asked = "" if told["now"]["complete"] else " (only the checks that need no config were made)"
+    return found + asked + ("" if _is_still_up(told["daemon"]) else "; the daemon is not running")
 
 
 def _is_still_up(life: Data) -> bool:
@@ -236,7 +234,7 @@ def _format_daemon(told: Data) -> str:
         f" to {_format_local(told, life['until'])}" if life["until"] else " on"
     )
     if life["state"] == "down":
-        return f"down {span}, {'stopped in order' if life['clean'] else 'ended unexpectedly'}"
+        return f"down {span}, {'stopped cleanly' if life['clean'] else 'ended unexpectedly'}"
     return f"up {span}, pid {life['pid']}"
 
 

@@ -15,14 +15,14 @@ from scheduler.config.build import skeleton
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 def init(folder: Path) -> None:
-    """Write a first config.yaml and its agent into a folder.
+    """Write a first config.yaml with one agent into a folder.
 
-    DIR is made if it is not there; files that are there already are never touched.
+    DIR is created if it does not exist. Existing files are never changed.
     """
     files = {folder / path: text for path, text in skeleton.starter_files().items()}
     for path in files:
         if os.path.lexists(path):
-            raise InputError(f"{path} is there already; nothing was written")
+            raise InputError(f"{path} already exists; nothing was written")
     for path, text in files.items():
         _write_new_file(path, text)
         click.echo(f"wrote {path}")

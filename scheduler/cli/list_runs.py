@@ -40,15 +40,17 @@ COLUMNS = ("RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY")
 @click.option(
     "--since",
     type=TimeParam(),
-    help=f"Slots from this time on: 2026-11-20T03:00, yesterday, or 2h for the last two hours. {ZONE_RULE}",
+    help=f"Only runs scheduled at or after this time: 2026-11-20T03:00, yesterday, or 2h for the last two hours. {ZONE_RULE}",
 )
-@click.option("--until", type=TimeParam(), help="Slots before this time, read the same way.")
+@click.option("--until", type=TimeParam(), help="Only runs scheduled before this time, in the same formats.")
 @click.option(
-    "--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), RUNNING]), help="Only those that ended so."
+    "--outcome", type=click.Choice([*(outcome.value for outcome in Outcome), RUNNING]), help="Only runs with this outcome."
 )
-@click.option("--reason", type=ReasonParam(), help=f"Only those with this reason: {', '.join(REASONS)}.")
-@click.option("--sort", type=click.Choice([*run_history.ORDERS]), default="id", help="The newest first, or the dearest.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
+@click.option("--reason", type=ReasonParam(), help=f"Only runs with this reason: {', '.join(REASONS)}.")
+@click.option(
+    "--sort", type=click.Choice([*run_history.ORDERS]), default="id", help="Newest first (id), or most expensive first (cost)."
+)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of runs.")
 @options.config_option
 @options.state_option
 @options.format_option
@@ -56,9 +58,10 @@ def runs(
     name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
     limit: int, path: Path, state: Path | None, form: str,
 ) -> None:  # fmt: skip
-    """List what ran and what was skipped, the newest first.
+    """List runs and skipped runs, newest first.
 
-    WHY is the reason or the suppression, and where the messages stand if there are any.
+    The column WHY shows why a run was skipped or failed or why its answer was suppressed, and the delivery state of its
+    messages.
     """
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         kind, wanted = _resolve_name(db, name) if db and name else (None, None)
@@ -78,9 +81,9 @@ def runs(
 @options.state_option
 @options.format_option
 def show(run: int, path: Path, state: Path | None, form: str) -> None:
-    """Show everything about one run.
+    """Show all details of one run.
 
-    RUN is its number, as `heartbeatd runs` lists it.
+    RUN is the number of the run in `heartbeatd runs`.
     """
     with daemon_state.open_for_reading(daemon_state.locate_files_or_warn(path, state)) as db:
         found = run_history.get_run_with_wakes(db, run) if db else None
@@ -143,8 +146,8 @@ def _run_facts(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("charged", _format_charge(run["charged"]) if run["charged"] else ""),
         ("prompt", ", ".join(f"{part['name']} {part['chars']}" for part in run["prompt_parts"])),
         *(("left out", line) for line in run["left_out"]),
-        ("answer", "cut short: it had reached its token limit" if run["truncated"] else ""),
-        ("result", f"is waited for until {format_time(run['result_due_at'])}" if run["result_due_at"] else ""),
+        ("answer", "truncated at the token limit" if run["truncated"] else ""),
+        ("result", f"expected until {format_time(run['result_due_at'])}" if run["result_due_at"] else ""),
         ("tools", ", ".join(map(_format_tool_call, run["tool_calls"]))),
         ("exit code", "" if run["exit_code"] is None else str(run["exit_code"])),
         ("error", run["error"] or ""),
@@ -164,7 +167,7 @@ def _format_wake(wake: dict[str, Any]) -> str:
     times = f", {wake['count']} times" if wake["count"] > 1 else ""
     outcome = f", outcome {wake['outcome']}" if wake["outcome"] else ""
     waits = ", still waiting" if wake["state"] == "waiting" else ""
-    return f"wake {wake['id']} by {wake['source']} {wake['sender']}{times}{outcome}{waits}:\n{wake['text'] or '(without a text)'}"
+    return f"wake {wake['id']} by {wake['source']} {wake['sender']}{times}{outcome}{waits}:\n{wake['text'] or '(no text)'}"
 
 
 def _format_precheck(run: dict[str, Any]) -> str:
@@ -173,7 +176,7 @@ def _format_precheck(run: dict[str, Any]) -> str:
         return ""
     ended = "did not end by itself" if checked["exit_code"] is None else f"exit code {checked['exit_code']}"
     title = f"precheck failed, {checked['error']}" if checked["error"] else f"precheck, {ended}:"
-    return f"{title}\n{checked['output'].strip() or '(it printed nothing)'}"
+    return f"{title}\n{checked['output'].strip() or '(no output)'}"
 
 
 def _format_model(run: dict[str, Any]) -> str:

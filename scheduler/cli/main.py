@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how what goes wrong is told."""
+"""The entry point of the command line: finds and imports the command that is called, and prints errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import click
 
 from scheduler import __version__
 
-MAX_SUGGESTIONS = 3  # commands that begin with what was typed; more are no help
+MAX_SUGGESTIONS = 3  # commands that begin with the typed word; with more of them the closest word is suggested
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported only when they are called: `--help` costs the table of contents alone."""
+    """A group that imports a command only when it is called, so that `--help` imports none of them."""
 
-    def __init__(self, name: str, contents: Mapping[str, tuple[str, str]], help: str) -> None:  # noqa: A002 (click's word)
+    def __init__(self, name: str, contents: Mapping[str, tuple[str, str]], help: str) -> None:  # noqa: A002 (the name that click uses)
         super().__init__(name, help=help, no_args_is_help=True)
         self.contents = contents
 
@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
                 if 0 < len(begun) <= MAX_SUGGESTIONS
                 else did_you_mean(args[0], self.contents)
             )
-            ctx.fail(f"no such command as {args[0]!r}{meant}")
+            ctx.fail(f"unknown command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -53,30 +53,30 @@ class LazyGroup(click.Group):
 
 COMMANDS = {
     "run": ("run:run", "Run the daemon in the foreground."),
-    "check": ("check:check", "Check the config, or show what is in force for one entry."),
+    "check": ("check:check", "Check the config, or show the values in force for one agent or job."),
     "schema": ("check:schema", "Print the JSON schema of config.yaml."),
-    "init": ("init:init", "Write a first config.yaml and its agent into a folder."),
-    "status": ("status:status", "Say what is due, what runs, and whether the daemon is up."),
-    "runs": ("list_runs:runs", "List what ran and what was skipped, the newest first."),
-    "show": ("list_runs:show", "Show everything about one run."),
-    "plan": ("show_plan:plan", "Say what fires in the next hours or days."),
-    "explain": ("explain:explain", "Say why an agent or a job ran or did not run."),
-    "cancel": ("cancel:cancel", "End a run that is in progress, or would go on."),
-    "report": ("report:report", "Sum up the last days: runs, their cost, what was said, skipped and missed."),
-    "outbox": ("manage_outbox:outbox", "List the messages that have not arrived; send them again, or drop them."),
+    "init": ("init:init", "Write a first config.yaml with one agent into a folder."),
+    "status": ("status:status", "Show what is due, what is running, and whether the daemon is up."),
+    "runs": ("list_runs:runs", "List runs and skipped runs, newest first."),
+    "show": ("list_runs:show", "Show all details of one run."),
+    "plan": ("show_plan:plan", "List the runs that are scheduled for the next hours or days."),
+    "explain": ("explain:explain", "Explain why an agent or a job ran or did not run."),
+    "cancel": ("cancel:cancel", "Cancel a run that is in progress or will be retried."),
+    "report": ("report:report", "Sum up the last days: runs, cost, alerts, skipped and missed runs."),
+    "outbox": ("manage_outbox:outbox", "List undelivered messages, send them again, or drop them."),
     "wake": ("wake_agent:wake", "Wake an agent now."),
     "pause": ("pause:pause", "Pause an agent or a job, for a time or until resumed."),
-    "resume": ("pause:resume", "Resume what was paused."),
-    "busy": ("busy:busy", "Run a command while no beat speaks to an agent."),
-    "reload": ("reload:reload", "Have the daemon take up the config as it is now."),
-    "ping": ("ping:ping", "Send a test message through one channel, or through all that are declared."),
-    "cron": ("cron:cron", "Run a cron job now, see when an expression fires, take over or write a crontab."),
-    "doctor": ("doctor:doctor", "Look for whatever could go wrong, and say what to do."),
+    "resume": ("pause:resume", "Resume a paused agent or job."),
+    "busy": ("busy:busy", "Run a command while an agent has no heartbeat run in progress."),
+    "reload": ("reload:reload", "Reload the config in the running daemon."),
+    "ping": ("ping:ping", "Send a test message through one channel, or through all channels."),
+    "cron": ("cron:cron", "Run a cron job now, show when an expression fires, import or export a crontab."),
+    "doctor": ("doctor:doctor", "Check the installation, the config and the database, and print advice."),
 }
 
-DESCRIPTION = """The daemon that wakes LLM agents.
+DESCRIPTION = """Run LLM agents and cron jobs on schedule.
 
-Begin with `heartbeatd init DIR`, and `heartbeatd run` in that folder; `heartbeatd COMMAND --help` says more of each."""
+To begin, run `heartbeatd init DIR`, then `heartbeatd run` in that folder. `heartbeatd COMMAND --help` describes a command."""
 
 commands = LazyGroup("heartbeatd", COMMANDS, help=DESCRIPTION)
 commands.params.append(
@@ -161,8 +161,8 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
         case DatabaseUnavailable():
             return f"heartbeatd: the database could not be written: {error}; nothing was changed", 1
         case sqlite3.Error():
-            return f"heartbeatd: the database could not be read: {error}; `heartbeatd doctor` looks closer", 1
+            return f"heartbeatd: the database could not be read: {error}; `heartbeatd doctor` checks it", 1
         case OSError():
-            return f"heartbeatd: {error.filename or 'the system says'}: {error.strerror or error}", 1
+            return f"heartbeatd: {error.filename or 'operating system'}: {error.strerror or error}", 1
         case _:
             return None

@@ -33,15 +33,15 @@ MessageRequest = Callable[[DaemonClient, int], None]
 
 
 @click.group(invoke_without_command=True)
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of messages.")
 @options.config_option
 @options.state_option
 @options.format_option
 @click.pass_context
 def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form: str) -> None:
-    """List the messages that have not arrived; send them again, or drop them.
+    """List undelivered messages, send them again, or drop them.
 
-    Those on their way or held come first, then those that were given up.
+    Pending and held messages come first, then dead letters.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -52,22 +52,24 @@ def outbox(ctx: click.Context, limit: int, path: Path, state: Path | None, form:
         click.echo(_messages_table(found[:limit], utc_now()))
         click.echo(f"times in {zone_name()}" + (f"; {len(found) - limit} more with --limit" if len(found) > limit else ""))
     else:
-        click.echo("nothing waits to be sent, and nothing was given up")
+        click.echo("there are no undelivered messages")
 
 
 def _message_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     """ID... or --all, as `ids` and `everything`."""
     command = click.argument("ids", metavar="[ID]...", type=NumberParam(), nargs=-1)(command)
-    return click.option("--all", "everything", is_flag=True, help="Every message that waits, is held or was given up.")(command)
+    return click.option("--all", "everything", is_flag=True, help="Every message that is pending, held or a dead letter.")(
+        command
+    )
 
 
 @outbox.command(short_help="Send messages again now.")
 @_message_arguments
 @options.config_option
 def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    """Send messages again now, also those that were given up or are held; each keeps its key.
+    """Send messages again now, including held messages and dead letters.
 
-    With the daemon down they go out at its next start.
+    Each message keeps its idempotency key. If the daemon is down, it sends them at its next start.
     """
     return _request_each(
         _choose_messages(ids, everything, path),
@@ -77,11 +79,11 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     )
 
 
-@outbox.command(short_help="Give messages up for good.")
+@outbox.command(short_help="Drop messages for good.")
 @_message_arguments
 @options.config_option
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    """Give messages up for good; `heartbeatd show RUN` still has their text."""
+    """Drop messages for good. `heartbeatd show RUN` still shows their text."""
     return _request_each(
         _choose_messages(ids, everything, path), path, lambda door, message_id: door.drop_message(message_id), "is dropped"
     )
@@ -94,7 +96,7 @@ def _unfinished_messages(path: Path, state: Path | None = None) -> list[dict[str
 
 def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tuple[int, ...]:
     if bool(ids) == everything:
-        raise InputError("name messages by their ID, or say --all; `heartbeatd outbox` lists them")
+        raise InputError("name messages by their ID, or use --all; `heartbeatd outbox` lists them")
     if not everything:
         return ids
     return tuple(each["id"] for each in _unfinished_messages(path) if each["state"] in MOVABLE)

@@ -34,7 +34,7 @@ def config_option(command: CommandFunction) -> CommandFunction:
 def state_option(command: CommandFunction) -> CommandFunction:
     """`--state`, as `state`: the database itself, whatever the config says; None if not given."""
     return click.option(
-        "--state", type=click.Path(path_type=Path, dir_okay=False), help="The database; else the config's `state`."
+        "--state", type=click.Path(path_type=Path, dir_okay=False), help="The database file.  [default: `state` in the config]"
     )(command)
 
 
@@ -46,7 +46,7 @@ def format_option(command: CommandFunction) -> CommandFunction:
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="For people, or for programs.",
+        help="Text for people, or JSON for programs.",
     )(command)
 
 

@@ -17,13 +17,13 @@ from scheduler.model.entry import Key
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every agent and job.")
-@click.option("--for", "span", type=DurationParam(), help="Resume by itself after this time, as in 2h.")
+@click.option("--all", "everything", is_flag=True, help="All agents and jobs.")
+@click.option("--for", "span", type=DurationParam(), help="Resume automatically after this time, for example 2h.")
 @options.config_option
 def pause(name: str | None, everything: bool, span: timedelta | None, path: Path) -> None:
     """Pause an agent or a job, for a time or until resumed.
 
-    Its slots meanwhile become one row with their number; what runs already goes on.
+    Runs that fall due during the pause are recorded as one skipped run with a count. Runs in progress continue.
     """
     key, door = _open_client(name, everything, path)
     door.pause_entries(key, span)
@@ -33,10 +33,10 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every agent and job.")
+@click.option("--all", "everything", is_flag=True, help="All agents and jobs.")
 @options.config_option
 def resume(name: str | None, everything: bool, path: Path) -> None:
-    """Resume what was paused."""
+    """Resume a paused agent or job."""
     key, door = _open_client(name, everything, path)
     resumed = door.resume_entries(key)
     for each in sorted(resumed):
@@ -47,6 +47,6 @@ def resume(name: str | None, everything: bool, path: Path) -> None:
 
 def _open_client(name: str | None, everything: bool, path: Path) -> tuple[Key | None, DaemonClient]:
     if (name is None) != everything:
-        raise InputError("name an agent or a job, or say --all")
+        raise InputError("name an agent or a job, or use --all")
     door = open_client(path)
     return (arguments.resolve_entry(name, door.has_entry, door.list_entries) if name else None), door

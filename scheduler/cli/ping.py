@@ -24,18 +24,18 @@ from scheduler.system import log
 @click.argument("name", metavar="[CHANNEL]", required=False)
 @options.config_option
 def ping(name: str | None, path: Path) -> int:
-    """Send a test message through one channel, or through all that are declared.
+    """Send a test message through one channel, or through all channels.
 
-    A channel whose URL holds {target} wants somebody, as in chat:4711.
+    If the URL of a channel contains {target}, name a target too, for example chat:4711.
 
-    It goes straight from here, not through the daemon's outbox, and is tried once. Exit code 1 if one was not delivered.
+    The message does not go through the daemon's outbox and is sent only once. The exit code is 1 if a message was not delivered.
     """
     settings = load.load_config(path, os.environ).settings
     chosen = _choose_channels(settings, name)
     channels = [channel for channel in chosen if not channel.needs_target]
     for channel in chosen:
         if channel.needs_target:
-            click.echo(f"{channel.name}: not tried; its URL holds {{target}}: write heartbeatd ping {channel.name}:TARGET")
+            click.echo(f"{channel.name}: not tested; its URL contains {{target}}: run `heartbeatd ping {channel.name}:TARGET`")
     if not chosen:
         click.echo("no channel is declared; messages go to the log")
     log.set_up_log(sys.stderr)
@@ -48,11 +48,11 @@ def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
     if name is None:
         return channel_test.testable_channels(declared)
     if "://" in name:
-        raise InputError("this is a URL; declare it under channels: and give its name here")
+        raise InputError("this is a URL; add it under `channels:` and use its name here")
     name, _, whom = name.partition(":")
     if name not in declared:
         instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
-        raise InputError(f"{name!r} is no channel of {settings.path}{instead}")
+        raise InputError(f"{name!r} is not a channel in {settings.path}{instead}")
     try:
         return [channel_test.channel_for_recipient(declared[name], whom)]
     except ValueError as error:

@@ -13,16 +13,18 @@ from scheduler.config.file.diagnostics import Diagnostic
 
 
 @click.command()
-@click.option("--dry-run", "dry", is_flag=True, help="Only say what would change.")
+@click.option("--dry-run", "dry", is_flag=True, help="Only show what would change.")
 @options.config_option
 def reload(dry: bool, path: Path) -> int:
-    """Have the daemon take up the config as it is now.
+    """Reload the config in the running daemon.
 
-    A config with faults is refused whole, and the old one stays in force: exit code 2.
+    A config with errors is rejected with exit code 2, and the old one stays in force.
     """
     running = connect_to_daemon(daemon_state.locate_files_or_warn(path))
     if running is None:
-        raise click.ClickException("no daemon runs; it reads the config when it starts (`heartbeatd check` looks at it now)")
+        raise click.ClickException(
+            "the daemon is not running; it reads the config when it starts (`heartbeatd check` checks it now)"
+        )
     taken, answer = running.reload_config(dry=dry)
     for warning in answer.get("warnings", []):
         click.echo(f"warning: {_format_note(warning, path)}", err=True)

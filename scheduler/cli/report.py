@@ -27,13 +27,13 @@ from scheduler.cli.output import (
 from scheduler.config.file.message_parts import format_count
 from scheduler.insight.report_data import build_report as summed
 
-MAX_ENTRIES = 12  # entries in the table; what is left over is its last line
-TOP_ENTRIES = 4  # of those the dearest, the noisiest and the worst
+MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
+TOP_ENTRIES = 4  # of each: the most expensive, most alerts, most failures
 MAX_DOWNTIMES = 5  # the longest ones
-COUNT_KEYS = ("runs", "said", "failed", "skipped", "missed")
+COUNT_HEADINGS = {"runs": "RUNS", "said": "ALERTS", "failed": "FAILED", "skipped": "SKIPPED", "missed": "MISSED"}
 REASON_TABLES = {
     "skipped": ("SKIPPED", "SLOTS", "reason"),
-    "suppressed": ("NOBODY TOLD", "RUNS", "suppression"),
+    "suppressed": ("SUPPRESSED", "RUNS", "suppression"),
     "failed": ("FAILED", "RUNS", "reason"),
 }
 
@@ -41,15 +41,17 @@ Data = dict[str, Any]
 
 
 @click.command()
-@click.option("--for", "span", type=DurationParam(), default="7d", show_default=True, help="How far back.")
-@click.option("--by", type=click.Choice(["entry", "model"]), default="entry", show_default=True, help="What the table lists.")
+@click.option("--for", "span", type=DurationParam(), default="7d", show_default=True, help="How far back to look.")
+@click.option(
+    "--by", type=click.Choice(["entry", "model"]), default="entry", show_default=True, help="List agents and jobs, or models."
+)
 @options.config_option
 @options.state_option
 @options.format_option
 def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) -> None:
-    """Sum up the last days: runs, their cost, what was said, skipped and missed.
+    """Sum up the last days: runs, cost, alerts, skipped and missed runs.
 
-    As the command of a cron job with `deliver:` it comes by itself.
+    A cron job with this command and `deliver:` sends the report regularly.
     """
     where, until = daemon_state.locate_files_or_warn(path, state), utc_now()
     with daemon_state.open_for_reading(where) as db:
@@ -57,7 +59,7 @@ def report(span: timedelta, by: str, path: Path, state: Path | None, form: str) 
     if form == "json":
         click.echo(json.dumps(told, indent=2))
     else:
-        click.echo(format_report(told, by) if told else f"nothing is known yet: there is no database {where.database}")
+        click.echo(format_report(told, by) if told else f"there is no database yet: {where.database}")
 
 
 def format_report(told: Data, by: str) -> str:
@@ -98,7 +100,7 @@ def _summary_sentences(told: Data) -> Iterator[str]:
 def _run_sentences(totals: Data) -> Iterator[str]:
     runs, said, failed = totals["runs"], totals["said"], totals["failed"]
     if runs:
-        yield f"{format_count(runs, 'run')}: {said:,} said something, {max(0, runs - said - failed):,} quiet, {failed:,} failed."
+        yield f"{format_count(runs, 'run')}: {said:,} with an alert, {max(0, runs - said - failed):,} without, {failed:,} failed."
     elif totals["skipped"]:
         yield "Nothing ran."
     if totals["skipped"]:
@@ -111,7 +113,7 @@ def _cost_sentences(totals: Data) -> Iterator[str]:
     if totals["cost_usd"] is None and not unpriced and not untold:
         return
     missing = f"; {format_count(unpriced, 'run')} had no price" if unpriced else ""
-    missing += f"; up to {format_usd(untold)} more that nobody told" if untold else ""
+    missing += f"; usage worth up to {format_usd(untold)} was not reported" if untold else ""
     cost = "not known" if totals["cost_usd"] is None else format_usd(totals["cost_usd"])
     yield f"Cost {cost} for {abbreviate_count(tokens['input'])} tokens in and {abbreviate_count(tokens['output'])} out{missing}."
 
@@ -120,10 +122,10 @@ def _top_entry_sentences(entries: list[Data], dearest_run: Data | None) -> Itera
     """Who cost most, and who spoke most."""
     if dearest_run:
         alone = f"run {dearest_run['id']} alone {format_usd(dearest_run['cost_usd'])}"
-        yield f"The dearest: {_entry_label(entries[0])} ({format_usd(entries[0]['cost_usd'])}; {alone})."
-    noisiest = max(entries, key=lambda each: each["said"], default=None)
-    if noisiest and noisiest["said"]:
-        yield f"The noisiest: {_entry_label(noisiest)} ({noisiest['said']:,} of {sum(each['said'] for each in entries):,})."
+        yield f"Most expensive: {_entry_label(entries[0])} ({format_usd(entries[0]['cost_usd'])}; {alone})."
+    most_alerts = max(entries, key=lambda each: each["said"], default=None)
+    if most_alerts and most_alerts["said"]:
+        yield f"Most alerts: {_entry_label(most_alerts)} ({most_alerts['said']:,} of {sum(each['said'] for each in entries):,})."
 
 
 def _undelivered_sentences(deliveries: list[Data]) -> Iterator[str]:
@@ -131,7 +133,7 @@ def _undelivered_sentences(deliveries: list[Data]) -> Iterator[str]:
     counts = {state: sum(each[state] for each in deliveries) for state in ("pending", "held", "dead")}
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     if told:
-        yield f"Messages not arrived: {told} (`heartbeatd outbox`)."
+        yield f"Undelivered messages: {told} (`heartbeatd outbox`)."
 
 
 def _entry_label(entry: Data) -> str:
@@ -139,18 +141,22 @@ def _entry_label(entry: Data) -> str:
 
 
 def _entries_table(entries: list[Data]) -> str:
-    """Those that a reader would ask about, the dearest first; all others in one line."""
+    """The entries that matter most, the most expensive first; all others share one row."""
     shown, others = _choose_entries(entries)
     rows = [[_entry_label(each), *_format_counts(each), _format_cost(each)] for each in shown]
     if others:
         rows.append(
             [format_count(len(others), "other"), *_format_counts(_sum_entries(others)), _format_cost(_sum_entries(others))]
         )
-    return format_table(("NAME", *(word.upper() for word in COUNT_KEYS), "COST"), rows, numbers=range(1, len(COUNT_KEYS) + 2))
+    return format_table(("NAME", *COUNT_HEADINGS.values(), "COST"), rows, numbers=range(1, len(COUNT_HEADINGS) + 2))
 
 
 def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
-    """All where they are few; else the dearest (they come first), the noisiest and those that failed most."""
+    """The entries for the table, and those that share one row.
+
+    All entries are in the table if there are at most MAX_ENTRIES. Otherwise the most expensive ones (they come first), those with
+    the most alerts and those with the most failures are.
+    """
     if len(entries) <= MAX_ENTRIES:
         return entries, []
     ranked = [sorted(entries, key=lambda each: -each[word])[:TOP_ENTRIES] for word in ("said", "failed")]
@@ -160,12 +166,12 @@ def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
 
 def _sum_entries(entries: list[Data]) -> Data:
     known = [each["cost_usd"] for each in entries if each["cost_usd"] is not None]
-    sums = {word: sum(each[word] for each in entries) for word in (*COUNT_KEYS, "runs_without_price", "untold_usd")}
+    sums = {word: sum(each[word] for each in entries) for word in (*COUNT_HEADINGS, "runs_without_price", "untold_usd")}
     return sums | {"cost_usd": sum(known) if known else None}
 
 
 def _format_counts(each: Data) -> list[str]:
-    return [f"{each[word]:,}" for word in COUNT_KEYS]
+    return [f"{each[word]:,}" for word in COUNT_HEADINGS]
 
 
 def _format_cost(each: Data) -> str:
@@ -177,14 +183,14 @@ def _format_cost(each: Data) -> str:
 def _models_table(models: list[Data]) -> str:
     rows = [
         [
-            each["model"] or "(none named)",
+            each["model"] or "(not known)",
             *(f"{each[word]:,}" for word in ("runs", "said", "failed")),
             *(abbreviate_count(count) for count in each["tokens"].values()),
             _format_cost(each),
         ]
         for each in models
     ]
-    return format_table(("MODEL", "RUNS", "SAID", "FAILED", "TOKENS IN", "OUT", "COST"), rows, numbers=range(1, 7))
+    return format_table(("MODEL", "RUNS", "ALERTS", "FAILED", "TOKENS IN", "OUT", "COST"), rows, numbers=range(1, 7))
 
 
 def _reasons_table(told: Data) -> str:
@@ -192,7 +198,7 @@ def _reasons_table(told: Data) -> str:
     rows: list[tuple[str, str, str]] = []
     for part, (title, unit, word) in REASON_TABLES.items():
         if told[part]:
-            rows += [("", "", ""), (title, unit, "BY WHOM")]
+            rows += [("", "", ""), (title, unit, "ENTRIES")]
             rows += [(each[word] or "-", f"{each['count']:,}", _format_shares(each["entries"])) for each in told[part]]
     return format_table(rows[1], rows[2:], numbers=[1])
 
@@ -217,12 +223,12 @@ def _downtimes_table(downs: list[Data]) -> str:
             format_time(down["since"]),
             format_time(down["until"]),
             abbreviate_duration(_elapsed_time(down)),
-            "stopped in order" if down["clean"] else "ended unexpectedly",
+            "stopped cleanly" if down["clean"] else "ended unexpectedly",
         ]
         for down in downs
         if down in longest
     ]
-    return format_table(("DOWN FROM", "UNTIL", "FOR", "HOW"), rows)
+    return format_table(("DOWN FROM", "UNTIL", "FOR", "CAUSE"), rows)
 
 
 def _elapsed_time(down: Data) -> timedelta:

@@ -21,15 +21,19 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command()
-@click.option("--for", "duration", type=DurationParam(), help="Stop in order after this time, as in 60s.")
-@click.option("--once", is_flag=True, help="Do what is due now, a new entry counting as due, then exit: 1 if a run failed.")
+@click.option("--for", "duration", type=DurationParam(), help="Stop after this time, for example 60s.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Run everything that is due now, then exit. New agents and jobs count as due. The exit code is 1 if a run failed.",
+)
 @click.option(
     "--log-format",
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How the log is written.",
+    help="The format of the log.",
 )
 @click.option(
     "--log-level",
@@ -37,16 +41,17 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     type=click.Choice(LOG_LEVELS, case_sensitive=False),
     default="info",
     show_default=True,
-    help="What is logged: this, and what is worse.",
+    help="The lowest level that is logged.",
 )
 @options.config_option
 def run(duration: timedelta | None, once: bool, form: log.LogFormat, level: str, path: Path) -> int:
     """Run the daemon in the foreground.
 
-    SIGHUP reloads the config; SIGTERM or Ctrl-C lets what runs end, a second one stops at once.
+    SIGHUP reloads the config. SIGTERM or Ctrl-C stops the daemon when the runs in progress have ended. A second SIGTERM or
+    Ctrl-C stops it at once.
     """
     if once and duration:
-        raise InputError("--once ends by itself; leave --for away")
+        raise InputError("--once ends by itself; remove --for")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     faulthandler.enable()  # on SIGABRT, which systemd's watchdog sends, every thread says where it stands
     daemon = Daemon(path, os.environ, listen=not once)

@@ -27,7 +27,7 @@ from scheduler.model.outcome import Kind
 
 COLUMNS = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
 WORST_COLUMNS = ("NAME", "RUNS", "ATTEMPTS", "USD EACH", "USD A DAY", "BY")
-NO_LIMIT = "no bound"
+NO_LIMIT = "no limit"
 DAY_COLUMNS = 5
 NAMES_WIDTH = 65  # columns of a line for names, before it is said how many more there are
 
@@ -36,20 +36,24 @@ TimedRow = tuple[str, list[str]]  # the instant by which it is sorted, and its c
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--for", "span", type=DurationParam(), default="24h", show_default=True, help="How far ahead.")
-@click.option("--from", "begin", type=TimeParam(), help=f"Begin at this time instead of now. {ZONE_RULE}")
-@click.option("--all", "each", is_flag=True, help="Each firing on a line of its own, however many.")
-@click.option("--worst", is_flag=True, help="Instead, the most that a day can cost by the config, of each entry and of all.")
+@click.option("--for", "span", type=DurationParam(), default="24h", show_default=True, help="How far ahead to look.")
+@click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
+@click.option("--all", "each", is_flag=True, help="List every run on a line of its own.")
+@click.option(
+    "--worst",
+    is_flag=True,
+    help="Show the highest possible cost of one day instead, for each agent and job and for all together.",
+)
 @options.config_option
 @options.state_option
 @options.format_option
 def plan(
     name: str | None, span: timedelta, begin: datetime | None, each: bool, worst: bool, path: Path, state: Path | None, form: str
 ) -> None:
-    """Say what fires in the next hours or days.
+    """List the runs that are scheduled for the next hours or days.
 
-    With NAME, only that agent or job, each firing on its line. Where the daemon has run before, the grids are those of its
-    database, else those that a first start now would give. Days and local times are those of each entry's own zone.
+    With NAME, each run of that agent or job is on a line of its own. Intervals continue from the last run in the database. If
+    there is no database, they start now. Days and local times are in the time zone of each agent or job.
     """
     if not timedelta() < span <= forecast.MAX_SPAN:
         raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")
@@ -150,23 +154,23 @@ def _daily_counts_table(told: dict[str, Any]) -> str:
 def _note_lines(told: dict[str, Any]) -> Iterator[str]:
     entries = told["entries"]
     for woken in (entry for entry in entries if entry["wakes"]):
-        words = f"{entry_label(woken['kind'], woken['name'])}: up to {woken['wakes']['at_most']:,} more by wakes of"
+        words = f"{entry_label(woken['kind'], woken['name'])}: up to {woken['wakes']['at_most']:,} more runs by wakes of"
         yield from _format_names(words, [{"kind": Kind.CRON, "name": name} for name in woken["wakes"]["by"]], then=" ")
     if not told["wakes_known"] and any(entry["kind"] == Kind.HEARTBEAT for entry in entries):
-        yield "beats by wakes of jobs are not known: the config alone says whom they wake"
+        yield "runs by wakes of jobs are not known: only the config names the agents that they wake"
     for source, words in SOURCE_NOTES.items():
         yield from _format_names(words, [entry for entry in entries if entry["total"] and entry["source"] == source])
     for state, words in STATE_NOTES.items():
         yield from _format_names(words, [entry for entry in entries if not entry["total"] and entry["state"] == state])
-    yield f"daemon: {'running' if told['running'] else 'down; nothing fires until it runs'}"
+    yield f"daemon: {'running' if told['running'] else 'down; nothing runs until it is started'}"
 
 
 SOURCE_NOTES = {
-    "database": "grid from the database",
-    "reload": "grid once the config is taken up",
-    "fresh start": "grid of a first start now",
+    "database": "schedule from the database",
+    "reload": "schedule after a reload",
+    "fresh start": "schedule of a first start now",
 }
-STATE_NOTES = {"active": "nothing in this time", "paused": "paused", "done": "done", "disabled": "disabled"}
+STATE_NOTES = {"active": "nothing in this period", "paused": "paused", "done": "done", "disabled": "disabled"}
 
 
 def _format_names(words: str, entries: list[dict[str, Any]], then: str = ": ") -> Iterator[str]:
@@ -203,13 +207,13 @@ def _print_worst_day(path: Path, form: str) -> None:
 
 def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
     if not found.entries:
-        yield "nothing asks an agent"
+        yield "no entry calls an agent"
         return
     yield format_table(WORST_COLUMNS, [_worst_day_row(ceiling) for ceiling in found.entries])
     total = NO_LIMIT if found.usd_per_day is None else f"at most {_round_up_usd(found.usd_per_day)} USD a day"
     yield f"all: {total}" + (" by limits.budget" if found.limited_by == "limits.budget" else "")
     if any(ceiling.limited_by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
-        yield "by runs: unless somebody sets the clock, stops the daemon or runs jobs by hand"
+        yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"
 
 
 def _worst_day_row(ceiling: EntryMaximum) -> list[str]:

@@ -43,7 +43,7 @@ MAX_DOWNTIMES = 3  # that people are told of; programs get them all
 @options.state_option
 @options.format_option
 def status(path: Path, state: Path | None, form: str) -> None:
-    """Say what is due, what runs, and whether the daemon is up."""
+    """Show what is due, what is running, and whether the daemon is up."""
     where = daemon_state.locate_files_or_warn(path, state)
     up, now = daemon_state.find_running_daemon(where), utc_now()
     with daemon_state.open_for_reading(where) as db:
@@ -62,14 +62,14 @@ def _problem_lines(seen: dict[str, Any]) -> Iterator[str]:
     """What keeps things from going as the config on the disk says."""
     refused = seen["config_refused"]
     if refused:
-        yield f"config: refused {format_time(refused['at'])}, the old one is in force"
+        yield f"config: rejected {format_time(refused['at'])}, the old one stays in force"
         yield from (f"  {problem}" for problem in refused["problems"])
     if seen["deadman_problem"]:
         yield f"deadman: pings do not arrive: {seen['deadman_problem']}"
     yield from map(_format_breaker, seen["breakers"])
     yield from map(_format_outage, seen["outages"])
     for entry in seen["flapping"]:
-        yield f"flapping: {entry_label(entry['kind'], entry['name'])} failed and worked again by turns"
+        yield f"flapping: {entry_label(entry['kind'], entry['name'])} fails and recovers repeatedly"
 
 
 def _format_breaker(breaker: dict[str, Any]) -> str:
@@ -125,7 +125,7 @@ def _start_time(life: dict[str, Any] | None, up: DaemonProcess) -> str | datetim
 
 
 def _how_it_ended(clean: bool) -> str:
-    return "stopped in order" if clean else "ended unexpectedly"
+    return "stopped cleanly" if clean else "ended unexpectedly"
 
 
 def _fact_lines(seen: dict[str, Any]) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _fact_lines(seen: dict[str, Any]) -> Iterator[str]:
     yield f"queue: {queue['due']} due, {queue['running']} running, {queue['retrying']} waiting for another attempt"
     for box in seen["outbox"]:
         since = f" since {format_time(box['oldest_at'])}" if box["oldest_at"] else ""
-        yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} given up"
+        yield f"outbox: {box['channel']}: {box['pending']} pending{since}, {box['dead']} dead"
     yield from _budget_lines(seen)
     for tell in (_failing_lines, partial(_waiting_lines, seen), _busy_lines):  # one kind of line after the other
         for entry in seen["entries"]:
@@ -151,7 +151,7 @@ def _entry_lines(seen: dict[str, Any], now: datetime) -> Iterator[str]:
 def _failing_lines(entry: dict[str, Any]) -> Iterator[str]:
     if failing := entry["failing"]:
         name = entry_label(entry["kind"], entry["name"])
-        told = f"told {format_time(failing['told_at'])}" if failing["told_at"] else "not told yet"
+        told = f"reported {format_time(failing['told_at'])}" if failing["told_at"] else "not reported yet"
         often = "once" if failing["times"] == 1 else f"{failing['times']} times in a row"
         fault = f" ({failing['reason']})" if failing["reason"] else ""
         yield f"failing: {name} {often}{fault} since {format_time(failing['since'])}, {told}"

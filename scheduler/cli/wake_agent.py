@@ -14,13 +14,13 @@ from scheduler.model.outcome import Kind
 
 @click.command()
 @click.argument("agent")
-@click.option("--text", default="", help="What to tell the agent.")
-@click.option("--wait", is_flag=True, help="Wait for its answer; exit code 1 if the run failed or was refused.")
+@click.option("--text", default="", help="Text to put into the agent's prompt.")
+@click.option("--wait", is_flag=True, help="Wait for the answer. The exit code is 1 if the run failed or was skipped.")
 @options.config_option
 def wake(agent: str, text: str, wait: bool, path: Path) -> int:
     """Wake an agent now.
 
-    Works with the daemon up or down; with it down the wake waits in the database for the next start.
+    If the daemon is down, the wake is kept in the database until its next start.
     """
     name = arguments.name_of_kind(Kind.HEARTBEAT, agent, "`heartbeatd cron run` runs jobs")
     before = newest_run_id(path)

@@ -40,9 +40,9 @@ def wait_for_run(path: Path, wake_id: int, before: int) -> int:
         if run is not None:
             return _print_run(run, wait)
         if over:
-            raise click.ClickException(f"wake {wake_id} ended without a run; `heartbeatd status` says what its agent does")
+            raise click.ClickException(f"wake {wake_id} ended without a run; `heartbeatd status` shows the state of its agent")
         if up is None:
-            raise click.ClickException(f"no daemon runs; wake {wake_id} is kept for its next start")
+            raise click.ClickException(f"the daemon is not running; wake {wake_id} is kept for its next start")
         if wait is not None and wait.was_refused:
             raise click.ClickException(f"wake {wake_id} {_describe_wait(wait)}")
         if wait is not None and not wait.is_starting and wait.reason != told:
@@ -118,7 +118,7 @@ def waiting_wakes_lines(entry: dict[str, Any], wait: WakeWait | None = None) -> 
         name = entry_label(entry["kind"], entry["name"])
         why = f": {wait.text}" if wait is not None and wait.reason not in SELF_EXPLANATORY else ""
         waits = "waits" if count == 1 else "wait"
-        yield f"wakes: {count} {waits} to be told to {name} by its next run{_next_run_text(entry)}{why}"
+        yield f"wakes: {count} {waits} for the next run of {name}{_next_run_text(entry)}{why}"
 
 
 def _next_run_text(entry: dict[str, Any]) -> str:

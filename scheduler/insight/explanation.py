@@ -275,7 +275,7 @@ def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]
         if each is lives[-1] and running:
             continue
         if each.clean:
-            yield each.seen_until, "daemon_stopped", "the daemon stopped in order"
+            yield each.seen_until, "daemon_stopped", "the daemon stopped cleanly"
         else:
             yield each.seen_until, "daemon_lost", "the daemon was last seen; it ended unexpectedly"
 
