@@ -21,8 +21,8 @@ from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.build.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.outbox_requests import ResendMessage
 from scheduler.engine.pending_runs import ReportResult
+from scheduler.engine.requests import ResendMessage
 from scheduler.insight.status_data import read_status
 from scheduler.telemetry.event_log import EventLog
 

@@ -14,7 +14,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import LOOKS_AT_ONCE
-from scheduler.engine.outbox_requests import DropMessage, ResendMessage
+from scheduler.engine.requests import DropMessage, ResendMessage
 from scheduler.store import outbox
 
 Play = Callable[..., World]

@@ -24,8 +24,7 @@ from scheduler.config.build import load
 from scheduler.config.file.message_parts import format_duration
 from scheduler.engine import plan_sync
 from scheduler.engine.inbox import PendingRequest, Refused, Request
-from scheduler.engine.outbox_requests import DropMessage, ResendMessage
-from scheduler.engine.requests import PauseEntries, ResumeEntries, RunJob, WakeAgent
+from scheduler.engine.requests import DropMessage, PauseEntries, ResendMessage, ResumeEntries, RunJob, WakeAgent
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger

@@ -15,7 +15,7 @@ from scheduler.cli.output import one_line, utc_now
 from scheduler.config.build import load
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.file.remedies import join_with_or
-from scheduler.engine import channel_test
+from scheduler.engine import delivery
 from scheduler.model.settings import Channel, Network, Settings
 from scheduler.system import log
 
@@ -46,7 +46,7 @@ def ping(name: str | None, path: Path) -> int:
 def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
     declared = settings.channels
     if name is None:
-        return channel_test.testable_channels(declared)
+        return delivery.testable_channels(declared)
     if "://" in name:
         raise InputError("this is a URL; add it under `channels:` and use its name here")
     name, _, whom = name.partition(":")
@@ -54,13 +54,13 @@ def _choose_channels(settings: Settings, name: str | None) -> list[Channel]:
         instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
         raise InputError(f"{name!r} is not a channel in {settings.path}{instead}")
     try:
-        return [channel_test.channel_for_recipient(declared[name], whom)]
+        return [delivery.channel_for_recipient(declared[name], whom)]
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
 def _test_channel(channel: Channel, network: Network) -> bool:
-    sent = channel_test.send_test_message(channel, network, utc_now())
+    sent = delivery.send_test_message(channel, network, utc_now())
     click.echo(f"{channel.name}: {_format_result(sent)}")
     return sent.state == "delivered"
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from scheduler.engine import money
+from heartbeat.runners import agent_json
 from scheduler.engine.tick import Tick
 from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Allowance, Amount, Budget, BudgetDay, Reservation, Scope, usd_to_nanos
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
+from scheduler.model.settings import Price
 from scheduler.store import spend
 from scheduler.store.transaction import Transaction
 
@@ -25,6 +27,8 @@ REFUSED = frozenset(
         Failure.OVERLOADED,
     }
 )
+
+MILLION = 1_000_000
 
 
 def reserve_budget(tick: Tick, claim: Claim, *, first: bool) -> Claim:
@@ -134,8 +138,25 @@ def _amount_of_call(tick: Tick, most: Amount, call: Call) -> Amount | None:
     if call.tokens is None and call.cost_usd is None:
         return NO_USAGE if call.not_sent or call.failure in REFUSED else None
     tokens = call.tokens.total if call.tokens else 0
-    usd = money.call_cost(tick.plan.settings.prices, call)
+    usd = call_cost(tick.plan.settings.prices, call)
     says_nothing = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
     if says_nothing or (most.nanos and usd is None):
         return None
     return Amount(usd_to_nanos(usd or 0.0), tokens)
+
+
+def call_cost(prices: Mapping[str, Price], call: Call) -> float | None:
+    """What a call cost in USD: what the other side said, else tokens by price; None where there is no price, or it cannot be."""
+    if call.cost_usd is not None:
+        return call.cost_usd
+    price = prices.get(call.model or "")
+    if price is None or call.tokens is None:
+        return None
+    tokens = call.tokens
+    parts = (
+        tokens.input * price.input,
+        tokens.output * price.output,
+        tokens.cache_read * price.cache_read,
+        tokens.cache_write * price.cache_write,
+    )
+    return agent_json.parse_cost(sum(parts) / MILLION)

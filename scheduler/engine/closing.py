@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.engine import (
-    budget_reservations,
-    calls,
-    claims,
-    gathering,
-    incident_notices,
-    planning,
-    recipients,
-    wake_retries,
-    wake_starts,
-)
+from scheduler.engine import budget_reservations, call_usage, claims, incident_notices, notices, planning, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import ChecklistRemarked, LaneBusy, RetryPlanned, StaleResultDropped, TargetUnknown
@@ -47,7 +37,7 @@ SPENT = "its budget leaves no other attempt"
 def finish_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Book how an attempt ended: another one is planned, or its run is closed with everything that follows from it."""
     before = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
-    calls.record_calls(tick, claim, result)
+    call_usage.record_calls(tick, claim, result)
     if isinstance(result.reason, Skip) and _is_temporary_refusal(tick, claim, result.reason):
         _wait_to_start(tick, before, claim, result.reason)
         return
@@ -182,7 +172,7 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # its notice tells it, and not every time anew; who cancelled it knows
-    told = recipients.resolve_targets(tick, entry.deliver, entry.lane) if result.message else ()
+    told = notices.resolve_targets(tick, entry.deliver, entry.lane) if result.message else ()
     fresh = outbox.targets_without_text(tick.tx, entry, result.message, told) if result.message else ()
     if told and not fresh:
         result = replace(result, suppression=Suppression.DUPLICATE)
@@ -203,12 +193,12 @@ def _close_run(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     _settle_wakes(tick, noted, claim, result)
     for wake in entry.wakes_caused_by(claim, result):
         _request_wake(tick, wake)
-    gathering.release_held_wakes(tick, entry)
+    wake_starts.release_held_wakes(tick, entry)
     return incident_notices.update_incident(tick, claim, result, noted)
 
 
 def _report_missing_target(tick: Tick, claim: Claim) -> None:
-    if recipients.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
+    if notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
         tick.tx.report(TargetUnknown(claim.run_id, claim.entry.kind, claim.entry.name))
 
 
@@ -220,7 +210,7 @@ def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: Attempt
         wakes.end_delivered_wakes(tick.tx, claim.run_id)
     elif claim.wakes:
         wakes.return_wakes(
-            tick.tx, claim.run_id, wake_retries.retry_time(tick, entry_row, claim, result), result.reason or result.outcome
+            tick.tx, claim.run_id, wake_starts.retry_time(tick, entry_row, claim, result), result.reason or result.outcome
         )
     wakes.delay_waiting_wakes(
         tick.tx, entry_row.kind, entry_row.name, tick.limits.wake_gap if entry_row.kind is Kind.HEARTBEAT else timedelta()
@@ -255,4 +245,4 @@ def _request_wake(tick: Tick, wake: Wake) -> None:
     if woken is None or (Kind.HEARTBEAT, wake.name) not in tick.plan.entries:
         wakes.report_rejected_wake(tick.tx, wake)
         return
-    wake_starts.request_run(tick, woken, wake, gathering.hold_for_other_jobs(tick, wake.name) if wake.urgent else None)
+    wake_starts.request_run(tick, woken, wake, wake_starts.hold_for_other_jobs(tick, wake.name) if wake.urgent else None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,13 +16,14 @@ from scheduler.channels.http_post import HttpOptions
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import Channel, OnUncertain
+from scheduler.model.settings import Channel, Network, OnUncertain
 from scheduler.net.http_client import HttpClient
 from scheduler.store import outbox
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import log_event
+from scheduler.system.process import Children
 from scheduler.work.executor import Done
 
 AT_ONCE = 8  # messages under way
@@ -170,3 +173,40 @@ def _to_message(message: OutboxMessage) -> Message:
         text=message.text,
         title=message.title,
     )
+
+
+TEXT = "This is a test message of heartbeatd: what agents and jobs have to say arrives here."
+
+
+def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
+    """The channels that a trial of all of them tries: the log needs none."""
+    return [channel for channel in declared.values() if channel.kind != "log"]
+
+
+def channel_for_recipient(channel: Channel, whom: str) -> Channel:
+    """The channel as its URL stands, or with somebody where that leaves it open; ValueError says what to name instead."""
+    if channel.needs_target == bool(whom):
+        return target_urls.checked_channel(channel, whom)
+    named = f"{channel.name}:TARGET, for its URL holds {{target}}" if channel.needs_target else f"{channel.name} alone"
+    raise ValueError(f"channel: name {named}")
+
+
+def send_test_message(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
+    """Try one channel, and wait for it. The message has a key of its own: no receiver shall take it for one that it had."""
+    return asyncio.run(_send_on_new_client(channel, network, now))
+
+
+async def _send_on_new_client(channel: Channel, network: Network, now: datetime) -> DeliveryResult:
+    message = Message(
+        key=secrets.token_hex(32),
+        kind="ping",
+        name="ping",
+        trigger="manual",
+        slot=now,
+        part=1,
+        parts=1,
+        text=TEXT,
+        title="heartbeatd",
+    )
+    async with HttpClient(lambda: network) as http:
+        return await send_message(channel, message, Children("ping").start, http)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heartbeat.verdict import message_digest
-from scheduler.engine import notice_texts, outage_notices, recipients
-from scheduler.engine.notice_texts import FailureHistory, Notice
+from scheduler.engine import notices, outage_notices
+from scheduler.engine.notices import FailureHistory, Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
@@ -62,7 +62,7 @@ def note_dead_messages(tick: Tick) -> None:
 
 def _is_failure(result: AttemptResult) -> bool:
     if result.outcome is Outcome.SKIPPED:
-        return result.reason in notice_texts.WHY
+        return result.reason in notices.WHY
     return result.outcome in FAILURES and result.reason is not Reason.CANCELLED
 
 
@@ -104,7 +104,7 @@ def _record_failure(tick: Tick, claim: Claim, result: AttemptResult, entry_row: 
     if notice is Notice.STEADY:
         now = replace(now, flapping_at=None)
     if notice is not None:
-        text = notice_texts.failure_text(notice, claim, result, _history_of(tick, now, count))
+        text = notices.failure_text(notice, claim, result, _history_of(tick, now, count))
         _send_notice(tick, claim, notice, text)
         now = replace(now, notified_at=tick.now)
     incidents.save_incident(tick.tx, entry.kind, entry.name, now)
@@ -177,10 +177,10 @@ def _record_recovery(tick: Tick, claim: Claim, result: AttemptResult, entry_row:
     if not entry.on_failure.after or was is None or was.notified_at is None:
         return entry_row._replace(troubles=0, flapping=0)
     if not flapping.record_change(tick.tx, entry.kind, entry.name):
-        text = notice_texts.recovery_text(claim, was.reason, _history_of(tick, was, entry_row.troubles))
+        text = notices.recovery_text(claim, was.reason, _history_of(tick, was, entry_row.troubles))
         _send_notice(tick, claim, Notice.RECOVERED, text)
         return entry_row._replace(troubles=0, flapping=0)
-    _send_notice(tick, claim, Notice.FLAPPING, notice_texts.flapping_text(claim))
+    _send_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim))
     now = Incident(tick.now, notified_at=tick.now, flapping_at=tick.now)
     incidents.save_incident(tick.tx, entry.kind, entry.name, now)
     return entry_row._replace(troubles=0, flapping=1)
@@ -194,11 +194,11 @@ def _record_recovery_while_flapping(tick: Tick, claim: Claim, was: Incident, ent
     elif flapping.is_stable(tick.tx, entry.kind, entry.name):
         flapping.delete_changes(tick.tx, entry.kind, entry.name)
         incidents.close_incident(tick.tx, entry.kind, entry.name)
-        _send_notice(tick, claim, Notice.RECOVERED, notice_texts.stable_text(claim))
+        _send_notice(tick, claim, Notice.RECOVERED, notices.stable_text(claim))
         return entry_row._replace(troubles=0, flapping=0)
     now = replace(was, since=tick.now, circuit=None)
     if _reminder_is_due(tick.tx, was, entry.on_failure):
-        _send_notice(tick, claim, Notice.FLAPPING, notice_texts.flapping_text(claim))
+        _send_notice(tick, claim, Notice.FLAPPING, notices.flapping_text(claim))
         now = replace(now, notified_at=tick.now)
     incidents.save_incident(tick.tx, entry.kind, entry.name, now)
     return entry_row._replace(troubles=0)
@@ -215,7 +215,7 @@ def _send_notice(tick: Tick, claim: Claim, notice: Notice, text: str) -> None:
         outbox.origin_of_claim(claim),
         notice,
         text,
-        recipients.notice_targets(tick, claim.entry),
+        notices.notice_targets(tick, claim.entry),
     )
 
 
@@ -224,14 +224,14 @@ def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) ->
     found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
     run_id, trigger, slot = found or (0, Trigger(expired[0].source), tick.now)
     about = Origin(run_id, entry.kind, entry.name, trigger, slot)
-    text = notice_texts.expired_wakes_text(expired, tick.limits.wake_keep)
+    text = notices.expired_wakes_text(expired, tick.limits.wake_keep)
     outbox.queue_notice(
         tick.tx,
         tick.plan.settings.channels,
         about,
         f"wakes expired {expired[-1].id}",
         text,
-        recipients.notice_targets(tick, entry),
+        notices.notice_targets(tick, entry),
     )
 
 
@@ -245,8 +245,8 @@ def _report_dead_message(tick: Tick, message: OutboxMessage, error: str) -> None
         return
     entry = tick.plan.entries.get((Kind(message.kind), message.name))
     wished = entry.on_failure.deliver if entry else ()
-    target = recipients.substitute_target(tick, wished, dead | {Target(message.channel)})
-    text = notice_texts.undelivered_text(message, error)
+    target = notices.substitute_target(tick, wished, dead | {Target(message.channel)})
+    text = notices.undelivered_text(message, error)
     if outbox.queue_notice(
         tick.tx, tick.plan.settings.channels, message.origin, f"undelivered {message.channel}", text, (target,)
     ):

@@ -17,21 +17,21 @@ from scheduler.engine import (
     clock_jumps,
     closing,
     delivery,
-    guarded,
-    housekeeping,
     incident_notices,
+    maintenance,
     opening,
     plan_sync,
     planning,
-    recovery,
-    wake_retries,
+    savepoints,
+    startup,
+    wake_starts,
 )
 from scheduler.engine.deadlines import Deadlines
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.guarded import EntryStep
-from scheduler.engine.housekeeping import GrownHistories, MaintenanceState
 from scheduler.engine.inbox import Inbox, PendingRequest
+from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
+from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
@@ -132,9 +132,7 @@ class Engine:
         self._house = MaintenanceState()
         self._grown = GrownHistories()
 
-    def start_boot(
-        self, reading: ClockReading, boot: boots.Boot, survivors: recovery.Survivors, *, at_once: bool = False
-    ) -> None:
+    def start_boot(self, reading: ClockReading, boot: boots.Boot, survivors: startup.Survivors, *, at_once: bool = False) -> None:
         """Start this life: take over what an earlier one left, and make the rows follow the plan. Raises Unavailable."""
         self._last, self._awake_since = reading, reading.now
         with self.store.transaction() as db:
@@ -144,13 +142,13 @@ class Engine:
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budget_reservations.adopt_budgets(tick)
             clock_jumps.follow_while_down(tick, seen, UNBELIEVABLE)
-            recovery.recover_runs(tick, survivors, seen)
+            startup.recover_runs(tick, survivors, seen)
             delivery.recover_deliveries(tick)
             incident_notices.note_dead_messages(tick)
             breakers.allow_probes_now(tick.tx)  # whoever started us may have brought a new key
             plan_sync.sync_entries(tick, {}, at_once=at_once)
-            wake_retries.reconsider_waiting(tick, other_config=True)
-            recovery.wake_boot_jobs(tick)
+            wake_starts.reconsider_waiting(tick, other_config=True)
+            startup.wake_boot_jobs(tick)
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
         self._publish_events(tick)
@@ -211,14 +209,14 @@ class Engine:
             clock_jumps.follow_jump(tick, self._jumped, self._since_start)
         if self._stalled:
             boots.record_stall(tick.tx, self._stalled)
-        guarded.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
+        savepoints.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
         for _, done in deliveries:
             delivery.settle_delivery(tick.tx, done)
         for each in asked:
-            guarded.apply_request(tick, each)
+            savepoints.apply_request(tick, each)
         give_up_overdue(tick)
-        housekeeping.trim_grown_histories(tick, self._grown)
-        return housekeeping.maintain_database(tick, self._house)
+        maintenance.trim_grown_histories(tick, self._grown)
+        return maintenance.maintain_database(tick, self._house)
 
     def _after_commit(
         self,
@@ -300,7 +298,7 @@ class Engine:
         why = self._deadlines.why_ended(claim.run_id)
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _is_due_after_restart(tick, claim):
-                return EntryStep(claim.entry.kind, claim.entry.name, partial(recovery.return_to_queue, tick, claim, result))
+                return EntryStep(claim.entry.kind, claim.entry.name, partial(startup.return_to_queue, tick, claim, result))
             result = _result_of_ended_run(claim, result, why)
         return EntryStep(claim.entry.kind, claim.entry.name, partial(closing.finish_attempt, tick, claim, result))
 
@@ -318,7 +316,7 @@ class Engine:
             if not due:
                 break
             open_runs = runs.open_runs_of(tick.tx.db, due)
-            started = guarded.run_steps(tick, [_start_step(tick, each, open_runs.get(each.id)) for each in due])
+            started = savepoints.run_steps(tick, [_start_step(tick, each, open_runs.get(each.id)) for each in due])
             claims += [claim for claim in started if claim is not None]
             looked += len(due)
         self._is_short = len(claims) >= room and room < wanted

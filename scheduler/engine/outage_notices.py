@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from scheduler.engine import notice_texts, recipients
-from scheduler.engine.notice_texts import Notice
+from scheduler.engine import notices
+from scheduler.engine.notices import Notice
 from scheduler.engine.tick import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
 from scheduler.model.entry import Claim, Entry
@@ -151,7 +151,7 @@ def _forget_outage(tx: Transaction, circuit: Circuit) -> None:
 def _notify_recipients(tick: Tick, claim: Claim, outage: Outage) -> None:
     """Notify those to whom this entry reports, as far as they do not know yet or are to be reminded."""
     told = outages.outage_notifications(tick.tx, outage.circuit)
-    for target in recipients.notice_targets(tick, claim.entry):
+    for target in notices.notice_targets(tick, claim.entry):
         notice = _notice_to_send(tick.tx, outage, told.get(target), claim.entry)
         if notice is not None:
             _notify_targets(tick, claim, notice, outage, target, told.get(target))
@@ -163,7 +163,7 @@ def _notice_to_send(tx: Transaction, outage: Outage, told: outages.OutageNotific
         return Notice.FLAPPING if is_news else None
     if told is None:
         return Notice.FAILING
-    if notice_texts.outage_kind(outage) not in told.faults:
+    if notices.outage_kind(outage) not in told.faults:
         return Notice.CHANGED
     return Notice.REMINDER if tx.now - told.at >= entry.on_failure.remind else None
 
@@ -179,7 +179,7 @@ def _notify_targets(
 ) -> None:
     whom = f" to {target.recipient}" if target.recipient else ""
     about = f"{notice} {outage.circuit}{whom}"
-    living = (recipients.target_or_substitute(tick, target),)
+    living = (notices.target_or_substitute(tick, target),)
     outbox.queue_notice(
         tick.tx,
         tick.plan.settings.channels,
@@ -190,15 +190,15 @@ def _notify_targets(
         str(outage.circuit),
     )
     faults = told.faults if told else ()
-    outages.record_notification(tick.tx, outage.circuit, target, (*faults, *({notice_texts.outage_kind(outage)} - set(faults))))
+    outages.record_notification(tick.tx, outage.circuit, target, (*faults, *({notices.outage_kind(outage)} - set(faults))))
 
 
 def _notice_text(tick: Tick, claim: Claim, notice: Notice, outage: Outage) -> str:
     if notice is Notice.REPLACED:
-        return notice_texts.replaced_text(claim, outage)
+        return notices.replaced_text(claim, outage)
     shut_off = breakers.find_breaker(tick.tx, outage.circuit) is not None
     affected = _affected_entries(tick, outage.circuit, shut_off=shut_off)
-    return notice_texts.outage_text(notice, outage, affected, shut_off, claim.run_id, tick.now, tick.plan.settings.zone)
+    return notices.outage_text(notice, outage, affected, shut_off, claim.run_id, tick.now, tick.plan.settings.zone)
 
 
 def _affected_entries(tick: Tick, circuit: Circuit, *, shut_off: bool) -> list[tuple[str, str]]:

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from heartbeat.runners import MAX_ANSWER
-from scheduler.engine import closing, guarded
-from scheduler.engine.guarded import EntryStep
+from scheduler.engine import closing, savepoints
 from scheduler.engine.inbox import Refused
+from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, storable_result
@@ -38,7 +38,7 @@ def give_up_overdue(tick: Tick) -> None:
     if due_at is None or due_at > tick.now:
         return
     for each in runs.overdue_results(tick.tx.db, tick.now, AT_ONCE):
-        guarded.run_step(tick, EntryStep(each.kind, each.name, partial(_give_up_result, tick, each)))
+        savepoints.run_step(tick, EntryStep(each.kind, each.name, partial(_give_up_result, tick, each)))
 
 
 def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 
 from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import budget_reservations, plan_sync, planning, wake_retries, wake_starts
+from scheduler.engine import budget_reservations, plan_sync, planning, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import SettingsApplied
-from scheduler.model.outcome import Kind, Skip, Trigger
+from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, entries, lane_holds, runs, slot_records, targets, wakes
+from scheduler.store import boots, breakers, entries, lane_holds, outbox, runs, slot_records, targets, wakes
 from scheduler.store.entries import EntryRow
+from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Diff, Plan, diff
 
@@ -184,7 +185,7 @@ class AdoptPlan:
         budget_reservations.adopt_budgets(tick)
         boots.record_config(tick.tx)
         breakers.allow_probes_now(tick.tx)
-        wake_retries.reconsider_waiting(tick, other_config=True)
+        wake_starts.reconsider_waiting(tick, other_config=True)
         tick.tx.report(SettingsApplied(self.plan.settings))
         return diff(before.settings, self.plan.settings)
 
@@ -230,3 +231,47 @@ def _chosen_entries(tick: Tick, key: Key | None) -> Iterable[EntryRow]:
     if key is not None:
         return [_declared_entry(tick, *key)]
     return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]
+
+
+OVER = {
+    DeliveryState.DELIVERED: "has been delivered",
+    DeliveryState.DROPPED: "has been dropped",
+    DeliveryState.SENDING: "is under way; once it is known how that went, it can be sent again or dropped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResendMessage:
+    """Send a message that waits, is held or was given up as soon as possible, under the key that it has. Answers its channel."""
+
+    message_id: int
+
+    def apply(self, tick: Tick) -> str:
+        """One that is older than a day gets this one attempt."""
+        message = _undelivered_message(tick.tx, self.message_id)
+        outbox.resend_message(tick.tx, message)
+        return message.channel
+
+
+@dataclass(frozen=True, slots=True)
+class DropMessage:
+    """Give a message up for good: it ends as `dropped`. Answers its channel."""
+
+    message_id: int
+
+    def apply(self, tick: Tick) -> str:
+        """Its text stays readable in its run, and the same text may be said again."""
+        message = _undelivered_message(tick.tx, self.message_id)
+        outbox.drop_message(tick.tx, message)
+        return message.channel
+
+
+def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
+    found = outbox.find_message(tx.db, message_id)
+    if found is None:
+        raise Refused("not_found", f"no message {message_id}; `heartbeatd outbox` lists them")
+    message, state = found
+    if state in OVER:
+        why = f" ({message.error})" if state is DeliveryState.DROPPED and message.error else ""
+        raise Refused(state, f"message {message_id} {OVER[state]}{why}")
+    return message

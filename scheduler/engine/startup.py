@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from scheduler.engine.recovery import Survivors
+from scheduler.engine import call_usage, closing, planning, wake_starts
+from scheduler.engine.tick import Tick
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.events import RunRecovered
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import Settings
-from scheduler.store import boots, outbox, runs
+from scheduler.model.wake import Wake
+from scheduler.store import boots, entries, outbox, runs, slot_records
 from scheduler.store.database import Store, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
+from scheduler.store.entries import EntryRow
+from scheduler.store.runs import OpenRun
+from scheduler.store.transaction import Transaction
 from scheduler.system import orphans
 from scheduler.system.log import log_event
 from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_folder, network_filesystem
@@ -90,3 +98,83 @@ def _interrupted_work(store: Store) -> dict[str, dict[str, Any]]:
         **{f"{run.owner}/{run.run_id}": {"run": run.run_id, "kind": kind, "name": name} for kind, name, run in running},
         **{f"{last['instance']}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in interrupted},
     }
+
+
+CRASHES = 3  # a run that has been cut short more often takes the daemon down with it
+
+Survivors = Mapping[str, bool] | None
+"""By a run's mark: whether its processes outlived the daemon and could not be ended. None where nobody can tell."""
+
+
+def recover_runs(tick: Tick, survivors: Survivors, seen: datetime | None) -> None:
+    """Take every run that an earlier life left running in hand; those that wait for an attempt simply go on waiting.
+
+    `seen` is when that life was last seen: by then its runs were cut short.
+    """
+    for kind, name, run in runs.all_open_runs(tick.tx.db):
+        entry_row = entries.get_entry(tick.tx, kind, name)
+        entry = tick.plan.entries.get((kind, name))
+        if run.state == "running":
+            runs.record_interruption(tick.tx, run, min(seen, tick.now) if seen else tick.now)
+            _recover_run(tick, entry_row, entry, run, survivors)
+
+
+def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: Survivors) -> None:
+    again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, survivors)
+    tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, again))
+    if again:
+        runs.requeue_interrupted_run(tick.tx, run, crashed=True)
+        entries.save_entry(tick.tx, entry_row, planning.wait_until(entry_row, tick.now))
+    else:
+        closing.close_abandoned(tick, entry, entry_row, run, _interrupted_result(entry_row.kind, entry_row.name, run, survivors))
+
+
+def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: Survivors) -> bool:
+    """A process of the attempt that outlived the daemon may still be at it: never start a second one beside it."""
+    if not entry.retries_after_crash or run.crashes >= CRASHES or run.is_cancelled or _has_survivors(run, survivors):
+        return False
+    return planning.still_in_time(tx, entry, entry_row, run.slot)
+
+
+def _has_survivors(run: OpenRun, survivors: Survivors) -> bool:
+    return survivors is None or survivors.get(f"{run.owner}/{run.run_id}", False)
+
+
+def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: Survivors) -> AttemptResult:
+    """How a cut run ends that is not tried again. A job's owner is told: nobody else knows how far its command came."""
+    reason, error = _why_not_run_again(run, survivors)
+    message = f"{name} was cut short: {error}" if kind is Kind.CRON else None
+    return AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
+
+
+def _why_not_run_again(run: OpenRun, survivors: Survivors) -> tuple[Failure | Reason, str]:
+    if run.crashes >= CRASHES:
+        return Reason.CRASH_COUNT, f"the daemon stopped {run.crashes + 1} times while it ran"
+    if _has_survivors(run, survivors):
+        return Reason.CHILD_MAY_STILL_RUN, "the daemon stopped while it ran; a process of it may go on"
+    if run.is_cancelled:
+        return Reason.CANCELLED, "was cancelled"
+    return Failure.EXIT, "the daemon stopped while it ran; what was left of it has been ended"
+
+
+def return_to_queue(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+    """A run that our own stop cut short is due again, at no cost of a retry; what it has taken by then is booked."""
+    call_usage.record_calls(tick, claim, result)
+    entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
+    runs.record_interruption(tick.tx, claim, tick.now)
+    runs.requeue_interrupted_run(tick.tx, claim, crashed=False)
+    planning.replan_entry(tick.tx, entry_row, entry_row)
+
+
+def wake_boot_jobs(tick: Tick) -> None:
+    """Ask for the jobs that run once when the daemon starts; one that is taken up again after a crash is not asked twice."""
+    for (kind, name), entry in tick.plan.entries.items():
+        entry_row = entries.find_entry(tick.tx.db, kind, name) if entry.starts_at_boot and entry.enabled else None
+        if entry_row is None or runs.find_open_run(tick.tx.db, kind, name) is not None:
+            continue
+        if entry_row.paused:
+            slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.PAUSED, tick.now)
+        elif entry.is_day_off(tick.now):
+            slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)
+        else:
+            wake_starts.request_run(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 
-from scheduler.engine import incident_notices, planning, wake_retries
+from scheduler.engine import budget_reservations, incident_notices, planning
 from scheduler.engine.inbox import Refused
+from scheduler.engine.planning import SOON
 from scheduler.engine.tick import Tick
-from scheduler.model.entry import Entry
-from scheduler.model.outcome import Kind, Skip, Trigger
+from scheduler.model import entry_schedule
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
 from scheduler.model.wake import FLOOD, GAP, Wake
-from scheduler.store import entries, runs, slot_records, wakes
+from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.entries import EntryRow
 from scheduler.store.transaction import Transaction
 
@@ -85,7 +87,7 @@ def _refuse_for_now(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake, k
     elif others is not None and (others[1] is None or others[1] > tick.now):
         due_at = others[1]  # finding the next opening takes longer than all else, and a storm asks thousands of times
     else:
-        due_at = wake_retries.start_when_open(tick, entry, entry_row)
+        due_at = start_when_open(tick, entry, entry_row)
     return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=obstacle, refused_by=row)
 
 
@@ -100,9 +102,9 @@ def _start_time(tick: Tick, entry_row: EntryRow, entry: Entry, wake: Wake) -> St
     start = tick.now if entry_row.last_woken_at is None else max(tick.now, entry_row.last_woken_at + gap)
     if wake.by_program:
         blocked = wakes.find_wait_reason(tick.tx, *key, BLOCKED)
-        refused_until = wake_retries.refused_until(tick, entry) if blocked else None
-        if blocked is not None and refused_until is not None:
-            return wake_retries.start_unless_slot(tick, entry_row, refused_until), blocked[0]
+        until = refused_until(tick, entry) if blocked else None
+        if blocked is not None and until is not None:
+            return start_unless_slot(tick, entry_row, until), blocked[0]
         refused_at = runs.last_refused_program_start(tick.tx.db, *key, (tick.now - gap, tick.now))
         start = start if refused_at is None else max(start, refused_at + gap)
         flood = tick.limits.wake_flood
@@ -119,3 +121,90 @@ def expire_wakes(tick: Tick) -> None:
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.on_failure.after:
             incident_notices.notify_expired_wakes(tick, entry, tuple(together))
+
+
+# How a run ends that a provider did not want, be it in the midst of its attempts.
+AFTER_PROVIDERS = (Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Reason.RATE_LIMITED, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
+
+# What another config may do away with.
+BY_CONFIG = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
+
+A_MOMENT = timedelta(minutes=10)  # which a wake waits for a slot once the agent's hours have begun
+
+TRIES = 3  # after which the wakes of an agent with slots wait for the next one; without slots they go on
+
+
+def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> datetime | None:
+    """When the wakes of a run that did not tell them start another one; None: they wait for the next slot, or another wake.
+
+    That is when what stood in the way is over, so far as that is known, else after 1, 5 and 30 minutes. A failure is not left to
+    a slot that comes later than that; a refusal of which no end is known is, if the wakes do not expire before. `standing` is
+    how the entry stands after that run. What a person has ended is not begun again, and the end of a pause reminds of what came
+    during it.
+    """
+    entry = claim.entry
+    if entry_row.paused or result.reason is Reason.CANCELLED:
+        return None
+    if not entry.is_open_at(tick.now):
+        return start_when_open(tick, entry, entry_row)
+    has_failed = result.outcome in FAILURES
+    ends = refused_until(tick, entry)
+    if ends is not None:
+        return start_unless_slot(tick, entry_row, ends, timedelta() if has_failed else SOON)
+    tries = 1 + max(wake.tries for wake in claim.wakes)
+    if tries > TRIES and entry_row.schedule is not entry_schedule.NO_SCHEDULE:
+        return None
+    then = tick.now + outbox.retry_delay(tries)
+    patience = timedelta() if has_failed else tick.limits.wake_keep
+    return start_unless_slot(tick, entry_row, then if entry.is_open_at(then) else entry.opens_at(then), patience)
+
+
+def start_when_open(tick: Tick, entry: Entry, entry_row: EntryRow) -> datetime | None:
+    """When a wake starts a run that came outside the agent's hours, or on a day off; None: a slot tells it soon after."""
+    return start_unless_slot(tick, entry_row, entry.opens_at(tick.now), A_MOMENT)
+
+
+def start_unless_slot(tick: Tick, entry_row: EntryRow, then: datetime | None, patience: timedelta = SOON) -> datetime | None:
+    """A time at which wakes could start a run; None where a slot comes by then, or within the patience after it."""
+    return None if then is None or planning.slot_comes_by(tick, entry_row, then + patience) else then
+
+
+def reconsider_waiting(tick: Tick, *, other_config: bool = False) -> None:
+    """What waits for a provider waits no longer than its trial is away now, which may be sooner than when it was refused.
+
+    `other_config`: what waits for an opening or a budget may find others now.
+    """
+    for kind, name, run in runs.all_open_runs(tick.tx.db):
+        if run.reason == Skip.BREAKER_OPEN:
+            planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BREAKER_OPEN)
+    for entry_row in wakes.entries_with_delayed_wakes(
+        tick.tx, (*AFTER_PROVIDERS, *BY_CONFIG) if other_config else AFTER_PROVIDERS
+    ):
+        entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
+        if entry is not None and not entry_row.paused and entry.is_open_at(tick.now):
+            wakes.start_delayed_wakes_by(tick.tx, entry_row, refused_until(tick, entry) or tick.now, tick.limits.wake_gap)
+
+
+def refused_until(tick: Tick, entry: Entry) -> datetime | None:
+    """Until when a provider or a budget would refuse the next run too; None where neither would."""
+    lacking = budget_reservations.find_shortage(tick, entry, first=True)
+    ends = (breakers.next_probe_at(tick.tx, entry), lacking.ends if lacking else None)
+    return max((end for end in ends if end is not None), default=None)
+
+
+def hold_for_other_jobs(tick: Tick, agent: str) -> datetime | None:
+    """Until when a job's wake of this agent waits for those of others; None when there are none to wait for."""
+    return tick.now + tick.limits.wake_gap if _other_jobs_under_way(tick, agent) else None
+
+
+def release_held_wakes(tick: Tick, entry: Entry) -> None:
+    """A job has ended: the wakes of an agent for which it was the last to be waited for may start its beat."""
+    for agent in entry.agents_to_wake:
+        entry_row = entries.find_entry(tick.tx.db, Kind.HEARTBEAT, agent)
+        if entry_row is not None and not _other_jobs_under_way(tick, agent):
+            wakes.release_held_wakes(tick.tx, entry_row)
+
+
+def _other_jobs_under_way(tick: Tick, agent: str) -> bool:
+    """Whether a job that may wake the agent runs, waits for its next attempt, or is due."""
+    return runs.any_open_or_due(tick.tx, Kind.CRON, tick.plan.wakers.get(agent, ()))

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
-from scheduler.engine.recovery import CRASHES
+from scheduler.engine.startup import CRASHES
 from scheduler.model import budget, local_days
 from scheduler.model.budget import Allowance, AttemptUsage
 from scheduler.model.local_days import A_DAY

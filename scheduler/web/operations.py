@@ -9,12 +9,21 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from scheduler.engine import channel_test
+from scheduler.engine import delivery
 from scheduler.engine.config_reload import Reloaded
 from scheduler.engine.inbox import Request
-from scheduler.engine.outbox_requests import DropMessage, ResendMessage
 from scheduler.engine.pending_runs import CancelRun, ReportResult
-from scheduler.engine.requests import HoldLane, NoteActivity, PauseEntries, ReleaseLane, ResumeEntries, RunJob, WakeAgent
+from scheduler.engine.requests import (
+    DropMessage,
+    HoldLane,
+    NoteActivity,
+    PauseEntries,
+    ReleaseLane,
+    ResendMessage,
+    ResumeEntries,
+    RunJob,
+    WakeAgent,
+)
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel, Target
@@ -227,9 +236,7 @@ async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
     check_access_to_all(request)
     channels = _channels_to_ping(request, body.channel)
     network, now = request.app_state.settings().network, request.app_state.clock()
-    sent = await asyncio.gather(
-        *(run_in_threadpool(channel_test.send_test_message, channel, network, now) for channel in channels)
-    )
+    sent = await asyncio.gather(*(run_in_threadpool(delivery.send_test_message, channel, network, now) for channel in channels))
     return {
         "channels": [
             {"channel": channel.name, "state": each.state, "error": each.error or None}
@@ -241,11 +248,11 @@ async def ping_channels(request: ApiRequest, body: PingBody) -> dict[str, Any]:
 def _channels_to_ping(request: ApiRequest, named: str | None) -> list[Channel]:
     declared = request.app_state.settings().channels
     if named is None:
-        return [channel for channel in channel_test.testable_channels(declared) if not channel.needs_target]
+        return [channel for channel in delivery.testable_channels(declared) if not channel.needs_target]
     name, _, whom = named.partition(":")
     if name not in declared:
         raise not_found(f"channel {name!r}")
     try:
-        return [channel_test.channel_for_recipient(declared[name], whom)]
+        return [delivery.channel_for_recipient(declared[name], whom)]
     except ValueError as error:
         raise bad_request(str(error)) from None

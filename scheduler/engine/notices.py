@@ -9,10 +9,14 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat
+from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import format_count, format_duration
-from scheduler.model.entry import Claim
+from scheduler.engine.tick import Tick
+from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Outcome, Skip
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Target
 from scheduler.model.wake import Wake
+from scheduler.store import incidents, targets
 from scheduler.store.outages import Outage
 from scheduler.store.outbox import OutboxMessage
 
@@ -281,3 +285,36 @@ def _rough_duration(span: timedelta) -> str:
     minutes = max(0, round(span.total_seconds() / 60))
     parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "m"))
     return " ".join(f"{number}{unit}" for number, unit in parts if number) or "less than a minute"
+
+
+def resolve_targets(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:
+    """Where messages about an agent go now; `last` in `deliver` leads nowhere while no target of the agent is known."""
+    channels = tick.plan.settings.channels
+    last = targets.last_target(tick.tx.db, channels, agent) if LAST_TARGET in deliver else None
+    return target_urls.resolve_targets(channels, deliver, last)
+
+
+def is_last_target_unknown(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> bool:
+    """Whether `deliver` names `last`, and no target of the agent is known."""
+    return LAST_TARGET in deliver and targets.last_target(tick.tx.db, tick.plan.settings.channels, agent) is None
+
+
+def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
+    """Who is notified of what happens to an entry; where all of their channels are dead, somebody else."""
+    wished, dead = entry.on_failure.deliver, incidents.dead_targets(tick.tx.db)
+    alive = tuple(target for target in resolve_targets(tick, wished, entry.lane) if target not in dead)
+    return alive or (substitute_target(tick, wished, dead),)
+
+
+def target_or_substitute(tick: Tick, target: Target) -> Target:
+    """A target that was notified before, or somebody else if its channel is dead or no longer declared."""
+    dead, declared = incidents.dead_targets(tick.tx.db), (LOG_CHANNEL, *tick.plan.settings.channels)
+    is_alive = target not in dead and target.channel in declared
+    return target if is_alive else substitute_target(tick, (), dead)
+
+
+def substitute_target(tick: Tick, wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
+    """A channel that works as far as we know: of those that are wished, else any that is declared, else the log."""
+    declared = tick.plan.settings.channels
+    usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].is_usable)
+    return Target(next((name for name in usable if name != LOG_CHANNEL), LOG_CHANNEL))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import guarded, planning, wake_starts
-from scheduler.engine.guarded import EntryStep
+from scheduler.engine import planning, savepoints, wake_starts
+from scheduler.engine.savepoints import EntryStep
 from scheduler.engine.tick import Tick
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import Kind
@@ -72,7 +72,7 @@ def maintain_database(tick: Tick, house: MaintenanceState) -> MaintenanceState:
     trimmed = house.trimmed
     some = entries.entries_after(tick.tx.db, trimmed, TRIM_AT_ONCE)
     for entry_row in some:
-        guarded.run_step(
+        savepoints.run_step(
             tick, EntryStep(entry_row.kind, entry_row.name, partial(planning.record_unplanned_slots, tick, entry_row))
         )
         if room <= 0:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from scheduler.engine import budget_reservations, money, outage_notices, wake_retries
+from heartbeat.runners import Tokens
+from scheduler.engine import budget_reservations, outage_notices, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim
-from scheduler.model.events import ModelMismatched, ProviderFailed
+from scheduler.model.events import CallCharged, ModelMismatched, ProviderFailed
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, AttemptResult, Call, Failure
-from scheduler.store import breakers
+from scheduler.store import breakers, runs
 from scheduler.store.transaction import Transaction
 
 NO_WAIT = timedelta()
@@ -20,7 +21,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Book every call of an attempt, whatever comes after it; nothing of an attempt that is no longer ours."""
     if not (result.calls or claim.probes or claim.reserved):
         return
-    if not money.record_usage(tick, claim, result):
+    if not record_usage(tick, claim, result):
         return
     budget_reservations.settle_reservation(tick, claim, result)
     for call in result.calls:
@@ -41,7 +42,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, asked=bool(result.calls), wait=wait)
     if closed or given_back:
-        wake_retries.reconsider_waiting(tick)
+        wake_starts.reconsider_waiting(tick)
 
 
 def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
@@ -62,3 +63,22 @@ def _was_cancelled_by_us(call: Call) -> bool:
 def _is_requested_model(requested: str, used: str) -> bool:
     """Whether the model that answered is the one asked for; a provider may add the date of its version."""
     return used == requested or used.startswith(f"{requested}-2")
+
+
+def record_usage(tick: Tick, claim: Claim, result: AttemptResult) -> bool:
+    """Add what the calls of an attempt took to its run's row; False, and nothing booked, when that is no longer the claim's.
+
+    A call that took nothing leaves no trace.
+    """
+    prices = tick.plan.settings.prices
+    charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]
+    paid = [(call, budget_reservations.call_cost(prices, call)) for call in charged]
+    if not paid:
+        return runs.owns_run(tick.tx, claim)
+    costs = [usd for _, usd in paid if usd is not None]
+    tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
+    if not runs.add_usage(tick.tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None):
+        return False
+    for call, usd in paid:
+        tick.tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
+    return True
