@@ -1,1 +1,1 @@
-"""Writes the log and the Prometheus metrics."""
+"""Writes the log lines and the Prometheus metrics."""

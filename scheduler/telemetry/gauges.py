@@ -1,4 +1,4 @@
-"""Gauges: what people still look at after a restart, read from the database whenever they are asked for."""
+"""Reads the gauges of the metrics page from the database and the settings at each scrape."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ ENTRY_LABELS = ("kind", "name")
 ENTRY_STATES = ("active", "paused", "disabled")
 DONE_STATE = "done"
 
-# Which column of an entry's row each gauge shows; those under TIMES are absent until known.
+# The column of the entry's row that each gauge shows. A gauge of TIME_GAUGES is absent while its column is null.
 NUMBER_GAUGES = {
     "heartbeatd_consecutive_failures": ("failures", "Failed runs in a row."),
-    "heartbeatd_consecutive_quiet": ("quiet", "Successful runs in a row of which nobody was told."),
-    "heartbeatd_alerting": ("alerting", "1 if the last successful run said something."),
+    "heartbeatd_consecutive_quiet": ("quiet", "Successful runs in a row that sent no message."),
+    "heartbeatd_alerting": ("alerting", "1 if the last successful run sent an alert."),
 }
 TIME_GAUGES = {
     "heartbeatd_entry_created_timestamp_seconds": ("first_seen_at", "When the entry was first seen."),
     "heartbeatd_next_due_timestamp_seconds": ("next_due", "When the entry is due next; absent while it is paused or disabled."),
-    "heartbeatd_last_run_timestamp_seconds": ("last_ended_at", "When the last run ended, however it ended."),
-    "heartbeatd_last_success_timestamp_seconds": ("last_success_at", "When the last run ended well."),
+    "heartbeatd_last_run_timestamp_seconds": ("last_ended_at", "When the last run ended, whatever its outcome."),
+    "heartbeatd_last_success_timestamp_seconds": ("last_success_at", "When the last successful run ended."),
 }
 
 
 def entry_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels]) -> Iterator[MetricFamily]:
     """The gauges of the entries in `wanted`."""
     state = MetricFamily("gauge", "heartbeatd_entry_state", "1 for the state that the entry is in.", (*ENTRY_LABELS, "state"))
-    numbers = {column: MetricFamily("gauge", name, told, ENTRY_LABELS) for name, (column, told) in NUMBER_GAUGES.items()}
-    times = {column: MetricFamily("gauge", name, told, ENTRY_LABELS) for name, (column, told) in TIME_GAUGES.items()}
+    numbers = {
+        column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in NUMBER_GAUGES.items()
+    }
+    times = {column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in TIME_GAUGES.items()}
     for row in entries_view.entry_gauges(db, wanted):
         key = (row["kind"], row["name"])
         now = _shown_state(row)
@@ -63,17 +65,17 @@ def _shown_state(row: sqlite3.Row) -> str:
 
 
 def _possible_states(schedule: str) -> tuple[str, ...]:
-    """The states that an entry can be in: only one that fires once is ever done."""
+    """The states that an entry can be in. Only an entry that runs once can be done."""
     return ENTRY_STATES if entry_schedule.single_slot(schedule) is None else (*ENTRY_STATES, DONE_STATE)
 
 
 def queue_gauges(db: sqlite3.Connection, now: datetime) -> Iterator[MetricFamily]:
-    """How much of the queue is due, and since when."""
+    """How many entries are due, and since when."""
     count, oldest = entries_view.count_due_entries(db, now)
-    yield single_gauge("heartbeatd_due_entries", "Entries whose time has come.", count)
+    yield single_gauge("heartbeatd_due_entries", "Entries that are due now.", count)
     yield single_gauge(
         "heartbeatd_oldest_due_timestamp_seconds",
-        "Since when the longest waiting entry is due; absent while none is.",
+        "Since when the longest waiting entry has been due; absent while none is due.",
         None if oldest is None else oldest.timestamp(),
     )
 
@@ -88,14 +90,14 @@ def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[Metri
 
 
 def breaker_gauges(db: sqlite3.Connection, asked: Collection[Circuit]) -> Iterator[MetricFamily]:
-    """For which of these models, and of their providers as a whole, the circuit breaker is open."""
+    """Whether the circuit breaker is open for each of these models, and for their providers as a whole."""
     whole = MetricFamily(
-        "gauge", "heartbeatd_breaker_open", "1 while no calls are made to a provider that refuses them.", ("provider",)
+        "gauge", "heartbeatd_breaker_open", "1 while the circuit breaker of the whole provider is open.", ("provider",)
     )
     models = MetricFamily(
         "gauge",
         "heartbeatd_breaker_model_open",
-        "1 while no calls are made for a model that its provider refuses.",
+        "1 while the circuit breaker of this model is open.",
         ("provider", "model"),
     )
     open_ones = {breaker.circuit for breaker in breakers.list_open_breakers(db)}
@@ -110,7 +112,7 @@ def breaker_gauges(db: sqlite3.Connection, asked: Collection[Circuit]) -> Iterat
 def budget_gauges(
     db: sqlite3.Connection, settings: Settings, wanted: Collection[EntryLabels], now: datetime
 ) -> Iterator[MetricFamily]:
-    """How much of today's budgets is used, reservations of what is in progress included; a budget of nothing is left out."""
+    """How much of today's budgets is used, with reservations for runs in progress. A budget of zero is left out."""
     family = MetricFamily(
         "gauge",
         "heartbeatd_budget_used_ratio",
@@ -134,7 +136,7 @@ def _budgets_to_show(settings: Settings, wanted: Collection[EntryLabels]) -> Ite
 
 
 def outbox_gauges(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[MetricFamily]:
-    """What each channel has still to be told; a channel that is no longer declared is shown while something is left of it."""
+    """The undelivered messages of each channel. A removed channel is shown while it has undelivered messages."""
     pending = MetricFamily("gauge", "heartbeatd_outbox_pending", "Messages that are still to be delivered.", ("channel",))
     dead = MetricFamily("gauge", "heartbeatd_outbox_dead", "Messages that were given up.", ("channel",))
     oldest = MetricFamily(
@@ -156,7 +158,7 @@ def outbox_gauges(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[M
 
 
 def file_gauges(state: Path) -> Iterator[MetricFamily]:
-    """How large the database is on disk, and what is in reserve for it."""
+    """The size of the database on disk, and of the disk space that is reserved for it."""
     family = MetricFamily(
         "gauge", "heartbeatd_db_bytes", "Size of the database (db) and of its write-ahead log (wal).", ("file",)
     )
@@ -166,26 +168,30 @@ def file_gauges(state: Path) -> Iterator[MetricFamily]:
         except FileNotFoundError:
             family.set_value(0, label)
     yield family
-    told = "Room that is kept for a full disk; 0 while it is given up or cannot be made."
-    yield single_gauge("heartbeatd_reserve_bytes", told, disk_reserve.reserved_bytes(state))
+    help_text = "Disk space that is reserved for a full disk; 0 while it is released or cannot be reserved."
+    yield single_gauge("heartbeatd_reserve_bytes", help_text, disk_reserve.reserved_bytes(state))
 
 
 def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[MetricFamily]:
-    """What the config in force says."""
-    intervals = MetricFamily(
-        "gauge", "heartbeatd_interval_seconds", "How often the entry is due, where that is one length of time.", ENTRY_LABELS
-    )
+    """The gauges that show the config in force."""
+    intervals = MetricFamily("gauge", "heartbeatd_interval_seconds", "The interval of the entry, if it has one.", ENTRY_LABELS)
     for (kind, name), interval in _fixed_intervals(settings):
         if (kind, name) in wanted:
             intervals.set_value(interval.total_seconds(), kind, name)
     yield intervals
-    yield single_gauge("heartbeatd_concurrency_limit", "How many runs may go on at one time.", settings.limits.concurrency)
-    # The first 48 bits: as many as a float holds exactly, with room.
     yield single_gauge(
-        "heartbeatd_config_hash", "A number that changes whenever the config in force does.", int(settings.hash[:12], 16)
+        "heartbeatd_concurrency_limit", "How many runs may be in progress at the same time.", settings.limits.concurrency
+    )
+    # The first 48 bits: a float can represent them exactly.
+    yield single_gauge(
+        "heartbeatd_config_hash", "A number that changes whenever the config in force changes.", int(settings.hash[:12], 16)
     )
     entries = len(settings.heartbeats) + len(settings.jobs)
-    yield single_gauge("heartbeatd_entries_without_series", "Entries beyond server.metrics_entries.", entries - len(wanted))
+    yield single_gauge(
+        "heartbeatd_entries_without_series",
+        "Entries without series of their own, because there are more than server.metrics_entries.",
+        entries - len(wanted),
+    )
 
 
 def _fixed_intervals(settings: Settings) -> Iterator[tuple[EntryLabels, timedelta]]:
@@ -197,9 +203,9 @@ def _fixed_intervals(settings: Settings) -> Iterator[tuple[EntryLabels, timedelt
             yield (Kind.CRON.value, job.name), job.every
 
 
-def single_gauge(name: str, told: str, value: float | None) -> MetricFamily:
+def single_gauge(name: str, help_text: str, value: float | None) -> MetricFamily:
     """A gauge without labels; absent while `value` is None."""
-    family = MetricFamily("gauge", name, told)
+    family = MetricFamily("gauge", name, help_text)
     if value is not None:
         family.set_value(value)
     return family

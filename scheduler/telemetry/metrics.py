@@ -1,4 +1,4 @@
-"""Metrics: every name on the metrics page, and which event moves which counter."""
+"""Builds the Prometheus metrics page, and counts each event in its counters."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 
 @dataclass(frozen=True, slots=True)
 class ScrapeState:
-    """What the daemon is like at the moment of a scrape, beside what its database says.
+    """The state of the process at the moment of a scrape, which the database does not contain.
 
-    `running` is the number of runs in progress by kind; a kind that is left out has none.
+    `running` is the number of runs in progress by kind; a missing kind has none.
     """
 
     health: EngineHealth
@@ -63,60 +63,69 @@ class ScrapeState:
 
 
 class Metrics:
-    """Hears what happened and keeps the counters; the rest is read at each scrape.
+    """Counts events. Gauges are not kept here: they are read at each scrape.
 
-    Counters start at 0 with the process. Those of a declared entry are there from the start, for all that its config makes
-    possible, and go when it goes; the entries beyond `server.metrics_entries` have none. `version` and `tzdata` are those of
-    heartbeatd and of its zone rules.
+    Counters start at 0 with the process. Each declared entry has its series from the start, one for every label value that its
+    config makes possible, until the entry is removed. Entries beyond `server.metrics_entries` have no series. `version` is that
+    of heartbeatd, `tzdata` that of the time zone rules.
     """
 
     def __init__(self, settings: Settings, *, version: str, tzdata: str) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call] # they double the counters, and a restart shows in the count itself
+        disable_created_metrics()  # type: ignore[no-untyped-call] # would double the series; a restart is visible in the counters
         registry = CollectorRegistry()
         self._registry = registry
         self._duration = Histogram(
-            "heartbeatd_run_duration_seconds", "How long runs took.", ["kind"], registry=registry, buckets=DURATION_BUCKETS
+            "heartbeatd_run_duration_seconds",
+            "How long runs took, in seconds.",
+            ["kind"],
+            registry=registry,
+            buckets=DURATION_BUCKETS,
         )
         self._lateness = Histogram(
             "heartbeatd_dispatch_lateness_seconds",
-            "How long after its due time a slot was started, or given up because it could not start.",
+            "How many seconds after its due time a slot was started, or skipped because it could not start.",
             ["kind"],
             registry=registry,
             buckets=LATENESS_BUCKETS,
         )
-        self._runs = _new_counter("runs_total", "Runs, by how they ended.", "kind", "name", "trigger", "outcome")
-        self._suppressions = _new_counter(
-            "suppressions_total", "Runs of which nobody was told, and why.", "kind", "name", "reason"
-        )
-        self._skips = _new_counter("skips_total", "Slots that were not run, and why.", "kind", "name", "reason")
-        self._truncated = _new_counter("truncated_total", "Answers that were cut at a limit of tokens.", "kind", "name")
+        self._runs = _new_counter("runs_total", "Runs, by their outcome.", "kind", "name", "trigger", "outcome")
+        self._suppressions = _new_counter("suppressions_total", "Runs that sent no message, by reason.", "kind", "name", "reason")
+        self._skips = _new_counter("skips_total", "Slots that were skipped, by reason.", "kind", "name", "reason")
+        self._truncated = _new_counter("truncated_total", "Answers that were cut off at the token limit.", "kind", "name")
         self._prechecks = _new_counter(
-            "precheck_failures_total", "Prechecks that failed, whether the run went on or not.", "name"
+            "precheck_failures_total", "Prechecks that failed, whether the run continued or not.", "name"
         )
-        self._retries = _new_counter("retries_total", "Attempts that failed and were planned anew.", "kind", "name")
-        self._seconds = _new_counter("run_seconds_total", "Time spent in runs.", "kind", "name")
-        self._wakes = _new_counter("wakes_total", "Wakes, by what became of them in the end.", "name", "source", "result")
-        self._deliveries = _new_counter("deliveries_total", "Messages, by what became of them.", "channel", "result")
-        self._tokens = _new_counter("tokens_total", "Tokens, by the model asked for.", "kind", "name", "model", "type")
+        self._retries = _new_counter("retries_total", "Failed attempts that were followed by a retry.", "kind", "name")
+        self._seconds = _new_counter("run_seconds_total", "Time spent in runs, in seconds.", "kind", "name")
+        self._wakes = _new_counter("wakes_total", "Wakes, by their final result.", "name", "source", "result")
+        self._deliveries = _new_counter("deliveries_total", "Messages, by the result of the delivery.", "channel", "result")
+        self._tokens = _new_counter("tokens_total", "Tokens used, by the requested model.", "kind", "name", "model", "type")
         self._cost = _new_counter(
-            "cost_usd_total", "What runs cost, by the prices of the config.", "kind", "name", "model", "outcome"
+            "cost_usd_total", "The cost of runs in USD, at the prices of the config.", "kind", "name", "model", "outcome"
         )
         self._unpriced = _new_counter("unpriced_tokens_total", "Tokens of models without a price in the config.", "model")
-        self._provider_errors = _new_counter("provider_errors_total", "Calls that got no proper answer.", "provider", "class")
-        self._mismatches = _new_counter("model_mismatches_total", "Answers of another model than was asked for.", "kind", "name")
-        self._recovered = _new_counter("orphans_recovered_total", "Runs that an earlier life of the daemon left open.", "kind")
-        self._stale = _new_counter("stale_results_total", "Results that came for a run that was no longer theirs.")
+        self._provider_errors = _new_counter(
+            "provider_errors_total", "Calls to providers that failed, by error class.", "provider", "class"
+        )
+        self._mismatches = _new_counter(
+            "model_mismatches_total", "Answers from another model than the requested one.", "kind", "name"
+        )
+        self._recovered = _new_counter(
+            "orphans_recovered_total", "Runs that were interrupted by the end of an earlier daemon process.", "kind"
+        )
+        self._stale = _new_counter("stale_results_total", "Results that arrived after their run had been closed.")
         self._stale.set_value(0)
         self._taken_back = _new_counter(
-            "skips_taken_back_total", "Slots that were counted as skipped under a clock that was ahead, and are still to come."
+            "skips_taken_back_total",
+            "Slots that were counted as skipped while the system clock was ahead, and are still to come.",
         )
         self._taken_back.set_value(0)
         self._build = MetricFamily(
-            "gauge", "heartbeatd_build_info", "Which heartbeatd this is, by which zone rules.", ("version", "tzdata")
+            "gauge", "heartbeatd_build_info", "The versions of heartbeatd and of the time zone rules.", ("version", "tzdata")
         )
         self._build.set_value(1, version, tzdata)
         self._settings = settings
-        self._counts = self._count  # a dispatching method makes a function anew each time it is looked up
+        self._counts = self._count  # looked up once: a singledispatchmethod builds a new function at each look-up
         self._entries_with_series: frozenset[EntryLabels] = frozenset()
         for kind in Kind:
             self._duration.labels(kind.value)
@@ -125,11 +134,14 @@ class Metrics:
         self._apply_settings(settings)
 
     def count_event(self, happened: Event) -> None:
-        """Count one event; called after its commit, by one thread."""
+        """Count one event. Called after the commit, always in the same thread."""
         self._counts(happened)
 
     def render_page(self, db: sqlite3.Connection | None, now: ScrapeState) -> bytes:
-        """The metrics page. `db` is a connection that only reads; without it what it knows is left out. Raises sqlite3.Error."""
+        """The metrics page. `db` is a read-only connection; without it the gauges from the database are absent.
+
+        Raises sqlite3.Error.
+        """
         families = chain(
             self._counter_families(), self._process_families(now), self._database_families(db, now.at) if db is not None else ()
         )
@@ -148,7 +160,7 @@ class Metrics:
         for kind in Kind:
             running.set_value(now.running.get(kind, 0), kind.value)
         yield running
-        jumps = _new_counter("clock_jumps_total", "Times that the wall clock was set, by direction.", "direction")
+        jumps = _new_counter("clock_jumps_total", "System clock changes, by direction.", "direction")
         for direction, count in now.health.jumps.items():
             jumps.set_value(count, direction)
         yield jumps
@@ -156,20 +168,20 @@ class Metrics:
         busy.set_value(now.health.busy)
         yield busy
         if self._settings.deadman is not None:
-            pings = _new_counter("deadman_pings_total", "Pings to the dead man's switch, by what became of them.", "result")
+            pings = _new_counter("deadman_pings_total", "Pings to the dead man's switch, by result.", "result")
             for result, count in now.health.pings.items():
                 pings.set_value(count, result)
             yield pings
         ticked = None if now.health.ticked_at is None else now.health.ticked_at.timestamp()
-        yield single_gauge("heartbeatd_last_tick_timestamp_seconds", "When the engine last went round.", ticked)
+        yield single_gauge("heartbeatd_last_tick_timestamp_seconds", "When the main loop last ticked.", ticked)
         yield single_gauge(
             "heartbeatd_config_last_reload_successful",
-            "0 while a config that was refused waits.",
+            "0 while the config file has errors and is not applied.",
             int(now.reload_state.successful),
         )
         yield single_gauge(
             "heartbeatd_config_last_reload_success_timestamp_seconds",
-            "When the config in force was taken.",
+            "When the config in force was applied.",
             now.reload_state.succeeded_at.timestamp(),
         )
         yield self._build
@@ -189,7 +201,7 @@ class Metrics:
         raise TypeError(f"no counter for {happened!r}")
 
     @_count.register
-    def _(self, closed: RunClosed) -> None:
+    def _count_closed_run(self, closed: RunClosed) -> None:
         took = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
         if took is not None and closed.outcome is not Outcome.SKIPPED:
             self._duration.labels(closed.kind.value).observe(took)
@@ -209,41 +221,41 @@ class Metrics:
             self._suppressions.increase(*key, str(closed.suppression))
 
     @_count.register
-    def _(self, started: AttemptStarted) -> None:
+    def _count_started_attempt(self, started: AttemptStarted) -> None:
         if started.late is not None:
             self._lateness.labels(started.kind.value).observe(max(0.0, started.late))
 
     @_count.register
-    def _(self, unstarted: SlotsMissed) -> None:
+    def _count_missed_slots(self, unstarted: SlotsMissed) -> None:
         for late in unstarted.late:
             self._lateness.labels(unstarted.kind.value).observe(max(0.0, late))
 
     @_count.register
-    def _(self, retried: RetryPlanned) -> None:
+    def _count_retry(self, retried: RetryPlanned) -> None:
         if (retried.kind, retried.name) in self._entries_with_series:
             self._retries.increase(retried.kind.value, retried.name)
 
     @_count.register
-    def _(self, taken: LaneBusy) -> None:
-        """Counted when the slot ends."""
+    def _count_busy_lane(self, taken: LaneBusy) -> None:
+        """Counted when the run ends or is skipped."""
 
     @_count.register
-    def _(self, nobody: TargetUnknown) -> None:
-        """Nothing was to be sent: the row says so."""
+    def _count_unknown_target(self, nobody: TargetUnknown) -> None:
+        """Nothing was sent; the run record says so."""
 
     @_count.register
-    def _(self, wake: WakeMoved) -> None:
+    def _count_wake(self, wake: WakeMoved) -> None:
         if wake.final and (Kind.HEARTBEAT, wake.name) in self._entries_with_series:
             self._wakes.increase(wake.name, str(wake.source), wake.result.value)
 
     @_count.register
-    def _(self, told: MessageMoved) -> None:
-        result = "retried" if told.retried else str(told.state)
-        if told.channel in self._settings.channels and result in DELIVERY_RESULTS:
-            self._deliveries.increase(told.channel, result)
+    def _count_delivery(self, moved: MessageMoved) -> None:
+        result = "retried" if moved.retried else str(moved.state)
+        if moved.channel in self._settings.channels and result in DELIVERY_RESULTS:
+            self._deliveries.increase(moved.channel, result)
 
     @_count.register
-    def _(self, paid: CallCharged) -> None:
+    def _count_charged_call(self, paid: CallCharged) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
         tokens = paid.tokens.by_kind() if paid.tokens else {}
         if key in self._entries_with_series:
@@ -254,41 +266,41 @@ class Metrics:
             self._unpriced.increase(model, by=sum(tokens.values()))
 
     @_count.register
-    def _(self, failed: ProviderFailed) -> None:
+    def _count_provider_error(self, failed: ProviderFailed) -> None:
         if failed.provider in possible_labels.called_providers(self._settings):
             self._provider_errors.increase(failed.provider, failed.error_class)
 
     @_count.register
-    def _(self, mismatched: ModelMismatched) -> None:
+    def _count_model_mismatch(self, mismatched: ModelMismatched) -> None:
         if (mismatched.kind, mismatched.name) in self._entries_with_series:
             self._mismatches.increase(mismatched.kind.value, mismatched.name)
 
     @_count.register
-    def _(self, moved: BreakerMoved) -> None:
-        """Told by a gauge."""
+    def _count_breaker(self, moved: BreakerMoved) -> None:
+        """Shown by a gauge."""
 
     @_count.register
-    def _(self, remarked: ChecklistRemarked) -> None:
-        """Told by the log, `doctor` and `explain`."""
+    def _count_checklist_remark(self, remarked: ChecklistRemarked) -> None:
+        """Shown in the log, by `doctor` and by `explain`."""
 
     @_count.register
-    def _(self, recovered: RunRecovered) -> None:
+    def _count_recovered_run(self, recovered: RunRecovered) -> None:
         self._recovered.increase(recovered.kind.value)
 
     @_count.register
-    def _(self, taken: SkipsRevoked) -> None:
+    def _count_revoked_skips(self, taken: SkipsRevoked) -> None:
         self._taken_back.increase(by=taken.slots)
 
     @_count.register
-    def _(self, stale: StaleResultDropped) -> None:
+    def _count_stale_result(self, stale: StaleResultDropped) -> None:
         self._stale.increase()
 
     @_count.register
-    def _(self, adopted: SettingsApplied) -> None:
+    def _use_new_settings(self, adopted: SettingsApplied) -> None:
         self._apply_settings(adopted.settings)
 
     def _apply_settings(self, settings: Settings) -> None:
-        """Make the counters that the settings call for, and let go of those whose entry or channel is gone."""
+        """Create the series that the settings make possible, and delete those of removed entries and channels."""
         shown = dict(islice(_possible_labels_by_entry(settings), settings.server.metrics_entries))
         self._settings, self._entries_with_series = settings, frozenset(shown)
         for family in (self._runs, self._suppressions, self._skips, self._retries, self._seconds):
@@ -335,12 +347,12 @@ class Metrics:
         self._seconds.increase(*key, by=0)
 
 
-def _new_counter(name: str, told: str, *labels: str) -> MetricFamily:
-    return MetricFamily("counter", f"heartbeatd_{name}", told, labels)
+def _new_counter(name: str, help_text: str, *labels: str) -> MetricFamily:
+    return MetricFamily("counter", f"heartbeatd_{name}", help_text, labels)
 
 
 def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels, PossibleLabels]]:
-    """What every declared entry can come to, in the order of the file."""
+    """The possible label values of every declared entry, in the order of the config."""
     woken = {name for job in settings.jobs.values() for name in job.wake_heartbeat}
     for beat in settings.heartbeats.values():
         bounded = (Kind.HEARTBEAT, beat.name) in settings.allowances

@@ -1,4 +1,4 @@
-"""What a declared entry can come to: the triggers, outcomes and reasons that its config makes possible, and no others."""
+"""Lists the label values (triggers, outcomes, reasons, models) that the config of each entry makes possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILED_OUTCOMES = (Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED)
 
 @dataclass(frozen=True, slots=True)
 class PossibleLabels:
-    """Closed sets of words; `sources` are those of its wakes, empty for what is not woken."""
+    """The possible label values of one entry; `sources` are those of its wakes, empty for an entry that cannot be woken."""
 
     triggers: tuple[Trigger, ...]
     outcomes: tuple[Outcome, ...]
@@ -32,7 +32,7 @@ class PossibleLabels:
 
 
 def heartbeat_labels(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> PossibleLabels:
-    """What an agent's heartbeat can come to, `bounded` by a budget or not; a disabled one only refuses wakes."""
+    """The label values of a heartbeat, `bounded` by a budget or not. A disabled one can only skip wakes."""
     sources = (*((Trigger.CRON,) if woken_by_jobs else ()), *EXTERNAL_TRIGGERS)
     if not beat.enabled:
         return PossibleLabels((), (), (), (Skip.DISABLED,), sources)
@@ -53,18 +53,18 @@ def heartbeat_labels(beat: Heartbeat, *, woken_by_jobs: bool, bounded: bool) -> 
 
 
 def called_models(settings: Settings) -> list[str]:
-    """Every model that an enabled agent or job may ask for."""
+    """Every model that an enabled agent or job may call."""
     of_beats = {model for beat in settings.heartbeats.values() if beat.enabled for model in _models_of_heartbeat(beat)}
     return sorted(of_beats | {agent.model or "" for agent in _called_by_jobs(settings)})
 
 
 def called_providers(settings: Settings) -> list[str]:
-    """Every provider that an enabled agent or job may ask."""
+    """Every provider that an enabled agent or job may call."""
     return sorted({circuit.provider for circuit in called_circuits(settings)})
 
 
 def called_circuits(settings: Settings) -> list[Circuit]:
-    """Every model that an enabled agent or job may ask at a provider."""
+    """Every pair of provider and model that an enabled agent or job may call."""
     of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _called_by_heartbeat(beat))
     of_jobs = ((agent.runner, agent.model) for agent in _called_by_jobs(settings))
     return sorted(agent_calls.circuits_of(*of_beats, *of_jobs))
@@ -81,7 +81,7 @@ def _called_by_jobs(settings: Settings) -> Iterator[Agent]:
 
 
 def _models_of_heartbeat(beat: Heartbeat) -> Iterator[str]:
-    asked = beat.model or ""  # a program, too, may report what it took
+    asked = beat.model or ""  # a command can report its usage, too
     yield asked
     if beat.decide and beat.decide.model != asked:
         yield beat.decide.model
@@ -99,7 +99,7 @@ def _may_answer_later(runner: Runner) -> bool:
 
 
 def job_labels(job: Job, asked: Agent | None, *, bounded: bool) -> PossibleLabels:
-    """What a cron job can come to, which asks `asked` if it has a prompt; one that only wakes has nothing that could fail."""
+    """The label values of a cron job; `asked` is the agent of its prompt, if it has one. A job that only wakes cannot fail."""
     later = asked is not None and _may_answer_later(asked.runner)
     acts = job.command is not None or asked is not None
     return PossibleLabels(
@@ -157,7 +157,7 @@ def _heartbeat_skips(beat: Heartbeat) -> Iterator[Skip]:
 
 
 def _slot_skips(beat: Heartbeat) -> Iterator[Skip]:
-    """Why a slot may have nothing to ask about; a wake has."""
+    """The reasons to skip a slot that do not apply to a wake."""
     if "\n" not in beat.checklist or due_items.may_have_nothing_due(beat.checklist):
         yield Skip.NOTHING_DUE
     if beat.precheck:

@@ -1,7 +1,7 @@
-"""Series: numbers under labels, as Prometheus reads them.
+"""Stores time series in little memory and writes them in the text format of Prometheus.
 
-A thousand entries are some sixty thousand series; prometheus_client takes a second to write so many, and a kilobyte to keep
-each. These are lines whose beginnings are kept.
+A thousand entries have about sixty thousand series. For so many, prometheus_client needs a second per page and a kilobyte per
+series. This class keeps the beginning of each line instead, and only adds the number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LabelValues = tuple[str, ...]
 
 
 class MetricFamily:
-    """All series of one name. One thread changes it; others may read it meanwhile."""
+    """All series of one metric. One thread changes them; other threads may read at the same time."""
 
     __slots__ = ("_help", "_label_names", "_lines", "_values", "kind", "name")
 
@@ -26,7 +26,7 @@ class MetricFamily:
         self._lines: dict[LabelValues, str] = {}
 
     def increase(self, *labels: str, by: float = 1) -> None:
-        """Add to a series, which is made if it is not there."""
+        """Add to a series, and create it if it does not exist."""
         value = self._values.get(labels)
         if value is None:
             self.set_value(by, *labels)
@@ -34,19 +34,19 @@ class MetricFamily:
             self._values[labels] = value + by
 
     def set_value(self, value: float, *labels: str) -> None:
-        """Set a series, which is made if it is not there."""
+        """Set a series, and create it if it does not exist."""
         if labels not in self._lines:
             self._lines[labels] = self._series_prefix(labels)
         self._values[labels] = value
 
     def keep_series(self, wanted: Callable[[LabelValues], bool]) -> None:
-        """Let go of every series whose labels are not wanted."""
+        """Delete every series whose labels are not `wanted`."""
         for labels in [labels for labels in self._values if not wanted(labels)]:
             del self._values[labels], self._lines[labels]
 
     def exposition_lines(self) -> Iterator[str]:
-        """The exposition of the family; nothing at all while it has no series."""
-        # One copy in one step: the other thread may add a series while this one writes.
+        """The lines of the metric in the text format; none while it has no series."""
+        # Copy in one step, because the other thread may add a series while this one writes.
         values = list(self._values.items())
         if not values:
             return
