@@ -169,7 +169,7 @@ def test_a_stalled_daemon_is_explained(play: Play, caplog: pytest.LogCaptureFixt
     world.run(hours=12)
     found = day(world, "measure")
     assert told(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
-    assert [event["says"] for event in found["events"]][1:] == ["the daemon had stood still for 0:37:30"]
+    assert [event["says"] for event in found["events"]][1:] == ["the daemon had been stalled for 0:37:30"]
     assert "stalled" in caplog.text
 
 
@@ -188,9 +188,7 @@ def test_a_system_clock_change_is_explained(play: Play) -> None:
     world.run(hours=13, minutes=29)
     found = day(world, "measure")
     assert told(found) == ["00:00-06:00 7 ok", "07:00-10:00 4 clock_jumped", "11:00-23:00 13 ok"]
-    assert [event["says"] for event in found["events"][1:]] == [
-        "the machine's clock jumped 4:00:00 forward, or the machine slept"
-    ]
+    assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 4:00:00 forward, or the machine slept"]
 
 
 def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(play: Play) -> None:
@@ -200,7 +198,7 @@ def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(play: Play) 
     world.run(hours=20, minutes=29)
     found = day(world, "measure")
     assert told(found) == ["00:00-00:00 0 not_declared", "01:00-23:00 23 ok"]
-    assert [event["says"] for event in found["events"][1:]] == ["the machine's clock jumped 3:00:00 back"]
+    assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 3:00:00 back"]
 
 
 def test_a_clock_set_back_during_downtime_is_recorded(play: Play) -> None:
@@ -210,7 +208,7 @@ def test_a_clock_set_back_during_downtime_is_recorded(play: Play) -> None:
     world.clock.now -= timedelta(hours=3)
     world.boot()
     world.run(minutes=1)
-    assert "the machine's clock jumped 3:00:00 back" in [event["says"] for event in day(world, "measure")["events"]]
+    assert "the system clock jumped 3:00:00 back" in [event["says"] for event in day(world, "measure")["events"]]
 
 
 def test_an_unchanged_precheck_is_explained(play: Play) -> None:
@@ -547,7 +545,7 @@ def test_a_hold_in_force_is_described_in_the_present_tense(play: Play, capsys: p
     world.run(minutes=1)
     hold(world, "chat", minutes=30)
     lines = " ".join(" ".join(printed(capsys, world, "ops")).split())
-    assert "now it would not run: busy: the agent's lane is taken: chat holds it over HTTP until 2" in lines
+    assert "now it would not run: busy: the agent's lane is locked: chat holds it over HTTP until 2" in lines
 
 
 def test_a_job_with_a_prompt_has_the_checks_of_its_agent(play: Play) -> None:

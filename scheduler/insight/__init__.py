@@ -1,1 +1,1 @@
-"""Reads the database for people and programs: status, explanations, forecasts, reports."""
+"""Reads the database for status, explanations, forecasts and reports, as plain data for people and programs."""

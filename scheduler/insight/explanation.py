@@ -1,4 +1,4 @@
-"""Explain: why an entry ran or did not run, as plain data: now, at one instant, or over a whole local day."""
+"""Explains why an entry ran or did not run: now, at one time, or on a whole local day."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scheduler.store.entries import EntryRow
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
 
-SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around an instant to look for a slot
+SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around a time to look for a slot
 
 
 EARLIEST_TIME = datetime(2000, 1, 1, tzinfo=UTC)
@@ -34,7 +34,7 @@ MAX_AHEAD = timedelta(days=400)
 
 @dataclass(frozen=True, slots=True)
 class ExplainedEntry:
-    """About which entry it is asked, and what there is to ask: `plan` None without a config, `running` whether a daemon runs."""
+    """The entry to explain and where to look: `plan` is None if the config cannot be read."""
 
     db: sqlite3.Connection
     plan: Plan | None
@@ -49,12 +49,12 @@ class ExplainedEntry:
 
     @property
     def zone(self) -> ZoneInfo:
-        """The zone of its days: the config's, or else what its pace says of it."""
+        """The zone of the entry's days: from the config, or else from its recorded schedule."""
         entry = self.plan.entries.get(self.key) if self.plan else None
         return entry.zone if entry else entry_schedule.schedule_zone(self.row.schedule_text) or ZoneInfo("UTC")
 
     def checklist_remarks(self) -> tuple[str, ...]:
-        """What of its checklist looks like a mark and is none; nothing without a config."""
+        """Lines of the checklist that look like an item annotation and are none; empty without a config."""
         entry = self.plan.entries.get(self.key) if self.plan else None
         return entry.checklist_remarks() if entry else ()
 
@@ -67,7 +67,7 @@ class ExplainedEntry:
 def find_entry(
     db: sqlite3.Connection, plan: Plan | None, key: Key, lanes: Lanes, now: datetime, *, running: bool
 ) -> ExplainedEntry | None:
-    """What to ask about one entry; None if neither the plan nor the database knows it."""
+    """The entry with this key; None if neither the plan nor the database has it."""
     entry_row = entries.find_entry(db, *key)
     entry = plan.entries.get(key) if plan else None
     if entry_row is None and entry is not None:
@@ -95,7 +95,7 @@ def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
 
 
 def explain_now(asked: ExplainedEntry) -> dict[str, Any]:
-    """Why it did (not) run last, whether it would run now by each gate, and when it comes next."""
+    """Why the last slot ran or not, whether each precondition allows a run now, and when the next slot is."""
     entry_row = asked.row
     last_id = run_history.last_real_run(asked.db, *asked.key)
     return _header_data(asked) | {
@@ -113,10 +113,7 @@ def explain_now(asked: ExplainedEntry) -> dict[str, Any]:
 
 
 def explain_time(asked: ExplainedEntry, instant: datetime) -> dict[str, Any]:
-    """What became, or will become, of the slot that covers an instant: the latest one that does not lie after it.
-
-    Raises ValueError for a time of which nothing can be said.
-    """
+    """What happened, or will happen, to the latest slot at or before a time. Raises ValueError for a time out of range."""
     _check_time(asked, instant)
     return _header_data(asked) | {
         "at": iso_utc(instant),
@@ -127,9 +124,9 @@ def explain_time(asked: ExplainedEntry, instant: datetime) -> dict[str, Any]:
 
 
 def explain_day(asked: ExplainedEntry, day: date) -> dict[str, Any]:
-    """What became of every slot of a local day, folded; what ran beside them; what happened to daemon and clocks meanwhile.
+    """What happened to every slot of a local day (grouped), which other runs there were, and events of daemon and clocks.
 
-    Raises ValueError for a day of which nothing can be said.
+    Raises ValueError for a day out of range.
     """
     _check_time(asked, datetime.combine(day, time.min, UTC))
     whole = local_days.whole_day(day, asked.zone)
@@ -169,7 +166,7 @@ def _header_data(asked: ExplainedEntry) -> dict[str, Any]:
 
 
 def _done_at(asked: ExplainedEntry) -> datetime | None:
-    """When the one slot of a job was that fires once, and neither waits nor runs any more."""
+    """The one slot of an entry that runs once and is done; None for any other entry."""
     entry_row = asked.row
     if entry_row.state != "active" or entry_row.paused or runs.find_open_run(asked.db, *asked.key):
         return None
@@ -197,7 +194,7 @@ def _skipped_since(asked: ExplainedEntry, run_id: int | None) -> dict[str, int]:
 
 
 def _slot_data(asked: ExplainedEntry, fate: SlotResult | None) -> dict[str, Any] | None:
-    """A slot with its cause, and its row if it has one."""
+    """A slot with its cause, and its run record if it has one."""
     if fate is None:
         return None
     run = None if fate.run_id is None else run_history.get_run(asked.db, fate.run_id)
@@ -223,7 +220,7 @@ def _group_data(stretch: SlotGroup) -> dict[str, Any]:
 
 
 def _wait_data(asked: ExplainedEntry) -> dict[str, Any] | None:
-    """What the wakes of an agent wait for; None where none waits."""
+    """What the wakes of the entry wait for; None if none waits."""
     wait = wake_waits.next_wait(asked.db, *asked.key, asked.now)
     return wait.as_data() | {"says": wait.text} if wait else None
 
@@ -240,11 +237,11 @@ def _preconditions_data(asked: ExplainedEntry) -> dict[str, Any]:
     }
 
 
-DayEvent = tuple[datetime, str, str]  # when, what in a word, what in a few
+DayEvent = tuple[datetime, str, str]  # time, one word for programs, a text for people
 
 
 def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> dict[str, Any]:
-    """Which life of the daemon an instant fell into, or since when and until when there was none."""
+    """Whether the daemon was up or down at a time, since when and until when."""
     lives = boots.all_boots(db)
     for gap in boots.downtimes_between(lives, running=running):
         if gap.since < instant and (gap.until is None or instant < gap.until):
@@ -258,7 +255,7 @@ def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool)
 
 
 def events_of_day(db: sqlite3.Connection, zone: ZoneInfo, day: LocalDay, *, running: bool) -> list[dict[str, Any]]:
-    """What happened on a day to the daemon, to its machine's clock and to the clock of its zone, in order."""
+    """Starts, stops and stalls of the daemon, system clock changes and DST changes of a day, sorted by time."""
     found = (
         *_boot_events(db, running=running),
         *_clock_jump_events(db, day),
@@ -277,20 +274,20 @@ def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DayEvent]
         if each.clean:
             yield each.seen_until, "daemon_stopped", "the daemon stopped cleanly"
         else:
-            yield each.seen_until, "daemon_lost", "the daemon was last seen; it ended unexpectedly"
+            yield each.seen_until, "daemon_lost", "the daemon was last seen alive; it ended unexpectedly"
 
 
 def _clock_jump_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
     for jump in clock_changes.clock_changes_between(db, day.begins, day.ends):
         far = timedelta(seconds=round(abs(jump.by).total_seconds()))
         way = "forward, or the machine slept" if jump.by > timedelta() else "back"
-        yield jump.at, "clock_jumped", f"the machine's clock jumped {far} {way}"
+        yield jump.at, "clock_jumped", f"the system clock jumped {far} {way}"
 
 
 def _stall_events(db: sqlite3.Connection, day: LocalDay) -> Iterator[DayEvent]:
     for stall in boots.stalls_between(db, day.begins, day.ends):
         long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
-        yield stall.until, "stood_still", f"the daemon had stood still for {long}"
+        yield stall.until, "stood_still", f"the daemon had been stalled for {long}"
 
 
 def _zone_change_events(zone: ZoneInfo, day: LocalDay) -> Iterator[DayEvent]:

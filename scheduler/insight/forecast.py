@@ -1,4 +1,4 @@
-"""Forecast: what fires in the time to come, by the rows where there are any, else as a fresh start would have it."""
+"""Forecasts which entries will run and when, from their rows or, for new entries, from the config."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from scheduler.store.entries import EntryRow
 from scheduler.work.plan import Plan
 
 MAX_SPAN = timedelta(days=400)
-ALLOWED_YEARS = range(1900, 9900)  # those in which it may begin: beyond them the calendar of this machine ends
-MAX_LISTED_FIRINGS = 4  # firings of an entry on one day; more are told as one
+ALLOWED_YEARS = range(1900, 9900)  # in which a forecast may begin; datetime ends soon after
+MAX_LISTED_FIRINGS = 4  # runs of an entry on one day that are listed one by one; more are only counted
 
 ScheduleSource = Literal["database", "reload", "fresh start"]
 
 
 @dataclass(frozen=True, slots=True)
 class EntryForecast:
-    """An entry as it will be: on its course if it is active, or from the end of its pause on.
+    """The future of an entry: its slots from now on, or from the end of its pause.
 
-    `source` says where its grid comes from: its row, its row once a changed config is taken up, or the config alone. `wakers` are
-    the courses of the jobs that may wake it at once, within `limits`.
+    `source` says where its schedule comes from: its row, its row after a reload of the changed config, or the config alone.
+    `waking_jobs` are the slots of the jobs that may wake it, within `limits`.
     """
 
     course: ScheduledEntry
@@ -47,12 +47,12 @@ class EntryForecast:
 
     @property
     def will_fire(self) -> bool:
-        """Whether anything of it will fire by itself."""
+        """Whether the entry will run by itself."""
         return self.state == "active" or (self.state == "paused" and self.paused_until is not None)
 
 
 def forecast_entries(db: sqlite3.Connection | None, plan: Plan | None, now: datetime) -> list[EntryForecast]:
-    """Every entry of the plan with what the database knows of it; without a plan, every entry of the database. Agents first."""
+    """Every entry of the plan, combined with its row; without a plan, every entry of the database. Agents first."""
     known = {(each.kind, each.name): each for each in entries.all_entries(db)} if db else {}
     if plan is None:
         seen = [_forecast_recorded(entry_row) for entry_row in known.values() if entry_row.state != "removed"]
@@ -96,7 +96,7 @@ def _forecast_recorded(entry_row: EntryRow) -> EntryForecast:
 
 
 def _no_slot_until(settled: datetime, entry_row: EntryRow | None) -> datetime:
-    """The instant after which its next slot may lie: it may be paused until then, or rest after failures."""
+    """The time until which the entry has no slot, because it is paused or backing off after failures."""
     if entry_row is None:
         return settled
     held = entry_row.backs_off_until
@@ -104,10 +104,10 @@ def _no_slot_until(settled: datetime, entry_row: EntryRow | None) -> datetime:
 
 
 def forecast_data(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> dict[str, Any]:
-    """What fires in [begin, end) as plain data, by entry and local day; one by one where they are few, or with `each`.
+    """What will run in [begin, end) as JSON data, by entry and local day. Runs are listed if they are few, or always with `each`.
 
-    `clock_changes` are those of the zones in which something fires; `beats` are those of all agents, `runs` those of all jobs.
-    `wakes_known` False: without a config nobody knows whom jobs wake.
+    `clock_changes` are the DST changes of the zones in which something runs. In `days`, `beats` counts the runs of all agents and
+    `runs` those of all jobs. `wakes_known` False: without a config it is unknown which jobs wake an agent.
     """
     seen = tuple(seen)
     wakers = {job.name: job for foreseen in seen for job in foreseen.waking_jobs}
@@ -143,7 +143,7 @@ def _entry_data(foreseen: EntryForecast, begin: datetime, end: datetime, *, each
 
 
 def _woken_runs_data(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> dict[str, Any] | None:
-    """The most beats that jobs may add by waking, and which jobs: as often as they fire and limits let it. None if none does."""
+    """The maximum number of runs that jobs may add by waking the agent, and the names of these jobs; None if there are none."""
     by = [job.name for job in foreseen.waking_jobs if fired[job.name]]
     if not by or foreseen.limits is None:
         return None
@@ -156,7 +156,7 @@ def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
 
 
 def _day_data(course: ScheduledEntry, beats: RunsOnDay, *, each: bool) -> dict[str, Any]:
-    """One day of an entry; its `firings` are None where they are folded."""
+    """One day of an entry; `firings` is None if they are only counted."""
     few = due_times(course, beats.first - TICK, beats.latest) if each or beats.count <= MAX_LISTED_FIRINGS else None
     return {
         "day": beats.day.isoformat(),
@@ -178,7 +178,7 @@ def _totals_by_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) -> Iterator[dict[str, Any]]:
-    """Each change with the reading that the clock would have had, and the one that it has."""
+    """The DST changes of the zones, with the local time that the clock would have shown and the one that it shows."""
     for zone in zones:
         for change in offset_changes(zone, begin, end):
             before, after = (change.instant - TICK).astimezone(zone), change.instant.astimezone(zone)

@@ -1,4 +1,4 @@
-"""Gates: what would stand in the way of an entry that came due now."""
+"""Checks every precondition of a hypothetical run, to explain what would happen if an entry came due now."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PreconditionResult = tuple[Skip, bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Preconditions:
-    """Each reason not to run, in the order in which they are asked: whether it stands in the way, None if only a run can say.
+    """Each reason to skip a run, in the order of the checks, and whether it applies; None if only a real run can find out.
 
-    `complete` False: without the config, only what the database knows was asked. `details` say more of those of which more is
-    known: which budget, or who holds the lane, and until when.
+    `is_complete` False: there was no config, so only the database was checked. `details` has a text for some reasons: which
+    budget, or who holds the lane and until when.
     """
 
     results: tuple[PreconditionResult, ...]
@@ -38,14 +38,14 @@ class Preconditions:
 
     @property
     def first_obstacle(self) -> Skip | None:
-        """The reason with which it would be skipped now."""
+        """The reason for which a run would be skipped now; None if it would start."""
         return next((reason for reason, stands in self.results if stands), None)
 
 
 def check_preconditions(
     db: sqlite3.Connection, plan: Plan | None, entry_row: EntryRow, lanes: Lanes, now: datetime
 ) -> Preconditions:
-    """Every gate's answer; nothing is written, started or taken."""
+    """The result of every check. Nothing is written, started or locked."""
     entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
     if plan is None or entry is None:
         held = _lane_hold_detail(
@@ -70,7 +70,7 @@ def check_preconditions(
 def _check_recorded_entry(
     db: sqlite3.Connection, entry_row: EntryRow, lanes: Lanes, now: datetime, *, gone: bool
 ) -> tuple[PreconditionResult, ...]:
-    """What the database says; `gone`: the config that is there does not declare it any more."""
+    """The checks that need only the database; `gone`: the config no longer declares the entry."""
     is_agent, days = entry_row.kind is Kind.HEARTBEAT, entry_schedule.allowed_days(entry_row.schedule_text)
     held = is_agent and (entry_row.name in lane_holds.holds_by_agent(db, now) or lanes.is_locked(entry_row.name))
     answers: dict[Skip, bool | None] = {
@@ -85,7 +85,7 @@ def _check_recorded_entry(
 
 
 def _lane_hold_detail(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo | None, now: datetime) -> dict[Skip, str]:
-    """Who holds a lane over HTTP, by the one that does so longest; of who has locked its file nothing is known."""
+    """Who holds a lane over HTTP for the longest time. The holder of a file lock is unknown."""
     holders = lane_holds.holds_by_agent(db, now).get(lane, []) if lane else []
     if not holders:
         return {}
@@ -96,9 +96,9 @@ def _lane_hold_detail(db: sqlite3.Connection, lane: str | None, zone: ZoneInfo |
 
 
 def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
-    """What is shut off, what the provider said, and when it is probed."""
+    """Which circuit breaker is open, the error of the provider, and when it will be probed."""
     at = f"{breaker.probe_at.astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
-    return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry is to probe it first'}"
+    return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry will probe it first'}"
 
 
 def _ordered_results(answers: dict[Skip, bool | None]) -> tuple[PreconditionResult, ...]:
@@ -106,7 +106,7 @@ def _ordered_results(answers: dict[Skip, bool | None]) -> tuple[PreconditionResu
 
 
 def _check_open_run(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, bool | None]:
-    """Whether a run of it is going on; one that waits for its lane has not begun, and says that the lane is taken."""
+    """Whether a run of the entry is in progress. A run that waits for its lane only shows that the lane is locked."""
     run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     in_the_way = planning.reason_of_open_run(run) if run else None
     answers: dict[Skip, bool | None] = {Skip.ALREADY_RUNNING: in_the_way is Skip.ALREADY_RUNNING}

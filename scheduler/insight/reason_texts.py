@@ -1,4 +1,4 @@
-"""Causes: what became of a slot, in one word for programs and in a few for people."""
+"""Says what happened to a slot: one word for programs, a short text for people."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ OUTCOMES_OF_RUNS = frozenset(outcome.value for outcome in Outcome if outcome is 
 
 @dataclass(frozen=True, slots=True)
 class SlotCause:
-    """An outcome, the reason of a skip, or one of the words above; `detail` is the suppression, or the class of an error."""
+    """What happened to a slot. `code` is an outcome, a skip reason or a word above; `detail` a suppression or an error class."""
 
     code: str
     detail: str | None = None
 
     @property
     def has_run(self) -> bool:
-        """Whether a run came to this, well or not."""
+        """Whether the slot was run, successfully or not."""
         return self.code in OUTCOMES_OF_RUNS
 
     @property
     def text(self) -> str:
-        """The same for people."""
+        """A short text for people."""
         exact = TEXTS_WITH_DETAIL.get((self.code, self.detail))
         if exact is not None:
             return exact
@@ -43,7 +43,7 @@ class SlotCause:
 
     @property
     def text_for_now(self) -> str:
-        """The same of a gate that stands in the way at present."""
+        """A short text for people, for a reason that prevents a run at present."""
         return self._with_detail(REASON_TEXTS | TEXTS_FOR_NOW)
 
     def _with_detail(self, words: Mapping[str, str]) -> str:
@@ -53,10 +53,10 @@ class SlotCause:
 
 TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.HEARTBEAT_OK): "ran, quiet",
-    (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet but for a few characters",
-    (Outcome.OK, Suppression.EMPTY): "ran, answered nothing",
-    (Outcome.OK, Suppression.DECIDED_SKIP): "asked whether to run; decided not to",
-    (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert again: told before",
+    (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet apart from a few characters",
+    (Outcome.OK, Suppression.EMPTY): "ran, empty answer",
+    (Outcome.OK, Suppression.DECIDED_SKIP): "the agent decided not to run",
+    (Outcome.ALERT, Suppression.DUPLICATE): "ran, same alert as before: not sent again",
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not shown (show_alerts: false)",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has probed its provider",
@@ -66,43 +66,43 @@ REASON_TEXTS: dict[str, str] = {
     Outcome.OK: "ran",
     Outcome.ALERT: "ran, alert",
     Outcome.FAILED: "ran, failed",
-    Outcome.TIMEOUT: "ran, did not end in time",
-    Outcome.ABANDONED: "ran, cut short",
+    Outcome.TIMEOUT: "ran, timed out",
+    Outcome.ABANDONED: "ran, interrupted",
     Outcome.ASYNC: "ran, answers later",
     Skip.DISABLED: "disabled in the config",
     Skip.PAUSED: "paused",
     Skip.REMOVED: "not in the config",
-    Skip.CALENDAR: "kept off by a calendar",
+    Skip.CALENDAR: "excluded by a calendar",
     Skip.ACTIVE_HOURS: "outside active hours",
-    Skip.ALREADY_RUNNING: "the run before was still going",
-    Skip.BUSY: "busy: somebody had the agent's lane",
+    Skip.ALREADY_RUNNING: "the previous run was still in progress",
+    Skip.BUSY: "busy: the agent's lane was locked",
     Skip.CHECKLIST_MISSING: "no checklist",
     Skip.CHECKLIST_EMPTY: "nothing on the checklist",
     Skip.CHECKLIST_UNREADABLE: "the checklist cannot be read",
     Skip.CHECKLIST_TOO_LARGE: "the checklist is too large",
     Skip.NOTHING_DUE: "no item of the checklist was due",
-    Skip.NOT_SHOWN: "nobody would hear it (show_ok, show_alerts: false)",
-    Skip.BUDGET: "the budget is spent",
+    Skip.NOT_SHOWN: "no answer would be sent (show_ok, show_alerts: false)",
+    Skip.BUDGET: "the budget is used up",
     Skip.BREAKER_OPEN: "the circuit breaker of its provider or model is open",
     Skip.PRECHECK: "the precheck found nothing to do",
     Skip.PRECHECK_UNCHANGED: "the precheck found nothing new",
     Skip.PRECHECK_FAILED: "the precheck failed",
     Skip.PROMPT_TOO_LARGE: "the prompt was too large",
     Skip.MISSED: "missed: it could not start within its grace",
-    Skip.SUPERSEDED: "superseded by a wake or by backing off",
+    Skip.SUPERSEDED: "replaced by a woken run, or left out while backing off",
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine slept",
-    STOOD_STILL: "the daemon stood still: it was stopped, or the machine had no time for it",
+    STOOD_STILL: "the daemon was stalled: its process was stopped, or the machine was overloaded",
     RUNNING: "running",
     WAITING: "waiting for its next attempt",
     DUE: "due, about to start",
     TO_COME: "to come",
-    NOT_KEPT: "not on record any more (history.keep, history.runs)",
+    NOT_KEPT: "no longer on record (history.keep, history.runs)",
     NOT_DECLARED: "not yet known to the daemon",
 }
 
 TEXTS_FOR_NOW: dict[str, str] = {
-    Skip.ALREADY_RUNNING: "a run of it is still going",
-    Skip.BUSY: "busy: the agent's lane is taken",
+    Skip.ALREADY_RUNNING: "a run of it is in progress",
+    Skip.BUSY: "busy: the agent's lane is locked",
     Skip.NOTHING_DUE: "no item of the checklist is due",
 }

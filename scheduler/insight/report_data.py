@@ -1,4 +1,4 @@
-"""The report: the last days summed up, as plain data for people's text and for programs."""
+"""Sums up the runs, costs, skips and deliveries of a period for `report`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ReportTotals = dict[str, Any]
 
 
 def build_report(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> dict[str, Any]:
-    """What came to its end from `since` on and before `until`; `running` says whether the last life of the daemon goes on.
+    """The runs, skips, costs and deliveries from `since` until before `until`, as JSON data; `running`: a daemon runs now.
 
-    Times are in UTC with Z. Entries and models come the dearest first, reasons the most frequent first. A cost is None where
-    none is known.
+    Times are in UTC with Z. The most expensive entries and models and the most frequent reasons come first. A cost is None if it
+    is unknown.
     """
     tallies, posts = run_history.count_runs(db, since, until), run_history.count_messages(db, since, until)
     return {
@@ -71,7 +71,7 @@ def _totals_by_key(tallies: list[RunCount], key: Callable[[RunCount], dict[str, 
 
 
 def _counts_by_word(tallies: Iterable[RunCount], word: str, count: Callable[[RunCount], int]) -> list[dict[str, Any]]:
-    """Each word with its number, and how much of it is whose."""
+    """The number of runs for each reason or suppression, in all and by entry."""
     counted = [each for each in tallies if count(each)]
     told = [
         {word: getattr(group[0], word), "count": sum(map(count, group)), "entries": _counts_by_entry(group, count)}
@@ -87,7 +87,7 @@ def _counts_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) 
 
 
 def _channel_data(channel: str, posts: list[MessageCount]) -> dict[str, Any]:
-    """A channel's messages by where they stand; `uncertain` of them may have arrived twice, or not at all."""
+    """The messages of a channel by state; `uncertain` of them may have arrived twice, or not at all."""
     own = [post for post in posts if post.channel == channel]
     states = {post.state: post.messages for post in own}
     waiting = sum(states.get(state, 0) for state in ("pending", "sending", "uncertain"))

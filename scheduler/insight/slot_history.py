@@ -1,4 +1,4 @@
-"""Account: the slots of a time and what became of each, by their rows, and where there is none by what else is known."""
+"""Finds what happened to each slot of an entry, from run records, downtime, clock changes and pauses, and groups the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scheduler.store.entries import EntryRow
 
 @dataclass(frozen=True, slots=True)
 class SchedulePeriod:
-    """What decided an entry's slots in (since, until], by the time at which they come due; `until` None: it still does."""
+    """A period (since, until] with one schedule, for the slots that come due in it; `until` None: it is the current one."""
 
     state: str
     schedule_text: str
@@ -38,14 +38,14 @@ class SchedulePeriod:
         return entry_schedule.parse_schedule(self.schedule_text, self.anchor)
 
     def covers_slot(self, slot: datetime) -> bool:
-        """Whether a slot came due while it stood so."""
+        """Whether a slot came due in this period."""
         due = slot + self.schedule.offset
         return self.since < due and (self.until is None or due <= self.until)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """A row of the history: one slot, or `slots` of them from `slot` on; `cause` is what it says of them."""
+    """A run record: one slot, or `slots` of them from `slot` on, and what happened to them."""
 
     id: int
     slot: datetime
@@ -55,9 +55,10 @@ class SlotRow:
 
 @dataclass(frozen=True, slots=True)
 class EntryRecord:
-    """All that is known of an entry's slots; `rows` are those that speak of slots, and not of wakes, in the time asked for.
+    """All that is on record about an entry's slots in a period; `rows` are those that stand for slots and not for wakes.
 
-    `paused_until` None: it is not paused. `in_the_way` is the reason that an open run is, `rests_until` ends its backing off.
+    `paused_until` None: the entry is not paused. `blocked_by` is the skip reason that an open run causes. `backs_off_until` is
+    the end of backing off after failures.
     """
 
     periods: Sequence[SchedulePeriod]
@@ -74,7 +75,7 @@ class EntryRecord:
 
 @dataclass(frozen=True, slots=True)
 class SlotResult:
-    """What became of the slot at `at`, and the row that says so; of no slot, where `count` is 0, until the next fate."""
+    """What happened to the slot at `at`, and its run record. `count` 0: from `at` until the next result there were no slots."""
 
     at: datetime
     cause: SlotCause
@@ -84,7 +85,7 @@ class SlotResult:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSlot:
-    """A slot of a pace; `closed` is the reason for which it may not run by its pace alone, None for one that may."""
+    """A slot of a schedule; `closed_by` is the reason if the schedule itself excludes it, None if it may run."""
 
     at: datetime
     period: SchedulePeriod
@@ -96,7 +97,7 @@ class ScheduledSlot:
 
 
 def slot_results(record: EntryRecord, begin: datetime, end: datetime) -> list[SlotResult]:
-    """What became of each slot in [begin, end), and from when on there were none and why; in the order of time."""
+    """What happened to each slot in [begin, end), and why there were no slots at some times; sorted by time."""
     named = [slot for stand in record.periods if stand.state == "active" for slot in _slots_of_period(stand, begin, end)]
     told = _recorded_results(record, named, begin, end)
     silent = (SlotResult(slot.at, _cause_without_row(record, slot)) for slot in named if slot.at not in told)
@@ -106,9 +107,9 @@ def slot_results(record: EntryRecord, begin: datetime, end: datetime) -> list[Sl
 
 
 def _slots_of_period(stand: SchedulePeriod, begin: datetime, end: datetime) -> Iterator[ScheduledSlot]:
-    """The slots of one stand that lie in [begin, end), those outside its hours and on days off too.
+    """The slots of one period in [begin, end), including those outside its active hours and on days off.
 
-    A point of the grid that moved to the next opening is the slot there, and none where it was.
+    A slot that moved to the next opening is listed at its new time only.
     """
     schedule, offset = stand.schedule, stand.schedule.offset
     after = max(begin - TICK, stand.since - offset)
@@ -131,7 +132,7 @@ def _closing_reason(schedule: EntrySchedule, slot: datetime) -> Skip | None:
 def _recorded_results(
     record: EntryRecord, named: list[ScheduledSlot], begin: datetime, end: datetime
 ) -> dict[datetime, SlotResult]:
-    """What the rows say, by slot. A row of its own says more than one that stands for several."""
+    """The result of each slot that has a run record. A record of one slot takes precedence over one of several slots."""
     told: dict[datetime, SlotResult] = {}
     for row in (row for row in record.rows if row.slots > 1):
         for slot in _slots_of_row(record, row, named, begin):
@@ -143,18 +144,18 @@ def _recorded_results(
 
 
 def _slots_of_row(record: EntryRecord, row: SlotRow, named: list[ScheduledSlot], begin: datetime) -> Iterator[ScheduledSlot]:
-    """The slots of this time for which a row of several stands."""
+    """The slots after `begin` that a record of several slots stands for."""
     stand = next((stand for stand in record.periods if stand.state == "active" and stand.covers_slot(row.slot)), None)
     if stand is None:
         return iter(())
     before = 0 if row.slot >= begin else sum(_slot_counts_before(stand.schedule, row, begin))
-    first = row.slot.replace(microsecond=0)  # it may have been moved by milliseconds, and slots lie on whole seconds
+    first = row.slot.replace(microsecond=0)  # it may have been moved by milliseconds; slots are on whole seconds
     meant = (slot for slot in named if slot.at >= first and _row_includes(row, slot.closed_by))
     return islice(meant, max(0, row.slots - before))
 
 
 def _slot_counts_before(schedule: EntrySchedule, row: SlotRow, until: datetime) -> Iterator[int]:
-    """How many of the row's slots lie before a time: those that may run, and those that may not, by their reasons."""
+    """The numbers of the record's slots before a time: slots that may run, and excluded slots for each reason."""
     after, until = row.slot - TICK, until - TICK
     for closed, passed in ((None, schedule.slots(after, until)), *schedule.closed_slots(after, until)):
         if passed and _row_includes(row, closed):
@@ -165,13 +166,16 @@ CLOSING_REASONS = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
 
 
 def _row_includes(row: SlotRow, closed: Skip | None) -> bool:
-    """Whether a row of several speaks of slots that are closed for this reason, or (None) may run: that of a pause of all."""
+    """Whether a record of several slots includes those excluded for this reason, or (None) those that may run.
+
+    The record of a pause includes all of them.
+    """
     reason = next((reason for reason in CLOSING_REASONS if row.cause.code == reason), None)
     return row.cause.code == Skip.PAUSED or closed == reason
 
 
 def _refine_missed(record: EntryRecord, cause: SlotCause, due: datetime) -> SlotCause:
-    """Why a slot was missed, if that is on record."""
+    """The reason why a slot was missed, if one is on record."""
     if cause.code != Skip.MISSED:
         return cause
     if _was_daemon_down(record, due):
@@ -184,7 +188,7 @@ def _refine_missed(record: EntryRecord, cause: SlotCause, due: datetime) -> Slot
 
 
 def _was_skipped_by_clock(record: EntryRecord, due: datetime) -> bool:
-    """Whether the clock jumped ahead over a time, and was not set back to before it later."""
+    """Whether the system clock jumped ahead over a time and was not set back to before it later."""
     found = False
     for jump in record.jumps:
         if jump.at - jump.by < due <= jump.at:
@@ -199,7 +203,7 @@ def _was_daemon_down(record: EntryRecord, due: datetime) -> bool:
 
 
 def _cause_without_row(record: EntryRecord, slot: ScheduledSlot) -> SlotCause:
-    """What becomes of a slot that has no row: it is to come, or what keeps it is still going on, or its row went."""
+    """What happens to a slot without a run record: it is to come, or something still prevents it, or its record was deleted."""
     if record.paused_until is not None and record.settled_until < slot.at and slot.due_at <= record.paused_until:
         return SlotCause(Skip.PAUSED)
     if slot.closed_by and (slot.due_at > record.now or slot.at > record.settled_until):
@@ -215,7 +219,7 @@ def _cause_without_row(record: EntryRecord, slot: ScheduledSlot) -> SlotCause:
     return SlotCause(reason_texts.DAEMON_DOWN if _was_daemon_down(record, slot.due_at) else reason_texts.DUE)
 
 
-UNKNOWN_STATE = "unknown"  # what an entry is before it is first seen
+UNKNOWN_STATE = "unknown"  # the state of an entry before it is first seen
 
 CAUSES_WITHOUT_SLOTS = {
     "disabled": SlotCause(Skip.DISABLED),
@@ -225,14 +229,14 @@ CAUSES_WITHOUT_SLOTS = {
 
 
 def _time_without_slots(stand: SchedulePeriod, begin: datetime, end: datetime) -> SlotResult | None:
-    """A time in which an entry had no slots, because it was disabled or not there."""
+    """A period without slots, because the entry was disabled or did not exist; None for a period with slots."""
     if stand.state == "active" or stand.since >= end or (stand.until is not None and stand.until < begin):
         return None
     return SlotResult(max(begin, stand.since), CAUSES_WITHOUT_SLOTS[stand.state], count=0)
 
 
 def cause_of_run(state: str, outcome: str | None, reason: str | None, suppression: str | None) -> SlotCause:
-    """What a row of the history says."""
+    """What a run record says about its slot."""
     if state != "closed":
         return SlotCause(reason_texts.RUNNING if state == "running" else reason_texts.WAITING, reason)
     if outcome == Outcome.SKIPPED:
@@ -240,12 +244,12 @@ def cause_of_run(state: str, outcome: str | None, reason: str | None, suppressio
     return SlotCause(outcome or state, suppression or reason)
 
 
-TRIGGERS_WITHOUT_SLOT = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # what is started by no slot
+TRIGGERS_WITHOUT_SLOT = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # runs that no slot starts
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedHistory:
-    """The record of a time, and what ran in it that no slot started."""
+    """The record of a period, and the runs in it that no slot started."""
 
     record: EntryRecord
     other_runs: tuple[SlotCause, ...]
@@ -254,7 +258,7 @@ class LoadedHistory:
 def load_history(
     db: sqlite3.Connection, entry_row: EntryRow, begin: datetime, end: datetime, now: datetime, *, running: bool
 ) -> LoadedHistory:
-    """What is known of an entry in [begin, end); `running` says that a daemon runs now."""
+    """Read the record of an entry in [begin, end); `running`: a daemon runs now."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     record = EntryRecord(
@@ -283,7 +287,7 @@ def _cause_of_row(row: sqlite3.Row) -> SlotCause:
 
 
 def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[SchedulePeriod]:
-    """How it has stood, one after the other; before it was first seen it was not known."""
+    """The periods of the entry, one after the other; the first one ends when the entry was first seen."""
     since = entry_row.first_seen_at - MILLISECOND
     yield SchedulePeriod(UNKNOWN_STATE, "{}", since, EPOCH, since)
     for before in entries.past_states(db, entry_row.kind, entry_row.name):
@@ -297,7 +301,7 @@ MAX_GROUPS = 12
 
 @dataclass(frozen=True, slots=True)
 class SlotGroup:
-    """Slots in a row, from the first to the last: how many for each cause, the most frequent first, and the row if it is one."""
+    """Consecutive slots: how many for each cause, the most frequent first, and the run record if they share one."""
 
     first: datetime
     last: datetime
@@ -306,15 +310,15 @@ class SlotGroup:
 
     @property
     def slot_count(self) -> int:
-        """How many slots it stands for; 0: a time without any."""
+        """The number of slots; 0 for a period without slots."""
         return sum(count for _, count in self.cause_counts)
 
 
 def group_results(fates: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> list[SlotGroup]:
-    """About `most` stretches. Fates in a row with one cause are one; if there are too many, short neighbours become mixed ones.
+    """About `max_groups` groups. Neighbours with the same cause are one group. If there are too many, short neighbours are mixed.
 
-    Those that ran are mixed with each other first, so that a silence stands by itself as long as it may; a time without slots
-    is never mixed.
+    Slots that ran are mixed with each other first, so that skipped slots stay visible as long as possible. A period without
+    slots is never mixed.
     """
     stretches = _join_neighbours(
         [SlotGroup(fate.at, fate.at, ((fate.cause, fate.count),), fate.run_id) for fate in fates], _have_one_cause
@@ -329,7 +333,7 @@ def group_results(fates: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> 
 
 
 def count_causes(stretches: Iterable[SlotGroup]) -> list[tuple[SlotCause, int]]:
-    """How many slots there were for each cause, the most frequent first."""
+    """The number of slots for each cause, the most frequent first."""
     return _sum_by_cause(count for stretch in stretches for count in stretch.cause_counts)
 
 
@@ -350,7 +354,7 @@ def _have_one_cause(before: SlotGroup, after: SlotGroup) -> bool:
 
 
 def _join_neighbours(stretches: Sequence[SlotGroup], may: Callable[[SlotGroup, SlotGroup], bool]) -> list[SlotGroup]:
-    """Each stretch joined to the one before it where it may be."""
+    """The groups, each merged into the one before it if `may` allows it."""
     joined: list[SlotGroup] = []
     for stretch in stretches:
         if joined and may(joined[-1], stretch):

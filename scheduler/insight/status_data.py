@@ -1,4 +1,4 @@
-"""What the database says of the daemon and its entries: the one read model of the status command and the HTTP interface."""
+"""Reads the status of the daemon and of its entries, for `status` and for the HTTP API."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from scheduler.store.outages import Outage
 
 
 def read_status(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
-    """Everything at a glance, as plain data: times in UTC with Z, None where something is not known.
+    """The whole status as JSON data: times in UTC with Z, None if unknown.
 
-    `daemon` is the last life that there was; whether it goes on is for the caller to find out. `config_hash` is that of the
-    config it started with.
+    `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
+    config with which it started.
     """
     listed = read_entries(db, now)
     return {
@@ -47,7 +47,7 @@ def read_status(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
 
 
 def _breaker_data(breaker: Breaker) -> dict[str, Any]:
-    """To what no calls are made, why, and when the next one may probe it; a model of null means the provider as a whole."""
+    """An open circuit breaker, its reason, and when it may be probed; a model of null means the whole provider."""
     circuit = breaker.circuit
     return {
         "provider": circuit.provider,
@@ -60,7 +60,7 @@ def _breaker_data(breaker: Breaker) -> dict[str, Any]:
 
 
 def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
-    """A provider, or a model of it, that fails at present, or flaps; a model of null means the provider as a whole."""
+    """An outage or flapping of a provider or of one of its models; a model of null means the whole provider."""
     circuit = outage.circuit
     return {
         "provider": circuit.provider,
@@ -75,21 +75,21 @@ def _outage_data(outage: Outage, told_at: datetime | None) -> dict[str, Any]:
 
 
 def _refused_config_data(life: sqlite3.Row | None) -> dict[str, Any] | None:
-    """A changed config that was refused and waits, while the one before it stays in force."""
+    """The errors of a changed config that was rejected while the previous one stays in force; None if there are none."""
     if life is None or life["config_problem"] is None:
         return None
     return {"at": iso_utc(from_optional_millis(life["config_refused_at"])), "problems": life["config_problem"].splitlines()}
 
 
 def _deadman_problem(life: sqlite3.Row | None) -> str | None:
-    """Why pings to the dead man's switch do not arrive."""
+    """Why pings to the dead man's switch fail; None if they arrive."""
     return life["deadman_problem"] if life else None
 
 
 def read_entries(
     db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every entry, or those of one kind, or of one name: the agents first, in the order of their names."""
+    """Every entry, or those of one kind or name, as JSON data: agents first, sorted by name."""
     held, spent = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now)
     return [
         _entry_data(row, held) | {"budget": _budget_data(spent.get((row["kind"], row["name"])))}
@@ -98,7 +98,7 @@ def read_entries(
 
 
 def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:
-    """What a day has had of each bound; None where nothing was counted yet today, or nothing is to be."""
+    """How much of each limit is used today; None if nothing has been counted today, or nothing is limited."""
     if row is None:
         return None
     spent, budget = spend.amount_of_row(row), spend.budget_of_row(row)
@@ -107,7 +107,7 @@ def _budget_data(row: sqlite3.Row | None) -> dict[str, Any] | None:
 
 
 def read_wake(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
-    """Where one wake stands (waiting, taken, ended), and the run that took it last; None when it is not known any more."""
+    """The state of a wake (waiting, taken, ended) and the last run that took it; None if the wake is no longer on record."""
     row = wakes.find_wake(db, wake_id)
     if row is None:
         return None
@@ -139,13 +139,13 @@ def _entry_data(row: sqlite3.Row, held: Mapping[str, list[dict[str, Any]]]) -> d
 
 
 def _done_at(row: sqlite3.Row) -> datetime | None:
-    """When the one slot of a job was that fires once, and neither waits nor runs any more."""
+    """The one slot of an entry that runs once and is done; None for any other entry."""
     going_on = row["last_state"] in ("running", "waiting")
     return None if going_on else entry_schedule.finished_single_slot(row["pace"], from_millis(row["settled_until"]))
 
 
 def _failing_data(row: sqlite3.Row) -> dict[str, Any] | None:
-    """What goes wrong at present: how often in a row, since when, and when its people were told last."""
+    """The present failures: how many in a row, since when, and when the last notification was sent."""
     if row["failing_since"] is None or not row["troubles"]:
         return None
     times = {
@@ -156,7 +156,7 @@ def _failing_data(row: sqlite3.Row) -> dict[str, Any] | None:
 
 
 def _activity_data(row: sqlite3.Row) -> dict[str, Any] | None:
-    """What a gateway last told of an agent."""
+    """What a gateway last reported about an agent."""
     if row["active_at"] is None:
         return None
     return {"queue": row["queue"], "pending_approvals": row["approvals"], "at": iso_utc(from_optional_millis(row["active_at"]))}
@@ -167,7 +167,7 @@ def _pause_end(paused_until: int) -> str | None:
 
 
 def _last_run_data(row: sqlite3.Row) -> dict[str, Any] | None:
-    """The newest row: a run, or slots that were not run."""
+    """The newest run record: a run, or skipped slots."""
     if row["last_id"] is None:
         return None
     closed = row["last_state"] == "closed"

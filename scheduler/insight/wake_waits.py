@@ -1,4 +1,4 @@
-"""Waits: what a waiting wake waits for and until when, read from the rows alone, so that it can be said with any config."""
+"""Finds what a waiting wake waits for and until when. It reads only the database, so it works with any config."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ OTHER_JOBS = "other_jobs"
 
 @dataclass(frozen=True, slots=True)
 class WakeWait:
-    """For what a wake waits: the reason of a skip or of a failed run, wake_gap, wake_flood, or one of the words above.
+    """What a wake waits for: the reason of a skip or of a failed run, wake_gap, wake_flood, or one of the words above.
 
-    `until` None: nobody knows, or somebody has to end it. `run`: the open run for which it waits. `taken`: that run tells it.
+    `until` None: the time is unknown, or a person must end it. `run_id`: the open run for which it waits. `is_taken`: the wake is
+    in the prompt of that run.
     """
 
     reason: str
@@ -35,43 +36,43 @@ class WakeWait:
 
     @property
     def is_starting(self) -> bool:
-        """Whether nothing is in its way: its run has begun, or begins at once."""
+        """Whether nothing blocks the wake: its run has begun, or begins at once."""
         return self.reason == STARTING
 
     @property
     def was_refused(self) -> bool:
-        """Whether a run of it was refused, or would be."""
+        """Whether its run was skipped, or would be."""
         return not self.is_taken and self.reason in tuple(Skip) and self.reason != Skip.ALREADY_RUNNING
 
     @property
     def text(self) -> str:
-        """The same for people, without the time."""
+        """A short text for people, without the time."""
         if self.reason in WAIT_TEXTS:
             return WAIT_TEXTS[self.reason]
         if self.reason in tuple(Skip):
             return SlotCause(self.reason).text_for_now
-        return f"its run failed ({self.reason}), and it is tried again"
+        return f"its run failed ({self.reason}) and will be retried"
 
     def as_data(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The JSON form."""
         return {"waits_for": self.reason, "until": iso_utc(self.until)}
 
 
 WAIT_TEXTS = {
     STARTING: "its run is starting",
-    NEXT_SLOT: "it is told with the next slot",
-    ANOTHER_WAKE: "no run is planned; another wake starts one",
+    NEXT_SLOT: "it is delivered with the next scheduled run",
+    ANOTHER_WAKE: "no run is planned; another wake will start one",
     OTHER_JOBS: "other jobs that may wake the agent are still running",
-    GAP: "the gap after the last woken run (limits.wake_gap)",
-    FLOOD: "too many runs were started by wakes (limits.wake_flood)",
+    GAP: "the minimum time after the last woken run (limits.wake_gap)",
+    FLOOD: "wakes have started too many runs (limits.wake_flood)",
     Skip.PAUSED: "the agent is paused",
-    Skip.ALREADY_RUNNING: "a run is in progress; another one follows it",
+    Skip.ALREADY_RUNNING: "a run is in progress; another one will follow",
     Reason.CANCELLED: "its run was cancelled",
 }
 
 
 def wait_of_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeWait | None:
-    """What one wake waits for; None for one that has ended, or is not known."""
+    """What a wake waits for; None if it has ended or does not exist."""
     row = wakes.find_wake(db, wake_id)
     if row is None or row["state"] == "ended":
         return None
@@ -79,13 +80,13 @@ def wait_of_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeWai
 
 
 def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> WakeWait | None:
-    """What the waiting wake of an entry waits for that starts a run first; None where none waits."""
+    """What the next wake of an entry to start a run waits for; None if no wake waits."""
     row = wakes.next_waiting_wake(db, kind, name)
     return _wait_of_row(db, row, entries.find_entry(db, kind, name), now) if row else None
 
 
 def waits_by_agent(db: sqlite3.Connection, now: datetime) -> list[dict[str, Any]]:
-    """How many wakes wait for each agent, and for what, as plain data."""
+    """The number of waiting wakes of each agent and what they wait for, in the JSON form."""
     found = []
     for row in wakes.count_waiting_by_agent(db):
         wait = next_wait(db, Kind.HEARTBEAT, row["name"], now)
@@ -113,7 +114,7 @@ def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, entry_row: EntryRow |
 
 
 def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
-    """A run tells it, which may still wait for its lane, for its provider or for its next attempt."""
+    """The wake belongs to an open run, which may wait for its lane, its provider or its next attempt."""
     if run is None or run.state == "running":
         return WakeWait(STARTING, run_id=run.run_id if run else None, is_taken=True)
     reason = run.waits_for.value if run.has_not_begun else (run.reason or Outcome.FAILED)
@@ -121,7 +122,7 @@ def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
 
 
 def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:
-    """It starts nothing by itself; the next slot tells it."""
+    """The wake starts no run by itself; the next slot delivers it."""
     until = _next_due_time(entry_row)
     if until is None:
         return WakeWait(reason or ANOTHER_WAKE)
