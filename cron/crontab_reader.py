@@ -52,9 +52,10 @@ Identity = tuple[str, object, str]
 class CrontabLine:
     """One job of a crontab.
 
-    `schedule` is its text, `when` what it means in its zone, None for @reboot. `settings` are the variables set above it, as they
-    are written. `user` is None where the file has no column of users. `comment` are the lines of comment right above it,
-    without those that stand over a line that is commented out. `name` is what our export calls it, if that wrote the line.
+    `schedule_text` is the schedule as written, `schedule` its meaning in `zone`, None for @reboot. `variables` are the
+    variables that are set above the line. `user` is None if the file has no user column. `comment` holds the lines of comment
+    right above the line, without those about a line that is commented out. `name` is the job name that our export wrote above
+    the line.
     """
 
     number: int
@@ -74,13 +75,13 @@ class CrontabLine:
 
     @property
     def max_delay(self) -> timedelta:
-        """Up to how much later it may start; a start of the daemon is put off by nothing."""
+        """The longest random delay before a start. A job at the start of the daemon is never delayed."""
         return timedelta(minutes=int(self.variables.get("RANDOM_DELAY", 0))) if self.schedule else timedelta()
 
 
 @dataclass(frozen=True, slots=True)
 class LineNote:
-    """Something to say about a line, or about the whole file (line 0)."""
+    """A remark about a line, or about the whole file (line 0)."""
 
     number: int
     text: str
@@ -88,7 +89,7 @@ class LineNote:
 
 @dataclass(frozen=True, slots=True)
 class Crontab:
-    """What a file says: its jobs in order, the lines that are no use with the reason, and what else its owner should know."""
+    """The content of a file: its jobs in order, the wrong lines with the reason, and hints for its owner."""
 
     lines: tuple[CrontabLine, ...]
     errors: tuple[LineNote, ...]
@@ -96,32 +97,33 @@ class Crontab:
 
 
 def job_identity(job: Job) -> Identity:
-    """What makes a job of the config the same as a line: when it fires, what it runs, what that reads.
+    """What makes a configured job the same as a crontab line: when it fires, what it runs, and what it reads.
 
-    A line has no blanks before its command, and a list stands in it as the shell reads it.
+    A line has no blanks before its command, and a list of arguments is compared as the shell would write it.
     """
     command = shlex.join(job.command) if isinstance(job.command, tuple) else (job.command or "").lstrip(BLANKS)
     return _make_identity(job.schedule, command, job.stdin)
 
 
 def read_crontab(text: str, zone: ZoneInfo, find_zone: Callable[[str], ZoneInfo], *, user_column: bool = False) -> Crontab:
-    """The jobs of a crontab that ran in `zone`; `named` gives the zone of a name, or ValueError with one line.
+    """The jobs of a crontab whose cron ran in `zone`. `find_zone` returns the zone of a name, or raises ValueError with one
+    line.
 
-    Bytes that are no UTF-8 are expected as lone surrogates.
+    Bytes that are not UTF-8 must be passed as lone surrogates.
     """
     reader = _CrontabReader(zone, find_zone, user_column)
     ends = text.split("\n")
     for number, line in enumerate(ends, 1):
         reader.read_line(number, line.removesuffix("\r"))
         if line.endswith("\r"):
-            reader.add_hint(number, "a line end as on Windows; cron hands the extra character to the shell, here it is left out")
+            reader.add_hint(number, "a Windows line break; cron passes the extra character to the shell, here it is removed")
     if ends[-1]:
-        reader.add_hint(len(ends), "the last line does not end; Debian's cron ignores the whole file for it")
+        reader.add_hint(len(ends), "the last line has no line break; Debian's cron then ignores the whole file")
     return Crontab(tuple(reader.lines), tuple(reader.errors), tuple(reader.hints))
 
 
 def parse_line(text: str, zone: ZoneInfo, number: int = 0, *, user_column: bool = False) -> CrontabLine:
-    """The job that one line is, without blanks at its start; ValueError with one line of text for one that is none."""
+    """The job in one line, which has no blanks at its start. Raises ValueError with one line of text if it is not a job."""
     schedule, rest = _split_schedule(text)
     when = None if is_reboot(schedule) else parse_schedule(schedule, zone)
     user, rest = _split_user(rest) if user_column else (None, rest)
@@ -132,7 +134,7 @@ def parse_line(text: str, zone: ZoneInfo, number: int = 0, *, user_column: bool 
 
 @dataclass(slots=True)
 class _CrontabReader:
-    """What holds from the lines so far on."""
+    """The state that applies to the following lines."""
 
     host: ZoneInfo
     find_zone: Callable[[str], ZoneInfo]
@@ -142,9 +144,9 @@ class _CrontabReader:
     hints: list[LineNote] = field(default_factory=list)
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     zone: ZoneInfo | None = None
-    zone_error: int = 0  # the line whose CRON_TZ names no zone
+    zone_error: int = 0  # the line whose CRON_TZ is not a time zone
     comment: tuple[str, ...] = ()
-    name: str = ""  # of the job to come
+    name: str = ""  # of the next job
 
     def read_line(self, number: int, raw: str) -> None:
         text = raw.lstrip(BLANKS)
@@ -175,10 +177,10 @@ class _CrontabReader:
 
     def _add_job(self, number: int, text: str, comment: tuple[str, ...]) -> None:
         if text[0] == "-" and text[1:2] in "*@0123456789":
-            self.add_hint(number, "a leading - keeps the line out of the system's log in some crons; here every run has its row")
+            self.add_hint(number, "a leading - keeps the line out of the system log in some crons; here every run is recorded")
             text = text[1:]
         if self.zone_error:
-            raise ValueError(f"stands under the CRON_TZ of line {self.zone_error}, which is no time zone")
+            raise ValueError(f"is below the CRON_TZ of line {self.zone_error}, which is no time zone")
         found = parse_line(text, self.zone or self.host, number, user_column=self.user_column)
         placed = replace(found, variables=self.variables, comment=comment, name=self.name)
         self.name = ""
@@ -200,11 +202,13 @@ class _CrontabReader:
         self.zone_error = number
         self.zone = self.find_zone(value) if value else None
         self.zone_error = 0
-        self.add_hint(number, "CRON_TZ is taken at its word, as cronie does; Debian's cron does not know it")
+        self.add_hint(number, "CRON_TZ sets the time zone of the lines below, as in cronie; Debian's cron does not support it")
 
 
 def _is_job_text(text: str) -> bool:
-    """Whether a comment is a job that somebody has put out of action, or the example of one: what stands over it is about it."""
+    """Whether a comment is a job that was commented out, or an example of one. The comment lines above it are then about that
+    job.
+    """
     try:
         parse_line(text, UTC)
     except ValueError:
@@ -213,7 +217,7 @@ def _is_job_text(text: str) -> bool:
 
 
 def _split_schedule(text: str) -> tuple[str, str]:
-    """The schedule of a line and what is left. Raises ValueError."""
+    """The schedule of a line, and the rest. Raises ValueError."""
     found = (_FIRST_WORD if text.startswith("@") else _FIVE_FIELDS).fullmatch(text)
     if not found:
         raise ScheduleError("is neither NAME=value nor five fields and a command, such as 0 3 * * * /usr/local/bin/backup")
@@ -226,12 +230,12 @@ def _split_user(rest: str) -> tuple[str, str]:
     if not found:
         raise ValueError("has no user and no command")
     if not _USER.fullmatch(found[1]):
-        raise ValueError(f"{found[1][:40]!r} is no name of a user; if the file has no such column, leave --user-column out")
+        raise ValueError(f"{found[1][:40]!r} is not a user name; if the file has no user column, leave out --user-column")
     return found[1], found[2]
 
 
 def _refuse_bad_command(command: str) -> None:
-    if not command.strip():  # of blanks that cron does not know either, as a copied text may have them
+    if not command.strip():  # also if it has only Unicode blanks, as copied text may have
         raise ValueError("has no command")
     word = command.split(None, 1)[0]
     if _TIME_FIELD.fullmatch(word):
@@ -243,18 +247,20 @@ def _refuse_unreadable(text: str) -> None:
         if "\ud800" <= sign <= "\udfff":
             raise ValueError(f"the byte 0x{ord(sign) & 0xFF:02x} is not UTF-8; save the file as UTF-8")
     if "\0" in text:
-        raise ValueError("holds the character U+0000")
+        raise ValueError("contains the character U+0000")
 
 
 def _refuse_variable(name: str, value: str) -> None:
     if not is_variable_name(name):
         raise ValueError(f"{name[:40]!r} is not the name of a variable")
     if name in ("SHELL", "HOME") and not value:
-        raise ValueError(f"{name} is empty, and cron could start no command with it; write a path, or remove the line")
+        raise ValueError(f"{name} is empty, so cron could not start any command; write a path, or remove the line")
     if "${" in value:
-        raise ValueError(f"{name} holds ${{, which cron takes as it is and a config fills in; set {name} in the commands instead")
+        raise ValueError(
+            f"{name} holds ${{, which cron leaves as it is and a config interpolates; set {name} in the commands instead"
+        )
     if name == "RANDOM_DELAY" and not (value.isascii() and value.isdigit() and len(value) < 5):
-        raise ValueError("RANDOM_DELAY is a whole number of minutes")
+        raise ValueError("RANDOM_DELAY must be a whole number of minutes")
 
 
 def _refuse_delay(line: CrontabLine) -> None:
@@ -265,38 +271,38 @@ def _refuse_delay(line: CrontabLine) -> None:
 
 
 def _variable_hint(name: str, value: str) -> str:
-    """What the owner of a crontab should know of a variable."""
+    """What the owner of a crontab should know about a variable. Empty if there is nothing to say."""
     if name == "MAILTO" and value:
         return (
-            f"cron mails output to {value}; here a channel tells it: "
+            f"cron mails output to {value}; here a channel sends it: "
             'channels: {mail: "mailtos://USER:PASSWORD@HOST?to=ADDRESS"}, and deliver: mail in the jobs'
         )
     if name == "LOGNAME":
-        return "cron does not let a crontab change LOGNAME; it is left out"
+        return "cron does not let a crontab change LOGNAME; it is ignored"
     if name == "TZ":
-        return "TZ is only given to the commands; it moves no schedule (CRON_TZ does, where cron knows it)"
+        return "TZ is only passed to the commands; it does not change schedules (CRON_TZ does, in crons that support it)"
     return ""
 
 
 def _differences_from_debian(found: CrontabLine, text: str) -> list[str]:
-    """Where Debian's cron reads a line in another way than we do."""
+    """Remarks where Debian's cron reads the line differently."""
     told = []
     if found.schedule is None and "RANDOM_DELAY" in found.variables:
-        told.append("RANDOM_DELAY does not put off what runs at each start of the daemon")
+        told.append("RANDOM_DELAY does not delay a job that runs at each start of the daemon")
     weekday = found.schedule_text.split()[-1]
     if "#" in weekday:
         told.append(
-            f"Debian's cron passes over everything from # on and runs {weekday} every week; here it is that one of the month"
+            f"Debian's cron ignores everything from # on and runs {weekday} every week; here it is only that day of the month"
         )
     if has_wrapped_range(weekday):
-        told.append(f"Debian's cron never runs on {weekday}, a range that goes backwards; here the week has no end")
+        told.append(f"Debian's cron never runs on {weekday}, a range that runs backwards; here it continues into the next week")
     if "\\\\" in text:
-        told.append(r"\\ is one backslash to Debian's cron, and so it is here; other crons hand both to the shell")
+        told.append(r"\\ is one backslash in Debian's cron and here; other crons pass both to the shell")
     return told
 
 
 def has_wrapped_range(weekday: str) -> bool:
-    """Whether a day-of-week field has a range over the end of the week, which only we read."""
+    """Whether a day-of-week field has a range over the end of the week, which Debian's cron does not support."""
     return any(_weekday_number(first) > _weekday_number(last) for first, last in _WEEKDAY_RANGE.findall(weekday))
 
 
@@ -309,9 +315,10 @@ def _make_identity(when: CronSchedule | None, command: object, stdin: str) -> Id
 
 
 def parse_assignment(text: str) -> tuple[str, str] | None:
-    """Name and value; None for a line that sets nothing. `text` has no blanks at its start.
+    """The name and the value of a variable. None for a line that is not an assignment. `text` has no blanks at its start.
 
-    `NAME=` alone sets the empty value, as in other crons; to Debian's it is a mistake.
+    Values are not expanded, and quotes around a value do not keep the blanks at its end. `NAME=` sets an empty value, as in
+    other crons; Debian's cron rejects it.
     """
     found = _ASSIGNMENT.fullmatch(text)
     if not found:
@@ -324,12 +331,12 @@ def parse_assignment(text: str) -> tuple[str, str] | None:
 
 
 def is_variable_name(text: str) -> bool:
-    """Whether a shell could use a variable of this name."""
+    """Whether a shell could use a variable with this name."""
     return _VARIABLE_NAME.fullmatch(text) is not None
 
 
 def format_assignment(name: str, value: str) -> str | None:
-    """The line that sets it; None for a value that no line can set."""
+    """The line that sets the variable. None if no line can set this value."""
     for line in (f"{name}={value}", f'{name}="{value}"', f"{name}='{value}'"):
         if value.isprintable() and (value or '"' in line) and parse_assignment(line) == (name, value):
             return line
@@ -339,8 +346,8 @@ def format_assignment(name: str, value: str) -> str | None:
 def split_command(text: str) -> tuple[str, str]:
     r"""The command and its standard input.
 
-    The first `%` that no backslash escapes ends the command. In the command `\%` is a percent sign and two backslashes are
-    one; in the input `\%` is a percent sign and any other `%` a line break, and the last line is always ended.
+    The first unescaped `%` ends the command. In the command `\%` is a percent sign and two backslashes are one. In the input
+    `\%` is a percent sign, every other `%` is a line break, and the last line always ends with one.
     """
     end = _command_end(text)
     command = _ESCAPE.sub(r"\1", text[:end])
@@ -349,7 +356,7 @@ def split_command(text: str) -> tuple[str, str]:
 
 
 def join_command(command: str, stdin: str) -> str:
-    """The text that `split` takes apart again; what no text can say (see docs/crontab.md) comes back as something else."""
+    """The inverse of `split_command`. Commands that no line can express (see docs/crontab.md) come back changed."""
     text = _TO_ESCAPE.sub(r"\\\g<0>", command)
     if not stdin:
         return text

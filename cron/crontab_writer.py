@@ -20,12 +20,12 @@ from cron.job import Job
 from cron.job_names import name_comment
 from cron.job_schedules import CronSchedule
 
-SET_BY_CRON = ("SHELL", "PATH", "HOME")  # what cron sets by itself; LOGNAME it lets nobody change
+SET_BY_CRON = ("SHELL", "PATH", "HOME")  # set by cron itself; LOGNAME cannot be changed at all
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedJob:
-    """A job with its variables as they stand in the config; those that hold a secret are only named."""
+    """A job with its variables as written in the config. Variables with a secret are only named."""
 
     job: Job
     env: Mapping[str, str]
@@ -33,12 +33,12 @@ class ExportedJob:
 
 
 class NotExpressible(ValueError):
-    """Why a job has no line."""
+    """The reason why a job has no crontab line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetHost:
-    """Where the crontab will be read: the zone of its clock, its user's home, and how one of its users wakes an agent."""
+    """The host that will read the crontab: its time zone, its user's home, and the command with which its users wake an agent."""
 
     zone: ZoneInfo
     home: str
@@ -46,13 +46,13 @@ class TargetHost:
 
 
 def format_crontab(jobs: Iterable[ExportedJob], host: TargetHost) -> str:
-    """The text of a crontab of one user; empty if there are no jobs."""
+    """The text of one user's crontab. Empty if there are no jobs."""
     writer = _CrontabWriter(host)
     return "".join(f"{line}\n" for said in jobs for line in writer.job_lines(said))
 
 
 class _CrontabWriter:
-    """Knows what the lines so far have set, since a crontab can change a variable but never take it away."""
+    """Knows the variables that are already set, because a crontab can change a variable but never unset it."""
 
     def __init__(self, host: TargetHost) -> None:
         self._host = host
@@ -85,13 +85,13 @@ class _CrontabWriter:
         zone = job.schedule.zone if job.schedule else self._zone
         if zone_fingerprint(zone) != zone_fingerprint(self._zone):
             self._zone = zone
-            yield "# cronie reads the lines below in this zone; Debian's cron does not know CRON_TZ and reads them in its own"
+            yield "# cronie reads the lines below in this time zone; Debian's cron ignores it and uses its own"
             yield f"CRON_TZ={zone.key}"
 
     def _wake_lines(self, job: Job) -> Iterator[str]:
         if job.wake_heartbeat:
             when = "" if job.wake_on == "always" else f" on {job.wake_on}"
-            yield f"# it wakes {', '.join(job.wake_heartbeat)}{when}; in a line of a crontab: {self._wake_command(job)}"
+            yield f"# it wakes {', '.join(job.wake_heartbeat)}{when}; the command for a crontab line: {self._wake_command(job)}"
 
     def _wake_command(self, job: Job) -> str:
         return join_command("; ".join(f"{self._host.wake_command} {agent}" for agent in job.wake_heartbeat), "")
@@ -101,7 +101,7 @@ class _CrontabWriter:
         for name in said.secret_names:
             yield f"# {name} holds a secret; set it here"
         for name in self._set.keys() - wanted.keys() - set(said.secret_names):
-            yield f"# {name} is set above, and a crontab cannot take it away again; here this job has it not"
+            yield f"# {name} is set above, and a crontab cannot unset it; here this job does not have it"
         for name, value in wanted.items():
             if self._set.get(name) == value:
                 continue
@@ -110,13 +110,13 @@ class _CrontabWriter:
                 yield f"# {name} cannot be set in a crontab as it is: {value!r}"
                 continue
             if name == "HOME" and said.env.get("HOME") != value:
-                yield "# cron starts a command in HOME; here that is its workdir, and HOME is another"
+                yield "# cron starts a command in HOME; here HOME is not the job's workdir"
             self._set[name] = value
             yield line
 
 
 def _job_variables(said: ExportedJob) -> dict[str, str]:
-    """The variables that a job needs; what it does not say itself is as cron has it."""
+    """The variables that a job needs. Those that it does not set itself have cron's values."""
     job = said.job
     shell = job.shell if isinstance(job.command, str) else crontab_reader.SHELL
     kept = {name: value for name, value in said.env.items() if name not in (*SET_BY_CRON, "LOGNAME")}
@@ -124,18 +124,20 @@ def _job_variables(said: ExportedJob) -> dict[str, str]:
 
 
 def _command_text(job: Job) -> str:
-    """The command of a job as a line has it; empty for one that only wakes. Unsayable where no line would have the same."""
+    """The command of a job as it is written in a line. Empty for a job that only wakes. Raises NotExpressible if no line has
+    the same meaning.
+    """
     if job.prompt is not None:
-        raise NotExpressible(f"it asks {job.agent}, and a crontab only runs commands")
+        raise NotExpressible(f"it asks {job.agent}, and a crontab can only run commands")
     if job.command is None:
         return ""
     command = job.command if isinstance(job.command, str) else shlex.join(job.command)
-    command = command.lstrip(crontab_reader.BLANKS)  # those at its end belong to the command, and make it another job
+    command = command.lstrip(crontab_reader.BLANKS)  # blanks at its end belong to the command
     if any(not sign.isprintable() and sign != "\t" for sign in command):
-        raise NotExpressible("its command has several lines, or signs that do not print; put it into a script")
+        raise NotExpressible("its command has several lines or unprintable characters; put it into a script")
     text = join_command(command, job.stdin)
     if "\n" in text or not _reads_back(f"@daily {text}", command, job.stdin):
-        raise NotExpressible("a crontab would read its command or its stdin in another way; put them into a script")
+        raise NotExpressible("a crontab would read its command or its stdin differently; put them into a script")
     return text
 
 
@@ -148,13 +150,13 @@ def _reads_back(line: str, command: str, stdin: str) -> bool:
 
 
 def _schedule_text(job: Job) -> str:
-    """When it fires, as Debian's cron reads it."""
+    """The schedule in the notation of Debian's cron."""
     if job.reboot:
         return REBOOT
     if job.every:
-        raise NotExpressible(f"it runs every {job.every} (h:mm:ss) of elapsed time, and a crontab only knows the clock")
+        raise NotExpressible(f"it runs every {job.every} (h:mm:ss) of elapsed time, and a crontab only supports times of day")
     if job.schedule is None:  # at
-        raise NotExpressible("it fires once, and a crontab only knows what comes again")
+        raise NotExpressible("it fires once, and a crontab only supports repeated jobs")
     return _plain_cron_text(job.schedule)
 
 
@@ -164,19 +166,19 @@ def _plain_cron_text(schedule: CronSchedule) -> str:
         return text.lower()
     fields = text.split(" ")
     if read_field(DAY, fields[2]).special or read_field(WEEKDAY, fields[4]).special:
-        raise NotExpressible(f"no crontab knows the L and # of {text}")
+        raise NotExpressible(f"a crontab does not support the L and # of {text}")
     if crontab_reader.has_wrapped_range(fields[4]):  # Debian's cron would never run it
         fields[4] = ",".join(map(str, read_field(WEEKDAY, fields[4]).sorted_numbers))
     return " ".join(fields)
 
 
 def _lost_settings(job: Job) -> Iterator[str]:
-    """What a line leaves out of a job."""
+    """The settings of a job that its line cannot express."""
     if not job.calendars.always:
-        yield "its calendars are left out, it fires on the days that they leave out too"
+        yield "its calendars are left out: it also fires on the days that they exclude"
     if job.retries:
-        yield f"retries: {job.retries} is left out, a failed command waits for its next time"
+        yield f"retries: {job.retries} is left out: a failed command is not retried"
     if job.stagger:
-        yield f"stagger is left out, it starts on the minute and not {job.stagger} later"
+        yield f"stagger is left out: it starts on the minute instead of {job.stagger} later"
     if job.deliver:
-        yield f"its output is not told to {', '.join(job.deliver)}, cron mails it"
+        yield f"its output is not sent to {', '.join(job.deliver)}, cron mails it"

@@ -16,14 +16,14 @@ from hashlib import sha256
 from zoneinfo import ZoneInfo
 
 THREE_HOURS = timedelta(hours=3)
-A_DAY = timedelta(days=1)  # longer than any change that a fixed-time job rides over
-YEARS = 50  # how far ahead to look; 29 February falls on a given weekday every 40 years at the latest
+A_DAY = timedelta(days=1)  # longer than any change that counts as daylight saving
+YEARS = 50  # how far ahead to look: 29 February falls on a given weekday every 40 years at the latest
 TICK = datetime.resolution
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """The instant (UTC) at which the clock is set, and its distance from UTC until and from then."""
+    """A change of a zone's UTC offset: the instant (UTC), and the offsets before and after it."""
 
     instant: datetime
     offset_before: timedelta
@@ -36,10 +36,10 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetPeriod:
-    """The time from `start` to before `end` (aware, UTC), in which the clock runs undisturbed.
+    """The time from `start` to before `end` (aware, UTC), in which the UTC offset is constant.
 
-    `opening` is the first reading (naive) that counts in it. It lies before the clock's own at `start` where readings were left
-    out but still happen, and after it where they come a second time and do not.
+    `first_wall_time` (naive) is the first wall time that belongs to this period. It lies before the local time at `start` if
+    the clock change skipped times that still run, and after it if times occur again that must not run twice.
     """
 
     start: datetime
@@ -48,25 +48,27 @@ class OffsetPeriod:
     first_wall_time: datetime
 
     def wall_time(self, instant: datetime) -> datetime:
-        """What the clock shows, naive."""
+        """The local time at this instant, naive."""
         return (instant + self.offset).replace(tzinfo=None)
 
     def instant_of(self, reading: datetime) -> datetime:
-        """When a reading of this stretch happens, UTC; what was left out happens at its start."""
+        """The instant of a wall time in this period, in UTC. Skipped wall times happen at its start."""
         return max(self.start, reading.replace(tzinfo=UTC) - self.offset)
 
     def wall_time_floor(self, after: datetime) -> datetime:
-        """The reading after which those begin that happen strictly after this instant."""
+        """The wall times later than this one happen strictly after the instant."""
         opening = self.first_wall_time - TICK
         return opening if after < self.start else max(opening, self.wall_time(after))
 
     def wall_time_ceiling(self, until: datetime) -> datetime:
-        """The last reading that may happen at or before this instant."""
+        """The last wall time that can happen at or before this instant."""
         return self.wall_time(min(until, self.end - TICK))
 
 
 def offset_periods(zone: ZoneInfo, since: datetime, *, fixed: bool) -> Iterator[OffsetPeriod]:
-    """The stretches from the one that holds `since` (UTC) on, for 50 years, as a fixed-time or a wildcard job sees them."""
+    """The periods from the one that contains `since` (UTC) on, for 50 years, as a job at fixed times or a wildcard job sees
+    them.
+    """
     start = since - A_DAY
     offset = _utc_offset(zone, start)
     opening = start + offset
@@ -78,7 +80,7 @@ def offset_periods(zone: ZoneInfo, since: datetime, *, fixed: bool) -> Iterator[
 
 
 def offset_changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[OffsetChange]:
-    """The changes of a zone's clock in (after, until], both aware."""
+    """The changes of a zone's UTC offset in (after, until], both aware."""
     for change in _offset_changes_after(zone, after.astimezone(UTC)):
         if change.instant > until:
             return
@@ -88,7 +90,7 @@ def offset_changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator
 
 @lru_cache(maxsize=64)
 def zone_fingerprint(zone: ZoneInfo) -> str:
-    """What a zone's clock does from 1970 on, as a hash: equal for zones that are one and the same, as UTC and Etc/UTC are."""
+    """A hash of a zone's offsets from 1970 on. It is equal for zones that are the same, such as UTC and Etc/UTC."""
     found = [
         change
         for year in range(1970, 2038)
@@ -107,9 +109,10 @@ def _offset_changes_after(zone: ZoneInfo, start: datetime) -> Iterator[OffsetCha
 
 @lru_cache(maxsize=1024)
 def _offset_changes_in_year(zone: ZoneInfo, year: int) -> tuple[OffsetChange, ...]:
-    """The changes of one year (UTC), found by looking once a day, for zoneinfo does not tell them.
+    """The changes of one year (UTC), found by comparing the offset day by day, because zoneinfo does not list them.
 
-    The last is the turn of the year, which mostly changes nothing: it is there so that a zone without changes has stretches too.
+    The last one is the end of the year, which usually changes nothing. It is included so that a zone without changes has
+    periods too.
     """
     found: list[OffsetChange] = []
     day = datetime(year, 1, 1, tzinfo=UTC)
@@ -124,7 +127,7 @@ def _offset_changes_in_year(zone: ZoneInfo, year: int) -> tuple[OffsetChange, ..
 
 
 def _find_change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
-    """The first second at which the offset is no longer what it was at `low`."""
+    """The first second at which the offset differs from the offset at `low`."""
     before = _utc_offset(zone, low)
     while high - low > timedelta(seconds=1):
         middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
@@ -134,5 +137,5 @@ def _find_change(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
 
 def _utc_offset(zone: ZoneInfo, instant: datetime) -> timedelta:
     offset = instant.astimezone(zone).utcoffset()
-    assert offset is not None  # a ZoneInfo always knows
+    assert offset is not None  # a ZoneInfo always has an offset
     return offset

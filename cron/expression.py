@@ -32,7 +32,10 @@ ZONE_PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class TimesOfDay:
-    """In the order of the clock, numbered from 0, without being written out. `hours` and `minutes` ascend."""
+    """The times at which a job fires on each of its days: every hour combined with every minute, in order and numbered from 0.
+
+    The times are not stored one by one. `hours` and `minutes` are in ascending order.
+    """
 
     hours: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -50,28 +53,28 @@ class TimesOfDay:
         return f"{','.join(map(str, self.minutes))} {','.join(map(str, self.hours))}"
 
     def count_until(self, clock: time) -> int:
-        """How many are at or before this reading."""
+        """The number of times at or before this time of day."""
         whole = bisect_left(self.hours, clock.hour)
         if self.hours[whole : whole + 1] != (clock.hour,):
             return whole * len(self.minutes)
         return whole * len(self.minutes) + bisect_right(self.minutes, clock.minute)
 
     def shortest_gap(self) -> timedelta | None:
-        """The shortest distance between two of them; None if there is only one."""
+        """The shortest distance between two times. None if there is only one."""
         over_the_hour = self.minutes[0] - self.minutes[-1]
         gaps = [b - a for a, b in pairwise(self.minutes)] + [60 * (b - a) + over_the_hour for a, b in pairwise(self.hours)]
         return timedelta(minutes=min(gaps)) if gaps else None
 
     def span(self) -> timedelta:
-        """From the first of the day to the last."""
+        """The distance between the first and the last time of the day."""
         return timedelta(hours=self.hours[-1] - self.hours[0], minutes=self.minutes[-1] - self.minutes[0])
 
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """A valid expression. `days` is day-of-month, month and day-of-week rewritten for the calendar.
+    """A valid expression. `days` has the fields day-of-month, month and day-of-week, rewritten for croniter.
 
-    `wildcard` decides what a change of the clocks does to it: its minute or hour field begins with `*`.
+    `wildcard` means that the minute or hour field begins with `*`, which decides how the job behaves at a clock change.
     """
 
     times: TimesOfDay
@@ -81,18 +84,20 @@ class CronExpression:
 
     @property
     def key(self) -> str:
-        """What decides its wall times; `*/5` and `0-59/5` differ in it, for they part at a change of the clocks."""
+        """A text that is equal for expressions with the same slots. `*/5` and `0-59/5` have different keys, because they differ
+        at a clock change.
+        """
         return f"{self.times} {self.days} {'wildcard' if self.wildcard else 'fixed'}"
 
 
 def is_reboot(text: str) -> bool:
-    """Whether this is the trigger "once when the daemon starts" and not a schedule."""
+    """Whether this is `@reboot`, which runs once when the daemon starts and is not a schedule."""
     return text.strip(" \t").lower() == REBOOT
 
 
-@lru_cache(maxsize=8192)  # each minute of the day, on five sorts of days
+@lru_cache(maxsize=8192)  # every minute of the day, on five kinds of days
 def parse_expression(text: str) -> CronExpression:
-    """What the text means. Raises ScheduleError."""
+    """The meaning of the text. Raises ScheduleError."""
     _refuse_unusable_text(text)
     fields = _split_fields(text.strip(" \t"))
     columns = zip((MINUTE, HOUR, DAY, MONTH, WEEKDAY), fields, strict=True)
@@ -141,9 +146,9 @@ def _expand_macro(text: str) -> str:
         near = get_close_matches(word, MACROS, n=1)
         raise ScheduleError(f"'{word}' is not a macro; write {near[0] if near else ' '.join(MACROS)}")
     if more:
-        raise ScheduleError(f"'{word}' stands alone; write {word} and nothing after it")
+        raise ScheduleError(f"'{word}' takes no arguments; write {word} and nothing after it")
     if word == REBOOT:
-        raise ScheduleError("@reboot fires at no time of the clock; write five fields, such as 0 3 * * *")
+        raise ScheduleError("@reboot is not a time of day; write five fields, such as 0 3 * * *")
     return MACROS[word]
 
 
@@ -167,14 +172,14 @@ def _refuse_mixed_weekdays(fields: list[str], weekday: FieldValues) -> None:
     if weekday.numbers or len(kinds) > 1:
         raise ScheduleError(f"day-of-week '{text}' mixes plain days, d#k or dL; write one job for each kind")
     if fields[2] != "*":
-        raise ScheduleError(f"day-of-week '{text}' and day-of-month '{fields[2]}' do not combine; write * as day-of-month")
+        raise ScheduleError(f"day-of-week '{text}' and day-of-month '{fields[2]}' cannot be combined; write * as day-of-month")
 
 
 def _canonical_field(column: CronField, values: FieldValues) -> str:
-    """The field as explicit numbers, so that nothing is left for the calendar to interpret.
+    """The field as explicit numbers, so that croniter has nothing left to interpret.
 
-    A day field that begins with `*` keeps a star, which makes both day fields bind. It always names the field's first value,
-    so the star is carried by a step that names that value alone.
+    A day field that begins with `*` keeps a star, so that both day fields must match. The star always includes the field's
+    first value, so it is written with a step that matches that value only.
     """
     whole = len(values.numbers) == column.cycle
     if whole and (values.starred or column is MONTH):
@@ -184,7 +189,7 @@ def _canonical_field(column: CronField, values: FieldValues) -> str:
 
 
 def _impossible_day_warnings(day: FieldValues, month: FieldValues, weekday: FieldValues) -> tuple[str, ...]:
-    """The warning about a day of the month that no named month has; an error where nothing else can make the job fire."""
+    """The warning about a day of the month that none of the months has. Raises ScheduleError if the job could then never fire."""
     if day.special or min(day.numbers) <= max(DAYS_IN[number - 1] for number in month.numbers):
         return ()
     days, months = ",".join(map(str, day.sorted_numbers)), ",".join(map(str, month.sorted_numbers))

@@ -17,21 +17,24 @@ NTH_WEEKDAY = re.compile(r"(?P<day>[a-z]+|[0-9]+)#(?P<nth>[0-9]+)", re.I)
 LAST_WEEKDAY = re.compile(r"(?P<day>[a-z]{3}|[0-9]+)l|l(?P<same>[a-z]{3}|[0-9]+)", re.I)
 HAS_LAST_DAY = re.compile(r".*\bl\b.*", re.I)
 
-# What other dialects write, each with the reason it means nothing here.
+# Notations of other dialects, each with the reason why it is not supported.
 DIALECTS = (
     (re.compile(r".*\?.*"), "'?' belongs to Quartz; write *"),
     (re.compile(r"l?w|[0-9]+w|w[0-9]+", re.I), "'W' (nearest weekday) belongs to Quartz; write days, such as 1-5 as day-of-week"),
-    (re.compile(r"[hr](\(.*\))?(/.*)?|.*~.*", re.I), "times are not drawn here; write a number and spread jobs with stagger:"),
+    (
+        re.compile(r"[hr](\(.*\))?(/.*)?|.*~.*", re.I),
+        "random times are not supported; write a number and spread jobs with stagger:",
+    ),
 )
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be read; its text is one line: what is wrong and what to write instead."""
+    """A schedule that cannot be parsed. The message is one line: what is wrong, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CronField:
-    """One of the five columns. `cycle` is how many different values it has: day-of-week 7 is 0 again."""
+    """One of the five columns. `cycle` is the number of different values: day-of-week 7 is the same as 0."""
 
     name: str
     low: int
@@ -49,9 +52,9 @@ WEEKDAY = CronField("day-of-week", 0, 7, 7, WEEKDAYS)
 
 @dataclass(frozen=True, slots=True)
 class FieldValues:
-    """What a field names: plain numbers, and `special` days in the form the calendar takes (`l`, `1#2`, `l5`).
+    """The values in a field: plain numbers, and `special` days in croniter's notation (`l`, `1#2`, `l5`).
 
-    `starred` says that the text begins with `*`, which decides how the two day fields combine.
+    `starred` means that the text begins with `*`, which decides how the two day fields combine.
     """
 
     numbers: frozenset[int]
@@ -66,7 +69,7 @@ class FieldValues:
 
 @lru_cache(maxsize=1024)
 def parse_field(column: CronField, text: str) -> FieldValues:
-    """The values that `text` names. Raises ScheduleError. Kept, for many expressions are made of few fields."""
+    """The values in `text`. Raises ScheduleError. Cached, because many expressions share the same fields."""
     numbers: set[int] = set()
     special: set[str] = set()
     warnings: list[str] = []
@@ -88,7 +91,7 @@ def _normalize_number(column: CronField, number: int) -> int:
 
 
 def _parse_range(column: CronField, item: str) -> tuple[int, int, int]:
-    """First, last and step of one list item; a week that wraps goes on counting past 7."""
+    """First, last and step of one list item. A range of weekdays over the end of the week continues past 7."""
     match = ITEM.fullmatch(item)
     if not match:
         raise _field_error(column, item)
@@ -132,14 +135,14 @@ def _parse_name(column: CronField, name: str, item: str) -> int:
 
 
 def _parse_special_day(column: CronField, item: str) -> str | None:
-    """`L`, `d#k`, `dL` and `Ld` as the calendar takes them; None for everything else."""
+    """`L`, `d#k`, `dL` and `Ld` in croniter's notation. None for everything else."""
     if column is DAY:
         return "l" if item.upper() == "L" else None
     if column is not WEEKDAY:
         return None
     if match := NTH_WEEKDAY.fullmatch(item):
         if match["nth"] not in ("1", "2", "3", "4", "5"):
-            raise ScheduleError(f"day-of-week '{item}': a month has at most five of a day; write #1 to #5")
+            raise ScheduleError(f"day-of-week '{item}': a month has at most five of each weekday; write #1 to #5")
         return f"{_parse_number(column, match['day'], item) % 7}#{match['nth']}"
     if match := LAST_WEEKDAY.fullmatch(item):
         return f"l{_parse_number(column, match['day'] or match['same'], item) % 7}"
@@ -147,7 +150,7 @@ def _parse_special_day(column: CronField, item: str) -> str | None:
 
 
 def _split_range(column: CronField, first: int, last: int, step: int) -> str:
-    """A range that runs past the end of its field, as the two ranges that mean the same."""
+    """A range that runs past the end of its field, as the two ranges with the same meaning."""
     again = first + ((column.high - first) // step + 1) * step - column.cycle
     parts = [_format_range(first, column.high, step)]
     return ",".join(parts if again > last else [*parts, _format_range(again, last, step)])
@@ -166,7 +169,7 @@ def _field_error(column: CronField, item: str) -> ScheduleError:
     if column is WEEKDAY and item.upper() == "L":
         return ScheduleError(f"day-of-week '{item}' does not say which day; write 5L for the last Friday of the month")
     if column is DAY and HAS_LAST_DAY.fullmatch(item):
-        return ScheduleError(f"day-of-month '{item}': L (the last day) stands alone or in a list; write L")
+        return ScheduleError(f"day-of-month '{item}': L (the last day) can only be used alone or in a list; write L")
     names = f" or {' '.join(column.names)}" if column.names else ""
     return ScheduleError(
         f"{column.name} '{item}' is not a value; write *, */n, a, a-b or a-b/n with {column.low} to {column.high}{names}"

@@ -18,7 +18,9 @@ SHELL_ERRORS = {126: "the shell could not run a program", 127: "the shell found 
 
 
 class CalendarDays(Protocol):
-    """The days that calendars leave to a job; `key` is the same text for the same days. `only` None: all but those left out."""
+    """The days on which calendars allow a job to run. `only` is None if all days are allowed except the excluded ones. `key` is
+    the same text for the same days.
+    """
 
     @property
     def always(self) -> bool: ...
@@ -30,14 +32,15 @@ class CalendarDays(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One cron job as declared; exactly one of `schedule`, `every`, `at` and `reboot` says when, and `calendars` on which days.
+    """One cron job as it is configured. Exactly one of `schedule`, `every`, `at` and `reboot` says when it runs, and
+    `calendars` say on which days.
 
-    `command` is text for `shell`, or an argv that no shell sees; `prompt` is what `agent` is asked instead, by `model` if that is
-    not None; a job with neither only wakes. `env` values may be opaque secrets. `stagger` is added to the slot to get the due
-    time; the slot itself stays the nominal instant. `zone` is that of its schedule and its days. After `on_failure_after`
-    failures in a row (0: never) it is told on `on_failure_deliver`, where that is empty on `deliver`, and again after each
-    `on_failure_remind`. `async_timeout` and `strip_reasoning` are about the answer to its prompt: how long one that comes later
-    may take, and whether a leading `<think>` block is left out of what is delivered.
+    `command` is text for `shell`, or a list of arguments that is run without a shell. `prompt` is sent to `agent` instead, with
+    `model` if that is not None. A job without both only wakes agents. `env` values may be opaque secrets. `stagger` is added to
+    the slot to get the due time; the slot itself keeps its nominal time. `zone` is the time zone of its schedule and its days.
+    After `on_failure_after` failures in a row (0: never) a failure notification goes to `on_failure_deliver`, or to `deliver`
+    if that is empty, with a reminder after each `on_failure_remind`. `async_timeout` is how long a later answer to its prompt
+    may take. `strip_reasoning` leaves out a leading `<think>` block of the answer from what is delivered.
     """
 
     name: str
@@ -76,7 +79,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ChildProcess:
-    """A process to start. `env` is all that it gets beside PATH, HOME and LANG; its values may be opaque secrets."""
+    """A process to start. `env` is its whole environment except PATH, HOME and LANG. Its values may be opaque secrets."""
 
     argv: tuple[str, ...]
     env: Mapping[str, object]
@@ -85,12 +88,12 @@ class ChildProcess:
 
 
 def job_process(job: Job, marks: Mapping[str, str]) -> ChildProcess:
-    """The process of a job that has a command; `marks` are the daemon's own variables and win over the job's."""
+    """The process for a job with a command. `marks` are the daemon's own variables, which override those of the job."""
     assert job.command is not None, "a job that only wakes starts no process"
     argv = (job.shell, "-c", job.command) if isinstance(job.command, str) else job.command
     return ChildProcess(argv, {**job.env, **marks}, job.workdir, job.stdin.encode())
 
 
 def wakes_after(job: Job, succeeded: bool) -> bool:
-    """Whether a run that ended so wakes the heartbeats that the job names."""
+    """Whether the job wakes its agents after a run with this result."""
     return job.wake_on == "always" or (job.wake_on == "success") is succeeded

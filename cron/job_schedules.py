@@ -20,11 +20,9 @@ from cron.field import ScheduleError
 __all__ = ["CronSchedule", "ScheduleError", "SlotRange", "is_reboot", "parse_schedule"]
 
 A_DAY = timedelta(days=1)
-SAMPLE_DAYS = (
-    60  # days of a schedule that are looked at for the shortest distance between two: more than a year of Fridays and 13ths
-)
-TWO_DAYS = timedelta(days=2)  # no zone is farther than that from UTC
-LAST_YEAR = 9900  # beyond it the calendar of this machine ends, within what must be looked ahead
+SAMPLE_DAYS = 60  # to find the shortest gap between two days: more than a year of Fridays and 13ths
+TWO_DAYS = timedelta(days=2)  # every UTC offset is shorter
+LAST_YEAR = 9900  # leaves room before datetime's last year, because slots are searched years ahead
 ADVICE = 'write at: "2030-12-24T18:00"'
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
@@ -32,7 +30,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?(Z|[
 
 @dataclass(frozen=True, slots=True)
 class SlotRange:
-    """At least one firing; `first` and `latest` are aware, UTC, and equal if `count` is 1."""
+    """Several slots in a row, at least one. `first` and `latest` are aware, UTC, and equal if `count` is 1."""
 
     first: datetime
     latest: datetime
@@ -41,9 +39,9 @@ class SlotRange:
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """A valid schedule: `text` as the user wrote it, read in `zone`. Made by `parse`.
+    """A valid cron schedule: `text` as the user wrote it, in the time zone `zone`. Made by `parse_schedule`.
 
-    Instants are aware, those that come out in UTC; they may lie between the years 2 and 9900.
+    All instants are aware, and results are in UTC. They must lie between the years 2 and 9900.
     """
 
     text: str
@@ -52,15 +50,15 @@ class CronSchedule:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is legal but hardly meant, one line each."""
+        """One line for each setting that is valid but probably a mistake."""
         return self.expression.warnings
 
     def key(self) -> str:
-        """What decides the instants: two schedules with equal keys fire together, for ever."""
+        """A text that decides the slots: two schedules with equal keys always fire together."""
         return f"{self.expression.key} {zone_fingerprint(self.zone)}"
 
     def next(self, after: datetime) -> datetime | None:
-        """The first firing strictly after this instant; None if none comes within 50 years, as no valid text allows."""
+        """The first slot strictly after this instant. None if there is none within 50 years, which no valid text allows."""
         after = after.astimezone(UTC)
         for stretch in self._offset_periods(after):
             reading = self._wall_time_after(stretch.wall_time_floor(after))
@@ -71,7 +69,7 @@ class CronSchedule:
         return None
 
     def slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The firings in (after, until], counted without walking them; None if there are none."""
+        """The slots in (after, until], counted without visiting each one. None if there are none."""
         after, until = after.astimezone(UTC), until.astimezone(UTC)
         first = self.next(after)
         if first is None or first > until:
@@ -86,7 +84,7 @@ class CronSchedule:
         return SlotRange(first, latest, count)
 
     def shortest_period(self) -> timedelta:
-        """The shortest distance between two firings in a row while nobody changes the clock; cheap after the first call."""
+        """The shortest distance between two slots in a row, apart from clock changes. Cached, so only the first call is slow."""
         overnight = A_DAY - self.expression.times.span()
         within = self.expression.times.shortest_gap()
         if within and within <= overnight:
@@ -98,7 +96,7 @@ class CronSchedule:
         return offset_periods(self.zone, after, fixed=not self.expression.wildcard)
 
     def _wall_time_after(self, floor: datetime) -> datetime | None:
-        """The first wall time of this schedule strictly after another."""
+        """The first wall time of this schedule strictly after `floor`."""
         readings, today = self.expression.times, floor.date()
         passed = readings.count_until(floor.time())
         if passed < len(readings) and _first_day_from(self.expression.days, today) == today:
@@ -107,16 +105,16 @@ class CronSchedule:
         return datetime.combine(day, readings[0]) if day else None
 
     def _count_in_period(self, stretch: OffsetPeriod, after: datetime, until: datetime) -> tuple[int, datetime | None]:
-        """How many firings of (after, until] a stretch holds, and the reading of the last."""
+        """The number of slots in (after, until] within a period of constant offset, and the wall time of the last one."""
         floor, ceiling = stretch.wall_time_floor(after), stretch.wall_time_ceiling(until)
         number, last = self._count_wall_times(floor, ceiling)
         arrival = stretch.wall_time(stretch.start)
-        if floor < arrival:  # readings that the clock left out fall together into one
+        if floor < arrival:  # skipped wall times run together as one
             number -= max(0, self._count_wall_times(floor, min(arrival, ceiling))[0] - 1)
         return number, last
 
     def _count_wall_times(self, floor: datetime, ceiling: datetime) -> tuple[int, datetime | None]:
-        """How many wall times of this schedule lie in (floor, ceiling], and the last of them."""
+        """The number of wall times of this schedule in (floor, ceiling], and the last one."""
         if ceiling <= floor:
             return 0, None
         readings = self.expression.times
@@ -132,24 +130,26 @@ class CronSchedule:
 
 @dataclass(frozen=True, slots=True)
 class IntervalSchedule:
-    """Slots at `anchor + k * period` for k from 1 on. `period` is positive; `anchor` is aware, UTC."""
+    """Slots at `anchor + k * period` for k from 1 on, in elapsed time: clock changes have no effect. `period` is positive,
+    `anchor` is aware, UTC.
+    """
 
     period: timedelta
     anchor: datetime
 
     def next(self, after: datetime) -> datetime:
-        """The first slot strictly after this instant (aware), UTC."""
+        """The first slot strictly after this instant (aware), in UTC."""
         return self._nth_slot(self._slots_until(after) + 1)
 
     def slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The slots in (after, until]; None if there are none."""
+        """The slots in (after, until]. None if there are none."""
         first, latest = self._slots_until(after) + 1, self._slots_until(until)
         if latest < first:
             return None
         return SlotRange(self._nth_slot(first), self._nth_slot(latest), latest - first + 1)
 
     def _slots_until(self, instant: datetime) -> int:
-        """How many slots there have been up to and including this instant."""
+        """The number of slots up to and including this instant."""
         return max(0, (instant - self.anchor) // self.period)
 
     def _nth_slot(self, number: int) -> datetime:
@@ -158,14 +158,16 @@ class IntervalSchedule:
 
 @dataclass(frozen=True, slots=True)
 class OneTimeSchedule:
-    """One slot: when the clock of `zone` shows `reading` (naive) for the first time, by the rules for fixed times."""
+    """One slot: the first time that the clock of `zone` shows `wall_time` (naive), by the rules for jobs at fixed times."""
 
     wall_time: datetime
     zone: ZoneInfo
 
     @property
     def instant(self) -> datetime | None:
-        """When it comes, UTC: what a small change of the clock leaves out, right after that; None: the day never came."""
+        """The slot in UTC. A time that a small clock change skips comes right after the change. None if the zone skipped that
+        whole day.
+        """
         since = self.wall_time.replace(tzinfo=UTC) - TWO_DAYS
         for stretch in offset_periods(self.zone, since, fixed=True):
             if self.wall_time < stretch.first_wall_time:
@@ -175,23 +177,23 @@ class OneTimeSchedule:
         return None
 
     def next(self, after: datetime) -> datetime | None:
-        """The slot if it is strictly after this instant (aware)."""
+        """The slot, if it is strictly after this instant (aware)."""
         instant = self.instant
         return instant if instant and instant > after else None
 
     def slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The slot if it is in (after, until]."""
+        """The slot, if it is in (after, until]."""
         instant = self.next(after)
         return SlotRange(instant, instant, 1) if instant and instant <= until else None
 
 
 def parse_schedule(text: str, zone: ZoneInfo) -> CronSchedule:
-    """The schedule that a text means in a zone. Raises ScheduleError; `@reboot` is none (see `is_reboot`)."""
+    """The schedule for a text in a time zone. Raises ScheduleError. `@reboot` is not a schedule (see `is_reboot`)."""
     return CronSchedule(text, zone, parse_expression(text))
 
 
 def parse_one_time(text: str, zone: ZoneInfo) -> OneTimeSchedule:
-    """The moment that a text like `2026-12-24T18:00` means in a zone, or with an offset by itself. Raises ScheduleError."""
+    """The slot for a text such as `2026-12-24T18:00` in a time zone, or with its own UTC offset. Raises ScheduleError."""
     if not _MOMENT.fullmatch(text):
         raise ScheduleError(f"{text[:40]!r} is not a date with a time; {ADVICE}")
     try:
@@ -225,7 +227,7 @@ def _matching_days(days: str, first: date, last: date) -> Sequence[int]:
 
 @lru_cache(maxsize=1024)
 def _shortest_day_gap(days: str) -> timedelta:
-    """The shortest distance between two days of a schedule in a row, among a sample of them."""
+    """The shortest distance between two days of a schedule in a row, among the first SAMPLE_DAYS of them."""
     if days == EVERY_DAY:
         return A_DAY
     walk = copy(_day_iterator(days))
@@ -252,5 +254,5 @@ def _first_day_from(days: str, since: date) -> date | None:
 
 @lru_cache(maxsize=256)
 def _day_iterator(days: str) -> croniter:
-    """The walker over the midnights of a schedule's days, to be copied before each walk since walking moves it."""
+    """The croniter over the midnights of a schedule's days. Copy it before use, because iterating changes it."""
     return croniter(f"0 0 {days}", datetime(2024, 1, 1), implement_cron_bug=True)  # noqa: DTZ001 -- naive on purpose

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from cron.job import Job
 
-WAKE_TEXT_BYTES = 4096  # of UTF-8, everything counted
+WAKE_TEXT_BYTES = 4096  # of UTF-8, for the whole text
 QUOTE_PREFIX = "| "
 
 CUT_NOTE = "(earlier output left out)"
 
 
 def format_wake_text(job: Job, outcome: str, exit_code: int | None, tail: str) -> str:
-    """What a woken agent is told, at most 4 KiB: the job's own text, how the run ended, the end of its output.
+    """The text for a woken agent, at most 4 KiB: the job's own text, the outcome of the run, and the end of its output.
 
-    Output is data. Each of its lines is quoted, so none can pass for words of the daemon, whatever it says.
+    Output is data. Each of its lines is quoted, so no line can look like text of the daemon.
     """
     ended = f'The cron job "{job.name}" ended: {outcome}' + ("." if exit_code is None else f" (exit code {exit_code}).")
     lead = _first_bytes(job.wake_text or "", WAKE_TEXT_BYTES - len(ended.encode()) - 1)
@@ -24,13 +24,13 @@ def format_wake_text(job: Job, outcome: str, exit_code: int | None, tail: str) -
 
 
 def _first_bytes(text: str, size: int) -> str:
-    """As much of the beginning as fits into `size` bytes."""
+    """The beginning of the text that fits into `size` bytes."""
     return text.encode()[:size].decode(errors="ignore")
 
 
 def _quote_last_lines(text: str, size: int) -> str:
-    """As many of the last lines as fit into `size` bytes, quoted; empty if there are none or no room."""
-    lines = text.strip().splitlines()  # splits at every line break that Unicode knows, so that none hides inside a line
+    """The last lines that fit into `size` bytes, quoted. Empty if there are no lines or no room."""
+    lines = text.strip().splitlines()  # splits at every Unicode line break, so that each line gets its quote mark
     room = size - len(CUT_NOTE) - 1
     kept: list[str] = []
     for line in reversed(lines):

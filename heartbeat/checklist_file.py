@@ -108,9 +108,9 @@ def write_checklist(root: Path, name: str, text: str, expected: str | None) -> C
         with _write_lock, open_folder(root, name) as (folder, last):
             _replace_file(folder, last, data, expected)
     except FileNotFoundError:
-        raise CannotWrite("its folder is not there") from None
+        raise CannotWrite("its folder does not exist") from None
     except (OSError, ValueError) as error:
-        raise CannotWrite(str(getattr(error, "strerror", None) or "its name leads outside")) from None
+        raise CannotWrite(str(getattr(error, "strerror", None) or "its name leads out of the workspace")) from None
     return ChecklistVersion(text, sha256(data).hexdigest())
 
 
@@ -119,7 +119,7 @@ def _replace_file(folder: int, last: str, data: bytes, expected: str | None) -> 
     if isinstance(found, NotUtf8):
         raise CannotWrite(str(found))
     if isinstance(found, FileProblem) and found is not FileProblem.MISSING:
-        raise CannotWrite(f"what stands there is {found.value.replace('_', ' ')}")
+        raise CannotWrite(f"the existing file is {found.value.replace('_', ' ')}")
     if (found.hash if isinstance(found, ChecklistVersion) else None) != expected:
         raise VersionChanged
     draft = f".{last[:100]}.{secrets.token_hex(8)}"

@@ -89,9 +89,9 @@ def beat(
     nobody to ask, and for hours that are none.
     """
     if now.tzinfo is None:
-        raise ValueError("now has no zone; give an aware datetime, best in UTC")
+        raise ValueError("now has no time zone; pass an aware datetime, best in UTC")
     if ask is None and (decide is None or on_execute is None):
-        raise ValueError("there is nobody to ask; give ask, or decide and on_execute")
+        raise ValueError("there is no function to call; pass ask, or decide and on_execute")
     zone = ZoneInfo(timezone) if isinstance(timezone, str) else timezone
     spec = replace(
         _bare_heartbeat(checklist),
@@ -164,7 +164,7 @@ def _call_function(function: Callable[[str], Any], text: str) -> Any:
 def _to_answer(value: object) -> Answer:
     answer = parse_answer(value, failed=Failure.EXIT, redactor=_NO_SECRETS)
     if answer.later:
-        raise CallError(Failure.BAD_ANSWER, "it wants to answer later, but nobody waits; give back its text")
+        raise CallError(Failure.BAD_ANSWER, "it returned later, which only the daemon supports; return the text")
     return answer
 
 
@@ -189,7 +189,7 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
     said = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
     asked = replace(asked, answer=answer.text, truncated=answer.truncated)
     if answer.truncated and not said.strip():
-        error = "the answer was cut at its limit of tokens before it said anything"
+        error = "the answer was cut at its token limit before it contained any text"
         return replace(asked, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
     judged = verdict.judge_answer(said, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
     asked = replace(asked, outcome=judged.outcome, suppression=judged.suppression)

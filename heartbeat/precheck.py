@@ -48,7 +48,7 @@ async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | Non
     ended = await start(argv, stdin=b"", env=env, cwd=heartbeat.workspace, keep=MAX_OUTPUT_BYTES, timeout=precheck.timeout)
     output = ended.output.decode(errors="replace").replace("\0", "")
     if ended.ended_by not in (None, "timeout"):
-        return PrecheckResult(PrecheckStatus.INTERRUPTED, ended.exit_code, output, "was cut short")
+        return PrecheckResult(PrecheckStatus.INTERRUPTED, ended.exit_code, output, "was interrupted")
     error = _describe_failure(heartbeat, precheck, ended)
     if error is not None:
         return PrecheckResult(PrecheckStatus.FAILED, ended.exit_code, output, error)

@@ -27,7 +27,7 @@ FAULTS = [
     ('      interval: 30m\n', '', 'config.yaml:13:5: agents.ops.heartbeat.interval: is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that beats only when woken'),
     ('retries: 2', 'schedule: "0 9 * * *"', 'config.yaml:16:17: agents.ops.heartbeat.schedule: interval and schedule exclude each other; keep one of them'),
     ('interval: 30m', 'schedule: "0 9 * *"', 'config.yaml:14:17: agents.ops.heartbeat.schedule: the expression has 4 fields; write five: minute hour day-of-month month day-of-week'),
-    ('interval: 30m', 'schedule: "@reboot"', 'config.yaml:14:17: agents.ops.heartbeat.schedule: @reboot fires at no time of the clock; write five fields, such as 0 3 * * *'),
+    ('interval: 30m', 'schedule: "@reboot"', 'config.yaml:14:17: agents.ops.heartbeat.schedule: @reboot is not a time of day; write five fields, such as 0 3 * * *'),
     ('interval: 30m', 'schedule: "0 3 * * *"', 'config.yaml:14:17: agents.ops.heartbeat.schedule: none of its firings lies inside the active hours; change one of them'),
     ('interval: 30m', 'schedule: 0 9 * * *\n      stagger: 2d', "config.yaml:15:16: agents.ops.heartbeat.stagger: 2d is more than the schedule's shortest interval of 1d"),
     ('interval: 30m', 'schedule: 0 9 * * *\n      backoff_on_failure: true', 'config.yaml:15:27: agents.ops.heartbeat.backoff_on_failure: there is no interval to double; remove backoff_on_failure, or write interval: 30m'),

@@ -134,7 +134,7 @@ def test_what_is_legal_but_hardly_meant_is_warned_about(text: str, warnings: tup
 
 
 VALUES = "write *, */n, a, a-b or a-b/n with"
-STAGGERED = "times are not drawn here; write a number and spread jobs with stagger:"
+STAGGERED = "random times are not supported; write a number and spread jobs with stagger:"
 UNSUPPORTED = (
     ", and seconds and years are not supported; "
     "write five (minute hour day-of-month month day-of-week), or every: for intervals below a minute"
@@ -158,13 +158,13 @@ COMPLAINTS = [
     ("0\xa03 * * *", "character 2 is U+00A0 (NO-BREAK SPACE); write plain ASCII, with blanks between fields"),
     ("٣ 3 * * *", "character 1 is U+0663 (ARABIC-INDIC DIGIT THREE); write plain ASCII, with blanks between fields"),
     ("0 3 * * *\n", "character 10 is U+000A (a control character); write plain ASCII, with blanks between fields"),
-    ("@reboot", "@reboot fires at no time of the clock; write five fields, such as 0 3 * * *"),
+    ("@reboot", "@reboot is not a time of day; write five fields, such as 0 3 * * *"),
     ("@every 5m", "@every is not a schedule; write every: 5m instead of schedule:"),
     ("@every", "@every is not a schedule; write every: 30m instead of schedule:"),
     ("@every_minute", "@every_minute is not a macro here; write * * * * *"),
     ("@dayly", "'@dayly' is not a macro; write @daily"),
     ("@", "'@' is not a macro; write @hourly @daily @midnight @weekly @monthly @yearly @annually"),
-    ("@daily 3", "'@daily' stands alone; write @daily and nothing after it"),
+    ("@daily 3", "'@daily' takes no arguments; write @daily and nothing after it"),
     ("TZ=Asia/Tokyo 0 3 * * *", "'TZ=Asia/Tokyo' does not belong in the expression; write timezone: Asia/Tokyo beside it"),
     ("CRON_TZ=UTC 0 3 * * *", "'CRON_TZ=UTC' does not belong in the expression; write timezone: UTC beside it"),
     ("60 * * * *", "minute '60' is out of range; write 0 to 59"),
@@ -202,16 +202,16 @@ COMPLAINTS = [
     ("H(0-29)/10 * * * *", f"minute 'H(0-29)/10': {STAGGERED}"),
     ("0 R * * *", f"hour 'R': {STAGGERED}"),
     ("0~30 * * * *", f"minute '0~30': {STAGGERED}"),
-    ("0 0 L-3 * *", "day-of-month 'L-3': L (the last day) stands alone or in a list; write L"),
-    ("0 0 1-L * *", "day-of-month '1-L': L (the last day) stands alone or in a list; write L"),
+    ("0 0 L-3 * *", "day-of-month 'L-3': L (the last day) can only be used alone or in a list; write L"),
+    ("0 0 1-L * *", "day-of-month '1-L': L (the last day) can only be used alone or in a list; write L"),
     ("0 0 * * L", "day-of-week 'L' does not say which day; write 5L for the last Friday of the month"),
-    ("0 0 * * 1#6", "day-of-week '1#6': a month has at most five of a day; write #1 to #5"),
-    ("0 0 * * 1#0", "day-of-week '1#0': a month has at most five of a day; write #1 to #5"),
+    ("0 0 * * 1#6", "day-of-week '1#6': a month has at most five of each weekday; write #1 to #5"),
+    ("0 0 * * 1#0", "day-of-week '1#0': a month has at most five of each weekday; write #1 to #5"),
     ("0 0 * * 1#1,5", f"day-of-week '1#1,5' {MIXED}"),
     ("0 0 * * 5L,*", f"day-of-week '5L,*' {MIXED}"),
     ("0 0 * * 5L,1#1", f"day-of-week '5L,1#1' {MIXED}"),
-    ("0 0 1 * 1#1", "day-of-week '1#1' and day-of-month '1' do not combine; write * as day-of-month"),
-    ("0 0 */2 * 5L", "day-of-week '5L' and day-of-month '*/2' do not combine; write * as day-of-month"),
+    ("0 0 1 * 1#1", "day-of-week '1#1' and day-of-month '1' cannot be combined; write * as day-of-month"),
+    ("0 0 */2 * 5L", "day-of-week '5L' and day-of-month '*/2' cannot be combined; write * as day-of-month"),
     ("0 0 30 2 *", "day-of-month 30 never comes in month 2; write L for the last day of the month"),
     ("0 0 31 2,4,6 */2", "day-of-month 31 never comes in month 2,4,6; write L for the last day of the month"),
 ]

@@ -107,7 +107,7 @@ def test_cron_tz_is_the_zone_from_its_line_on_and_tz_is_only_a_variable() -> Non
     found = taken('TZ=Asia/Tokyo\n0 1 * * * one\nCRON_TZ=Asia/Tokyo\n0 1 * * * two\nCRON_TZ=""\n0 1 * * * three\n')
     assert [line.zone.key for line in found.lines] == ["Europe/Berlin", "Asia/Tokyo", "Europe/Berlin"]
     assert found.lines[0].variables == {"TZ": "Asia/Tokyo"}
-    assert "moves no schedule" in found.hints[0].text
+    assert "does not change schedules" in found.hints[0].text
 
 
 def test_lines_under_a_zone_that_is_none_are_not_taken_in_another() -> None:
@@ -157,13 +157,13 @@ def test_a_column_of_users_is_read_where_there_is_one() -> None:
         ("0 0 3 * * * x", "has more than five time fields (* is the sixth), or is a line of an anacrontab; write five"),
         ("0 0 1 1 * mon-fri x", "has more than five time fields (mon-fri is the sixth), or is a line of an anacrontab; write five"),
         ("1 5 cron.daily run-parts --report x", "day-of-month 'cron.daily' is not a value; write *, */n, a, a-b or a-b/n with 1 to 31"),
-        ("0 3 * * * a\0b", "holds the character U+0000"),
+        ("0 3 * * * a\0b", "contains the character U+0000"),
         ("0 3 * * * \udce9t\udce9", "the byte 0xe9 is not UTF-8; save the file as UTF-8"),
         ("1X=2", "'1X' is not the name of a variable"),
-        ("A=${B}/x", "A holds ${, which cron takes as it is and a config fills in; set A in the commands instead"),
-        ("RANDOM_DELAY=soon", "RANDOM_DELAY is a whole number of minutes"),
-        ("SHELL=", "SHELL is empty, and cron could start no command with it; write a path, or remove the line"),
-        ("HOME=''", "HOME is empty, and cron could start no command with it; write a path, or remove the line"),
+        ("A=${B}/x", "A holds ${, which cron leaves as it is and a config interpolates; set A in the commands instead"),
+        ("RANDOM_DELAY=soon", "RANDOM_DELAY must be a whole number of minutes"),
+        ("SHELL=", "SHELL is empty, so cron could not start any command; write a path, or remove the line"),
+        ("HOME=''", "HOME is empty, so cron could not start any command; write a path, or remove the line"),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named_with_its_number_and_the_others_are_taken(text: str, said: str) -> None:
@@ -178,12 +178,12 @@ def test_a_delay_that_is_longer_than_the_time_between_two_runs_is_no_use_and_one
         (3, "may fire every 60 minutes, and RANDOM_DELAY is longer; set one of at most 60 above it")
     ]
     assert [(line.command, line.max_delay) for line in found.lines] == [("daily", timedelta(minutes=90)), ("boot", timedelta())]
-    assert [note.number for note in found.hints if "RANDOM_DELAY does not put off" in note.text] == [4]
+    assert [note.number for note in found.hints if "RANDOM_DELAY does not delay" in note.text] == [4]
 
 
 def test_a_user_who_is_a_path_means_that_there_is_no_such_column() -> None:
     assert faults("0 3 * * * /usr/bin/x\n", user_column=True) == [
-        (1, "'/usr/bin/x' is no name of a user; if the file has no such column, leave --user-column out")
+        (1, "'/usr/bin/x' is not a user name; if the file has no user column, leave out --user-column")
     ]
     assert faults("0 3 * * * root\n", user_column=True) == [(1, "has no command")]
 
@@ -195,13 +195,13 @@ def test_a_comment_may_hold_any_bytes() -> None:
 def test_line_ends_of_windows_are_left_out_and_told() -> None:
     found = taken("A=1\r\n0 3 * * * x\r\n0 4 * * * y\r\n")
     assert [(line.command, line.variables["A"]) for line in found.lines] == [("x", "1"), ("y", "1")]
-    assert [(note.number, note.text[:26]) for note in found.hints] == [(line, "a line end as on Windows; ") for line in (1, 2, 3)]
+    assert [(note.number, note.text[:21]) for note in found.hints] == [(line, "a Windows line break;") for line in (1, 2, 3)]
 
 
 def test_a_last_line_without_an_end_is_taken_and_told() -> None:
     found = taken("0 3 * * * x")
     assert [line.command for line in found.lines] == ["x"]
-    assert hints("0 3 * * * x") == ["1: the last line does not end; Debian's cron ignores the whole file for it"]
+    assert hints("0 3 * * * x") == ["1: the last line has no line break; Debian's cron then ignores the whole file"]
 
 
 def test_an_empty_file_holds_nothing() -> None:
@@ -216,14 +216,14 @@ def test_a_hundred_thousand_lines_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0 3 * * fri-mon x", "Debian's cron never runs on fri-mon, a range that goes backwards"),
+        ("0 3 * * fri-mon x", "Debian's cron never runs on fri-mon, a range that runs backwards"),
         ("0 3 * * 6-1 x", "Debian's cron never runs on 6-1"),
         ("0 3 * * 5#3 x", "Debian's cron passes over everything from # on and runs 5#3 every week"),
-        (r"0 3 * * * sed 's/\\/x/'", r"\\ is one backslash to Debian's cron, and so it is here"),
-        ("-*/5 * * * * x", "a leading - keeps the line out of the system's log in some crons"),
-        ("MAILTO=ops@example.org", "cron mails output to ops@example.org; here a channel tells it: channels: "),
+        (r"0 3 * * * sed 's/\\/x/'", r"\\ is one backslash in Debian's cron and here"),
+        ("-*/5 * * * * x", "a leading - keeps the line out of the system log in some crons"),
+        ("MAILTO=ops@example.org", "cron mails output to ops@example.org; here a channel sends it: channels: "),
         ("LOGNAME=me", "cron does not let a crontab change LOGNAME"),
-        ("CRON_TZ=UTC", "CRON_TZ is taken at its word, as cronie does; Debian's cron does not know it"),
+        ("CRON_TZ=UTC", "CRON_TZ sets the time zone of the lines below, as in cronie; Debian's cron does not support it"),
     ],
 )
 def test_what_would_be_a_surprise_is_a_hint(text: str, said: str) -> None:

@@ -114,7 +114,7 @@ def test_variables_are_set_once_and_the_workdir_is_home() -> None:
         "PATH=/bin",
         "A=1",
         "0 3 * * * backup",
-        "# cron starts a command in HOME; here that is its workdir, and HOME is another",
+        "# cron starts a command in HOME; here HOME is not the job's workdir",
         "HOME=/srv",
         "0 3 * * * backup",
     ]
@@ -122,7 +122,7 @@ def test_variables_are_set_once_and_the_workdir_is_home() -> None:
 
 def test_a_variable_of_another_job_is_told_since_it_cannot_be_taken_away() -> None:
     found = format_crontab([ExportedJob(JOB, {"A": "1"}), ExportedJob(replace(JOB, name="two"), {})], HOST)
-    assert "# A is set above, and a crontab cannot take it away again; here this job has it not\n" in found
+    assert "# A is set above, and a crontab cannot unset it; here this job does not have it\n" in found
 
 
 def test_a_secret_is_named_and_not_told() -> None:
@@ -136,7 +136,7 @@ def test_a_shell_of_its_own_is_set_and_set_back_for_a_list() -> None:
 
 def test_a_zone_that_the_host_does_not_have_is_told() -> None:
     assert lines(replace(JOB, schedule=parse_schedule("0 3 * * *", TOKYO))) == [
-        "# cronie reads the lines below in this zone; Debian's cron does not know CRON_TZ and reads them in its own",
+        "# cronie reads the lines below in this time zone; Debian's cron ignores it and uses its own",
         "CRON_TZ=Asia/Tokyo",
         "0 3 * * * backup",
     ]
@@ -151,19 +151,19 @@ def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it(
     [
         (
             {"schedule": None, "every": timedelta(hours=6)},
-            "it runs every 6:00:00 (h:mm:ss) of elapsed time, and a crontab only knows the clock",
+            "it runs every 6:00:00 (h:mm:ss) of elapsed time, and a crontab only supports times of day",
         ),
         (
             {"schedule": None, "at": parse_one_time("2026-12-24T18:00", BERLIN)},
-            "it fires once, and a crontab only knows what comes again",
+            "it fires once, and a crontab only supports repeated jobs",
         ),
-        ({"schedule": parse_schedule("0 3 L * *", BERLIN)}, "no crontab knows the L and # of 0 3 L * *"),
-        ({"schedule": parse_schedule("0 3 * * fri#2", BERLIN)}, "no crontab knows the L and # of 0 3 * * fri#2"),
-        ({"command": None, "prompt": "what is new?", "agent": "ops"}, "it asks ops, and a crontab only runs commands"),
-        ({"command": "one\ntwo"}, "its command has several lines, or signs that do not print; put it into a script"),
-        ({"command": "*/5 x"}, "a crontab would read its command or its stdin in another way; put them into a script"),
-        ({"stdin": "no end"}, "a crontab would read its command or its stdin in another way; put them into a script"),
-        ({"stdin": "a\\\nb\n"}, "a crontab would read its command or its stdin in another way; put them into a script"),
+        ({"schedule": parse_schedule("0 3 L * *", BERLIN)}, "a crontab does not support the L and # of 0 3 L * *"),
+        ({"schedule": parse_schedule("0 3 * * fri#2", BERLIN)}, "a crontab does not support the L and # of 0 3 * * fri#2"),
+        ({"command": None, "prompt": "what is new?", "agent": "ops"}, "it asks ops, and a crontab can only run commands"),
+        ({"command": "one\ntwo"}, "its command has several lines or unprintable characters; put it into a script"),
+        ({"command": "*/5 x"}, "a crontab would read its command or its stdin differently; put them into a script"),
+        ({"stdin": "no end"}, "a crontab would read its command or its stdin differently; put them into a script"),
+        ({"stdin": "a\\\nb\n"}, "a crontab would read its command or its stdin differently; put them into a script"),
     ],
 )
 def test_what_a_crontab_cannot_say_is_a_comment_that_says_why(change: dict[str, object], said: str) -> None:
@@ -174,11 +174,11 @@ def test_what_a_line_leaves_out_is_told() -> None:
     weekdays = AllowedDays(BERLIN, Calendar(weekdays=frozenset({5, 6})))
     job = replace(JOB, calendars=weekdays, retries=2, stagger=timedelta(minutes=2), deliver=("phone",))
     assert lines(replace(job, wake_heartbeat=("ops",), wake_on="failure")) == [
-        "# its calendars are left out, it fires on the days that they leave out too",
-        "# retries: 2 is left out, a failed command waits for its next time",
-        "# stagger is left out, it starts on the minute and not 0:02:00 later",
-        "# its output is not told to phone, cron mails it",
-        "# it wakes ops on failure; in a line of a crontab: heartbeatd wake ops",
+        "# its calendars are left out: it also fires on the days that they exclude",
+        "# retries: 2 is left out: a failed command is not retried",
+        "# stagger is left out: it starts on the minute instead of 0:02:00 later",
+        "# its output is not sent to phone, cron mails it",
+        "# it wakes ops on failure; the command for a crontab line: heartbeatd wake ops",
         "0 3 * * * backup",
     ]
 

@@ -198,7 +198,7 @@ def test_standard_input_is_read_for_a_dash(
     code, out, err = run(capsys, "-")
     assert code == 0
     assert list(jobs(tmp_path, out)) == ["one"]
-    assert "hint: line 1: the last line does not end; Debian's cron ignores the whole file for it" in err
+    assert "hint: line 1: the last line has no line break; Debian's cron then ignores the whole file" in err
 
 
 def test_a_config_that_would_be_wrong_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

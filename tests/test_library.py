@@ -166,7 +166,7 @@ def test_a_keyboard_interrupt_goes_through() -> None:
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
-        ({"now": datetime(2026, 3, 2)}, "now has no zone"),  # noqa: DTZ001
+        ({"now": datetime(2026, 3, 2)}, "now has no time zone"),  # noqa: DTZ001
         ({"active_hours": "9-17"}, "'9' is not a time"),
         ({"active_hours": "08:00-08:00"}, "start and end are both 08:00"),
     ],
@@ -177,7 +177,7 @@ def test_a_mistake_is_told_before_anybody_is_asked(how: dict[str, Any], problem:
 
 
 def test_somebody_must_be_there_to_ask() -> None:
-    with pytest.raises(ValueError, match="there is nobody to ask"):
+    with pytest.raises(ValueError, match="there is no function to call"):
         heartbeat.beat(now=NOW, checklist="- look", decide=Agent({}))
 
 

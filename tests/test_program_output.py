@@ -39,7 +39,7 @@ REPORTS = [
     (CLAUDE, Answer(text="HEARTBEAT_OK", **SPENT)),
     (CLAUDE | {"is_error": True, "result": "Credit balance is too low"}, failed("Credit balance is too low", **SPENT)),
     ({"type": "result", "subtype": "error_max_turns", "is_error": True}, failed("error_max_turns")),
-    ({"is_error": True}, failed("it does not say why")),
+    ({"is_error": True}, failed("no reason given")),
     ({"response": "Disk is full.", "stats": {}}, Answer(text="Disk is full.")),
     ({"response": "", "error": {"type": "ApiError", "message": "quota", "code": 429}}, failed("quota")),
     ({"text": "x", "error": "no network\nat all"}, failed("no network at all")),

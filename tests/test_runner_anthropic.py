@@ -25,7 +25,7 @@ KEY = "sk-ant-canary-0123456789"
 RUN = AgentRequest("ops", "How is it?\n", "claude-haiku-5-5", Path("agents/ops"), timedelta(seconds=5), lambda: {"run": 7})
 TOKENS = Tokens(input=120, output=30, cache_read=7, cache_write=2)
 CA = "if your own authority signed it, write network: {ca_file: PATH}"
-LINE = "provider 'anthropic': it has no key; write providers: {anthropic: {api_key: \"${ANTHROPIC_API_KEY}\"}}"
+LINE = "provider 'anthropic': it has no API key; write providers: {anthropic: {api_key: \"${ANTHROPIC_API_KEY}\"}}"
 
 
 class Opaque:
@@ -168,8 +168,8 @@ def test_retry_after_is_read_and_garbage_ignored(headers: dict[str, str], wait: 
         (reply(b'{"content": [' + b"[" * 100_000), Failure.BAD_ANSWER, "answered with broken JSON", False),
         (reply(b""), Failure.BAD_ANSWER, "answered with broken JSON", False),
         (reply([1]), Failure.BAD_ANSWER, "answered with a JSON list where an object was expected", False),
-        (reply({}), Failure.BAD_ANSWER, "answered without the list of content that a message has", False),
-        (reply({"content": ["x"]}), Failure.BAD_ANSWER, "answered without the list of content that a message has", False),
+        (reply({}), Failure.BAD_ANSWER, "answered without a list of content blocks", False),
+        (reply({"content": ["x"]}), Failure.BAD_ANSWER, "answered without a list of content blocks", False),
         (half(message(text("x" * 500))), Failure.CONNECT, "it closed the connection before its answer was complete", True),
         (hang_up(), Failure.CONNECT, "it closed the connection before its answer was complete", True),
         (reset(), Failure.CONNECT, "it broke the connection", True),
@@ -238,10 +238,10 @@ def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
 @pytest.mark.parametrize(
     ("body", "failure", "said"),
     [
-        (message(tool("exec", {})), Failure.TOOL_USE, "wanted to use a tool"),
+        (message(tool("exec", {})), Failure.TOOL_USE, "tried to use a tool"),
         (message(stop_reason="refusal"), Failure.BAD_ANSWER, "the model refused to answer"),
         (message(text("I"), stop_reason="refusal"), Failure.BAD_ANSWER, "the model refused to answer"),
-        (message(stop_reason="max_tokens"), Failure.BAD_ANSWER, "used up max_output_tokens"),
+        (message(stop_reason="max_tokens"), Failure.BAD_ANSWER, "reached max_output_tokens"),
     ],
 )
 def test_what_is_no_answer_is_not_taken_for_a_quiet_one(body: object, failure: Failure, said: str) -> None:
@@ -330,7 +330,9 @@ def test_the_same_profile_would_have_let_the_sdk_call(hostile: Callable[[str], N
 def test_a_key_that_no_header_can_hold_is_named_but_not_shown(key: str) -> None:
     answer = ask(RUN, at("http://127.0.0.1:9", key))
     assert answer.failure is Failure.AUTH
-    assert answer.error == "provider 'anthropic': its api_key holds a character that no key has (a blank, a line break?)"
+    assert (
+        answer.error == "provider 'anthropic': its api_key contains a character that no key can contain (a space, a line break?)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_the_callable_gets_the_run_as_a_dict(run: AgentRequest, in_process: bool
         ),
         (
             "empty_back",
-            Answer(failure=Failure.BAD_ANSWER, error="answered without a text; give back text, error or later"),
+            Answer(failure=Failure.BAD_ANSWER, error="answered without a text; return text, error or later"),
         ),
         ("huge", Answer(failure=Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")),
         (

@@ -356,7 +356,7 @@ def test_a_private_address_is_fine_where_the_config_allows_it(start: Start) -> N
 )
 def test_what_is_no_http_url_is_dead_and_not_shown(url: str) -> None:
     sent = post(url, resolve=Resolver())
-    assert sent == DeliveryResult("dead", "its address is none that can be posted to; write http(s)://host[:port]/path")
+    assert sent == DeliveryResult("dead", "its address is not valid; write http(s)://host[:port]/path")
 
 
 def test_a_certificate_that_nobody_vouches_for_ends_before_anything_is_sent() -> None:

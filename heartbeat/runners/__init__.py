@@ -1,4 +1,4 @@
-"""Defines what a runner is given and what it returns, whichever way it reaches the agent."""
+"""The types that all runners share: what a runner receives and what it returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ANSWER = 64 * 1024  # bytes
 
 
 class Failure(StrEnum):
-    """Why there is no answer; also the reason of the run and the `class` of a provider's errors."""
+    """Why there is no answer. The value is also the reason of the run and the `class` label of a provider's errors."""
 
     AUTH = "auth"
     PAYMENT = "payment"
@@ -34,10 +34,10 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """One question to one agent.
+    """One call of an agent.
 
-    `model` None leaves the choice to the agent; `meta` gives plain data about the run, fit for JSON, to those ways that hand
-    it on. `messages` is what was said before the prompt, oldest first, as (role, text) with the roles `user` and `assistant`.
+    `model` is None if the agent chooses its own model. `meta` returns JSON data about the run, for runners that pass it on.
+    `messages` are the earlier messages of the session, oldest first, as (role, text) with the roles `user` and `assistant`.
     """
 
     agent: str
@@ -51,7 +51,7 @@ class AgentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a model call took, by kind; `input` does not count what came from the cache or was written to it."""
+    """The token usage of a model call, by kind. `input` excludes the tokens that were read from or written to the cache."""
 
     input: int = 0
     output: int = 0
@@ -71,13 +71,13 @@ class Tokens:
         )
 
     def by_kind(self) -> dict[str, int]:
-        """Each kind with its count."""
+        """The count of each kind by its name."""
         return {"input": self.input, "output": self.output, "cache_read": self.cache_read, "cache_write": self.cache_write}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that an agent used, and how often; how long that took in all, where it says so."""
+    """A tool that an agent used, how often, and the total duration if the agent reports it."""
 
     name: str
     count: int = 1
@@ -86,14 +86,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the `text`, or a `failure` with its `error` in words.
+    """The result of a call: the `text`, or a `failure` with its `error` message.
 
-    `transient` says that asking again may help; `retry_after` how long the other side wants to be left alone; `model_used`
-    which model answered and `tokens` what that took, where these are known. `later` means that the answer will come by itself.
-    `tools_ignored` counts the tools that a model wanted to use beside its text: none was offered. `tool_calls` are those that
-    an agent has used, and `log` is what it says for the log alone. `truncated`: the text was cut at a limit of tokens.
-    `not_sent`: the request did not leave, so that nothing can have been taken. `status` is the HTTP status of a refusal, and
-    `request_id` the provider's own name for the call.
+    `transient` means that a retry may help, and `retry_after` is the delay that the server asks for. `model_used`, `tokens` and
+    `cost_usd` are None if they are unknown. `later` means that the agent will send the answer in a separate request.
+    `tools_ignored` counts the tools that a model tried to use although none was offered. `tool_calls` are the tools that the
+    agent has used. `log` is text for the log only. `truncated` means that the text was cut at a token limit. `not_sent` means
+    that the request was never sent and cannot have cost anything. `status` is the HTTP status of a failed request, `request_id`
+    the provider's ID of the call.
     """
 
     text: str = ""
@@ -135,7 +135,7 @@ class ProcessResult:
 
 
 class StartProcess(Protocol):
-    """Runs a program to its end, within time and size limits of its own; values of `env` may be secrets, shown to it alone."""
+    """Runs a program to its end, within limits of time and size. Values of `env` may be secrets."""
 
     async def __call__(
         self,
@@ -152,7 +152,7 @@ class StartProcess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """One HTTP answer; the names of its `headers` are in lower case."""
+    """An HTTP response. The names in `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -160,18 +160,18 @@ class HttpReply:
 
 
 class HttpClient(Protocol):
-    """Posts to other machines, within time and size limits."""
+    """Sends POST requests, within limits of time and size."""
 
     def __hash__(self) -> int: ...
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
-        """The answer, whatever its status. Raises `errors.CallError` if there is none."""
+        """Return the response, whatever its status. Raises `errors.CallError` if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What an attempt may use of the world outside: `start` for programs, `http` for requests."""
+    """What an attempt may use of the system: `start` for programs, `http` for requests."""
 
     start: StartProcess
     http: HttpClient

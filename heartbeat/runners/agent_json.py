@@ -1,4 +1,4 @@
-"""A run as plain data for the agent, and what the agent gave back as an answer."""
+"""Converts a request to the JSON that agents receive, and the JSON that they return to an answer."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens,
 from heartbeat.runners.errors import CallError, find_message, redacted_line
 from heartbeat.runners.redaction import Redactor
 
-MAX_USD = 1_000_000  # what a run cannot cost
-MAX_TOKENS = 1_000_000_000  # of one kind, which no run can take
-MAX_TOOL_CALLS = 100  # that a run tells of; the first ones
+MAX_USD = 1_000_000  # larger values are ignored as mistakes
+MAX_TOKENS = 1_000_000_000  # of one kind; larger values are ignored as mistakes
+MAX_TOOL_CALLS = 100  # per run; further ones are not recorded
 MAX_NAME = 200  # characters of a model's or a tool's name
 LIMIT_STOP_REASONS = (
     "max_tokens",
     "length",
     "model_context_window_exceeded",
-)  # how APIs say that an answer ran into a limit of tokens
-MAX_LOG = 16 * 1024  # characters for the log, of which the first are kept
+)  # the words of APIs for an answer that was cut at a token limit
+MAX_LOG = 16 * 1024  # characters for the log; the rest is dropped
 
 
 def request_data(run: AgentRequest) -> dict[str, object]:
-    """The run as JSON knows it: `timeout` in seconds, `run` the number of the run, `messages` if there were any."""
+    """The request as JSON data: `timeout` in seconds, `run` the ID of the run, `messages` only if there are any."""
     meta = dict(run.meta())
     data: dict[str, object] = {
         "agent": run.agent,
@@ -38,17 +38,17 @@ def request_data(run: AgentRequest) -> dict[str, object]:
 
 
 def conversation(run: AgentRequest) -> list[dict[str, str]]:
-    """The conversation as models know it: what was said before, then the prompt."""
+    """The messages for a model: the earlier messages of the session, then the prompt."""
     said = (*run.messages, ("user", run.prompt))
     return [{"role": role, "content": clean_text(text)} for role, text in said]
 
 
 def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answer:
-    """The answer that a text, None (nothing to say) or a mapping stands for.
+    """Convert what an agent returned to an answer. None means that it has nothing to report.
 
-    A mapping holds `text`, or `error`, which is a failure of the class `failed`, or `later: true`; beside them `model`,
-    `tokens` (`input output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`.
-    CallError if it holds none of the three, or no text.
+    A mapping must have `text`, or `error` (then the answer is a failure of the class `failed`), or `later: true`. It may also
+    have `model`, `tokens` (`input output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log`
+    and `truncated`. Raises CallError for a value of another type and for a text that is too large.
     """
     if value is None or isinstance(value, str):
         return Answer(text=check_answer_text(value or ""))
@@ -58,7 +58,7 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
 
 
 def check_answer_text(text: str) -> str:
-    """The text as it is kept; CallError if it is larger than an answer may be."""
+    """The text as it is stored. Raises CallError if it is larger than MAX_ANSWER."""
     kept = clean_text(text)
     if len(kept.encode()) > MAX_ANSWER:
         raise CallError(Failure.BAD_ANSWER, f"the answer is larger than {MAX_ANSWER} bytes")
@@ -66,53 +66,53 @@ def check_answer_text(text: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """The text without what no UTF-8 and no database can hold: half surrogates and zero bytes."""
+    """The text without NUL characters, and with lone surrogates replaced: neither UTF-8 nor the database can hold them."""
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def token_count(value: object) -> int | None:
-    """A number of tokens as it came; None for whatever is none, as a negative one."""
+    """A number of tokens as an agent reported it. None if it is not a valid count."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKENS else None
 
 
 def tokens_from_counts(**counts: int | None) -> Tokens | None:
-    """Tokens by kind; None where one of them is no number, for then nobody knows what was taken."""
+    """Tokens by kind. None if one of the counts is unknown, because then the total is unknown too."""
     known = {kind: number for kind, number in counts.items() if number is not None}
     return Tokens(**known) if len(known) == len(counts) else None
 
 
 def parse_tokens(value: object) -> Tokens | None:
-    """Tokens by kind as an agent tells them, those that it leaves out being 0; None if it does not."""
+    """Tokens by kind as an agent reported them. Missing kinds count as 0. None if it reported none."""
     if not isinstance(value, Mapping):
         return None
     return tokens_from_counts(**{field.name: token_count(value.get(field.name) or 0) for field in fields(Tokens)})
 
 
 def model_name(value: object) -> str | None:
-    """The name of a model as it came, within the bounds of a name."""
+    """The name of a model as it was reported, cut to MAX_NAME. None if there is no name."""
     return clean_text(value)[:MAX_NAME] if isinstance(value, str) and value else None
 
 
 def parse_tool_calls(value: object) -> tuple[ToolCall, ...]:
-    """The tools that an agent says it used, the first hundred; what names none is passed over."""
+    """The tools that an agent says it used, at most MAX_TOOL_CALLS. Entries without a name are ignored."""
     found = (_parse_tool_call(each) for each in value[:MAX_TOOL_CALLS]) if isinstance(value, list) else ()
     return tuple(call for call in found if call is not None)
 
 
 def make_tool_call(name: object, times: object = 1, duration_ms: object = None) -> ToolCall | None:
-    """One tool by its name as it came, None if it has none; a count or duration that is none counts as not told."""
+    """One tool call, or None if it has no valid name. An invalid count becomes 1, an invalid duration None."""
     named = model_name(name)
     took = duration_ms if isinstance(duration_ms, int | float) and 0 <= duration_ms < 2**53 else None
     return ToolCall(named, token_count(times) or 1, None if took is None else int(took)) if named else None
 
 
 def parse_log(value: object, redactor: Redactor) -> str | None:
-    """A text for the log, cut to what is kept of one, without secrets; None where there is none."""
+    """A text for the log, redacted and cut to MAX_LOG. None if there is none."""
     return redactor.redact(clean_text(value))[:MAX_LOG] or None if isinstance(value, str) else None
 
 
 def is_truncated(value: Mapping[str, object]) -> bool:
-    """Whether an answer says that its text was cut: `truncated: true`, or the reason for its end in the words of an API."""
+    """Whether the answer was cut: it says `truncated: true`, or an API gives a token limit as the reason for its end."""
     return (
         value.get("truncated") is True
         or value.get("stop_reason") in LIMIT_STOP_REASONS
@@ -121,7 +121,7 @@ def is_truncated(value: Mapping[str, object]) -> bool:
 
 
 def parse_cost(value: object) -> float | None:
-    """USD as they came; None for whatever is none."""
+    """A cost in USD as it was reported. None if it is not a valid cost."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < MAX_USD else None
@@ -140,11 +140,11 @@ def _parse_mapping(value: Mapping[str, object], failed: Failure, redactor: Redac
         log=parse_log(value.get("log"), redactor),
     )
     if value.get("error"):
-        said = find_message(value["error"]) or "it does not say why"
+        said = find_message(value["error"]) or "no reason given"
         return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {said}", redactor), transient=True)
     if value.get("later") is True:
         return replace(spent, later=True)
     text = value.get("text")
     if "text" not in value or not (text is None or isinstance(text, str)):
-        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without a text; give back text, error or later")
+        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without a text; return text, error or later")
     return replace(spent, text=check_answer_text(text or ""), truncated=is_truncated(value))

@@ -1,7 +1,8 @@
-"""Asks a model of Anthropic, or of a server that speaks its Messages API, by the SDK: one turn, without tools.
+"""Calls a model of Anthropic, or of a server with the same Messages API, through the SDK: one turn, without tools.
 
-The only module that imports the SDK. Key and address come from the config alone: whatever the SDK would read from its
-environment variables or profile files is given or taken away here. Its import takes a second, so it is made when first needed.
+This is the only module that imports the SDK. The key and the address come from the config only: everything that the SDK would
+read from environment variables or profile files is set or removed here. The import takes a second, so it happens at the first
+use.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"
-MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
+MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 
 FORCED_TOOL = {
     "tools": [{"name": decision.TOOL_NAME, "description": decision.TOOL_DESCRIPTION, "input_schema": decision.TOOL_SCHEMA}],
@@ -30,9 +31,9 @@ FORCED_TOOL = {
 
 
 async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer:
-    """One turn: what was said before, then the prompt; the text blocks of what comes back are the answer.
+    """Send the earlier messages and the prompt. The answer is the text blocks of the response.
 
-    Makes exactly one request, or none if it cannot succeed: without a key or a model. Takes `run.timeout` at most.
+    Sends exactly one request, or none if the key or the model is missing. Takes `run.timeout` at most.
     """
     try:
         message, request = await _send_request(run, runner, {}, http)
@@ -42,7 +43,7 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
 
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
-    """The forced decision about `run.prompt`; an Answer is always a failure."""
+    """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
     try:
         message, request = await _send_request(run, runner, FORCED_TOOL, http)
         return replace(_parse_decision(message), request_id=request)
@@ -51,7 +52,7 @@ async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpCli
 
 
 def import_sdk() -> None:
-    """Import the SDK and all that its first request would import, ahead of the first run; takes about a second of CPU once."""
+    """Import the SDK and everything that its first request would import. Takes about a second of CPU once."""
     _load_sdk()
     from anthropic.resources.messages import AsyncMessages  # noqa: F401 (imported for its effect)
 
@@ -59,14 +60,14 @@ def import_sdk() -> None:
 async def _send_request(
     run: AgentRequest, runner: ModelRunner, extra: Mapping[str, Any], http: HttpClient
 ) -> tuple[dict[str, Any], str | None]:
-    """The message that came back, and the provider's name for the request."""
+    """Return the message that came back and the provider's ID of the request."""
     provider = runner.provider
     key, url = model_answer.read_api_key(provider), reveal_secret(provider.base_url or BASE_URL)
     if key is None:
         line = f'providers: {{{provider.name}: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}'
-        raise CallError(Failure.AUTH, f"it has no key; write {line}")
+        raise CallError(Failure.AUTH, f"it has no API key; write {line}")
     if run.model is None:
-        raise CallError(Failure.BAD_REQUEST, f"no model is named; write a model: for the agent {run.agent}")
+        raise CallError(Failure.BAD_REQUEST, f"no model is set; write a model: for the agent {run.agent}")
     sdk = _load_sdk()
     try:
         raw = await _sdk_client(http, key, url).messages.with_raw_response.create(
@@ -78,7 +79,7 @@ async def _send_request(
         )
     except sdk.APIStatusError as error:
         raise error_from_reply(_to_reply(error.response), Redactor([key, *secret_parts(url, whole_url=True)])) from None
-    except sdk.APIConnectionError as error:  # the SDK puts this around whatever its transport raises
+    except sdk.APIConnectionError as error:  # the SDK wraps every exception of its transport in this
         raise error.__cause__ if isinstance(error.__cause__, CallError) else error from None
     reply = _to_reply(raw.http_response)
     if reply.status != 200:
@@ -92,10 +93,11 @@ def _to_reply(response: Any) -> HttpReply:
 
 @lru_cache(maxsize=32)
 def _sdk_client(http: HttpClient, key: str, url: str) -> Any:
-    """The SDK's client for one key and address, sending through `http`.
+    """The SDK's client for one key and one address, which sends through `http`.
 
-    A given key, address, signing key and tracing keep the SDK from looking for its own. Its one variable that cannot be
-    overridden adds headers to every request, so those are dropped. It does not retry: retries are rows of the queue.
+    A given key, address, webhook key and tracing setting keep the SDK from looking for its own. One environment variable cannot
+    be overridden: it adds headers to every request, so these headers are removed. The client does not retry, because retries
+    are rows of the queue.
     """
     import httpx2
 
@@ -118,14 +120,18 @@ def _sdk_client(http: HttpClient, key: str, url: str) -> Any:
 def _load_sdk() -> ModuleType:
     import anthropic
 
-    for name in ("anthropic", "httpx2"):  # below a warning they print prompts and addresses, and a variable turns that on
+    for name in (
+        "anthropic",
+        "httpx2",
+    ):  # at lower levels, which an environment variable turns on, they log prompts and addresses
         logging.getLogger(name).setLevel(logging.WARNING)
     return anthropic
 
 
 def _make_transport(http: HttpClient) -> Any:
-    """The layer of the SDK's HTTP library that sends: over our client, which keeps the deadline, counts what it reads, guards
-    and knows whether the request had left. The transport that the SDK brings for aiohttp knows none of these.
+    """The transport for the SDK's HTTP library. It sends through our client, which keeps the deadline, limits the size of the
+    response, checks the address and knows whether the request was sent. The SDK's own transport for aiohttp does none of
+    that.
     """
     import httpx2
 
@@ -133,7 +139,7 @@ def _make_transport(http: HttpClient) -> Any:
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             seconds = request.extensions["timeout"]["read"]
             reply = await http.post(str(request.url), dict(request.headers), request.content, seconds)
-            # The SDK decodes refusals by the charset that their header names, and fails where that is none.
+            # The SDK decodes error responses with the charset in their header, and fails if it is invalid.
             headers = {**reply.headers, "content-type": reply.headers.get("content-type", "").partition(";")[0]}
             return httpx2.Response(reply.status, headers=headers, content=reply.body, request=request)
 
@@ -158,7 +164,7 @@ def _parse_decision(message: dict[str, Any]) -> Answer | Decision:
 def _content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     blocks = message.get("content")
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise CallError(Failure.BAD_ANSWER, "answered without the list of content that a message has")
+        raise CallError(Failure.BAD_ANSWER, "answered without a list of content blocks")
     return blocks
 
 

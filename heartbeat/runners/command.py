@@ -1,4 +1,4 @@
-"""Ask an agent by running a program: the prompt on its standard input, the answer on its standard output."""
+"""Calls an agent by running a program: the prompt goes to its standard input, the answer comes from its standard output."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from heartbeat.runners.agent_json import clean_text
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import CommandRunner
 
-MAX_ERROR = 2000  # characters of standard error that are told
-MAX_OUTPUT = 1024 * 1024  # bytes of output that are looked at, its end; a report may be larger than the answer in it
+MAX_ERROR = 2000  # characters of standard error in the error message
+MAX_OUTPUT = 1024 * 1024  # bytes of output that are kept, from its end; a report may be larger than its answer
 
 
 async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProcess) -> Answer:
     """Run the agent's program in its workspace and read its answer.
 
-    Beside the runner's own `env` it gets HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, where a model is asked for,
-    HEARTBEATD_MODEL. Exit 0 means that its output is the answer, as `printed` reads it; whatever else happens is a failure,
-    never text. What the run took counts in any case, if the output says so. The secrets in the runner's `env` are covered in
-    whatever the program prints.
+    The program gets the runner's own `env`, HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, if a model is set, HEARTBEATD_MODEL.
+    Only with exit code 0 is its output the answer, which `program_output` reads. Any other end is a failure without a text. The
+    usage counts in every case if the output reports it. Secrets in the runner's `env` are redacted in everything that the
+    program prints.
     """
     env = {**runner.env, **_agent_variables(run)}
     stdin = run.prompt.encode(errors="replace")
@@ -55,7 +55,7 @@ def _failure_of(ended: ProcessResult, run: AgentRequest, redactor: Redactor) -> 
 
 
 def _with_stderr(what: str, ended: ProcessResult, redactor: Redactor) -> str:
-    """What happened, with the end of what the program said about it, covered before it is cut."""
+    """The error with the end of what the program printed to standard error, redacted before it is cut."""
     said = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()
     return f"{what}: {said[-MAX_ERROR:]}" if said else what
 
@@ -80,13 +80,13 @@ def _parse_output(ended: ProcessResult, redactor: Redactor) -> Answer:
 
 
 def _output_text(ended: ProcessResult) -> str:
-    """The output; of one that is cut, the whole lines at its end, where a stream of events has its report."""
+    """The output. If its beginning was cut off, only whole lines: a stream of events has its report in the last line."""
     text = ended.output.decode(errors="replace")
     return text.partition("\n")[2] if ended.truncated else text
 
 
 def _add_report(failed: Answer, ended: ProcessResult, redactor: Redactor) -> Answer:
-    """The failure with what the program's own report says of it: programs that report an error exit with one, too."""
+    """Add the program's own report to the failure: programs that report an error also exit with an error code."""
     report = program_output.parse_report(_output_text(ended), redactor)
     if report is None:
         return failed

@@ -1,6 +1,6 @@
-"""Asks one agent one question, by whichever way its runner reaches it.
+"""Calls an agent through the runner of its kind.
 
-Each way is imported when it is first taken: not every fleet talks to models, and their libraries are slow to import.
+A runner is imported at its first use: not every installation calls models, and the libraries for it are slow to import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner,
 
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
-    """Ask and wait for the answer."""
+    """Call the agent and wait for its answer."""
     match runner:
         case CommandRunner():
             from heartbeat.runners import command
@@ -32,7 +32,7 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
 
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
-    """Have a model decide about `run.prompt`, which is the text of `decision.question`; an Answer is always a failure."""
+    """Let a model decide about `run.prompt`, the text of `decision.decision_prompt`. An Answer is always a failure."""
     if runner.provider.kind == "openai":
         from heartbeat.runners import openai
 
@@ -43,7 +43,7 @@ async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpCli
 
 
 def import_libraries(runners: Iterable[Runner]) -> None:
-    """Import ahead what these runners will need; up to a second of CPU."""
+    """Import in advance what these runners will need. Takes up to a second of CPU."""
     for kind in {runner.provider.kind for runner in runners if isinstance(runner, ModelRunner)}:
         if kind == "anthropic":
             from heartbeat.runners import anthropic

@@ -1,4 +1,4 @@
-"""Why there is no answer: the failures of the world outside, each in its class and in words that hold no secret."""
+"""Errors of calls to agents and servers: each has a failure class and a message without secrets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 from heartbeat.runners import Answer, Failure, HttpReply
 from heartbeat.runners.redaction import Redactor
 
-MAX_MESSAGE = 500  # characters of what the other side says about a failure
-MAX_RETRY_AFTER = 10 * 365 * 24 * 3600  # seconds; a Retry-After beyond it is as good as this
+MAX_MESSAGE = 500  # characters of a message from a server
+MAX_RETRY_AFTER = 10 * 365 * 24 * 3600  # seconds; a longer Retry-After is shortened to this
 
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}", re.ASCII)
@@ -37,7 +37,7 @@ _TRANSIENT = frozenset({Failure.RATE, Failure.OVERLOADED, Failure.SERVER})
 
 
 class CallError(Exception):
-    """There is no answer. Raised anywhere on the way to one, caught by the runner, which gives `answer` back."""
+    """A call without an answer. Runners catch it and return its `answer`, which is a failure."""
 
     def __init__(
         self,
@@ -63,11 +63,13 @@ class CallError(Exception):
 
 
 def error_from_reply(reply: HttpReply, redactor: Redactor) -> CallError:
-    """What an answer that is not a success means: its class by the status, and what the other side says about it."""
+    """The error for a response that is not a success: its class follows from the status, its message includes the server's
+    message.
+    """
     said = _error_message(reply, redactor)
     told = f"HTTP {reply.status} {status_phrase(reply.status)}".rstrip() + (f": {said}" if said else "")
     if 300 <= reply.status < 400:
-        said_where = f"{told}: redirects are not followed; write the address it leads to"
+        said_where = f"{told}: redirects are not followed; write the final address"
         return CallError(Failure.BAD_ANSWER, said_where, status=reply.status)
     failure = failure_of_status(reply.status)
     return CallError(
@@ -81,7 +83,7 @@ def error_from_reply(reply: HttpReply, redactor: Redactor) -> CallError:
 
 
 def failure_of_status(status: int) -> Failure:
-    """The class of an HTTP error status; what is neither 4xx nor 5xx is no answer to our question."""
+    """The failure class of an HTTP status. A status that is neither 4xx nor 5xx is a bad answer."""
     known = _FAILURE_BY_STATUS.get(status)
     if known is not None:
         return known
@@ -91,7 +93,9 @@ def failure_of_status(status: int) -> Failure:
 
 
 def parse_json_object(reply: HttpReply) -> dict[str, Any]:
-    """The JSON object that a successful reply holds; CallError if it is a page, broken, or something else."""
+    """The JSON object in a successful response. Raises CallError if the body is an HTML page, broken JSON or another JSON
+    value.
+    """
     try:
         value = json.loads(reply.body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -103,9 +107,10 @@ def parse_json_object(reply: HttpReply) -> dict[str, Any]:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> timedelta | None:
-    """How long the other side asks to be left alone, by its Retry-After header, never negative; None if it makes no sense.
+    """The delay that the Retry-After header asks for, never negative. None if it is missing or invalid.
 
-    Seconds, or an HTTP date that is compared with the other side's own Date, so that nobody's clock need be right.
+    The value is a number of seconds, or an HTTP date. A date is compared with the Date header of the same response, so neither
+    clock needs to be right.
     """
     text = headers.get("retry-after", "").strip()
     if _SECONDS.fullmatch(text):
@@ -117,19 +122,19 @@ def parse_retry_after(headers: Mapping[str, str]) -> timedelta | None:
 
 
 def find_request_id(headers: Mapping[str, str]) -> str | None:
-    """The other side's own name for the request, which its support asks for; None if it gives none that can be shown."""
+    """The provider's ID of the request, which its support asks for. None if there is none that can be printed."""
     given = headers.get("request-id") or headers.get("x-request-id") or ""
     return given if _REQUEST_ID.fullmatch(given) else None
 
 
 def redacted_line(text: str, redactor: Redactor) -> str:
-    """Foreign text as part of an error: without secrets, on one line, cut at 500 characters."""
+    """Text from elsewhere as part of an error message: redacted, on one line, cut to MAX_MESSAGE characters."""
     line = _UNPRINTABLE.sub(" ", redactor.redact(text)).strip()
     return line if len(line) <= MAX_MESSAGE else line[:MAX_MESSAGE] + "..."
 
 
 def _error_message(reply: HttpReply, redactor: Redactor) -> str:
-    """The message of the error body: that of the usual `{"error": {"message"}}` and its relatives, else the plain text."""
+    """The message in the body of an error: from `{"error": {"message"}}` and similar shapes, otherwise the plain text."""
     text = reply.body.decode(errors="replace").strip()
     if text.startswith("<"):
         return ""
@@ -140,7 +145,9 @@ def _error_message(reply: HttpReply, redactor: Redactor) -> str:
 
 
 def find_message(value: object) -> str | None:
-    """The words in an error of whatever shape: a text, `{"message"}`, `{"detail"}` or `{"error": ...}` around it."""
+    """The message in an error of any common shape: a text, `{"message"}`, `{"detail"}`, or `{"error": ...}` around one of
+    these.
+    """
     for _ in range(3):
         if not isinstance(value, dict):
             break
@@ -149,7 +156,7 @@ def find_message(value: object) -> str | None:
 
 
 def status_phrase(status: int) -> str:
-    """Our own words for a status, as those of the other side could hold anything; empty if it is not known."""
+    """The standard phrase for a status, because the server's own phrase could hold anything. Empty if the status is unknown."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:

@@ -1,4 +1,4 @@
-"""Ask the agent behind a URL: the run as JSON in a POST, the answer in its response, or later."""
+"""Calls an agent over HTTP: the request is JSON in a POST, the answer is in the response or comes later."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from heartbeat.spec import HttpRunner
 
 
 async def call_agent(run: AgentRequest, runner: HttpRunner, http: HttpClient) -> Answer:
-    """Post the run and read what comes back within `run.timeout`.
+    """Post the request and read the response within `run.timeout`.
 
-    200 with JSON (`text`, or `error`; beside them `model`, `tokens`, `cost_usd`) or with plain text is the answer. 202 means
-    that it comes later: the run's number, `run` in the request, says where it belongs. Anything else is a failure.
+    Status 200 with JSON (`text` or `error`, and optionally `model`, `tokens`, `cost_usd`) or with plain text is the answer.
+    Status 202 means that the agent sends the answer later and names the run by the `run` of the request. Every other response
+    is a failure.
     """
     try:
         return await _post_request(run, runner, http)
@@ -31,7 +32,7 @@ async def _post_request(run: AgentRequest, runner: HttpRunner, http: HttpClient)
 
 def _redactor_for(runner: HttpRunner, url: str) -> Redactor:
     values = [reveal_secret(value) for value in runner.headers.values() if is_secret(value)]
-    tokens = [value.partition(" ")[2] for value in values]  # of `Bearer TOKEN` it is the token that must not be told
+    tokens = [value.partition(" ")[2] for value in values]  # of `Bearer TOKEN` only the token is secret
     return Redactor([*values, *tokens, *secret_parts(url, whole_url=is_secret(runner.url))])
 
 

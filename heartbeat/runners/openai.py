@@ -1,4 +1,4 @@
-"""Ask a model of any server that speaks OpenAI's chat completions, in one turn and without tools."""
+"""Calls a model of any server with OpenAI's chat completions API: one turn, without tools."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ FORCED_TOOL = {
 
 
 async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer:
-    """One turn: what was said before, then the prompt; the content of the first choice is the answer.
+    """Send the earlier messages and the prompt. The answer is the content of the first choice.
 
-    Makes exactly one request. The key is optional, and so is the model where the server has but one. Takes
-    `run.timeout` at most.
+    Sends exactly one request. The key is optional, and so is the model, for servers that have only one. Takes `run.timeout` at
+    most.
     """
     try:
         completion, request = await _send_request(run, runner, {}, http)
@@ -44,7 +44,7 @@ async def call_model(run: AgentRequest, runner: ModelRunner, http: HttpClient) -
 
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
-    """The forced decision about `run.prompt`; an Answer is always a failure."""
+    """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
     try:
         completion, request = await _send_request(run, runner, FORCED_TOOL, http)
         return replace(_parse_decision(completion), request_id=request)
@@ -72,14 +72,14 @@ def _redactor_for(key: str | None, url: str) -> Redactor:
 
 
 def _request_body(run: AgentRequest, runner: ModelRunner) -> dict[str, Any]:
-    # OpenAI's own newer models take the bound under this name alone, most other servers under the older one alone.
+    # OpenAI's own newer models accept the limit only under this name, most other servers only under the older name.
     bound = "max_tokens" if runner.provider.base_url else "max_completion_tokens"
     question = {"messages": agent_json.conversation(run), bound: runner.max_output_tokens, "stream": False}
     return question | ({"model": run.model} if run.model else {})
 
 
 def _refusal_error(reply: HttpReply, redactor: Redactor) -> CallError:
-    """As the status says, but an account without money is no matter of waiting, though it is told as 429."""
+    """The error for the status. An account without credit has status 429 too, but waiting does not help."""
     error = error_from_reply(reply, redactor)
     if reply.status == 429 and b"insufficient_quota" in reply.body:
         return CallError(Failure.PAYMENT, error.answer.error, status=reply.status)
@@ -87,12 +87,12 @@ def _refusal_error(reply: HttpReply, redactor: Redactor) -> CallError:
 
 
 def _embedded_error(error: object, reply: HttpReply, redactor: Redactor) -> CallError:
-    """A failure that comes with status 200, as gateways in front of several providers have it; its code may be the status."""
+    """The error in a response with status 200, as gateways for several providers send it. Its code may be the real status."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 600:
         return error_from_reply(HttpReply(code, reply.headers, json.dumps({"error": error}).encode()), redactor)
     return CallError(
-        Failure.BAD_ANSWER, redacted_line(f"answered with an error: {find_message(error) or 'no words for it'}", redactor)
+        Failure.BAD_ANSWER, redacted_line(f"answered with an error: {find_message(error) or 'no message'}", redactor)
     )
 
 
@@ -120,12 +120,12 @@ def _first_choice(completion: dict[str, Any]) -> tuple[dict[str, Any], dict[str,
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
-        raise CallError(Failure.BAD_ANSWER, "answered without the choice that a completion has")
+        raise CallError(Failure.BAD_ANSWER, "answered without a choice")
     return choice, message
 
 
 def _message_text(message: dict[str, Any]) -> str:
-    """The content: a text, nothing, or parts of which the texts count."""
+    """The content: a text, nothing, or a list of parts of which only the texts count."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -138,12 +138,12 @@ def _message_text(message: dict[str, Any]) -> str:
 def _tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        raise CallError(Failure.BAD_ANSWER, "answered with tool calls that are none")
+        raise CallError(Failure.BAD_ANSWER, "answered with malformed tool calls")
     return calls
 
 
 def _tool_arguments(function: dict[str, Any]) -> object:
-    """What the tool was given: JSON in a text, or, as some servers have it, the object itself; None if it is broken."""
+    """The arguments of the tool: JSON in a text, or the object itself, as some servers send it. None if the JSON is broken."""
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         return arguments
@@ -159,7 +159,7 @@ def _usage_answer(completion: dict[str, Any]) -> Answer:
 
 
 def _parse_usage(usage: object) -> Tokens | None:
-    """Tokens by kind: here the prompt's tokens count those from the cache too."""
+    """Tokens by kind. In this API the prompt tokens include those read from the cache."""
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")

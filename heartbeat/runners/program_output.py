@@ -33,28 +33,28 @@ from heartbeat.runners.redaction import Redactor
 
 TEXT_KEYS = ("result", "text", "response", "output")
 
-# Each kind of token by the names that programs have for it; the first that is there counts.
+# The names under which programs report each kind of token. The first that is present counts.
 _INPUT_KEYS = ("input_tokens", "prompt_tokens", "input")
 _OUTPUT_KEYS = ("output_tokens", "completion_tokens", "output")
 _CACHE_READ_KEYS = ("cache_read_input_tokens", "cache_read")
 _CACHE_WRITE_KEYS = ("cache_creation_input_tokens", "cache_write")
-_CACHED_INPUT_KEY = "cached_input_tokens"  # read from the cache, but counted among the input
+_CACHED_INPUT_KEY = "cached_input_tokens"  # read from the cache and also included in the input
 
 Event = Mapping[str, object]
 
 
 def read_output(output: str, redactor: Redactor) -> Answer:
-    """The answer that a program's whole standard output is: a report, else the text that it is."""
+    """The answer in a program's whole standard output: a report if it is one, otherwise plain text."""
     return parse_report(output, redactor) or Answer(text=clean_text(redactor.redact(output)))
 
 
 def parse_report(output: str, redactor: Redactor) -> Answer | None:
-    """The answer that a report gives, with what `redactor` covers; None if the output is none.
+    """The answer in a report, redacted. None if the output is not a report.
 
-    An object with a text under `result`, `text`, `response` or `output` is that text; with `is_error: true` or an `error` it is
-    a failure, in the words of the error or else of the text. Beside them count `total_cost_usd` or `cost_usd`, `usage` or
-    `tokens`, `model`, or the only name in `modelUsage`, `tool_calls` or what else tells of them, `log`, and `truncated` or a
-    `stop_reason` that says so.
+    The text is under `result`, `text`, `response` or `output`. With `is_error: true` or an `error` the answer is a failure; its
+    message is the error, or else the text. These keys are read too: `total_cost_usd` or `cost_usd`, `usage` or `tokens`,
+    `model` or the only name in `modelUsage`, `tool_calls`, `log`, and `truncated` or a `stop_reason` with the same meaning.
+    Without `tool_calls` the tool calls are taken from the events or the statistics.
     """
     events = _report_events(output)
     if not events:
@@ -62,7 +62,7 @@ def parse_report(output: str, redactor: Redactor) -> Answer | None:
     report, spent = events[-1], _report_usage(events, redactor)
     text = _report_text(report)
     if report.get("is_error") is True or report.get("error"):
-        said = find_message(report.get("error")) or text or str(report.get("subtype") or "it does not say why")
+        said = find_message(report.get("error")) or text or str(report.get("subtype") or "no reason given")
         error = redacted_line(f"the agent failed: {said}", redactor)
         return replace(spent, failure=Failure.EXIT, error=error, transient=True)
     try:
@@ -72,7 +72,7 @@ def parse_report(output: str, redactor: Redactor) -> Answer | None:
 
 
 def _report_events(output: str) -> list[Event]:
-    """The report, after the events before it if it came with any; nothing if the output is no report."""
+    """The report and the events before it, if there are any. Empty if the output is not a report."""
     value = _parse_json(output)
     if isinstance(value, dict):
         return [value] if _is_report(value) else []
@@ -82,7 +82,7 @@ def _report_events(output: str) -> list[Event]:
 
 
 def _parse_json(output: str) -> object:
-    """The JSON that an output is, None if it is none; one value on each line is a list of them."""
+    """The JSON in the output, None if it is not JSON. JSON lines become a list."""
     start = output.lstrip()[:1]
     try:
         return json.loads(output) if start in ("{", "[") else None
@@ -98,7 +98,7 @@ def _parse_json_lines(output: str) -> list[object]:
 
 
 def _is_report(event: Event) -> bool:
-    """It holds a text, or says outright that it is an error."""
+    """Whether the event has a text or reports an error."""
     return _report_text(event) is not None or event.get("is_error") is True
 
 
@@ -107,7 +107,7 @@ def _report_text(report: Event) -> str | None:
 
 
 def _report_usage(events: list[Event], redactor: Redactor) -> Answer:
-    """What the run took, as an answer without words."""
+    """The usage of the run as an answer without a text."""
     report = events[-1]
     used = report.get("modelUsage")
     models = list(used) if isinstance(used, Mapping) else []
@@ -141,7 +141,7 @@ def _first_count(usage: Mapping[str, object], names: tuple[str, ...]) -> int | N
 
 
 def find_tool_calls(events: Sequence[Event]) -> Iterator[ToolCall]:
-    """The calls that the events tell of one by one, else those that the statistics of the last one count."""
+    """The tool calls in the events. If there are none, those counted in the statistics of the last event."""
     ended = {ident: _event_time(event) for event in events for ident in _result_ids(event)}
     for event in events:
         for block in _content_blocks(event, "tool_use"):
@@ -151,7 +151,7 @@ def find_tool_calls(events: Sequence[Event]) -> Iterator[ToolCall]:
 
 
 def _calls_in_stats(stats: object) -> Iterator[ToolCall]:
-    """The calls by their names, as in the `stats.tools.byName` of Gemini's command line."""
+    """The calls by tool name, as in the `stats.tools.byName` of Gemini's command line."""
     tools = stats.get("tools") if isinstance(stats, Mapping) else None
     names = tools.get("byName") if isinstance(tools, Mapping) else None
     for name, told in names.items() if isinstance(names, Mapping) else ():
@@ -160,7 +160,7 @@ def _calls_in_stats(stats: object) -> Iterator[ToolCall]:
 
 
 def _result_ids(event: Event) -> Iterator[str]:
-    """The ids of the calls whose results an event brings."""
+    """The IDs of the calls whose results are in this event."""
     return (ident for block in _content_blocks(event, "tool_result") if isinstance(ident := block.get("tool_use_id"), str))
 
 
@@ -173,12 +173,12 @@ def _content_blocks(event: Event, kind: str) -> Iterator[Mapping[str, object]]:
 
 
 def _duration_ms(begun: datetime | None, ended: datetime | None) -> float | None:
-    """Milliseconds; None where a time is not told, or the two make no sense together."""
+    """Milliseconds. None if one of the times is unknown, or if the end is before the start."""
     return (ended - begun).total_seconds() * 1000 if begun and ended and ended >= begun else None
 
 
 def _event_time(event: Event) -> datetime | None:
-    """When an event was, where it says so with its zone."""
+    """The time of an event, if it has one with a UTC offset."""
     text = event.get("timestamp")
     try:
         found = datetime.fromisoformat(text) if isinstance(text, str) else None

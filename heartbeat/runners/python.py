@@ -1,8 +1,8 @@
-"""Ask an agent that is a Python callable, in a child process or in the daemon's own.
+"""Calls an agent that is a Python callable, in a child process or in the daemon's own process.
 
-The callable gets the run as one dict (`agent prompt model timeout meta run workspace`, `messages` if there are any; the
-timeout in seconds) and returns its text, None for nothing to say, or a dict of `text`, `error` or `later` with `model`,
-`tokens` and `cost_usd` beside them.
+The callable gets one dict (`agent prompt model timeout meta run workspace`, and `messages` if there are any; the timeout in
+seconds). It returns its text, None if it has nothing to report, or a dict with `text`, `error` or `later` and optionally
+`model`, `tokens` and `cost_usd`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _NO_SECRETS = Redactor(())
 
 
 async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> Answer:
-    """Call it and read what it returns.
+    """Call the callable and read what it returns.
 
-    In a child process it can be ended, and imports from the agent's workspace first. With `in_process` it runs in a daemon
-    thread and imports what the daemon can: it starts at once, but cannot be ended when its time is over (it goes on, and keeps
-    its agent's lane), shares memory and standard output with the daemon, and takes it along if it crashes.
+    In a child process the callable can be stopped, and modules in the agent's workspace are imported first. With `in_process`
+    it runs in a daemon thread of the daemon and imports what the daemon can import. It starts at once, but it cannot be
+    stopped: after its timeout it goes on and keeps its agent's lane. It shares memory and standard output with the daemon, and
+    a crash ends the daemon too.
     """
     try:
         if not runner.in_process:
@@ -49,7 +50,7 @@ async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProces
 
 
 async def _run_child(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> ProcessResult:
-    # -P keeps the script's own folder, in which http.py lies beside it, off the path.
+    # -P keeps the script's folder off the path, because it has an http.py that would hide the standard library's.
     argv = (sys.executable, "-P", str(Path(python_child.__file__).resolve()), runner.call)
     return await start(argv, stdin=json.dumps(_request_data(run)).encode(), env={"PYTHONUTF8": "1"}, cwd=run.workspace)
 
@@ -71,7 +72,7 @@ def _parse_child_output(run: AgentRequest, ended: ProcessResult) -> Answer:
 
 
 def _raise_on_failure(run: AgentRequest, ended: ProcessResult) -> None:
-    """CallError unless the child ended well."""
+    """Raise CallError unless the child exited with code 0."""
     if ended.problem is not None:
         raise CallError(Failure.EXIT, f"could not start: {ended.problem}", not_sent=True)
     if ended.timed_out:
@@ -85,7 +86,7 @@ def _raise_on_failure(run: AgentRequest, ended: ProcessResult) -> None:
 
 
 def _with_stderr(what: str, ended: ProcessResult) -> str:
-    """What happened, with the end of what was printed, where the traceback is."""
+    """The error with the end of what was printed, which has the traceback."""
     said = ended.errors.decode(errors="replace").replace("\0", "").strip()
     return f"{what}: {said[-MAX_ERROR:]}" if said else what
 
@@ -102,7 +103,7 @@ def _call_in_process(run: AgentRequest, runner: PythonRunner) -> Answer:
 
 
 def _call_function(function: Any, run: dict[str, object]) -> object:
-    # Whatever a foreign callable raises, SystemExit too, is the failure of its run, as it would be in a child process.
+    # Every exception of the callable, even SystemExit, fails only its run, as it would in a child process.
     try:
         return function(run)
     except BaseException as error:

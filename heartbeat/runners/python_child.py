@@ -1,7 +1,7 @@
-"""The other side of a callable: run as a script in a process of its own, it calls what it is named and writes one JSON answer.
+"""Runs as a script in a child process: calls one Python callable and writes its result as JSON.
 
-It knows nothing of the rest of the house and needs nothing but the standard library. What the callable prints goes to
-standard error, so that it cannot mix with the answer. An exception is not caught: its traceback and the exit code tell it.
+It uses only the standard library and nothing of this project. What the callable prints goes to standard error, so that it
+cannot mix with the result. Exceptions are not caught: the parent process sees the traceback and the exit code.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from pathlib import Path
 
 
 def load_callable(call: str) -> Callable[[dict[str, object]], object]:
-    """The callable named `package.module:function`; ImportError or AttributeError if it is not there, TypeError if none."""
+    """The callable named `package.module:function`. Raises ImportError or AttributeError if it does not exist, TypeError if it
+    cannot be called.
+    """
     module, _, name = call.partition(":")
     if not module or not name:
         raise ImportError(f"{call!r} does not name a callable; write package.module:function")
     found = attrgetter(name)(import_module(module))
     if not callable(found):
         raise TypeError(f"{call!r} is not callable")
-    return found  # type: ignore[no-any-return]  # that it gives something back is all that is known of it
+    return found  # type: ignore[no-any-return]  # its return type is unknown
 
 
 def main(call: str) -> None:
+    """Read the request from standard input, call the callable and write what it returns."""
     run, answers = _take_streams()
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -41,7 +44,9 @@ def main(call: str) -> None:
 
 
 def _take_streams() -> tuple[dict[str, object], int]:
-    """The run from standard input, and the answer's own way out: what was standard output now leads to standard error."""
+    """Read the request from standard input, and return it with a descriptor for the result. Standard output leads to standard
+    error afterwards.
+    """
     run = json.load(BytesIO(sys.stdin.buffer.read()))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,4 +1,4 @@
-"""Secrets opened for one call: their plain text where it is needed, and a redactor over it wherever something is told."""
+"""Reads secrets as plain text where they are needed, and redacts them in everything that is shown."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from html import escape
 from urllib.parse import unquote, urlsplit
 
 MASK = "***"
-MIN_SECRET = 4  # characters; hiding less would only spoil the words around it
-MIN_URL_PART = 6  # characters of a part of an address that may be a token
-MIN_LINE = 8  # characters of one line of a secret of several lines
+MIN_SECRET = 4  # characters; shorter secrets would also match parts of ordinary words
+MIN_URL_PART = 6  # characters; shorter parts of a URL are not treated as tokens
+MIN_LINE = 8  # characters; shorter lines of a secret of several lines are not redacted on their own
 
 
 def is_secret(value: object) -> bool:
-    """Whether a value of the config shows itself to nobody who does not ask by name."""
+    """Whether a value of the config is a secret, which shows its text only through `reveal`."""
     return hasattr(value, "reveal")
 
 
 def reveal_secret(value: object) -> str:
-    """The plain text of a value of the config that may be a secret."""
+    """The plain text of a config value, whether or not it is a secret."""
     return str(value.reveal() if hasattr(value, "reveal") else value)
 
 
 class Redactor:
-    """Covers the given secrets in a text, however servers spell what they repeat: escaped once or more, or in base64.
+    """Redacts the given secrets in a text, also where they are escaped (once or several times) or encoded in base64.
 
-    Empty ones and None count as none. Of a secret of several lines, such as a private key, each line is covered as well.
+    Empty secrets and None are ignored. If a secret has several lines, such as a private key, each line is redacted as well.
     """
 
     def __init__(self, secrets: Iterable[str | None]) -> None:
@@ -38,10 +38,11 @@ class Redactor:
         self._pattern = re.compile("|".join(known), re.IGNORECASE) if known else None
 
     def redact(self, text: str) -> str:
+        """The text with MASK in place of every secret."""
         return self._pattern.sub(MASK, text) if self._pattern else text
 
     def redact_tail(self, text: str) -> str:
-        """The same for a text whose beginning was cut off, perhaps within a secret: the rest of that one is covered too."""
+        """The same for a text whose beginning was cut off, perhaps inside a secret: the rest of that secret is redacted too."""
         for form in self._plain:
             rest = next((size for size in range(len(form) - 1, MIN_SECRET - 1, -1) if text.startswith(form[-size:])), 0)
             if rest:
@@ -50,12 +51,12 @@ class Redactor:
 
 
 def redactor_for_env(env: Mapping[str, object]) -> Redactor:
-    """Covers the secrets among the variables that a program was given, in what it printed."""
+    """A redactor for the secrets among the environment variables of a program."""
     return Redactor(reveal_secret(value) for value in env.values() if is_secret(value))
 
 
 def secret_parts(url: str, *, whole_url: bool) -> list[str]:
-    """What may be secret in an address: its login, and with `all_of_it` the parts of its path and query as well."""
+    """The parts of a URL that may be secret: its login, and with `whole_url` the parts of its path and query as well."""
     try:
         address = urlsplit(url)
     except ValueError:
@@ -68,7 +69,7 @@ def secret_parts(url: str, *, whole_url: bool) -> list[str]:
 
 
 def _secret_forms(secret: str) -> Iterable[str]:
-    """What is to be looked for: the secret, as it is without its escapes for URLs, without blanks around it, line by line."""
+    """The texts to search for: the secret, the secret without URL escapes, without blanks around it, and each of its lines."""
     yield from (secret, unquote(secret), secret.strip())
     lines = [line.strip() for line in secret.splitlines()]
     if len(lines) > 1:
@@ -76,13 +77,15 @@ def _secret_forms(secret: str) -> Iterable[str]:
 
 
 def _secret_spellings(secret: str) -> Iterable[str]:
-    """Patterns for the secret as text, and in base64 wherever it stands in what was encoded."""
+    """Patterns for the secret as text, and in base64 at any position of the encoded data."""
     data = secret.encode(errors="replace")
     yield _escaped_pattern(secret)
     yield _escaped_pattern(b64encode(data).decode())
     for before, unsure in enumerate((0, 2, 3)):
         encoded = b64encode(bytes(before) + data).decode().rstrip("=")
-        own = encoded[unsure : -1 if (before + len(data)) % 3 else None]  # without the signs that hold others' bits too
+        own = encoded[
+            unsure : -1 if (before + len(data)) % 3 else None
+        ]  # without the characters that also hold bits of the neighbours
         yield _escaped_pattern(own)
         yield _escaped_pattern(own.replace("+", "-").replace("/", "_"))
 
@@ -92,6 +95,6 @@ def _escaped_pattern(text: str) -> str:
 
 
 def _character_pattern(sign: str) -> str:
-    """A pattern for one sign as it is, and as URLs (again and again), HTML and JSON write it."""
+    """A pattern for one character: as it is, and as URLs (escaped any number of times), HTML and JSON write it."""
     in_url = "".join(f"%(?:25)*{byte:02X}" for byte in sign.encode(errors="replace"))
     return f"(?:{in_url}|{re.escape(escape(sign))}|{re.escape(json.dumps(sign)[1:-1])}|{re.escape(sign)})"

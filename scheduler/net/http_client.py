@@ -38,7 +38,7 @@ MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are ha
 
 PATH_SAFE = "/?&=%:@!$'()*+,;~[]|"
 NO_ANSWER = "it ended without a proper HTTP answer"
-MALFORMED = "its address is none that can be posted to; write http(s)://host[:port]/path"
+MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 CLIENT_HEADERS = frozenset(
     {"content-length", "transfer-encoding", "host", "connection", "accept-encoding"}
 )  # said by the client alone

@@ -18,7 +18,7 @@ from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult, Call, Failure, Outcome, Skip
 
-NO_ANSWER_TEXT = "the answer was cut at its limit of tokens before it said anything"
+NO_ANSWER_TEXT = "the answer was cut at its token limit before it contained any text"
 
 
 class JudgeAnswer(Protocol):
