@@ -1,6 +1,6 @@
-"""What a heartbeat is: its cadence and hours, whether it may run, what is asked, how an answer is judged.
+"""The rules of heartbeats: schedules and active hours, checks before a run, prompts, and the verdict on answers.
 
-`heartbeat.beat(...)` is one beat for programs without the daemon; it is imported when it is first used.
+`heartbeat.beat(...)` does one run for programs without the daemon. It is imported at its first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Calendars: the days on which an entry rests, or on which alone it may run."""
+"""Calendars: the days on which an entry does not run, or the only days on which it runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from heartbeat.hours import DAYS, EVERY_DAY, FIRST_INSTANT, LAST_INSTANT, TWO_YE
 _UTC = ZoneInfo("UTC")
 _EPOCH = date(1970, 1, 1).toordinal()
 _DAY = 86_400
-_EDGE_DAYS = 4  # days; what is joined to the stretch between them
-_MARGIN_DAYS = 2  # days; no zone is farther than that from UTC, and a correction of its clock takes one day at most
+_EDGE_DAYS = 4  # days at both ends of a stretch that are computed one by one
+_MARGIN_DAYS = 2  # more than any UTC offset plus a correction of the clock by one day
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 DateRange = tuple[date, date]  # both included
@@ -24,7 +24,7 @@ DateRange = tuple[date, date]  # both included
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Some days: stretches of dates, in order and apart from each other, and days of the week (0 = Monday)."""
+    """A set of days: date ranges, in order and not overlapping, and days of the week (0 = Monday)."""
 
     dates: tuple[DateRange, ...] = ()
     weekdays: frozenset[int] = frozenset()
@@ -45,9 +45,9 @@ EMPTY_CALENDAR = Calendar()
 
 @dataclass(frozen=True, slots=True)
 class AllowedDays:
-    """The days of `zone` that calendars leave: none of `skip`, and only those of `only` unless that is None.
+    """The days of `zone` on which calendars allow a run: none of `skip`, and only those of `only` unless that is None.
 
-    All instants that go in and come out are aware and UTC.
+    All instants are aware and UTC.
     """
 
     zone: ZoneInfo = _UTC
@@ -62,7 +62,9 @@ class AllowedDays:
         return self.always or self.allows(now.astimezone(self.zone).date())
 
     def next_closing(self, now: datetime) -> datetime | None:
-        """The earliest instant from `now` on at which it is closed: `now` itself when it is; None: not within two years."""
+        """The earliest instant from `now` on at which it is closed, `now` itself if it is closed now. None if it stays open for
+        two years.
+        """
         if self.always or not self.open_at(now):
             return None if self.always else now
         _, closes = next(self.openings(now, now + TWO_YEARS))
@@ -71,8 +73,8 @@ class AllowedDays:
     def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
 
-        Where it is always open, the one span goes from `BEGINNING` to `END`; a span of years is cut two years before `after`
-        and beyond `until`.
+        If it is always open, the only span is from `FIRST_INSTANT` to `LAST_INSTANT`. A span of years is cut two years before
+        `after` and beyond `until`.
         """
         if self.always:
             yield FIRST_INSTANT, LAST_INSTANT
@@ -87,18 +89,20 @@ class AllowedDays:
                 yield opens, closes
 
     def _allowed_spans(self, day: int, last: int) -> Iterator[Span]:
-        """The time of the days that are left, by stretches of them, from the one that holds `day` or follows it, to `last`."""
+        """The UTC spans of the allowed days, one per stretch of days, from the one that contains `day` or follows it, to
+        `last`.
+        """
         while day <= last and (found := _allowed_stretch(self, day)) is not None:
             yield from _utc_spans(self.zone, *found)
             day = found[1]
 
     def key(self) -> str:
-        """What decides the days, as one line that `read` reads."""
+        """One line that decides the days. `read_days` reads it."""
         only = [] if self.only is None else [f"only:{self.only}"]
         return " ".join([self.zone.key, f"skip:{self.skip}", *only])
 
     def allows(self, day: date) -> bool:
-        """Whether a day is left."""
+        """Whether runs are allowed on this day."""
         return not self.skip.contains(day) and (self.only is None or self.only.contains(day))
 
 
@@ -107,13 +111,13 @@ ALL_DAYS = AllowedDays()
 
 @lru_cache(maxsize=1024)
 def read_days(key: str) -> AllowedDays:
-    """The days of a `key`."""
+    """The allowed days for a `key`."""
     zone, skip, *only = key.split(" ")
     return AllowedDays(ZoneInfo(zone), _parse_calendar(skip), _parse_calendar(only[0]) if only else None)
 
 
 def make_calendar(dates: tuple[DateRange, ...], weekdays: frozenset[int] = frozenset()) -> Calendar:
-    """The calendar of dates in any order; stretches that touch or overlap make one."""
+    """The calendar for date ranges in any order. Ranges that touch or overlap are merged."""
     found: list[DateRange] = []
     for first, last in sorted(dates):
         if found and first.toordinal() <= found[-1][1].toordinal() + 1:
@@ -125,7 +129,7 @@ def make_calendar(dates: tuple[DateRange, ...], weekdays: frozenset[int] = froze
 
 @dataclass(frozen=True, slots=True)
 class HoursAndDays:
-    """The time that hours and calendars both leave open."""
+    """The times at which both the hours and the calendars are open."""
 
     hours: Hours
     days: AllowedDays
@@ -152,7 +156,9 @@ class HoursAndDays:
 
 
 def parse_dates(text: str) -> DateRange:
-    """The first and the last day of `2026-12-25` or `2026-12-24..2026-12-31`; ValueError with one line on what is wrong."""
+    """The first and the last day of `2026-12-25` or `2026-12-24..2026-12-31`. Raises ValueError with one line that says what is
+    wrong.
+    """
     start, dots, end = text.partition("..")
     try:
         first, last = _parse_date(start), _parse_date(end if dots else start)
@@ -164,7 +170,7 @@ def parse_dates(text: str) -> DateRange:
 
 
 def _parse_date(text: str) -> date:
-    if not _DATE.fullmatch(text):  # Python reads 20261225 and 2026-W52-5 too
+    if not _DATE.fullmatch(text):  # date.fromisoformat also accepts 20261225 and 2026-W52-5
         raise ValueError(text)
     return date.fromisoformat(text)
 
@@ -175,11 +181,11 @@ def _parse_calendar(text: str) -> Calendar:
     return make_calendar(tuple(parse_dates(part) for part in parts if part not in DAYS), weekdays)
 
 
-@lru_cache(maxsize=8192)  # a beat asks several times, and many agents share their calendars
+@lru_cache(maxsize=8192)  # called several times per run, and many agents share their calendars
 def _allowed_stretch(days: AllowedDays, day: int) -> tuple[int, int] | None:
-    """The first stretch [begin, end) of days in a row that are left and that ends after `day`; None: none within two years.
+    """The first stretch [begin, end) of allowed days that ends after `day`. None if there is none within two years.
 
-    It is cut two years before and behind. Days are counted from 1970-01-01.
+    It is cut two years before and after. Days are counted from 1970-01-01.
     """
 
     def is_left(number: int) -> bool:
@@ -197,11 +203,11 @@ def _allowed_stretch(days: AllowedDays, day: int) -> tuple[int, int] | None:
 
 
 def _utc_spans(zone: ZoneInfo, begin: int, end: int) -> list[Span]:
-    """The spans in which the local clock reads one of the days [begin, end): day by day at both ends, where they count."""
+    """The UTC spans of the local days [begin, end). Near both ends they are computed day by day."""
     local = Window(0, 1440, EVERY_DAY, zone)
     days = {*range(begin, min(begin + _EDGE_DAYS, end)), *range(max(begin, end - _EDGE_DAYS), end)}
     spans = [span for day in days for span in local.utc_spans(day)]
-    # Days of UTC, of which each instant is on a local day that lies between the ends.
+    # The UTC days that lie completely within the local days.
     inner = ((begin + 2) * _DAY, (end - 2) * _DAY)
     return sorted([*spans, inner] if end - begin > 2 * _EDGE_DAYS else spans)
 

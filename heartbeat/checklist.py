@@ -23,10 +23,10 @@ _PRIORITIES = {"high": HIGH, "medium": NORMAL, "low": LOW}
 
 @dataclass(frozen=True, slots=True)
 class ListLine:
-    """A line of a list, taken apart.
+    """A line of a list, split into its parts.
 
-    `lead` is the bullet with the blanks before and behind it, `box` the checkbox as written or nothing, `text` the rest. The
-    smallest `priority` is asked about first; `every` None means at every beat.
+    `lead` is the bullet with the blanks around it, `box` the checkbox as written or empty, `text` the rest. The item with the
+    lowest `priority` value comes first in the prompt. `every` is None if the item is in the prompt of every run.
     """
 
     lead: str
@@ -45,8 +45,11 @@ class ListLine:
 
 @lru_cache(maxsize=512)
 def parse_list_line(line: str) -> ListLine | None:
-    """The line taken apart; None when it is no line of a list. Marks stand before or behind a checkbox; the last one of a kind
-    counts, and from the first brackets on that are no mark all is text."""
+    """The parts of the line. None if it is not a list line.
+
+    Marks stand before or after the checkbox. The last mark of a kind counts. From the first brackets that are not a mark on,
+    everything is text.
+    """
     bullet = _BULLET.match(line)
     if bullet is None:
         return None
@@ -58,7 +61,9 @@ def parse_list_line(line: str) -> ListLine | None:
 
 
 def unreadable_mark(line: str) -> str | None:
-    """What stands in the place of a mark, means one and cannot be read, as `[every 30]` without a unit; None if nothing does."""
+    """Text in the place of a mark that looks like one but cannot be read, such as `[every 30]` without a unit. None if there is
+    none.
+    """
     marked = parse_list_line(line)
     brackets = _BRACKETS.match(marked.text) if marked else None
     if brackets is None:
@@ -69,7 +74,9 @@ def unreadable_mark(line: str) -> str | None:
 
 
 def _add_brackets(found: ListLine, words: str) -> ListLine | None:
-    """What a pair of brackets adds; several marks in one are parted by `|`. None when one of them is neither a box nor a mark."""
+    """The line with the marks of one pair of brackets, which are separated by `|`. None if one of them is neither a box nor a
+    mark.
+    """
     if words.strip().lower() in ("", "x"):
         return None if found.box else replace(found, box=f"[{words.strip().lower() or ' '}]")
     with_all: ListLine | None = found
@@ -79,7 +86,7 @@ def _add_brackets(found: ListLine, words: str) -> ListLine | None:
 
 
 def _add_mark(found: ListLine, word: str) -> ListLine | None:
-    """What one mark adds; None for a word that is none. `medium`, `active` and `completed` are those of ZeroClaw."""
+    """The line with one mark. None if the word is not a mark. ZeroClaw uses `medium`, `active` and `completed`."""
     if word in _PRIORITIES:
         return replace(found, priority=_PRIORITIES[word])
     if word in ("paused", "active"):
@@ -91,7 +98,7 @@ def _add_mark(found: ListLine, word: str) -> ListLine | None:
 
 
 def _parse_every(word: str) -> timedelta | None:
-    """A length of time above zero, written as in the config: 90s, 30m, 1h30m, 2d."""
+    """A duration above zero, written as in the config: 90s, 30m, 1h30m, 2d."""
     parts = _EVERY.fullmatch(word)
     if parts is None:
         return None
@@ -100,9 +107,9 @@ def _parse_every(word: str) -> timedelta | None:
 
 
 def open_tasks(text: str) -> str:
-    """The text without HTML comments and without what stands under a `Completed` heading, of any level.
+    """The text without HTML comments and without sections under a `Completed` heading of any level.
 
-    Such a section ends at the next heading of its own or a higher level. Nothing is cut out of code fences; a comment that
+    Such a section ends at the next heading of the same or a higher level. Nothing is removed inside code fences. A comment that
     is never closed stays.
     """
     return "\n".join(line for line, _ in open_lines(text)).strip("\n")
@@ -110,19 +117,19 @@ def open_tasks(text: str) -> str:
 
 @lru_cache(maxsize=16)
 def has_work(text: str) -> bool:
-    """Whether anything is left to ask about.
+    """Whether the checklist has anything to prompt the agent about.
 
-    Blank lines, headings, rules, empty list items and boxes, done boxes, marks without a text, fences without content, comments
-    and what is under `Completed` do not count. `#TODO`, without a blank, is no heading and counts.
+    Blank lines, headings, rules, empty list items and boxes, done boxes, marks without a text, empty fences, comments and
+    everything under `Completed` do not count. `#TODO`, without a blank, is not a heading and counts.
     """
     return any(is_content(line, code) for line, code in open_lines(text))
 
 
 @lru_cache(maxsize=16)
 def open_lines(text: str) -> tuple[tuple[str, bool], ...]:
-    """The lines of all sections that are not completed, without comments, and whether each is code.
+    """The lines of all sections that are not completed, without comments, and whether each line is code.
 
-    Kept for the next look at the same text: a beat takes about ten.
+    Cached, because each run needs the lines of the same text about ten times.
     """
     return tuple(_lines_outside_completed(text))
 
@@ -138,7 +145,7 @@ def _lines_outside_completed(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def is_content(line: str, code: bool) -> bool:
-    """Whether a line says something to be done."""
+    """Whether a line contains something to do."""
     bare = line.strip()
     if not bare:
         return False
@@ -151,7 +158,7 @@ def is_content(line: str, code: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many boxes with a text stand open, and how many are done."""
+    """The number of boxes with a text that are open, and that are done."""
 
     open: int
     done: int
@@ -159,7 +166,7 @@ class Progress:
 
 @lru_cache(maxsize=16)
 def count_boxes(*texts: str) -> Progress:
-    """The boxes of these texts: those done anywhere, those open outside `Completed`."""
+    """The boxes of these texts: the done ones everywhere, the open ones outside `Completed`."""
     opened = sum(_has_box(line, "[ ]") for text in texts for line, code in open_lines(text) if not code)
     done = sum(_has_box(line, "[x]") for text in texts for line, code in _visible_lines(text) if not code)
     return Progress(opened, done)
@@ -175,7 +182,7 @@ def _is_completed_title(title: str) -> bool:
 
 
 def _visible_lines(text: str) -> Iterator[tuple[str, bool]]:
-    """The lines without HTML comments, and whether each is code: inside a fence, the fence itself too."""
+    """The lines without HTML comments, and whether each line is code, which includes the fences themselves."""
     fence, hidden = "", False
     last_close = text.rfind("-->")
     start = 0
@@ -200,7 +207,7 @@ def _closes_fence(fence: str, line: str) -> bool:
 
 
 def _strip_comments(line: str, hidden: bool, last_close: int) -> tuple[str, bool]:
-    """What a line shows outside comments, and whether one is still open behind it; none opens beyond the `last_close`."""
+    """The text of a line outside comments, and whether a comment is still open after it. No comment opens after `last_close`."""
     shown, at = "", 0
     while True:
         mark = "-->" if hidden else "<!--"

@@ -23,9 +23,9 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 _TEMPLATE = """\
 # Heartbeat checklist
 
-<!-- One line for each thing to look at, for example:
-- [ ] Is there unanswered mail older than a day? Say who waits.
-While there are only headings, comments and empty boxes here, the beats are skipped. -->
+<!-- One line for each thing to check, for example:
+- [ ] Is there unanswered mail older than a day? Say who is waiting.
+While there are only headings, comments and empty boxes here, runs are skipped. -->
 
 ## Active
 
@@ -33,7 +33,7 @@ While there are only headings, comments and empty boxes here, the beats are skip
 
 ## Completed
 """
-NEW_FILE_MODE = 0o644  # of a new file, as far as the umask leaves it
+NEW_FILE_MODE = 0o644  # reduced by the umask
 
 _DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _write_lock = threading.Lock()
@@ -49,20 +49,20 @@ class FileProblem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChecklistVersion:
-    """A checklist as it stood: its text, which is its bytes and no others, and the hash of these by which it is known."""
+    """The content of a checklist file: its text, which is exactly its bytes, and their hash, which identifies the version."""
 
     text: str
     hash: str
 
     @property
     def has_work(self) -> bool:
-        """Whether anything stands on it, a mark of byte order aside."""
+        """Whether the checklist has anything to do. A byte order mark is ignored."""
         return checklist.has_work(self.text.removeprefix("\ufeff"))
 
 
 @dataclass(frozen=True, slots=True)
 class NotUtf8:
-    """Not UTF-8: the first byte that is none, and where it stands, from 1. As a text it could not be written back."""
+    """The file is not UTF-8: the first invalid byte and its position, from 1. Such a file could not be written back unchanged."""
 
     byte: int
     line: int
@@ -76,15 +76,15 @@ ReadResult = ChecklistVersion | NotUtf8 | FileProblem
 
 
 class VersionChanged(Exception):
-    """The file is not the one that was to be replaced."""
+    """The file is not the version that was to be replaced."""
 
 
 class CannotWrite(Exception):
-    """The file cannot be written; the text says why."""
+    """The file cannot be written. The message gives the reason."""
 
 
 def read_checklist(root: Path, name: str) -> ReadResult:
-    """The checklist `name` below `root`, by the rules of `checklist.read`, though none of its bytes is replaced."""
+    """Read the checklist `name` below `root`, by the rules of `read_file`, but without replacing invalid bytes."""
     try:
         with open_folder(root, name) as (folder, last):
             return _read_version(folder, last)[0]
@@ -95,11 +95,12 @@ def read_checklist(root: Path, name: str) -> ReadResult:
 
 
 def write_checklist(root: Path, name: str, text: str, expected: str | None) -> ChecklistVersion:
-    """Replace the checklist whose version is `expected`, or write it where there is none (None); as a whole or not at all.
+    """Replace the checklist whose version is `expected`, or create it if `expected` is None. The file is written completely or
+    not at all.
 
-    Its mode stays, and its owner as far as we may. Raises Changed when another one stands there, Unwritable for what is no
-    regular file, not UTF-8, too large, or cannot be written. Calls wait for each other; an editor that saves in the same
-    instant may win or lose, but never mixes with us.
+    Its mode is kept, and its owner if permissions allow. Raises VersionChanged if the file has another version. Raises
+    CannotWrite if it is not a regular file, not UTF-8, too large, or cannot be written. Calls wait for each other. If an editor
+    saves at the same instant, one of the two versions remains, never a mixture.
     """
     data = text.encode()
     if len(data) > MAX_BYTES:
@@ -134,7 +135,7 @@ def _replace_file(folder: int, last: str, data: bytes, expected: str | None) -> 
 
 
 def _write_draft(folder: int, draft: str, data: bytes, status: os.stat_result | None) -> None:
-    """Write what is to take the old one's place, so that it survives whatever happens next."""
+    """Write the new content to a draft file and sync it to disk."""
     file = os.open(draft, _DRAFT_FLAGS, NEW_FILE_MODE, dir_fd=folder)
     with os.fdopen(file, "wb") as opened:
         if status is not None:
@@ -147,7 +148,7 @@ def _write_draft(folder: int, draft: str, data: bytes, status: os.stat_result | 
 
 
 def _current_version(folder: int, last: str) -> tuple[ReadResult, os.stat_result | None]:
-    """What stands there now, with its mode and owner; None where nothing does."""
+    """The current content with its mode and owner. MISSING and None if there is no file."""
     try:
         return _read_version(folder, last)
     except FileNotFoundError:
@@ -172,12 +173,11 @@ def _make_version(data: bytes) -> ChecklistVersion | NotUtf8:
 
 
 def read_file(root: Path, name: str) -> str | FileProblem:
-    """The text of a file below `root`, at most `MAX_BYTES` long; bytes that are not UTF-8 are replaced.
+    """The text of a file below `root`, at most `MAX_BYTES` long. Invalid UTF-8 is replaced.
 
-    `name` is relative, without `..`. No symbolic link below `root` is followed, not even one whose target lies inside:
-    such a file is unreadable, as are folders, FIFOs, sockets, devices and files that have content but no size, like those
-    of /proc. A hard link is the file itself and is read. Never waits for a writer. OSError only where no
-    more files can be opened.
+    `name` is relative, without `..`. Symbolic links below `root` are not followed, even if their target lies inside: such a
+    file is unreadable. So are folders, FIFOs, sockets, devices, and files with content but without a size, such as those in
+    /proc. A hard link is read. Never waits for a writer. Raises OSError only if no more files can be opened.
     """
     try:
         file = _open_file(root, name, _READ_FLAGS)
@@ -197,10 +197,10 @@ def read_file(root: Path, name: str) -> str | FileProblem:
 
 
 def create_checklist(root: Path, name: str) -> bool:
-    """Write the template where nothing of that name stands yet, inside `root`; whether it was written.
+    """Write the template if the file does not exist yet. Returns whether it was written.
 
-    The folders that lead there, `root` too, are made. OSError says why the file could not be written, and nothing of it is left
-    then; ValueError is for a name that leads outside.
+    Missing folders are created, including `root`. Raises OSError if the file could not be written (nothing of it remains),
+    ValueError for a name that leads outside.
     """
     root.mkdir(parents=True, exist_ok=True)
     with open_folder(root, name, make=True) as (folder, last):
@@ -212,22 +212,23 @@ def create_checklist(root: Path, name: str) -> bool:
             with os.fdopen(file, "wb") as opened:
                 opened.write(checklist_template().encode())
         except OSError:
-            os.unlink(last, dir_fd=folder)  # half a template could read as something to do
+            os.unlink(last, dir_fd=folder)  # half a template could look like work
             raise
     return True
 
 
 def checklist_template() -> str:
-    """A checklist to start from; it holds no work."""
+    """The content of a new checklist. It has no work."""
     return _TEMPLATE
 
 
 @contextmanager
 def open_folder(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """The folder of a file below `root`, opened, and the file's name in it. OSError; ValueError for a name that leads outside.
+    """Open the folder of a file below `root`. Returns its descriptor and the file's name in it. Raises OSError, and ValueError
+    for a name that leads outside.
 
-    With `make` the folders between are made where they are missing.
-    Folder by folder, so that no link on the way is followed however fast it is swapped.
+    With `make`, missing folders on the way are created. Folders are opened one by one, so that no link is followed even if it
+    is swapped at that moment.
     """
     parts = PurePosixPath(name).parts
     if not parts or parts[0] == "/" or ".." in parts:
@@ -252,12 +253,12 @@ def _open_file(root: Path, name: str, flags: int) -> int:
 
 
 def open_file_in(folder: int, last: str) -> int:
-    """Open a file of an opened folder for reading, as `read` does: no link, and without waiting. OSError."""
+    """Open a file of an opened folder for reading, as `read_file` does: follows no link and never waits. Raises OSError."""
     return os.open(last, _READ_FLAGS, dir_fd=folder)
 
 
 def read_bytes(file: int) -> bytes | FileProblem:
-    """What an opened file holds, at most `MAX_BYTES` of a regular one."""
+    """The content of an opened regular file, at most `MAX_BYTES`."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
         return FileProblem.UNREADABLE
     if os.fstat(file).st_size > MAX_BYTES:
@@ -269,7 +270,7 @@ def read_bytes(file: int) -> bytes | FileProblem:
 
 
 def decode_text(data: bytes) -> str:
-    """The text that a file's bytes are; what is not UTF-8 is replaced."""
+    """The text of a file's bytes. Invalid UTF-8 is replaced."""
     return data.decode("utf-8-sig", errors="replace")
 
 

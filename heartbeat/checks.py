@@ -1,4 +1,4 @@
-"""The chain of checks that a beat must pass before anything is asked, and the words for each refusal."""
+"""The checks before a heartbeat run, in their order, and the reason that each gives for a skip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heartbeat.spec import Heartbeat
 
 
 class Skip(StrEnum):
-    """Why a slot was not run, in the order of the chain; the last two come from elsewhere."""
+    """Why a slot was skipped, in the order of the checks. The last two reasons are set elsewhere."""
 
     DISABLED = "disabled"
     PAUSED = "paused"
@@ -43,13 +43,13 @@ class Skip(StrEnum):
 
 @dataclass(frozen=True)
 class Situation:
-    """All that the chain looks at.
+    """Everything that the checks read.
 
-    `checklist` is its text, or why there is none, as `checklist_of` finds it; `slot` and `asked` decide which of its items are
-    due, as `items.select` says. `breaker_open` says that the provider of the model refuses us, and that it is not yet time to
-    try it again; `busy`, that somebody else is speaking to the agent; `over_budget`, that the day's budget has no room for this
-    beat; `room` is how many tokens a prompt may have by that budget. What costs something is found last: `precheck` and
-    `tokens`, the prompt's length, are None until all that stands before them in the chain has been passed.
+    `checklist` is its text, or the reason why there is none, as `load_checklist` returns it. `slot` and `last_prompted` decide
+    which items are due, as `due_items.select_due_items` says. `breaker_open`: the circuit breaker of the model's provider is
+    open and no probe is due. `busy`: another program holds the agent's lock. `over_budget`: the budget has no room for this
+    run. `token_limit` is the largest prompt that the budget allows. `precheck` and `prompt_tokens` cost time to find out, so
+    they are None until all earlier checks have passed.
     """
 
     heartbeat: Heartbeat
@@ -68,7 +68,7 @@ class Situation:
 
     @cached_property
     def selection(self) -> Selection:
-        """What of the checklist is asked about; a wake asks about all of it."""
+        """What of the checklist goes into the prompt. A woken run gets all of it."""
         if isinstance(self.checklist, Skip):
             return EMPTY_SELECTION
         return due_items.select_due_items(self.checklist, self.slot or self.now, self.last_prompted, everything=self.woken)
@@ -85,12 +85,12 @@ class Situation:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything stands on the checklist, due or not."""
+        """Whether the checklist has any work, due or not."""
         return not isinstance(self.checklist, Skip) and checklist.has_work(self.checklist)
 
     @property
     def runs_without_checklist(self) -> bool:
-        """Whether it is the config that wants this beat though there is nothing on the checklist, or none."""
+        """Whether the run takes place although the checklist is empty or missing, because the config says so."""
         if isinstance(self.checklist, Skip):
             return self.checklist is Skip.CHECKLIST_MISSING and self.heartbeat.on_missing == "run"
         return self.heartbeat.on_empty == "run" and not self.has_work
@@ -101,18 +101,18 @@ Check = tuple[Skip, Callable[[Situation], bool]]
 
 
 def first_obstacle(situation: Situation) -> Skip | None:
-    """The first reason in the chain not to run; None when nothing stands in the way."""
+    """The first reason to skip the run. None if all checks pass."""
     return _first_blocking(situation, (*_CHECKS, *_LATE_CHECKS))
 
 
 def check_results(situation: Situation) -> list[tuple[Skip, bool | None]]:
-    """Every check of the chain in its order, with whether it stands in the way; None for what only a beat finds out."""
+    """Every check in its order, with whether it blocks the run. None for checks that only a real run can do."""
     late = (reason for reason, _ in _LATE_CHECKS if situation.heartbeat.precheck or reason is Skip.PROMPT_TOO_LARGE)
     return [*((reason, stands(situation)) for reason, stands in _CHECKS), *((reason, None) for reason in late)]
 
 
 def late_obstacle(situation: Situation) -> Skip | None:
-    """The same, of a situation in which nothing stood in the way until what is found last was found."""
+    """The same for the checks that need the precheck or the prompt, if all others have passed."""
     return _first_blocking(situation, _LATE_CHECKS)
 
 
@@ -121,7 +121,7 @@ def _first_blocking(situation: Situation, chain: tuple[Check, ...]) -> Skip | No
 
 
 def load_checklist(heartbeat: Heartbeat) -> str | Skip:
-    """The checklist's text, from its file unless it stands in the config itself, or why it cannot be had."""
+    """The text of the checklist, from its file unless it is in the config itself, or the reason why it cannot be read."""
     if "\n" in heartbeat.checklist:
         return heartbeat.checklist
     found = read_file(heartbeat.workspace, heartbeat.checklist)
@@ -129,7 +129,7 @@ def load_checklist(heartbeat: Heartbeat) -> str | Skip:
 
 
 def create_missing_checklist(heartbeat: Heartbeat, obstacle: Skip) -> str | None:
-    """Write a checklist to start from where there is none and `on_missing: create` says so; gives why it could not be written."""
+    """Write a checklist template if the file is missing and `on_missing` is `create`. Returns an error message if that failed."""
     if obstacle is not Skip.CHECKLIST_MISSING or heartbeat.on_missing != "create":
         return None
     try:

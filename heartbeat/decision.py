@@ -1,4 +1,4 @@
-"""The decision that may come before a run: is there something to do, and what."""
+"""The decision by a model, before a run, whether there is anything to do, and what."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from heartbeat.runners import MAX_ANSWER, Tokens
 from heartbeat.spec import Heartbeat
 
 TOOL_NAME = "decide"
-TOOL_DESCRIPTION = "Say whether this heartbeat has something to do now, and what."
+TOOL_DESCRIPTION = "Say whether this heartbeat run has anything to do now, and what."
 TOOL_SCHEMA = {
     "type": "object",
     "properties": {
         "action": {
             "type": "string",
             "enum": ["skip", "run"],
-            "description": "run: at least one task of the checklist is to be carried out now; skip: none is.",
+            "description": "run: at least one task must be carried out now; skip: there is nothing to do.",
         },
         "tasks": {
             "type": "string",
-            "description": "With run: what to do now, in words that need no further context. With skip: empty.",
+            "description": "With run: what to do now, understandable without further context. With skip: empty.",
         },
     },
     "required": ["action", "tasks"],
@@ -30,9 +30,9 @@ TOOL_SCHEMA = {
 }
 
 _CONTRACT = """\
-This is a heartbeat: nobody wrote to the agent, the time has come. Decide whether it has something to do now.
-Judge by the checklist and the facts below alone. Choose run when a task is due or what woke the agent needs attention, and name \
-the tasks; choose skip when there is nothing. When in doubt, choose run. Do not carry anything out."""
+This is a scheduled heartbeat run, not a message from a user. Decide whether the agent has anything to do now.
+Use only the checklist and the facts below. Choose run if a task is due or if the reason for waking the agent needs attention, \
+and name the tasks. Choose skip if there is nothing to do. If in doubt, choose run. Do not carry out any task."""
 
 
 class Action(StrEnum):
@@ -42,7 +42,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided: with `run` the agent is given `tasks`. The others say what it took, and its name at the provider."""
+    """The result: with `run` the agent gets `tasks`. The other fields are the usage, the model and the provider's ID of the
+    request.
+    """
 
     action: Action
     tasks: str
@@ -52,17 +54,17 @@ class Decision:
 
 
 class InvalidDecision(ValueError):
-    """What came back is no decision; the text says why in one line."""
+    """The response is not a valid decision. The message is one line that gives the reason."""
 
 
 def decision_prompt(facts: PromptFacts, heartbeat: Heartbeat) -> Prompt:
-    """What is asked: the facts and the checklist, never a context file or the heartbeat's own prompt."""
+    """The prompt for the decision: the facts and the checklist, without context files and without the heartbeat's own prompt."""
     parts = compose_prompt(facts, replace(heartbeat, light_context=True)).parts
     return Prompt((PromptPart("contract", _CONTRACT), *(part for part in parts if part.name != "contract")))
 
 
 def parse_decision(given: object) -> Decision:
-    """The decision in the arguments of the forced tool; Undecided for whatever leaves a doubt."""
+    """The decision in the arguments of the forced tool. Raises InvalidDecision if anything is unclear."""
     if not isinstance(given, Mapping):
         raise InvalidDecision("the decision is not an object")
     action, tasks = given.get("action"), given.get("tasks")

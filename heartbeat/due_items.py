@@ -1,4 +1,4 @@
-"""Items: the entries of a checklist, which of them are due, and what of the list is asked about then."""
+"""Selects the items of a checklist that are due, and builds the text for the prompt from them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _TASK_ENTRY = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
 _MARK_ADVICE = "write [every 30m] with a unit (s, m, h or d), or [high], [low], [paused], [completed]"
 _TASKS_ADVICE = "write each task as an item of its own: - [every 30m] Is there urgent mail?"
 
-ANY_SLOT = datetime.min.replace(tzinfo=UTC)  # the slot of a list that is the same at every one
+ANY_SLOT = datetime.min.replace(tzinfo=UTC)  # stands for any slot, if the selection is the same at all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of a checklist is asked about.
+    """What of a checklist goes into the prompt.
 
-    `text` keeps its headings; `work` says whether anything in it is to be done. Of the items with an `every`, named by the
-    hash of their text, `asked` are in the text, and `known` all that stand on the list. `remarks` are those of `remarks`.
+    `text` includes the headings. `has_work` says whether anything in it is to be done. Items with an `every` are named by the
+    hash of their text: `prompted_items` are those in the text, `recurring_items` are all of the list. `remarks` are those of
+    `find_remarks`.
     """
 
     text: str
@@ -37,7 +38,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """A list item with all that belongs to it, or (`marked` None) lines that are none; `work`: there is something to do."""
+    """A list item with everything that belongs to it, or lines without an item (`list_line` is None)."""
 
     list_line: ListLine | None
     lines: list[tuple[str, bool]]
@@ -57,14 +58,14 @@ class _Block:
 
     @property
     def item_hash(self) -> str:
-        """Names the item by its text: neither its marks, nor boxes that are ticked, nor the way it is indented change it."""
+        """Identifies the item by its text. Marks, boxes and indentation do not change it."""
         text = "\n".join(" ".join(_text_without_marks(line).split()) for line, _ in self.lines if line.strip())
         return sha256(text.encode(errors="replace")).hexdigest()
 
 
 @dataclass(slots=True)
 class _Section:
-    """A heading and what stands below it up to the next one; level 0 is what comes before the first."""
+    """A heading and everything below it up to the next heading. Level 0 is the text before the first heading."""
 
     level: int
     heading: tuple[str, ...]
@@ -78,11 +79,11 @@ class _Section:
 
 
 def select_due_items(text: str, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool = False) -> Selection:
-    """What is to be asked about at `slot`; `asked` holds the slot at which an item was last asked about, by its hash.
+    """What goes into the prompt at `slot`. `last_prompted` has the slot at which each item was last in a prompt, by its hash.
 
-    An item without `every` is due at every beat, one that is paused never; `everything` takes all that are not paused. In each
-    section the due items stand by their priority. Other text belongs to the items of its section, and is asked about with
-    them; in a section without items, at every beat. Sections in which nothing is due are left out.
+    An item without `every` is due at every run, a paused item never. `everything` selects all items that are not paused. In
+    each section the due items are sorted by priority. Other text belongs to the items of its section and goes into the prompt
+    with them, or at every run if the section has no items. Sections without due items are left out.
     """
     return _constant_selection(text) or replace(
         _select_from_sections(_parse_sections(text), slot, last_prompted, everything), remarks=find_remarks(text)
@@ -91,7 +92,7 @@ def select_due_items(text: str, slot: datetime, last_prompted: Mapping[str, date
 
 @lru_cache(maxsize=16)
 def find_remarks(text: str) -> tuple[str, ...]:
-    """What of a checklist looks as if it said when something is to be done, cannot be read, and is sent as plain text."""
+    """Notes about text that looks like a mark but cannot be read, and so is sent as plain text."""
     lines = open_lines(text)
     strange = dict.fromkeys(mark for line, code in lines if not code and (mark := unreadable_mark(line)))
     found = [f"{mark} is not a mark and is sent as plain text; {_MARK_ADVICE}" for mark in strange]
@@ -101,19 +102,19 @@ def find_remarks(text: str) -> tuple[str, ...]:
 
 
 def _has_tasks_block(lines: list[str]) -> bool:
-    """Whether there is a block in YAML as OpenClaw reads it."""
+    """Whether there is a YAML block as OpenClaw reads it."""
     return any(_TASKS_KEY.match(first) and _TASK_ENTRY.match(second) for first, second in pairwise(lines))
 
 
 def may_have_nothing_due(text: str) -> bool:
-    """Whether a list can come to a beat at which none of its items is due."""
+    """Whether there may be a run at which no item is due."""
     items = [item.list_line for section in _parse_sections(text) for item in section.items]
     return any(marked and (marked.paused or marked.every) for marked in items)
 
 
 @lru_cache(maxsize=16)
 def _constant_selection(text: str) -> Selection | None:
-    """What is asked about of a list none of whose items has an `every`, as most have none: at every beat it is the same."""
+    """The selection if no item has an `every`, as in most checklists: it is the same at every run. None otherwise."""
     sections = _parse_sections(text)
     if any(item.is_recurring for section in sections for item in section.items):
         return None
@@ -140,15 +141,15 @@ def _is_due(item: _Block, slot: datetime, last_prompted: Mapping[str, datetime],
     if marked is None or marked.paused:
         return False
     last = last_prompted.get(item.item_hash) if marked.every and not everything else None
-    # A slot before the last one means that the clock was set back: waiting for that time to come again would be too long.
+    # A slot before the last one means that the system clock was set back. Waiting until that time again would take too long.
     return last is None or marked.every is None or not last <= slot < last + marked.every
 
 
 def _due_blocks(section: _Section, due: list[_Block]) -> list[_Block]:
-    """The blocks of a section that are asked about: its due items, and where there is one, its loose text too."""
+    """The blocks of a section that go into the prompt: its due items, and its other text if there is a due item."""
     if section.items and not due:
         return []
-    # Due items change places among themselves, so that text between them stays where it is.
+    # Due items are sorted within their own positions, so that the text between them stays where it is.
     ordered, places = iter(sorted(due, key=lambda item: item.priority)), set(map(id, due))
     return [
         next(ordered) if id(block) in places else block for block in section.blocks if id(block) in places or not block.is_item
@@ -156,7 +157,7 @@ def _due_blocks(section: _Section, due: list[_Block]) -> list[_Block]:
 
 
 def _selected_lines(sections: tuple[_Section, ...], due_blocks: list[list[_Block]]) -> Iterator[str]:
-    """The lines of what is asked about; a heading stands where something below it does."""
+    """The lines for the prompt. A heading is included if something below it is."""
     for index, section in enumerate(sections):
         if any(block.has_work for place in _section_and_subsections(sections, index) for block in due_blocks[place]):
             yield from section.heading
@@ -165,7 +166,7 @@ def _selected_lines(sections: tuple[_Section, ...], due_blocks: list[list[_Block
 
 
 def _section_and_subsections(sections: tuple[_Section, ...], index: int) -> Iterator[int]:
-    """A section and those that belong to it, by their places."""
+    """The positions of a section and its subsections."""
     yield index
     for place in range(index + 1, len(sections)):
         if sections[place].level <= sections[index].level:
@@ -174,7 +175,7 @@ def _section_and_subsections(sections: tuple[_Section, ...], index: int) -> Iter
 
 
 def _lines_for_agent(block: _Block) -> Iterator[str]:
-    """The lines as the agent sees them: the marks have done their work, only what is urgent stays marked."""
+    """The lines without their marks. Only a high priority stays marked."""
     first, *others = (line for line, _ in block.lines)
     marked = block.list_line
     if marked is None:
@@ -187,7 +188,7 @@ def _lines_for_agent(block: _Block) -> Iterator[str]:
 
 @lru_cache(maxsize=16)
 def _parse_sections(text: str) -> tuple[_Section, ...]:
-    """The sections of a text, kept as its lines are; nobody changes them."""
+    """The sections of a text, cached. Nobody may change them."""
     return tuple(_split_sections(text))
 
 
@@ -207,7 +208,9 @@ def _split_sections(text: str) -> Iterator[_Section]:
 
 
 def _group_lines(lines: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
-    """Lines that belong together: a heading, an item of a list with what is indented below it or goes on at once, others."""
+    """Groups of lines that belong together: a heading, a list item with the lines that are indented below it or follow
+    directly, or other lines.
+    """
     group: list[tuple[str, bool]] = []
     for line, code in lines:
         if group and not _continues_group(group, line, code):

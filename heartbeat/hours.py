@@ -1,4 +1,4 @@
-"""Active hours: the part of each local day in which an agent may speak."""
+"""Active hours: the times of each local day at which an agent may run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Span = tuple[int, int]  # [opens, closes), seconds
 
 
 class OpenTimes(Protocol):
-    """Something that is open at some times and closed at others: hours, days, or both. All instants are aware and UTC.
+    """Something with opening times: hours, days, or both. All instants are aware and UTC.
 
     `openings` are the spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
     """
@@ -39,9 +39,10 @@ class OpenTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window of the local clock: [start, end) in minutes of the day, on the `days` (0 = Monday) it starts on.
+    """One window of local time: [start, end) in minutes of the day, on the `days` (0 = Monday) on which it starts.
 
-    `start` is 0 to 1439 and `end` 1 to 1440 (24:00); start > end wraps midnight. Make one with `window`, which checks.
+    `start` is 0 to 1439 and `end` 1 to 1440 (24:00). If start > end, the window continues past midnight. Use `window` to make a
+    checked one.
     """
 
     start: int
@@ -51,11 +52,11 @@ class Window:
 
     @property
     def length_minutes(self) -> int:
-        """How long it is on a day without a clock change."""
+        """Its length on a day without a clock change."""
         return (self.end - self.start) % 1440 or 1440
 
     def contains(self, now: datetime) -> bool:
-        """Whether the local clock reads inside the window at `now`."""
+        """Whether the local time at `now` is inside the window."""
         local = now.astimezone(self.zone)
         minute, weekday = local.hour * 60 + local.minute, local.weekday()
         if self.start < self.end:
@@ -65,9 +66,9 @@ class Window:
         return minute < self.end and (weekday - 1) % 7 in self.days
 
     def utc_spans(self, day: int) -> Iterator[Span]:
-        """UTC spans in which the clock reads inside the window that starts on local `day` (days since 1970-01-01).
+        """The UTC spans of the window that starts on local `day` (days since 1970-01-01).
 
-        None on a day that is not one of `days`; two or more, touching or apart, where the clock changes meanwhile.
+        Empty if `day` is not one of `days`. Two or more spans, touching or apart, if there is a clock change within the window.
         """
         if (day + 3) % 7 not in self.days:  # 1970-01-01 was a Thursday
             return
@@ -85,9 +86,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """The union of some windows; none at all means always.
+    """The union of several windows. Without windows it is always open.
 
-    All instants that go in and come out are aware and UTC. `always` is also true where the windows of one zone cover the week.
+    All instants are aware and UTC. `always` is also true if windows of one zone cover the whole week.
     """
 
     windows: tuple[Window, ...] = ()
@@ -100,13 +101,15 @@ class Hours:
         return self.always or any(window.contains(now) for window in self.windows)
 
     def next_opening(self, now: datetime) -> datetime | None:
-        """The earliest instant after `now` at which it is open; None when it is open now, or stays closed for two years."""
+        """The earliest instant after `now` at which it is open. None if it is open now, or stays closed for two years."""
         if self.open_at(now):
             return None
         return next((opens for opens, _ in self.openings(now, now + TWO_YEARS)), None)
 
     def next_closing(self, now: datetime) -> datetime | None:
-        """The earliest instant from `now` on at which it is closed: `now` itself when it is; None: not within two years."""
+        """The earliest instant from `now` on at which it is closed, `now` itself if it is closed now. None if it stays open for
+        two years.
+        """
         if not self.open_at(now):
             return now
         _, closes = next(self.openings(now, now))
@@ -115,8 +118,8 @@ class Hours:
     def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
 
-        Windows that touch or overlap make one span. Where it is always open, the one span goes from `BEGINNING` to `END`;
-        a span that windows of several zones keep open for years is cut two years before `after` and beyond `until`.
+        Windows that touch or overlap are merged. If it is always open, the only span is from `FIRST_INSTANT` to `LAST_INSTANT`.
+        A span that windows of several zones keep open for years is cut two years before `after` and beyond `until`.
         """
         if self.always:
             yield FIRST_INSTANT, LAST_INSTANT
@@ -129,11 +132,11 @@ class Hours:
                 yield opens, closes
 
     def key(self) -> str:
-        """The same text for the same hours, however their windows are ordered."""
+        """The same text for the same hours, in whatever order their windows are."""
         return "always" if self.always else "; ".join(sorted(window.key() for window in self.windows))
 
     def _spans_from(self, after: datetime, until: datetime) -> Iterator[Span]:
-        """Merged spans from the one that is open at `after`, or the first later one, on."""
+        """The merged spans from the one that is open at `after`, or the first later one, on."""
         reached = int(after.timestamp())
         for span in _spans_near(self.windows, reached // _DAY):
             if span[1] > reached:
@@ -142,7 +145,7 @@ class Hours:
         yield from (span for span in self._computed_spans(after, until) if span[1] > reached)
 
     def _computed_spans(self, after: datetime, until: datetime) -> Iterator[Span]:
-        """The same, each worked out anew, looking back as far as the first one reaches."""
+        """The same without the cache. Looks back as far as the first span reaches."""
         instant = int(after.timestamp())
         last = int(until.timestamp()) // _DAY + TWO_YEARS.days + 3
         for back in (3, 10, 60, TWO_YEARS.days):
@@ -151,7 +154,7 @@ class Hours:
             found = next((span for span in spans if span[1] > instant), None)
             if found is None:
                 return
-            # Windows of the days before `first` are over by then, so that nothing earlier touches this span.
+            # Windows of the days before `first` have ended by then, so nothing earlier touches this span.
             if found[0] > (first + 2) * _DAY or back == TWO_YEARS.days:
                 yield found
                 yield from spans
@@ -159,9 +162,9 @@ class Hours:
 
 
 def window(start: int, end: int, days: frozenset[int], zone: ZoneInfo) -> Window:
-    """A checked window from minutes as `parse_time` gives them, 00:00 as end being the coming midnight.
+    """A checked window from minutes as `parse_time` returns them. An end of 00:00 is the following midnight.
 
-    ValueError with one line on what is wrong.
+    Raises ValueError with one line that says what is wrong.
     """
     if start == end:
         raise ValueError(f"start and end are both {_format_minutes(start)}; write two different times, or always")
@@ -171,7 +174,7 @@ def window(start: int, end: int, days: frozenset[int], zone: ZoneInfo) -> Window
 
 
 def parse_time(text: object) -> int:
-    """Minutes of the day, 0 to 1440, from "HH:MM"; ValueError with one line on what is wrong."""
+    """Minutes of the day, 0 to 1440, from "HH:MM". Raises ValueError with one line that says what is wrong."""
     if isinstance(text, int) and not isinstance(text, bool) and 0 <= text <= 1440:
         raise ValueError(f'{text} is a number, not a time; write "{_format_minutes(text)}" in quotes')
     if not isinstance(text, str) or not _TIME.fullmatch(text):
@@ -180,7 +183,7 @@ def parse_time(text: object) -> int:
 
 
 def parse_span(text: object) -> tuple[int, int]:
-    """Start and end in minutes from "HH:MM-HH:MM"; ValueError with one line on what is wrong."""
+    """Start and end in minutes from "HH:MM-HH:MM". Raises ValueError with one line that says what is wrong."""
     start, dash, end = text.partition("-") if isinstance(text, str) else ("", "", "")
     if not dash:
         raise ValueError(f'{text!r} is not a window; write "08:00-22:00"')
@@ -188,7 +191,7 @@ def parse_span(text: object) -> tuple[int, int]:
 
 
 def parse_days(value: object) -> frozenset[int]:
-    """Days, 0 = Monday, from a name, a range (which may wrap: fri-mon), or a list of both; ValueError says what is wrong."""
+    """Days, 0 = Monday, from a name, a range (such as fri-mon), or a list of both. Raises ValueError."""
     parts = value if isinstance(value, list | tuple) else [value]
     days = frozenset(day for part in parts for day in _parse_day_range(part))
     if not days:
@@ -227,7 +230,7 @@ def _cover_the_week(windows: tuple[Window, ...]) -> bool:
 
 
 def _week_spans(windows: tuple[Window, ...]) -> Iterator[Span]:
-    """Minutes of this week, and of the week before, whose Sunday night may reach into this one."""
+    """The minutes of this week, and of the week before, whose Sunday night may continue into this one."""
     for window in windows:
         for day in window.days:
             start = day * 1440 + window.start
@@ -236,20 +239,22 @@ def _week_spans(windows: tuple[Window, ...]) -> Iterator[Span]:
 
 
 def _ordered_spans(windows: Iterable[Window], days: range) -> Iterator[Span]:
-    """The spans of all windows on these days by their openings; where the clock goes back over midnight two days interleave."""
+    """The spans of all windows on these days, ordered by their start. If the clock is set back over midnight, the spans of two
+    days interleave.
+    """
     waiting: list[Span] = []
     for day in days:
         for window in windows:
             for span in window.utc_spans(day):
                 heappush(waiting, span)
-        # No zone is a whole day ahead of UTC, so that no later day opens before this one's midnight in UTC.
+        # No zone is a whole day ahead of UTC, so no later day opens before this day's midnight in UTC.
         while waiting and waiting[0][0] < day * _DAY:
             yield heappop(waiting)
     yield from sorted(waiting)
 
 
 def merge_spans(spans: Iterator[Span]) -> Iterator[Span]:
-    """Spans that touch or overlap made one."""
+    """The spans with those merged that touch or overlap."""
     current = next(spans, None)
     if current is None:
         return
@@ -262,12 +267,12 @@ def merge_spans(spans: Iterator[Span]) -> Iterator[Span]:
     yield opens, closes
 
 
-@lru_cache(maxsize=4096)  # a beat asks six times, and many agents have the same hours
+@lru_cache(maxsize=4096)  # called six times per run, and many agents share their hours
 def _spans_near(windows: tuple[Window, ...], day: int) -> tuple[Span, ...]:
-    """The merged spans that end within the week from the beginning of `day` in UTC on; none where the first may begin earlier.
+    """The merged spans that end within the week from the beginning of `day` (UTC) on. Empty if the first one may begin earlier.
 
-    What starts more than three local days before is over a day and a half before `day`, and what starts on the eighth after it
-    does not open within that week: so nothing that is not looked at touches them.
+    A window that starts more than three local days earlier ends more than a day and a half before `day`. A window that starts
+    on the eighth day after it does not open within that week. So the windows outside this range touch none of these spans.
     """
     spans = [span for span in merge_spans(_ordered_spans(windows, range(day - 3, day + 8))) if span[1] > day * _DAY]
     if spans and spans[0][0] <= (day - 1) * _DAY:
@@ -277,9 +282,9 @@ def _spans_near(windows: tuple[Window, ...], day: int) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=8192)
 def _offset_periods(zone: ZoneInfo, day: int) -> tuple[tuple[int, int, int], ...]:
-    """UTC stretches [begin, end) with one UTC offset each, all in seconds, around what can be local `day` and the day after.
+    """The UTC periods [begin, end) of constant UTC offset around local `day` and the day after, all in seconds.
 
-    A change that is undone within four days would be overlooked; no zone has had one since 1970.
+    A change that is reversed within four days would be missed. No zone has had one since 1970.
     """
     begin, end = (day - 1) * _DAY, (day + 3) * _DAY
     if _utc_offset(zone, begin) == _utc_offset(zone, end):

@@ -1,4 +1,4 @@
-"""Cadence: the slots of a heartbeat, at most one for each point of a fixed grid in elapsed time."""
+"""The slots of an agent with an interval: at most one for each point of a fixed grid in elapsed time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TICK = timedelta.resolution
 
 @dataclass(frozen=True, slots=True)
 class SlotRange:
-    """Some slots in a row: the first, the latest and their number, 1 or more."""
+    """Several slots in a row: the first, the latest and their number, 1 or more."""
 
     first: datetime
     latest: datetime
@@ -25,11 +25,11 @@ class SlotRange:
 
 @dataclass(frozen=True, slots=True)
 class IntervalSlots:
-    """The slots of the grid `anchor + k * interval`, k >= 0: each of its points gives at most one.
+    """The slots of the grid `anchor + k * interval`, k >= 0. Each grid point gives at most one slot.
 
-    A point inside `hours` is a slot. The points of a closed time move to the next opening and give one slot together, `stagger`
-    after it opens and before its last second is over; none where that opening holds a point of the grid. `interval` is
-    positive; all instants are aware and UTC.
+    A point inside `hours` is a slot. The points in closed time are moved to the next opening and give one slot together,
+    `stagger` after it opens but before its last second is over. They give no slot if that opening contains a grid point.
+    `interval` is positive. All instants are aware and UTC.
     """
 
     anchor: datetime
@@ -38,7 +38,7 @@ class IntervalSlots:
     hours: OpenTimes
 
     def next(self, after: datetime) -> datetime | None:
-        """The first slot later than `after`; None when no window opens within two years."""
+        """The first slot later than `after`. None if there is no opening within two years."""
         begin = after + _TICK
         if self.hours.always:
             return self._first_point_from(begin)
@@ -50,15 +50,15 @@ class IntervalSlots:
         return point if point is None or self.hours.open_at(point) else self._first_of_next_opening(point)
 
     def slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The slots in (after, until]; None when there are none."""
+        """The slots in (after, until]. None if there are none."""
         if self.hours.always:
             return self._grid_points(after + _TICK, until + _TICK)
         return _combine_ranges(self._slots_by_opening(after, until))
 
     def closed_slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The points of the grid in (after, until] that give no slot, because it is closed; None when there are none.
+        """The grid points in (after, until] that give no slot because they are in closed time. None if there are none.
 
-        Of the points that move to the same opening, the last one is its slot and is not among them.
+        Of the points that move to the same opening, the last one becomes its slot and is not included.
         """
         points = None if self.hours.always else self._grid_points(after + _TICK, until + _TICK)
         if points is None or (points.count == 1 and self.hours.open_at(points.first)):
@@ -92,9 +92,10 @@ class IntervalSlots:
             yield SlotRange(points.first, points.latest - self.interval, points.count - 1)
 
     def _slot_moved_to(self, opens: datetime, closes: datetime, closed_since: datetime | None) -> datetime | None:
-        """The slot that an opening gets from the closed time before it; None when it holds a point, or none comes from there.
+        """The slot that an opening gets from the closed time before it. None if the opening contains a grid point, or if no
+        point moves to it.
 
-        `closed_since` is when the opening before it ended; None: that is not known.
+        `closed_since` is the end of the opening before it, None if that is unknown.
         """
         number = self._point_number(opens)
         if number == 0 or not self._has_no_point(opens, closes):
@@ -105,7 +106,7 @@ class IntervalSlots:
         return moved if moved is not None and moved >= opens else None
 
     def _moved_slot(self, number: int) -> datetime | None:
-        """Where a point of the grid that lies in closed time moves; None for one that is open, or gives no slot of its own."""
+        """The slot to which a grid point in closed time moves. None if the point is in open time, or gives no slot of its own."""
         point = self._grid_point(number)
         opening = None if self.hours.open_at(point) else self._opening_after(point)
         return self._slot_at_opening(*opening) if opening and self._has_no_point(*opening) else None
@@ -126,25 +127,25 @@ class IntervalSlots:
         return min(opens + self.stagger, closes - _SECOND)
 
     def _has_no_point(self, opens: datetime, closes: datetime) -> bool:
-        """Whether no point of the grid lies in an opening."""
+        """Whether an opening contains no grid point."""
         return self._point_number(opens) == self._point_number(closes)
 
     def _grid_points(self, begin: datetime, end: datetime) -> SlotRange | None:
-        """The points of the grid in [begin, end)."""
+        """The grid points in [begin, end)."""
         first, stop = self._point_number(begin), self._point_number(end)
         if first >= stop:
             return None
         return SlotRange(self._grid_point(first), self._grid_point(stop - 1), stop - first)
 
     def _first_point_from(self, begin: datetime) -> datetime | None:
-        """The first point of the grid at or after `begin`; None beyond the end of the calendar."""
+        """The first grid point at or after `begin`. None past the last year of datetime."""
         try:
             return self._grid_point(self._point_number(begin))
         except OverflowError:
             return None
 
     def _point_number(self, instant: datetime) -> int:
-        """The number of the first point at or after `instant`."""
+        """The number of the first grid point at or after `instant`."""
         return max(0, -((self.anchor - instant) // self.interval))
 
     def _grid_point(self, index: int) -> datetime:
@@ -152,18 +153,18 @@ class IntervalSlots:
 
 
 def stable_fraction(name: str) -> float:
-    """A number in [0, 1) that is the same for the same name on every machine, from SHA-256."""
+    """A number in [0, 1) from the SHA-256 of the name: the same on every machine."""
     return int.from_bytes(sha256(name.encode()).digest()[:6]) / 2**48
 
 
 def stagger_for(name: str, share: timedelta) -> timedelta:
-    """The stagger of a name: whole seconds, rounded up, from none to at most `share`."""
+    """The stagger for a name: whole seconds, rounded up, from 0 to `share`."""
     seconds = math.ceil(stable_fraction(name) * share.total_seconds())
     return timedelta(seconds=min(seconds, share // _SECOND))
 
 
 def first_anchor(first_seen: datetime, stagger: timedelta) -> datetime:
-    """The anchor of an entry that is new: `stagger` after it was first seen, whole seconds, rounded up."""
+    """The anchor of a new entry: `stagger` after it was first seen, in whole seconds, rounded up."""
     anchor = first_seen + stagger
     return anchor + timedelta(microseconds=-anchor.microsecond % 1_000_000)
 

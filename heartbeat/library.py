@@ -1,4 +1,4 @@
-"""One beat for programs that bring their own clock and agent: the daemon's rules, without the daemon."""
+"""Runs one heartbeat by the daemon's rules, for programs that have their own main loop and their own agent."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _THE_CALLER = PythonRunner("the caller's own", in_process=True)
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """How one beat ended; give it to the next one as `last`.
+    """The result of one run. Pass it to the next call as `last`.
 
-    `reason` says why it was skipped or failed, `suppression` why nothing was told though the agent was asked. `text` is what is
-    to be told, empty for nothing, and `answer` what the agent said. `asked_at` is when an agent was last asked, `failures`
-    counts those in a row, `told` holds the digests of what was told and when it first was. `truncated`: the answer was cut at
-    a limit of tokens, which the last line of `text` says too.
+    `reason` says why the run was skipped or failed, `suppression` why nothing is delivered although the agent was called.
+    `text` is the text to deliver, empty for nothing, and `answer` the agent's whole answer. `asked_at` is when the agent was
+    last called, `failures` is the number of failures in a row. `told` has the digests of the delivered texts and when each was
+    first delivered. `truncated`: the answer was cut at a token limit, which the last line of `text` says too.
     """
 
     at: datetime
@@ -79,14 +79,15 @@ def beat(
     dedup_window: timedelta = timedelta(hours=24),
     dedup_normalize: DedupNormalize = "text",
 ) -> Beat:
-    """One beat at `now` (aware): the chain of checks, the question, the verdict, and `on_notify(text)` where that says something.
+    """Do one heartbeat run at `now` (aware): the checks, the call of the agent, the verdict, and `on_notify(text)` if there is
+    something to deliver.
 
-    `ask` gets the prompt. With `decide`, that is asked first, and gives `{"action": "skip" or "run", "tasks": text}`; a run goes
-    to `on_execute(tasks)`, or, without one, to `ask` with the tasks in its prompt. `checklist` is a file as a Path, else the
-    text itself; `active_hours` is "HH:MM-HH:MM" in `timezone`, "always" or Hours. `woken_by` is why it beats out of turn: an
-    empty or missing checklist does not stop it then. What ask, decide and on_execute raise, but for KeyboardInterrupt, is a
-    failed beat; what on_notify raises is the caller's, and the text counts as not told. ValueError for a naive `now`, for
-    nobody to ask, and for hours that are none.
+    `ask` gets the prompt. If `decide` is given, it is called first and returns `{"action": "skip" or "run", "tasks": text}`.
+    With `run`, the tasks go to `on_execute(tasks)`, or else to `ask` in its prompt. `checklist` is a file as a Path, or the
+    text itself. `active_hours` is "HH:MM-HH:MM" in `timezone`, "always", or an Hours object. `woken_by` is the reason for a run
+    outside the schedule: then an empty or missing checklist does not skip it. An exception in ask, decide or on_execute, except
+    KeyboardInterrupt, makes the run failed. An exception in on_notify is passed to the caller, and the text does not count as
+    delivered. Raises ValueError if `now` has no time zone, if there is no function to call, and for invalid hours.
     """
     if now.tzinfo is None:
         raise ValueError("now has no time zone; pass an aware datetime, best in UTC")
@@ -140,7 +141,7 @@ def _run_beat(spec: Heartbeat, agent: _AgentCallbacks, before: Beat, now: dateti
 
 
 def _get_answer(spec: Heartbeat, agent: _AgentCallbacks, facts: PromptFacts) -> Answer | None:
-    """What the agent says; None when it was decided that there is nothing to do."""
+    """The agent's answer. None if the decision was that there is nothing to do."""
     if agent.decide is None:
         assert agent.ask is not None
         return _to_answer(_call_function(agent.ask, compose_prompt(facts, spec).text))
@@ -154,7 +155,7 @@ def _get_answer(spec: Heartbeat, agent: _AgentCallbacks, facts: PromptFacts) -> 
 
 
 def _call_function(function: Callable[[str], Any], text: str) -> Any:
-    # SystemExit too is the failure of this beat alone; a KeyboardInterrupt is meant for the whole program.
+    # SystemExit fails only this run too. A KeyboardInterrupt is meant for the whole program.
     try:
         return function(text)
     except (Exception, SystemExit) as error:
@@ -176,7 +177,7 @@ def _to_decision(value: object) -> Decision:
 
 
 def _carry_over(before: Beat, now: datetime) -> Beat:
-    """What one beat hands on to the next, whatever becomes of it."""
+    """The values that one run passes to the next, whatever its result."""
     return Beat(now, "ok", asked_at=before.asked_at, failures=before.failures, told=before.told)
 
 
@@ -202,7 +203,7 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
 
 
 def _skip_duplicate(spec: Heartbeat, asked: Beat, text: str) -> Beat:
-    """The beat with its text, unless that was told within the window, which counts from the first time."""
+    """The result with its text, unless the same text was delivered within the window, which counts from the first time."""
     fresh = tuple((digest, first) for digest, first in asked.told if asked.at - first < spec.dedup_window)
     digest = verdict.message_digest(text, spec.dedup_normalize)
     if digest in dict(fresh):
@@ -217,7 +218,7 @@ def _parse_hours(given: str | Hours, zone: ZoneInfo) -> Hours:
 
 
 def _bare_heartbeat(checklist: str | Path) -> Heartbeat:
-    """A heartbeat of nothing but a checklist; what the daemon alone heeds is empty."""
+    """The settings of a heartbeat with only a checklist. Settings that only the daemon uses are empty."""
     return Heartbeat(
         name="agent",
         enabled=True,

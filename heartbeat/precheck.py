@@ -1,4 +1,4 @@
-"""The precheck: a command that looks whether there is anything to ask about, before an agent is asked."""
+"""Runs the precheck: a command that finds out whether there is any work, before an agent is called."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hashlib import sha256
 from heartbeat.runners import ProcessResult, StartProcess
 from heartbeat.spec import Heartbeat, Precheck
 
-MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; what is longer is never taken for the same as before
-MAX_PROMPT_OUTPUT = 16 * 1024  # characters of it that go into the prompt
+MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; longer output always counts as changed
+MAX_PROMPT_OUTPUT = 16 * 1024  # characters of output in the prompt
 MAX_ERROR = 2000
 NO_WORK = "NO_WORK"
-NOT_FOUND = 127  # the exit code of a shell that found no such program
+NOT_FOUND = 127  # the exit code of a shell that did not find the program
 
 
 class PrecheckStatus(StrEnum):
-    """What a precheck says: there is work, there is none, nothing has changed, it could not say, or it was not let finish."""
+    """The result: there is work, there is none, the output is unchanged, the command failed, or it was interrupted."""
 
     WORK = "work"
     NOTHING = "nothing"
@@ -29,7 +29,7 @@ class PrecheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrecheckResult:
-    """How a precheck ended. `digest` names its output, None where the next one is not to be compared with it."""
+    """How a precheck ended. `digest` identifies its output, None if the next output must not be compared with it."""
 
     status: PrecheckStatus
     exit_code: int | None = None
@@ -39,9 +39,9 @@ class PrecheckResult:
 
 
 async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
-    """Run the precheck in the workspace and read what it says; `last` is the digest of the output that was last dealt with.
+    """Run the precheck in the workspace and read its result. `last` is the digest of the output at the last completed run.
 
-    It gets PATH, HOME, LANG and HEARTBEATD_AGENT, and nothing on its standard input.
+    The command gets PATH, HOME, LANG and HEARTBEATD_AGENT, and an empty standard input.
     """
     argv = ("/bin/sh", "-c", precheck.command)
     env = {"HEARTBEATD_AGENT": heartbeat.name}
@@ -60,7 +60,7 @@ async def run_precheck(heartbeat: Heartbeat, precheck: Precheck, last: str | Non
 
 
 def _describe_failure(heartbeat: Heartbeat, precheck: Precheck, ended: ProcessResult) -> str | None:
-    """What went wrong, with the end of what the command said about it; None when nothing did."""
+    """What went wrong, with the end of standard error. None if the command succeeded."""
     what = ended.problem or (None if ended.exit_code == 0 else f"exit code {ended.exit_code}")
     if ended.exit_code == NOT_FOUND:
         what = f"{what} (the shell found no such program, in {heartbeat.workspace})"
@@ -71,7 +71,7 @@ def _describe_failure(heartbeat: Heartbeat, precheck: Precheck, ended: ProcessRe
 
 
 def _says_no_work(output: str) -> bool:
-    """Whether the output is NO_WORK, or its JSON, whole or the last line, says that the agent is not to be woken."""
+    """Whether the output is NO_WORK, or JSON (all of it or its last line) that says not to wake the agent."""
     said = output.strip()
     return said == NO_WORK or any(_is_wake_agent_false(text) for text in {said, said[said.rfind("\n") + 1 :]})
 

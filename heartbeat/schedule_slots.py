@@ -1,4 +1,4 @@
-"""Timed slots: what a schedule names, seen through the times at which it is open."""
+"""The slots of a schedule that lie within active hours and allowed days, and those that do not."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from heartbeat.hours import TWO_YEARS, OpenTimes
 from heartbeat.interval_slots import SlotRange
 
 _TICK = timedelta.resolution
-_MAX_TRIES = 1000  # firings in a row that are closed; each of them costs an opening, so that these are years
+_MAX_TRIES = 1000  # closed slots in a row; each one skips a whole closed time, so this covers years
 
 Span = tuple[datetime, datetime]  # (after, until]
 
 
 class AnySlotRange(Protocol):
-    """Some firings in a row: the first, the latest, and how many, both ends included."""
+    """Several slots in a row: the first, the latest, and their number, both ends included."""
 
     @property
     def first(self) -> datetime: ...
@@ -28,7 +28,7 @@ class AnySlotRange(Protocol):
 
 
 class SlotSource(Protocol):
-    """What names instants, whoever reads the schedule."""
+    """A schedule of any kind."""
 
     def next(self, after: datetime) -> datetime | None: ...
     def slots(self, after: datetime, until: datetime) -> AnySlotRange | None: ...
@@ -39,7 +39,7 @@ FindSlots = Callable[[datetime, datetime], AnySlotRange | None]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSlots:
-    """Slots are the instants that `firings` names; one whose due time, `offset` later, lies outside `hours` is closed.
+    """The slots of `source`. A slot is closed if its due time, which is `offset` later, lies outside `hours`.
 
     All instants are aware and UTC.
     """
@@ -49,7 +49,7 @@ class ScheduleSlots:
     offset: timedelta = timedelta()
 
     def next(self, after: datetime) -> datetime | None:
-        """The first slot later than `after` that is open; None when a thousand in a row are closed, or none comes at all."""
+        """The first open slot later than `after`. None if there are no more slots, or if a thousand in a row are closed."""
         for _ in range(_MAX_TRIES):
             slot = self.source.next(after)
             if slot is None or self.hours.open_at(slot + self.offset):
@@ -61,15 +61,15 @@ class ScheduleSlots:
         return None
 
     def slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The slots in (after, until] that are open; None when there are none."""
+        """The open slots in (after, until]. None if there are none."""
         return combine_slots(self.open_spans(after, until), self.source.slots)
 
     def closed_slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The slots in (after, until] that are closed; None when there are none."""
+        """The closed slots in (after, until]. None if there are none."""
         return combine_slots(self.closed_spans(after, until), self.source.slots)
 
     def open_spans(self, after: datetime, until: datetime) -> Iterator[Span]:
-        """The parts of (after, until] in which it is open."""
+        """The open parts of (after, until]."""
         if self.hours.always:
             yield after, until
             return
@@ -77,7 +77,7 @@ class ScheduleSlots:
             yield max(after, opens - _TICK), min(until, closes - _TICK)
 
     def closed_spans(self, after: datetime, until: datetime) -> Iterator[Span]:
-        """The parts of (after, until] in which it is closed; some may be empty."""
+        """The closed parts of (after, until]. Some may be empty."""
         begin = after
         for opened, closed in self.open_spans(after, until):
             yield begin, opened
@@ -85,13 +85,13 @@ class ScheduleSlots:
         yield begin, until
 
     def _shifted_openings(self, after: datetime, until: datetime) -> Iterator[Span]:
-        """When it is open, on the schedule's own clock, which is `offset` behind."""
+        """The openings, moved back by `offset`, so that they can be compared with slots."""
         for opens, closes in self.hours.openings(after + self.offset, until + self.offset):
             yield opens - self.offset, closes - self.offset
 
 
 def combine_slots(spans: Iterable[Span], *finders: FindSlots) -> SlotRange | None:
-    """All that these find in these spans, as one; None when that is nothing."""
+    """The slots that the finders return for these spans, as one range. None if there are none."""
     parts = [part for after, until in spans if after < until for find in finders if (part := find(after, until))]
     if not parts:
         return None

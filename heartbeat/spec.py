@@ -1,4 +1,4 @@
-"""What config.yaml says about one agent and its heartbeat, every default filled in."""
+"""The settings of one agent and its heartbeat, with all defaults filled in."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ProviderKind = Literal["anthropic", "openai"]
 
 @dataclass(frozen=True, slots=True)
 class CommandRunner:
-    """Ask the agent by running a program: the prompt goes in on stdin, the answer comes out on stdout.
+    """Calls the agent by running a program: the prompt on standard input, the answer on standard output.
 
-    `env` values may be opaque secrets; only the process that is started sees them in plain text.
+    `env` values may be opaque secrets. Only the started process sees them in plain text.
     """
 
     argv: tuple[str, ...]
@@ -31,9 +31,9 @@ class CommandRunner:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Whom a model is asked at.
+    """The provider of a model.
 
-    `api_key` may be an opaque secret, or None as for a server of one's own. Without `base_url` it is the kind's own.
+    `api_key` may be an opaque secret, or None for a server without keys. Without `base_url` the kind's default address is used.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunner:
-    """Ask a model directly, in one turn and without tools."""
+    """Calls a model directly, in one turn and without tools."""
 
     provider: Provider
     max_output_tokens: int
@@ -52,9 +52,9 @@ class ModelRunner:
 
 @dataclass(frozen=True, slots=True)
 class HttpRunner:
-    """Ask the agent behind a URL: the run as JSON in a POST, the answer in its response, or later (202).
+    """Calls the agent at a URL: the request is JSON in a POST, the answer is in the response, or comes later (202).
 
-    `headers` may hold opaque secrets. Private addresses are allowed: agents live beside the daemon.
+    `headers` may contain opaque secrets. Private addresses are allowed, because agents often run next to the daemon.
     """
 
     url: object
@@ -63,7 +63,7 @@ class HttpRunner:
 
 @dataclass(frozen=True, slots=True)
 class PythonRunner:
-    """Ask a callable, named `package.module:function`; in a child process unless `in_process`."""
+    """Calls a Python callable, named `package.module:function`, in a child process unless `in_process`."""
 
     call: str
     in_process: bool
@@ -74,7 +74,7 @@ Runner = CommandRunner | ModelRunner | HttpRunner | PythonRunner
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Let a model decide first whether there is something to do; only then is the agent's own runner asked."""
+    """Settings for the decision by a model before a run. Only if it decides to run is the agent called."""
 
     runner: ModelRunner
     model: str
@@ -82,9 +82,9 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Precheck:
-    """A line for the shell that looks whether there is anything to ask about.
+    """A shell command that finds out whether there is any work.
 
-    `unchanged` is what becomes of a beat when it prints the same as last time, `on_error` when it fails.
+    `unchanged` says what to do if its output is the same as last time, `on_error` if it fails.
     """
 
     command: str
@@ -95,19 +95,16 @@ class Precheck:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One agent's heartbeat as declared.
+    """The settings of one agent's heartbeat.
 
-    `interval` None means the agent beats by `schedule`, a cron text read in `zone`, or, where that is None too, only when
-    woken. `backoff_on_failure` doubles the interval after each failed beat. `checklist` is a file name inside `workspace`, or
-    the text itself when it holds a line break.
-    `model` is what heartbeat runs ask for: the heartbeat's own, else the agent's, else None.
-    `session_keep` is how many messages of earlier beats an agent is reminded of; 0: each beat stands alone.
-    After `on_failure_after` failures in a row (0: never) it is told on `on_failure_deliver`, where that is empty on `deliver`,
-    and again after each `on_failure_remind`.
-    `calendars` are asked for the days on which it may run.
-    `memory` are the files that are read where the checklist is missing or empty and the agent beats all the same.
-    An agent that answers later has `async_timeout` for its result. With `strip_reasoning` a leading `<think>` block of an
-    answer is neither judged nor delivered.
+    An agent runs every `interval`. If that is None, it runs by `schedule`, a cron expression in `zone`, or, if that is None
+    too, only when it is woken. `backoff_on_failure` doubles the interval after each failed run. `checklist` is a file name
+    inside `workspace`, or the text itself if it contains a line break. `model` is the heartbeat's own model, else the agent's,
+    else None. `session_keep` is the number of messages of earlier runs that go into the prompt; with 0 each run is independent.
+    After `on_failure_after` failures in a row (0: never) a failure notification goes to `on_failure_deliver`, or to `deliver`
+    if that is empty, with a reminder after each `on_failure_remind`. `calendars` are the days on which it may run. The files in
+    `memory` are read if the checklist is missing or empty and the agent runs anyway. `async_timeout` is how long a later answer
+    may take. With `strip_reasoning` a leading `<think>` block of an answer is neither classified nor delivered.
     """
 
     name: str
@@ -157,9 +154,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent as it is asked outside of its heartbeat: without what holds for that alone, its model and its provider.
+    """The settings of an agent for runs outside its heartbeat: its own model and provider, without the heartbeat's settings.
 
-    `model` None leaves the choice to the agent; `zone` is that of the time in its prompt.
+    `model` is None if the agent chooses its own model. `zone` is the time zone of the time in its prompt.
     """
 
     name: str

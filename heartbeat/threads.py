@@ -1,4 +1,4 @@
-"""Waits in an asyncio task for what blocks: calls in daemon threads, and work that must be waited for to its end."""
+"""Lets an asyncio task wait for blocking calls in daemon threads, and for work that must not be cancelled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(function: Callable[..., T], *args: object) -> T:
-    """Call `function` in a daemon thread of its own; gives what it returns and raises what it raises, SystemExit too.
+    """Call `function` in a daemon thread of its own. Returns what it returns and raises what it raises, even SystemExit.
 
-    `asyncio.to_thread` shares a few threads, and the interpreter waits for them at its exit: a call that hangs would delay
-    other calls and keep the daemon from stopping. Cancelling the wait leaves the thread to itself. RuntimeError if the machine
-    has no thread left.
+    `asyncio.to_thread` uses a small shared pool, and the interpreter waits for its threads at exit: a call that hangs would
+    delay other calls and keep the daemon from stopping. If the wait is cancelled, the thread continues. Raises RuntimeError if
+    no more threads can be started.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
@@ -29,23 +29,23 @@ async def in_daemon_thread(function: Callable[..., T], *args: object) -> T:
         result, raised = None, None
         try:
             result = function(*args)
-        except BaseException as error:  # noqa: BLE001 (it is raised again, in the task that waits)
+        except BaseException as error:  # noqa: BLE001 (raised again in the waiting task)
             raised = error
-        with suppress(RuntimeError):  # the loop has been closed meanwhile
+        with suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(settle, result, raised)
 
     threading.Thread(target=call, name=getattr(function, "__name__", "call"), daemon=True).start()
     result, error = await ended
     if error is not None:
         raise error
-    return result  # type: ignore[return-value]  # None only where the function returned it
+    return result  # type: ignore[return-value]  # None only if the function returned None
 
 
 async def finish_despite_cancellation(work: asyncio.Future[T]) -> T:
-    """Wait for `work` even if this task is cancelled meanwhile; the cancellation is dropped.
+    """Wait for `work` even if this task is cancelled. The cancellation is dropped.
 
-    For what goes on whether or not somebody waits (a child that is being ended, a callable in a thread), and whose lock must
-    be kept as long as it does.
+    For work that continues whether or not anything waits for it, such as a child process that is being stopped or a callable in
+    a thread, and whose lock must be held until it ends.
     """
     while True:
         try:

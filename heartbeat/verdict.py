@@ -1,4 +1,4 @@
-"""The verdict on an answer: whether it says something, and what of it is worth telling."""
+"""Classifies an agent's answer: nothing to report, or an alert, and which text of it to deliver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 from heartbeat.spec import DedupNormalize, OkMatch
 
-OK_TOKEN = "HEARTBEAT_OK"  # noqa: S105 - the word an agent says when all is well, no secret
+OK_TOKEN = "HEARTBEAT_OK"  # noqa: S105 - what an agent answers if it has nothing to report, not a secret
 
 CUT_NOTE = "(This answer was cut short: it had reached its token limit.)"
 
@@ -20,7 +20,7 @@ _ALARM_WORDS = frozenset({"ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"})
 
 
 class Suppression(StrEnum):
-    """Why nothing was told, though the agent was asked."""
+    """Why nothing was delivered although the agent was called."""
 
     HEARTBEAT_OK = "heartbeat_ok"
     SHORT_REMAINDER = "short_remainder"
@@ -32,7 +32,9 @@ class Suppression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`ok` has a suppression and nothing to tell; `alert` has none and its `text`, without the quiet token, is to be told."""
+    """`ok` has a suppression and nothing to deliver. `alert` has no suppression, and its `text`, without the quiet token, is
+    delivered.
+    """
 
     outcome: Literal["ok", "alert"]
     suppression: Suppression | None
@@ -41,12 +43,12 @@ class Verdict:
 
 class _PieceKind(Enum):
     TOKEN = auto()
-    BLANK = auto()  # also what cannot be seen: control characters, terminal escapes, zero-width and direction marks
-    BREAK = auto()  # blanks with a line break among them
-    WRAP = auto()  # Markdown and HTML that stands around a word; not quotes and code
+    BLANK = auto()  # and everything invisible: control characters, terminal escapes, zero-width and direction marks
+    BREAK = auto()  # blanks that include a line break
+    WRAP = auto()  # Markdown and HTML around a word, except quotes and code
     MARK = auto()  # the beginning of a list item or heading
-    STOP = auto()  # punctuation that ends what stands before it
-    LINK = auto()  # punctuation that leads over to what comes next
+    STOP = auto()  # punctuation that ends the text before it
+    LINK = auto()  # punctuation that leads to the text after it
     OPEN = auto()
     QUOTED = auto()  # a quoted line, or a block of code up to its end
     WORD = auto()
@@ -62,15 +64,15 @@ class _Piece:
 _UNSEEN = r"[^\S\n]|[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 _ESCAPE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][AB012]|[78=>]|)"
 _BLANKS = rf"(?:{_UNSEEN}|{_ESCAPE}|&nbsp;)"
-# Only what is known to be markup: `<disk full>` is a text.
+# Only known markup: `<disk full>` is text.
 _TAG = (
     r"</?(?:a|article|b|big|body|br|center|del|div|em|font|h[1-6]|hr|html|i|ins|li|main|mark|ol|p|s|section|small|span|strike"
     r"|strong|sub|sup|u|ul|answer|final|message|output|reply|response)\b[^<>]*>|<!--[^<>]*-->"
 )
-# Part of a longer word, a path or a file name is not the token.
+# The token does not count inside a longer word, a path or a file name.
 _TOKEN = r"(?<![A-Za-z0-9][-/@])(?:HEARTBEAT\\?_OK)+(?!_*[A-Za-z0-9]|[-./@'’][A-Za-z0-9])"  # noqa: S105 - no secret either
-# No possessive quantifiers and no atomic groups: before 3.11.5 Python takes too much with them (python/cpython#106052). None is
-# needed to stay linear, as what a repeated group takes can be taken in one way only.
+# No possessive quantifiers and no atomic groups: before 3.11.5 Python matches too much with them (python/cpython#106052). The
+# pattern is linear without them, because each repeated group can match in only one way.
 _PIECES = re.compile(
     r"(?P<QUOTED>^[ \t]*(?:>[^\n]*|(?:```.*?(?:^[ \t]*```|\Z))))"
     r"|(?P<MARK>^[ \t]*(?:[-*+]|\#{1,6}|\d{1,9}[.)])[ \t]+)"
@@ -86,7 +88,7 @@ _PIECES = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-# What may stand around the token where the whole answer is nothing else: fences, the marks of quoted lines, code marks, quotes.
+# What may surround the token if the answer is nothing else: fences, marks of quoted lines, code marks, quotes.
 _FENCE = rf"^[ \t]*(?:`{{3,}}|~{{3,}})[ \t]*(?!{OK_TOKEN})[a-z]*[ \t]*$"
 _QUOTES = re.compile(
     rf"{_FENCE}|^[ \t]*>+|[`\"'´“”„‟‘’‚«»‹›「」『』]|&(?:quot|apos|\#39);|</?(?:code|pre|kbd|samp|tt|q|blockquote)\b[^<>]*>",
@@ -101,10 +103,10 @@ _REASONING = re.compile(r"[\s\ufeff]*<(think|thinking)>", re.IGNORECASE)
 
 
 def without_reasoning(answer: str, *, strip_reasoning: bool, truncated: bool) -> str:
-    """What an answer says: with `strip_reasoning` without the `<think>...</think>` (or `<thinking>`) blocks that it begins with.
+    """The answer without the `<think>...</think>` (or `<thinking>`) blocks at its beginning, if `strip_reasoning` is set.
 
-    A block that is never closed is part of the answer, for nobody knows where it was to end; but where the answer was cut
-    (`truncated`), it was cut in the midst of the block, and has said nothing.
+    A block that is never closed is part of the answer, because its end is unknown. But if the answer was cut (`truncated`), it
+    was cut inside the block, and there is no answer.
     """
     if not strip_reasoning:
         return answer
@@ -118,17 +120,17 @@ def without_reasoning(answer: str, *, strip_reasoning: bool, truncated: bool) ->
 
 
 def with_cut_note(text: str, *, truncated: bool) -> str:
-    """A text as it is delivered; that of an answer that was cut says so in its last line."""
+    """The text to deliver. If the answer was cut, its last line says so."""
     return f"{text.rstrip()}\n\n{CUT_NOTE}" if truncated else text
 
 
 def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
-    """Whether an answer is quiet (`ok`) or says something (`alert`).
+    """Whether an answer is quiet (`ok`) or reports something (`alert`).
 
-    `edges`: the quiet token is taken from both edges; what is left is quiet up to `ack_max_chars` code points. A token in
-    quotes, in code or in the middle is prose, unless the answer is nothing but the quoted token. `anywhere`: a token in any
-    place silences all. `exact`: only the token alone is quiet. An answer whose first word is ALERT, ERROR, FAIL, FAILED or
-    FAILURE in capitals is an alert in any case.
+    `edges`: the quiet token is removed at both ends, and what is left is quiet if it has at most `ack_max_chars` code points. A
+    token in quotes, in code or in the middle is ordinary text, unless the answer is only the quoted token. `anywhere`: a token
+    at any position makes the answer quiet. `exact`: only the token alone is quiet. An answer whose first word is ALERT, ERROR,
+    FAIL, FAILED or FAILURE in capitals is always an alert.
     """
     pieces = list(_split_pieces(answer))
     if all(piece.kind in _BLANK for piece in pieces):
@@ -149,13 +151,13 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
 
 
 def normalise_text(text: str, how: DedupNormalize) -> str:
-    """The text as it is compared: stripped, case-folded, white space collapsed; `numbers`: each run of digits as one 0."""
+    """The text for comparisons: stripped, case-folded, with single spaces. `numbers` also replaces each number by 0."""
     plain = " ".join(text.split()).casefold()
     return re.sub(r"\d+", "0", plain) if how == "numbers" else plain
 
 
 def message_digest(text: str, how: DedupNormalize) -> str:
-    """SHA-256 over the normalised text, hex: equal for what counts as the same message."""
+    """SHA-256 over the normalised text, in hex: equal for texts that count as the same message."""
     return sha256(normalise_text(text, how).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -166,7 +168,7 @@ def _split_pieces(text: str) -> Iterator[_Piece]:
 
 
 def _pieces_without_quotes(answer: str) -> list[_Piece]:
-    """The pieces of the answer without quotes and code marks; a blank takes the place of each, so that no word grows together."""
+    """The pieces of the answer without quotes and code marks. Each becomes a blank, so that no words are joined."""
     return list(_split_pieces(_QUOTES.sub(" ", answer))) if "_OK" in answer else []
 
 
@@ -181,13 +183,13 @@ def _has_token(pieces: Sequence[_Piece]) -> bool:
 
 
 def _token_edge_length(pieces: Sequence[_Piece]) -> int:
-    """How many pieces from the front on belong to the tokens that stand at this edge, up to the last of them."""
+    """The number of pieces at the front that belong to the tokens at this end, up to the last of these tokens."""
     edge = list(takewhile(lambda piece: piece.kind in _EDGE, pieces))
     return max((place for place, piece in enumerate(edge, 1) if piece.kind is _PieceKind.TOKEN), default=0)
 
 
 def _pieces_between_edges(pieces: Sequence[_Piece], head: int, tail: int) -> Sequence[_Piece]:
-    """What is left without the tokens at the edges and what belongs to them."""
+    """The pieces without the tokens at both ends and what belongs to them."""
     front = len(pieces) - len(_drop_after_token(pieces[head:])) if head else 0
     back = len(_drop_before_token(pieces[front : len(pieces) - tail])) + front if tail else len(pieces)
     rest = _trim_blanks(pieces[front:back])
@@ -199,18 +201,20 @@ def _pieces_between_edges(pieces: Sequence[_Piece], head: int, tail: int) -> Seq
 
 
 def _opens_wrapping(taken: Sequence[_Piece]) -> bool:
-    """Whether wrapping around the whole answer went at this edge alone, so that its other half must go too."""
+    """Whether only one half of a wrapping around the whole answer was removed, so that its other half must be removed too."""
     return sum(piece.kind is _PieceKind.WRAP for piece in taken) % 2 == 1
 
 
 def _drop_after_token(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    """Without the wrapping and the punctuation that close the token in front."""
+    """The pieces without the wrapping and the punctuation that close the token in front."""
     pieces = _drop_leading(pieces, {_PieceKind.WRAP})
     return _drop_leading(pieces, {_PieceKind.BLANK, _PieceKind.STOP, _PieceKind.LINK})
 
 
 def _drop_before_token(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    """Without the wrapping and the punctuation that lead over to the token behind; a full stop belongs to what it ends."""
+    """The pieces without the wrapping and the punctuation that lead to the token at the end. A full stop belongs to the text
+    before it.
+    """
     pieces = _drop_leading(pieces[::-1], {_PieceKind.WRAP, _PieceKind.MARK})
     return _drop_leading(pieces, {_PieceKind.BLANK, _PieceKind.LINK, _PieceKind.OPEN})[::-1]
 
@@ -225,7 +229,7 @@ def _trim_blanks(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
 
 
 def _text_length(pieces: Sequence[_Piece]) -> int:
-    """The code points inside the wrapping."""
+    """The number of code points inside the wrapping."""
     wrapping = _BLANK | {_PieceKind.WRAP, _PieceKind.MARK}
     return len(_join_text(_drop_leading(_drop_leading(pieces, wrapping)[::-1], wrapping)[::-1]))
 

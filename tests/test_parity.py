@@ -260,7 +260,8 @@ def test_picoclaw_the_prompt_holds_instructions_the_time_and_the_whole_file(play
     world = play(agent())
     world.run(minutes=1)
     assert all(
-        part in world.asked[0].stdin for part in ("This is a heartbeat", "Monday 2026-03-02 08:00", "HEARTBEAT_OK", "- look")
+        part in world.asked[0].stdin
+        for part in ("This is a scheduled heartbeat run", "Monday 2026-03-02 08:00", "HEARTBEAT_OK", "- look")
     )
 
 

@@ -57,10 +57,10 @@ def test_a_quiet_beat_has_no_part_about_failures_wakes_or_context() -> None:
 def test_the_contract_says_when_to_be_quiet_and_when_not() -> None:
     contract = part(compose_prompt(FULL, OPS), "contract")
     assert "Carry out the tasks" in contract
-    assert "do not repeat the list" in contract
+    assert "Do not repeat the list" in contract
     assert "old tasks" in contract
     assert "answer with HEARTBEAT_OK alone" in contract
-    assert "Never answer HEARTBEAT_OK when a check failed" in contract
+    assert "Never answer HEARTBEAT_OK if a check failed" in contract
 
 
 def test_the_users_prompt_takes_the_place_of_the_task_and_the_rules_stay() -> None:
@@ -85,11 +85,11 @@ def test_the_time_is_local_with_weekday_and_zone() -> None:
     ],
 )
 def test_the_time_since_the_last_beat_is_told(ago: timedelta, words: str) -> None:
-    assert part(compose_prompt(PromptFacts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last beat: {words}."
+    assert part(compose_prompt(PromptFacts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last run: {words}."
 
 
 def test_the_first_beat_is_told_so() -> None:
-    assert part(compose_prompt(PromptFacts(NOW), OPS), "last_beat") == "This is the first beat."
+    assert part(compose_prompt(PromptFacts(NOW), OPS), "last_beat") == "This is the first run."
 
 
 def test_failures_are_counted() -> None:
@@ -103,7 +103,7 @@ def test_light_context_leaves_the_context_files_out() -> None:
 
 def test_the_checklist_goes_in_without_what_is_completed() -> None:
     assert part(compose_prompt(FULL, OPS), "checklist") == "Checklist:\n# List\n- look"
-    assert part(compose_prompt(PromptFacts(NOW), OPS), "checklist") == "There is nothing on the checklist."
+    assert part(compose_prompt(PromptFacts(NOW), OPS), "checklist") == "The checklist is empty."
 
 
 def test_a_wake_says_who_and_what_and_how_often() -> None:
@@ -190,10 +190,10 @@ def test_a_precheck_and_the_progress_are_in_meta_too() -> None:
 @pytest.mark.parametrize(
     ("checked", "text"),
     [
-        (PrecheckResult(PrecheckStatus.WORK, 0), "A check before this beat passed and printed nothing."),
+        (PrecheckResult(PrecheckStatus.WORK, 0), "The check before this run passed and printed nothing."),
         (
             PrecheckResult(PrecheckStatus.FAILED, 1, "", "exit code 1: no\nmailbox"),
-            "A check before this beat failed: exit code 1: no mailbox.",
+            "The check before this run failed: exit code 1: no mailbox.",
         ),
     ],
 )
@@ -233,5 +233,5 @@ def test_a_prompt_names_what_was_left_out_of_its_wakes() -> None:
     many = tuple(PromptWake("api", f"bot-{number}", 1, "y" * 4000) for number in range(60))
     lines = compose_prompt(PromptFacts(NOW, wakes=many), OPS).left_out
     (line,) = lines
-    assert line.endswith(" of 60 wakes, of which there is only a line each")
+    assert line.endswith(" of 60 wakes, which have only one line each")
     assert compose_prompt(PromptFacts(NOW, wakes=(PromptWake("api", "bot", 1, "y"),)), OPS).left_out == ()

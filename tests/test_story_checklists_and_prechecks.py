@@ -210,8 +210,8 @@ def test_unchanged_output_starts_an_agent_call_if_configured_and_is_marked_as_un
     world = play(agent(precheck="./new-mail.sh"), prechecks={"ops": says("2 mails")})
     world.run(minutes=40)
     assert len(world.asked) == 2
-    assert "A check before this beat found this. What stands between" in world.asked[0].stdin
-    assert "A check before this beat found this, the same as last time." in world.asked[1].stdin
+    assert "The check before this run found this. The text between" in world.asked[0].stdin
+    assert "The check before this run found this, the same as last time." in world.asked[1].stdin
 
 
 @pytest.mark.parametrize("output", ['{"wakeAgent": false}', "NO_WORK\n"])
@@ -237,7 +237,7 @@ def test_after_a_failed_precheck_the_run_continues_and_the_prompt_says_so(play: 
     world = play(agent(precheck="./new-mail.sh"), prechecks={"ops": says(7)})
     world.run(minutes=5)
     assert world.story() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert "A check before this beat failed: exit code 7." in world.asked[0].stdin
+    assert "The check before this run failed: exit code 7." in world.asked[0].stdin
     assert world.rows()[0]["precheck"] == {"exit_code": 7, "output": "", "error": "exit code 7"}
 
 
@@ -338,7 +338,7 @@ def test_an_agent_without_a_checklist_gets_its_memory_in_the_prompt(play: Play, 
     assert "Memory file LOST.md:" in prompt
     assert "(this file is missing)" in prompt
     assert f"Boxes so far: 2 open, {2 if 'on_empty' in keys else 1} done." in prompt
-    assert "take one small step on the first of them" in prompt
+    assert "take one small step on the first one" in prompt
     parts = [part["name"] for part in world.rows()[0]["prompt_parts"]]
     assert parts == ["contract", "time", "last_beat", "memory:TODO.md", "memory:LOST.md", "progress", "checklist"]
 

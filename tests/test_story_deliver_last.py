@@ -291,7 +291,7 @@ def test_the_queue_and_pending_approvals_are_in_the_next_prompt(world: World) ->
     metas = [json.loads(str(asked.env["HEARTBEATD_META"])) for asked in world.asked]
     assert [(meta["queue"], meta["pending_approvals"]) for meta in metas] == [(None, None), (3, 1), (0, 1)]
     assert metas[1]["last_activity"] == "2026-03-02T08:01:00Z"
-    assert "Told 29 min ago: 3 in your queue, 1 waiting for the user's approval." in world.asked[1].stdin
+    assert "Reported 29 min ago: 3 in your queue, 1 waiting for the user's approval." in world.asked[1].stdin
     assert "in your queue" not in world.asked[0].stdin + world.asked[2].stdin
 
 

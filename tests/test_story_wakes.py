@@ -143,7 +143,7 @@ def test_long_wake_texts_are_in_the_prompt_in_full_while_they_fit_and_the_rest_a
     lines = prompt.splitlines()
     for number in range(len(whole), 60):
         assert [line for line in lines if line.startswith(f"By api sender{number}: begin{number} xxx")]
-    assert f"`heartbeatd show {world.rows()[-2]['id']}` has them whole" in prompt
+    assert f"`heartbeatd show {world.rows()[-2]['id']}` shows them in full" in prompt
     shown = run_history.get_run_with_wakes(world.store.connection, world.rows()[-2]["id"])
     assert shown is not None
     assert [wake["text"] for wake in shown["wakes"]] == texts
@@ -156,7 +156,7 @@ def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(play: Play) -> None:
     world.run(hours=2)
     (asked, *_) = world.asked
     assert "By api sender0" in asked.stdin
-    assert "more wakes, for which there is no room here" in asked.stdin
+    assert "more wakes that do not fit here" in asked.stdin
     assert len(str(asked.env["HEARTBEATD_META"]).encode()) < 131_000
     assert json.loads(str(asked.env["HEARTBEATD_META"]))["wakes_left_out"] > 800
     assert results(world).count("deferred") == 2000
