@@ -10,12 +10,18 @@ from dataclasses import replace
 import pytest
 from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
-from waited import DIRECT, waited
+from waited import client, delivered
 
 from scheduler.channels import apprise
-from scheduler.channels.message import DeliveryOutcome, DeliveryResult
+from scheduler.channels.channel_kind import SendContext
+from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Channel
+from scheduler.system.process import Children
 
-send = waited(apprise.send)
+
+def send(url: str, message: Message = MESSAGE, *, total: float = 30.0) -> DeliveryResult:
+    return delivered(apprise.send, url, message, total=total)
 
 
 def url(server: Server) -> str:
@@ -24,13 +30,13 @@ def url(server: Server) -> str:
 
 def answered(act: Act, total: float = 10) -> DeliveryResult:
     with Server([act]) as server:
-        return send(url(server), MESSAGE, DIRECT, total=total)
+        return send(url(server), total=total)
 
 
 def test_an_alert_arrives_once_as_plain_text() -> None:
     text = "Disk **full** <b>now</b> \\n :fire: {{x}} @everyone"
     with Server([reply()]) as server:
-        assert send(url(server), replace(MESSAGE, text=text), DIRECT) == DeliveryResult("delivered")
+        assert send(url(server), replace(MESSAGE, text=text)) == DeliveryResult("delivered")
     (request,) = server.requests
     told = request.json
     assert (told["message"], told["title"], told["type"], told["attachments"]) == (text, "ops", "info", [])
@@ -59,12 +65,15 @@ def test_what_does_not_end_in_time_is_uncertain() -> None:
 
 def test_too_many_that_hang_are_not_joined_by_more() -> None:
     async def crowd(there: str) -> tuple[list[DeliveryResult], DeliveryResult, DeliveryResult]:
-        hanging = [await apprise.send(there, MESSAGE, DIRECT, total=0) for _ in range(apprise.HANGING)]
-        refused = await apprise.send(there, MESSAGE, DIRECT, total=0)
-        for thread in [thread for thread in threading.enumerate() if thread.name == "_ask"]:
+        channel = Channel("test", "apprise", Secret(there), allow_private=False, uncertain=None)
+        http, start = client(), Children("test").start
+        at_once, patiently = SendContext(http, start, 0.0), SendContext(http, start)
+        hanging = [await apprise.send(channel, MESSAGE, at_once) for _ in range(apprise.MAX_HANGING)]
+        refused = await apprise.send(channel, MESSAGE, at_once)
+        for thread in [thread for thread in threading.enumerate() if thread.name == "_notify"]:
             await asyncio.to_thread(thread.join, 10)
         await asyncio.sleep(0)
-        return hanging, refused, await apprise.send(there, MESSAGE, DIRECT)
+        return hanging, refused, await apprise.send(channel, MESSAGE, patiently)
 
     with Server([after(0.6, reply())]) as server:
         hanging, refused, later = asyncio.run(crowd(url(server)))
@@ -76,9 +85,9 @@ def test_too_many_that_hang_are_not_joined_by_more() -> None:
 @pytest.mark.parametrize("wrong", ["carrier://canary", "slack://canary", "json://", "", "canary", "mailto://canary", "://"])
 def test_what_apprise_does_not_know_is_dead_and_not_shown(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        sent = send(wrong, MESSAGE, DIRECT)
+        sent = send(wrong)
         with pytest.raises(ValueError, match="not a URL of a service that Apprise knows") as refused:
-            apprise.limit(wrong)
+            apprise.KIND.check_url(wrong)
     assert sent == DeliveryResult("dead", "Apprise knows no service of this URL")
     assert "canary" not in f"{refused.value} {caplog.text}"
 
@@ -91,4 +100,4 @@ def test_no_part_of_the_url_is_in_an_error_or_a_log(act: Act, caplog: pytest.Log
 
 
 def test_each_service_has_its_limit() -> None:
-    assert (apprise.limit("ntfy://topic"), apprise.limit("json://host")) == (7800, 32768)
+    assert (apprise.KIND.check_url("ntfy://topic"), apprise.KIND.check_url("json://host")) == (7800, 32768)

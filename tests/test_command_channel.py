@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from waited import waited
+from waited import with_http
 from world import World, by_hand
 
 from scheduler.channels import command_channel
+from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.cli.main import main
+from scheduler.model.settings import Channel
 from scheduler.system.process import Children
 
 Play = Callable[..., World]
@@ -27,8 +29,14 @@ def message(text: str = TEXT) -> Message:
     return Message("k1", "heartbeat", "ops", "interval", datetime(2026, 3, 2, 8, tzinfo=UTC), 1, 1, text, "ops")
 
 
-def send(folder: Path, script: str, text: str = TEXT, *arguments: str, **more: Any) -> DeliveryResult:
-    return waited(command_channel.send)(("sh", "-c", script, *arguments), folder, message(text), Children("here").start, **more)
+def send_to(argv: tuple[str, ...], folder: Path, text: str = TEXT, seconds: float = 30.0) -> DeliveryResult:
+    channel = Channel("tell", "command", None, allow_private=False, uncertain=None, argv=argv, folder=folder)
+    start = Children("here").start
+    return asyncio.run(with_http(lambda http: command_channel.send(channel, message(text), SendContext(http, start, seconds))))
+
+
+def send(folder: Path, script: str, text: str = TEXT, *arguments: str, seconds: float = 30.0) -> DeliveryResult:
+    return send_to(("sh", "-c", script, *arguments), folder, text, seconds)
 
 
 def test_the_text_comes_on_standard_input_and_never_among_the_arguments(tmp_path: Path) -> None:
@@ -68,12 +76,12 @@ def test_its_exit_code_says_what_became_of_the_message(tmp_path: Path, script: s
 
 
 def test_one_that_hangs_is_ended_and_nobody_knows(tmp_path: Path) -> None:
-    sent = send(tmp_path, "cat > got; sleep 600", total=timedelta(seconds=0.3))
+    sent = send(tmp_path, "cat > got; sleep 600", seconds=0.3)
     assert (sent.state, sent.error) == ("uncertain", "sh did not end within 0 s")
 
 
 def test_one_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
-    sent = waited(command_channel.send)(("./tell.sh",), tmp_path, message(), Children("here").start)
+    sent = send_to(("./tell.sh",), tmp_path)
     assert sent == DeliveryResult("retry", f"no such program: './tell.sh'; looked in {tmp_path}")
 
 

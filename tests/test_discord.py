@@ -12,7 +12,7 @@ from servers.scripted import Act, Request, hang_up, page, reply, reset, silence
 from test_telegram import MESSAGE
 from waited import delivered
 
-from scheduler.channels import address
+from scheduler.channels import discord as discord_channel
 from scheduler.channels.discord import send
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult
 
@@ -69,8 +69,8 @@ def test_no_link_hides_behind_words(text: str, shown: str) -> None:
     ],
 )
 def test_the_url_is_ours_or_the_one_that_discord_shows(url: str, base: str | None, thread: str | None) -> None:
-    hook = address.hook(url)
-    assert (hook.base, hook.id, hook.thread) == (base, "42", thread)
+    hook = discord_channel.parse_webhook_url(url)
+    assert (hook.server, hook.id, hook.thread) == (base, "42", thread)
 
 
 def test_a_thread_is_written_to_where_the_webhook_is() -> None:
@@ -84,7 +84,7 @@ def test_a_thread_is_written_to_where_the_webhook_is() -> None:
     "url", ["discord://42", "discord://x/canary", "https://discord.com/canary", "discord://42/a?b=c", "ftp://x", ""]
 )
 def test_what_is_no_url_of_a_webhook_is_dead_and_not_shown(url: str) -> None:
-    assert delivered(send, url, MESSAGE) == DeliveryResult("dead", address.NO_HOOK)
+    assert delivered(send, url, MESSAGE) == DeliveryResult("dead", discord_channel.BAD_URL)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_the_token_is_in_no_error_and_no_log(act: Act, caplog: pytest.LogCapture
     with caplog.at_level(logging.DEBUG):
         sent = answered(act, total=0.3)
     assert sent.state != "delivered"
-    assert "canary" not in f"{sent} {caplog.text} {address.hook(URL)!r}"
+    assert "canary" not in f"{sent} {caplog.text} {discord_channel.parse_webhook_url(URL)!r}"

@@ -11,7 +11,7 @@ from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silen
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
 from waited import delivered
 
-from scheduler.channels import address
+from scheduler.channels import telegram as telegram_channel
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.channels.telegram import send
 
@@ -59,7 +59,7 @@ def test_nothing_in_the_text_is_markup_or_a_preview() -> None:
     ],
 )
 def test_the_url_names_the_chat_and_its_topic(url: str, chat: str, topic: int | None) -> None:
-    bot = address.bot(url)
+    bot = telegram_channel.parse_chat_url(url)
     assert (bot.chat, bot.topic) == (chat, topic)
 
 
@@ -75,7 +75,7 @@ def test_a_topic_is_written_to() -> None:
 )
 def test_what_is_no_url_of_a_chat_is_dead_and_not_shown(url: str) -> None:
     sent = delivered(send, url, MESSAGE)
-    assert sent == DeliveryResult("dead", address.NO_BOT)
+    assert sent == DeliveryResult("dead", telegram_channel.BAD_URL)
 
 
 SECOND = timedelta(seconds=1)
@@ -156,4 +156,4 @@ def test_what_telegram_says_is_kept_short_and_on_one_line() -> None:
 
 
 def test_the_token_shows_in_no_representation() -> None:
-    assert "canary" not in repr(address.bot(URL))
+    assert "canary" not in repr(telegram_channel.parse_chat_url(URL))

@@ -9,8 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from heartbeat.runners import AgentRequest, HttpReply, Resources, StartProcess
 from heartbeat.runners import dispatch as runners
-from scheduler.channels.http_post import HttpOptions
-from scheduler.model.settings import Network
+from scheduler.channels.channel_kind import SendContext, SendMessage
+from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.secret import Secret
+from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient, ResolveName
 from scheduler.system.process import Children
 
@@ -58,14 +60,18 @@ def decided(run: AgentRequest, runner: Any, **more: Any) -> Any:
 
 
 def delivered(
-    send: Callable[..., Coroutine[Any, Any, T]],
-    *message: Any,
+    send: SendMessage,
+    url: str,
+    message: Message,
+    *,
+    base: str | None = None,
     allow_private: bool = True,
     total: float = 30.0,
     resolve: ResolveName | None = None,
     network: Network = DIRECT,
-    **more: Any,
-) -> T:
-    """What a channel's `send` makes of a message."""
+) -> DeliveryResult:
+    """What a channel's `send` makes of a message to this URL."""
+    channel = Channel("test", "", Secret(url), allow_private, None, base_url=Secret(base) if base else None)
     given = {} if resolve is None else {"resolve": resolve}
-    return asyncio.run(with_http(lambda http: send(*message, HttpOptions(http, allow_private, total), **more), network, **given))
+    start = Children("test").start
+    return asyncio.run(with_http(lambda http: send(channel, message, SendContext(http, start, total)), network, **given))

@@ -1,77 +1,80 @@
-"""Sends one message to a service that Apprise knows: it answers yes or no, and after half a minute we no longer wait."""
+"""Sends a message to a service that Apprise supports; after half a minute without an answer the delivery is uncertain."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import cache
+from typing import TYPE_CHECKING
 
-from apprise import Apprise, AppriseAsset, NotifyBase, NotifyFormat, NotifyType, PersistentStoreMode
-
-from heartbeat.threads import in_daemon_thread
+from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.http_post import channel_url
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.model.settings import Network
-from scheduler.net import proxies
+from scheduler.channels.url_template import url_scheme
+from scheduler.model.settings import Channel
 
-TOTAL = 30.0  # seconds, whatever the service needs to do
-HANGING = 16  # sendings that may still hang after their time; a thread cannot be ended from outside
+# Apprise takes a fifth of a second and 20 MiB to import, and most configs have no such channel: it is imported at the first use.
+if TYPE_CHECKING:
+    import asyncio
+
+    from apprise import AppriseAsset, NotifyBase
+
+MAX_HANGING = 16  # messages that may still hang after their time; a thread cannot be ended from outside
 
 _under_way: set[asyncio.Future[bool]] = set()
 
-for _name in ("apprise", "requests", "urllib3"):  # they print URLs, and in those are tokens
-    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
+async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
+    """Send `message` once as plain text. After the time of `context` it is unknown whether it arrived.
 
-def limit(url: str) -> int:
-    """How many characters the service of a URL takes in one message.
-
-    ValueError, which shows no more of the URL than its scheme, if Apprise knows no such service or cannot read the rest.
+    Apprise opens its own connections, through the proxies of the config: no address is refused, and the reason of a failure is
+    not known. It blocks, so it runs in a daemon thread.
     """
-    service = _service(url)
-    if service is None:
-        raise ValueError("this is not a URL of a service that Apprise knows, or a part of it is missing")
-    return max(int(service.body_maxlen), 2)
+    import asyncio
 
+    from heartbeat.threads import in_daemon_thread
+    from scheduler.net import proxies
 
-async def send(url: str, message: Message, network: Network, *, total: float = TOTAL) -> DeliveryResult:
-    """Send `message` once as plain text; waits for at most `total` seconds, then nobody knows whether it arrived.
-
-    Apprise opens its own connections, through the proxies of `network`: no address is refused to it, and of a refusal the
-    reason is not known. It blocks, so it runs in a daemon thread.
-    """
-    service = _service(url)
+    service = _find_service(channel_url(channel))
     if service is None:
         return DeliveryResult("dead", "Apprise knows no service of this URL")
     name = str(service.service_name)
-    if len(_under_way) >= HANGING:
-        return DeliveryResult("retry", f"{HANGING} earlier messages to services of Apprise still hang")
-    proxies.set_proxies_for_libraries(network)
-    asking = asyncio.ensure_future(in_daemon_thread(_ask, service, message))
-    _under_way.add(asking)
-    asking.add_done_callback(_under_way.discard)
+    if len(_under_way) >= MAX_HANGING:
+        return DeliveryResult("retry", f"{MAX_HANGING} earlier messages to services of Apprise still hang")
+    proxies.set_proxies_for_libraries(context.http.network)
+    sending = asyncio.ensure_future(in_daemon_thread(_notify, service, message))
+    _under_way.add(sending)
+    sending.add_done_callback(_under_way.discard)
     try:
-        async with asyncio.timeout(total):
-            yes = await asyncio.shield(asking)
+        async with asyncio.timeout(context.seconds):
+            accepted = await asyncio.shield(sending)
     except TimeoutError:
         return DeliveryResult("uncertain", f"{name} did not answer in time")
-    return DeliveryResult("delivered") if yes else DeliveryResult("retry", f"{name} did not take the message")
+    return DeliveryResult("delivered") if accepted else DeliveryResult("retry", f"{name} did not take the message")
 
 
-def _ask(service: NotifyBase, message: Message) -> bool:
-    """Apprise turns what goes wrong inside a service into a no."""
+def _notify(service: NotifyBase, message: Message) -> bool:
+    """Whether the service accepted the message. Apprise turns every error inside a service into False."""
+    from apprise import Apprise, NotifyFormat, NotifyType
+
     title = message.title if service.title_maxlen > 0 else ""
     caller = Apprise(asset=_asset())
     caller.add(service)
     return bool(caller.notify(message.text, title, NotifyType.INFO, body_format=NotifyFormat.TEXT))
 
 
-def _service(url: str) -> NotifyBase | None:
+def _find_service(url: str) -> NotifyBase | None:
+    from apprise import Apprise
+
     return Apprise.instantiate(url, asset=_asset())
 
 
 @cache
 def _asset() -> AppriseAsset:
-    """Nothing of ours is kept on disk, shown, or filled in, and nobody is redirected."""
+    """Settings with which Apprise keeps nothing on disk, logs and interpolates nothing, and follows no redirect."""
+    from apprise import AppriseAsset, PersistentStoreMode
+
+    for library in ("apprise", "requests", "urllib3"):  # they log URLs, which contain tokens
+        logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     return AppriseAsset(
         app_id="heartbeatd",
         app_desc="heartbeatd",
@@ -80,3 +83,15 @@ def _asset() -> AppriseAsset:
         http_redirects=False,
         allow_templates=False,
     )
+
+
+def _check_url(url: str) -> int:
+    """How many characters the service of a URL takes in one message."""
+    service = _find_service(url)
+    if service is None:
+        problem = "this is not a URL of a service that Apprise knows, or a part of it is missing"
+        raise ValueError(f"{url_scheme(url)}:// leads nowhere: {problem}")
+    return max(int(service.body_maxlen), 2)
+
+
+KIND = ChannelKind("apprise", send, check_url=_check_url, url_form="a URL of Apprise", own_connections=True)

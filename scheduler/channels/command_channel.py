@@ -1,39 +1,37 @@
-"""One message handed to a program: the text on its standard input, and its exit code says what became of it."""
+"""Hands a message to a program: the text on its standard input, the result by its exit code."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
 
-from heartbeat.runners import StartProcess
+from scheduler.channels.channel_kind import ChannelKind, SendContext
 from scheduler.channels.http_post import clean_reason
 from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.settings import Channel
 
-TOTAL = timedelta(seconds=30)
 
+async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
+    """Hand `message` once to the channel's program, started in its folder.
 
-async def send(
-    argv: tuple[str, ...], folder: Path, message: Message, start: StartProcess, *, total: timedelta = TOTAL
-) -> DeliveryResult:
-    """Hand `message` once to a program that is started in `folder`; waits for at most `total`.
-
-    No word of the message is ever in `argv`. Beside the text it is told whose it is, and HEARTBEATD_KEY, which is the same when
-    a message comes again. Exit 0 means that it was taken; of a program that is ended from outside nobody knows.
+    No word of the message is ever in `argv`. Variables give its kind, its name and HEARTBEATD_KEY, which is the same when a
+    message comes again. Exit 0 means that it was accepted. If the program is ended from outside, the delivery is uncertain.
     """
     about = {"HEARTBEATD_KEY": message.key, "HEARTBEATD_KIND": message.kind, "HEARTBEATD_NAME": message.name}
-    ended = await start(argv, stdin=message.text.encode(errors="replace"), env=about, cwd=folder, timeout=total)
-    said = clean_reason(ended.errors.decode(errors="replace").strip(), ())
+    timeout = timedelta(seconds=context.seconds)
+    text = message.text.encode(errors="replace")
+    ended = await context.start(channel.argv, stdin=text, env=about, cwd=channel.folder, timeout=timeout)
+    program, said = Path(channel.argv[0]).name, clean_reason(ended.errors.decode(errors="replace").strip(), ())
+    because = f": {said}" if said else ""
     if ended.exit_code is None:
         return DeliveryResult("retry", ended.problem or "it was not started, for the daemon stops")
     if ended.ended_by is not None:
-        late = f"did not end within {total.total_seconds():.0f} s"
-        return DeliveryResult(
-            "uncertain", _told(argv, late if ended.ended_by == "timeout" else "was ended with the daemon", said)
-        )
+        late = f"did not end within {context.seconds:.0f} s"
+        what = late if ended.ended_by == "timeout" else "was ended with the daemon"
+        return DeliveryResult("uncertain", f"{program} {what}{because}")
     if ended.problem is None and ended.exit_code == 0:
         return DeliveryResult("delivered")
-    return DeliveryResult("retry", _told(argv, ended.problem or f"ended with exit code {ended.exit_code}", said))
+    return DeliveryResult("retry", f"{program} {ended.problem or f'ended with exit code {ended.exit_code}'}{because}")
 
 
-def _told(argv: tuple[str, ...], what: str, said: str) -> str:
-    return f"{Path(argv[0]).name} {what}" + (f": {said}" if said else "")
+KIND = ChannelKind("command", send, runs_program=True)

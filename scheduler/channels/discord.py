@@ -1,57 +1,120 @@
-"""One message sent to a Discord channel, by executing its webhook."""
+"""Sends a message to a Discord channel, by executing its webhook."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
 from heartbeat.runners.redaction import secret_parts
-from scheduler.channels import address
-from scheduler.channels.address import Hook
-from scheduler.channels.http_post import HttpOptions, PostAnswer, clean_reason, post_json, result_of_status, wait_from_seconds
-from scheduler.channels.limits import DISCORD as LIMIT
+from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.http_post import (
+    PostAnswer,
+    channel_url,
+    clean_reason,
+    post_json,
+    post_options,
+    result_of_status,
+    wait_from_seconds,
+)
 from scheduler.channels.message import DeliveryResult, Message
+from scheduler.channels.url_template import PLACEHOLDER
+from scheduler.model.settings import Channel
 
-BASE = "https://discord.com"
+SERVER = "https://discord.com"
+MAX_LENGTH = 2000  # characters of one message
 SUPPRESS_EMBEDS = 1 << 2
+BAD_URL = "this is not the URL of a Discord webhook; write discord://ID/TOKEN, or the https:// one that Discord shows"
+
+_URL = re.compile(
+    r"(?:discord:/|(https?://[^/?#\s]+)/api(?:/v\d+)?/webhooks)/(\d{1,20})/([\w-]{1,200})/?(?:\?thread(?:_id)?=(\d{1,20}))?",
+    re.ASCII,
+)
 
 
-async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> DeliveryResult:
-    """Send `message` once to the webhook of a discord:// URL; `base` replaces Discord's own server.
+@dataclass(frozen=True, slots=True)
+class DiscordWebhook:
+    """A Discord webhook and the thread that it writes to. `server` is None for Discord itself."""
 
-    Nobody is mentioned, no link is previewed, and none can hide behind other words. Discord knows no key to tell a repeat by.
+    server: str | None
+    id: str
+    token: str = field(repr=False)
+    thread: str | None
+
+
+def parse_webhook_url(url: str) -> DiscordWebhook:
+    """The webhook of a discord:// URL, or of the https:// one that Discord shows.
+
+    ValueError, which shows nothing of it, if it is none.
+    """
+    found = _URL.fullmatch(url)
+    if not found:
+        raise ValueError(BAD_URL)
+    return DiscordWebhook(*found.groups())
+
+
+async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
+    """Send `message` once to the webhook of a discord:// URL; `base_url` replaces Discord's own server.
+
+    Nobody is mentioned, no link is previewed, and none can hide behind other words. Discord has no key by which it could
+    recognise a repeat.
     """
     try:
-        hook = address.hook(url)
+        webhook = parse_webhook_url(channel_url(channel))
     except ValueError as error:
         return DeliveryResult("dead", str(error))
-    server = base or hook.base or BASE
-    answer = await post_json(_execute(hook, server), _content(message), options)
-    return answer if isinstance(answer, DeliveryResult) else _judge(answer, [hook.token, *secret_parts(server, whole_url=True)])
+    server = (channel.base_url.reveal() if channel.base_url else None) or webhook.server or SERVER
+    answer = await post_json(_execute_url(webhook, server), _body(message), post_options(channel, context))
+    if isinstance(answer, DeliveryResult):
+        return answer
+    return _read_answer(answer, [webhook.token, *secret_parts(server, whole_url=True)])
 
 
-def _execute(hook: Hook, server: str) -> str:
-    thread = f"&thread_id={hook.thread}" if hook.thread else ""
-    return f"{server.rstrip('/')}/api/v10/webhooks/{hook.id}/{hook.token}?wait=true{thread}"
+def _execute_url(webhook: DiscordWebhook, server: str) -> str:
+    thread = f"&thread_id={webhook.thread}" if webhook.thread else ""
+    return f"{server.rstrip('/')}/api/v10/webhooks/{webhook.id}/{webhook.token}?wait=true{thread}"
 
 
-def _content(message: Message) -> dict[str, Any]:
-    return {"content": _plain(message.text), "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
+def _body(message: Message) -> dict[str, Any]:
+    return {"content": _disarm_links(message.text), "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
 
 
-def _plain(text: str) -> str:
+def _disarm_links(text: str) -> str:
     """The text with `[words](link)` shown as it is written: a link must not hide behind words.
 
     Where the backslash that does it does not fit, another bracket does.
     """
     escaped = text.replace("](", "]\\(")
-    return escaped if len(escaped) <= LIMIT else text.replace("](", "]\N{FULLWIDTH LEFT PARENTHESIS}")
+    return escaped if len(escaped) <= MAX_LENGTH else text.replace("](", "]\N{FULLWIDTH LEFT PARENTHESIS}")
 
 
-def _judge(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
-    """`wait=true` has Discord answer with the message that it made; its refusals say why in the body."""
+def _read_answer(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
+    """With `wait=true` Discord answers with the message that it created. The body of an error gives the reason."""
     told = answer.parse_json()
     if answer.status == 200 and "id" not in told:
         return DeliveryResult("uncertain", f"{answer.host} answered 200 without the message that it made")
-    return result_of_status(
-        answer, said=clean_reason(told.get("message"), secrets), wait=wait_from_seconds(told.get("retry_after"))
-    )
+    wait = wait_from_seconds(told.get("retry_after"))
+    return result_of_status(answer, said=clean_reason(told.get("message"), secrets), wait=wait)
+
+
+def _check_url(url: str) -> int:
+    parse_webhook_url(url)
+    return MAX_LENGTH
+
+
+def _check_url_before_target(before: str) -> None:
+    if "?" not in before:
+        problem = "a webhook of Discord leaves nothing open but its thread"
+        raise ValueError(f"{problem}; write discord://ID/TOKEN?thread={PLACEHOLDER}")
+
+
+KIND = ChannelKind(
+    "discord",
+    send,
+    check_url=_check_url,
+    check_url_before_target=_check_url_before_target,
+    schemes=("discord",),
+    url_form="discord://ID/TOKEN",
+    bad_target="target: Discord knows a thread by its number",
+    has_base_url=True,
+)

@@ -1,4 +1,4 @@
-"""One POST to where a message goes: what was answered, and what that means for the message."""
+"""Posts a message as JSON, and reads from the answer what became of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
 from heartbeat.runners.redaction import Redactor
+from scheduler.channels.channel_kind import SEND_TIMEOUT, SendContext
 from scheduler.channels.message import DeliveryResult
+from scheduler.model.settings import Channel
 from scheduler.net.address_guard import AddressRefused
-from scheduler.net.http_client import HttpClient, parse_url
 
-POST_TIMEOUT = 30.0  # seconds
+if TYPE_CHECKING:
+    from scheduler.net.http_client import HttpClient
+
 MAX_REASON = 200  # characters of what a receiver says that an error repeats
 
 
@@ -26,7 +29,18 @@ class HttpOptions:
 
     http: HttpClient
     allow_private: bool
-    seconds: float = POST_TIMEOUT
+    seconds: float = SEND_TIMEOUT
+
+
+def channel_url(channel: Channel) -> str:
+    """The URL of a channel that has one."""
+    assert channel.url is not None
+    return channel.url.reveal()
+
+
+def post_options(channel: Channel, context: SendContext) -> HttpOptions:
+    """How messages to this channel are posted."""
+    return HttpOptions(context.http, channel.allow_private, context.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,8 @@ async def post_json(
 
     Only http and https. Takes `options.seconds` at most and raises nothing of the network.
     """
+    from scheduler.net.http_client import parse_url  # takes a third of a second, which the reading of a config need not wait for
+
     try:
         host = parse_url(url).host
     except CallError as error:

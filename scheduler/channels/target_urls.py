@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from scheduler.channels import address
+from scheduler.channels import registry
+from scheduler.channels.url_template import check_target_text, fill_placeholder
 from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST_TARGET, Channel, Target
 
 INTERNAL = frozenset({"cli", "system", "subagent", "cron", "heartbeat"})  # where gateways speak with themselves
-FORMS = {
-    "telegram": "target: Telegram knows a chat by its number or @name, and a topic in it by CHAT:TOPIC",
-    "discord": "target: Discord knows a thread by its number",
-}
 
 
 def resolve_targets(channels: Mapping[str, Channel], deliver: tuple[str, ...], last: Target | None) -> tuple[Target, ...]:
@@ -44,16 +41,9 @@ def check_target(channels: Mapping[str, Channel], target: Target) -> None:
 def checked_channel(channel: Channel, recipient: str) -> Channel:
     """The channel with this target in its URL; ValueError unless it is one that the channel's kind can know."""
     if channel.needs_target:
-        address.check_whom(recipient)
+        check_target_text(recipient)
     found = channel_for_recipient(channel, recipient)
-    url = found.url.reveal() if found.url else None
-    try:
-        if url and channel.kind == "telegram":
-            address.bot(url)
-        if url and channel.kind == "discord":
-            address.hook(url)
-    except ValueError:
-        raise ValueError(FORMS[channel.kind]) from None
+    registry.check_recipient(found)
     return found
 
 
@@ -61,7 +51,7 @@ def channel_for_recipient(channel: Channel, recipient: str) -> Channel:
     """The channel with somebody in the place that its URL leaves open."""
     if not channel.needs_target or channel.url is None:
         return channel
-    return replace(channel, url=Secret(address.fill(channel.url.reveal(), recipient)), needs_target=False)
+    return replace(channel, url=Secret(fill_placeholder(channel.url.reveal(), recipient)), needs_target=False)
 
 
 def _is_same_place(channels: Mapping[str, Channel], last: Target, named: tuple[Target, ...]) -> bool:

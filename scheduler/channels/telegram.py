@@ -1,41 +1,75 @@
-"""One message sent to a Telegram chat, by the Bot API's sendMessage."""
+"""Sends a message to a Telegram chat, by the Bot API's sendMessage."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 from heartbeat.runners.redaction import secret_parts
-from scheduler.channels import address
-from scheduler.channels.address import Bot
-from scheduler.channels.http_post import HttpOptions, PostAnswer, clean_reason, post_json, result_of_status, wait_from_seconds
+from scheduler.channels.channel_kind import ChannelKind, SendContext
+from scheduler.channels.http_post import (
+    PostAnswer,
+    channel_url,
+    clean_reason,
+    post_json,
+    post_options,
+    result_of_status,
+    wait_from_seconds,
+)
 from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.settings import Channel
 
-BASE = "https://api.telegram.org"
+SERVER = "https://api.telegram.org"
+MAX_LENGTH = 4096  # UTF-16 units of one message
+BAD_URL = "this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC"
+
+_URL = re.compile(r"tgram://(?:bot)?([0-9A-Za-z:_-]+)/(-?\d{1,20}|@?[A-Za-z]\w{2,63})(?::(\d{1,18}))?/?", re.ASCII)
 
 
-async def send(url: str, message: Message, options: HttpOptions, *, base: str | None = None) -> DeliveryResult:
-    """Send `message` once as plain text to the chat of a tgram:// URL; `base` replaces Telegram's own server.
+@dataclass(frozen=True, slots=True)
+class TelegramChat:
+    """A Telegram bot, and the chat (an id, or a channel's @name) and topic that it writes to."""
 
-    No markup is read from the text and no link in it is previewed. Telegram knows no key to tell a repeat by.
+    token: str = field(repr=False)
+    chat: str
+    topic: int | None
+
+
+def parse_chat_url(url: str) -> TelegramChat:
+    """The bot and chat of a tgram:// URL. ValueError, which shows nothing of it, if it is none."""
+    found = _URL.fullmatch(unquote(url))
+    if not found:
+        raise ValueError(BAD_URL)
+    token, chat, topic = found.groups()
+    return TelegramChat(token, f"@{chat}" if chat[0].isalpha() else chat, int(topic) if topic else None)
+
+
+async def send(channel: Channel, message: Message, context: SendContext) -> DeliveryResult:
+    """Send `message` once as plain text to the chat of a tgram:// URL; `base_url` replaces Telegram's own server.
+
+    No markup is read from the text and no link in it is previewed. Telegram has no key by which it could recognise a repeat.
     """
     try:
-        bot = address.bot(url)
+        chat = parse_chat_url(channel_url(channel))
     except ValueError as error:
         return DeliveryResult("dead", str(error))
-    answer = await post_json(f"{(base or BASE).rstrip('/')}/bot{bot.token}/sendMessage", _content(bot, message), options)
-    return (
-        answer if isinstance(answer, DeliveryResult) else _judge(answer, [bot.token, *secret_parts(base or "", whole_url=True)])
-    )
+    server = channel.base_url.reveal() if channel.base_url else SERVER
+    url = f"{server.rstrip('/')}/bot{chat.token}/sendMessage"
+    answer = await post_json(url, _body(chat, message), post_options(channel, context))
+    if isinstance(answer, DeliveryResult):
+        return answer
+    return _read_answer(answer, [chat.token, *secret_parts(server if channel.base_url else "", whole_url=True)])
 
 
-def _content(bot: Bot, message: Message) -> dict[str, Any]:
-    content: dict[str, Any] = {"chat_id": bot.chat, "text": message.text, "link_preview_options": {"is_disabled": True}}
-    return content | ({"message_thread_id": bot.topic} if bot.topic is not None else {})
+def _body(chat: TelegramChat, message: Message) -> dict[str, Any]:
+    content: dict[str, Any] = {"chat_id": chat.chat, "text": message.text, "link_preview_options": {"is_disabled": True}}
+    return content | ({"message_thread_id": chat.topic} if chat.topic is not None else {})
 
 
-def _judge(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
-    """Telegram says `ok` in the body; a refusal carries its status there too, so one in a 200 is judged by that."""
+def _read_answer(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
+    """Telegram says `ok` in the body. An error has its status there too, so an error in a 200 is read from the body."""
     told = answer.parse_json()
     if 200 <= answer.status < 300:
         if told.get("ok") is True:
@@ -49,3 +83,19 @@ def _judge(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
     parameters = told.get("parameters")
     wait = wait_from_seconds(parameters.get("retry_after")) if isinstance(parameters, dict) else None
     return result_of_status(answer, said=clean_reason(told.get("description"), secrets), wait=wait)
+
+
+def _check_url(url: str) -> int:
+    parse_chat_url(url)
+    return MAX_LENGTH
+
+
+KIND = ChannelKind(
+    "telegram",
+    send,
+    check_url=_check_url,
+    schemes=("tgram",),
+    url_form="tgram://TOKEN/CHAT",
+    bad_target="target: Telegram knows a chat by its number or @name, and a topic in it by CHAT:TOPIC",
+    has_base_url=True,
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,18 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.runners import StartProcess
-from scheduler.channels import command_channel, discord, target_urls, telegram, webhook
-from scheduler.channels.http_post import HttpOptions
+from scheduler.channels import registry, target_urls
+from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import Channel, Network, OnUncertain
+from scheduler.model.settings import LOG_CHANNEL, Channel, Network, OnUncertain
 from scheduler.net.http_client import HttpClient
 from scheduler.store import outbox
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.log import log_event
 from scheduler.system.process import Children
 from scheduler.work.executor import Done
 
@@ -30,7 +28,6 @@ AT_ONCE = 8  # messages under way
 SHARE = 4  # of one channel, so that one that hangs does not hold up the others
 LONGEST_WAIT = timedelta(minutes=15)  # of what a channel asks for before the next attempt
 ONCE_MORE = timedelta(minutes=1)  # after which what may have arrived goes out again, where that is right
-KNOWS_REPEATS = ("webhook", "log")  # kinds that take a message's key, or do not mind a line more
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,49 +103,18 @@ def action_if_uncertain(channel: Channel, kind: str) -> OnUncertain:
     """
     if channel.uncertain is not None:
         return channel.uncertain
-    return "resend" if channel.kind in KNOWS_REPEATS or kind == Kind.HEARTBEAT else "hold"
+    return "resend" if registry.kind_of(channel).detects_repeats or kind == Kind.HEARTBEAT else "hold"
 
 
 async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient) -> DeliveryResult:
-    """Hand one message to its channel; waits for the channel."""
-    return await send_message(delivery.channel, _to_message(delivery.message), start, http)
-
-
-async def send_message(channel: Channel, message: Message, start: StartProcess, http: HttpClient) -> DeliveryResult:
-    """Send a message by the transport of its channel; waits for at most half a minute and raises nothing of the network.
-
-    `start` starts a channel's program.
-    """
-    if channel.kind == "log":
-        log_event(logging.INFO, "said", kind=message.kind, name=message.name, slot=message.slot, text=message.text)
-        return DeliveryResult("delivered")
-    if channel.kind == "command":
-        return await command_channel.send(channel.argv, channel.folder, message, start)
-    if channel.url is None:
-        return DeliveryResult(
-            "retry", f"a secret of channels.{channel.name} is not set; set it in the environment or the env_file"
-        )
-    if channel.needs_target:
-        return DeliveryResult("dead", f"the URL of channels.{channel.name} holds {{target}}, and nobody is named")
-    url, options = channel.url.reveal(), HttpOptions(http, channel.allow_private)
-    base = channel.base_url.reveal() if channel.base_url else None
-    match channel.kind:
-        case "telegram":
-            return await telegram.send(url, message, options, base=base)
-        case "discord":
-            return await discord.send(url, message, options, base=base)
-        case "apprise":
-            from scheduler.channels import apprise  # a fifth of a second and 20 MiB, and most have no such channel
-
-            return await apprise.send(url, message, http.network)
-        case "webhook":
-            return await webhook.send(url, message, options)
+    """Send one message to its channel; waits for the channel."""
+    return await registry.send_message(delivery.channel, _to_message(delivery.message), SendContext(http, start))
 
 
 def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel, error: str) -> None:
     """Nobody knows whether it arrived. A receiver that does not know repeats is sent it at most once more."""
     resend = action_if_uncertain(channel, message.kind) == "resend"
-    if channel.kind in KNOWS_REPEATS:
+    if registry.kind_of(channel).detects_repeats:
         outbox.mark_message_uncertain(tx, message, error, resend=resend)
     else:
         outbox.mark_message_uncertain(tx, message, error, resend=resend and not message.doubted, wait=ONCE_MORE)
@@ -180,7 +146,7 @@ TEXT = "This is a test message of heartbeatd: what agents and jobs have to say a
 
 def testable_channels(declared: Mapping[str, Channel]) -> list[Channel]:
     """The channels that a trial of all of them tries: the log needs none."""
-    return [channel for channel in declared.values() if channel.kind != "log"]
+    return [channel for channel in declared.values() if channel.kind != LOG_CHANNEL]
 
 
 def channel_for_recipient(channel: Channel, whom: str) -> Channel:
@@ -209,4 +175,4 @@ async def _send_on_new_client(channel: Channel, network: Network, now: datetime)
         title="heartbeatd",
     )
     async with HttpClient(lambda: network) as http:
-        return await send_message(channel, message, Children("ping").start, http)
+        return await registry.send_message(channel, message, SendContext(http, Children("ping").start))

@@ -15,7 +15,6 @@ from scheduler.model.budget import Allowances, Budget
 from scheduler.model.secret import Secret
 
 Permission = Literal["read", "wake", "operate", "edit"]
-Transport = Literal["webhook", "telegram", "discord", "command", "apprise"]
 OnUncertain = Literal["resend", "hold"]
 
 Proxy = Literal["environment", "none"] | Secret
@@ -66,16 +65,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where messages go; `log` is built in.
+    """Where messages go; `log` is built in. `kind` is one of `channels.registry`.
 
-    `url` is None for the log and for a command, and where nothing enabled uses the channel and its secret is not set. `argv` is
-    the program of a command, started in `folder`. `base_url` replaces a service's own server. `uncertain` says what becomes of
-    a message whose arrival is not known, if the config says it. `limit` is how long one message may be, in UTF-16 units; None:
-    as long as it likes. `open`: its URL holds {target}, the place for whom to tell, so that it is reached as `last` alone.
+    `url` is None for the log and for a command, and if its secret is not set because nothing that is enabled uses the channel.
+    `argv` is the program of a command, started in `folder`. `base_url` replaces a service's own server. `uncertain` says what
+    happens to a message whose delivery is uncertain, if the config sets it. `limit` is the maximum length of one message, in
+    UTF-16 units; None means no limit. `needs_target`: its URL has a {target} placeholder; such a channel can only be used
+    through `deliver: last`.
     """
 
     name: str
-    kind: Literal["log"] | Transport
+    kind: str
     url: Secret | None
     allow_private: bool
     uncertain: OnUncertain | None
@@ -88,7 +88,7 @@ class Channel:
     @property
     def is_usable(self) -> bool:
         """Whether all that it takes to send a message is there, and so whom to tell."""
-        return not self.needs_target and (self.kind in ("log", "command") or self.url is not None)
+        return not self.needs_target and (self.kind == LOG_CHANNEL or bool(self.argv) or self.url is not None)
 
 
 @dataclass(frozen=True, slots=True)

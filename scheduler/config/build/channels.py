@@ -1,22 +1,21 @@
-"""The channels as the config declares them: which transport each URL is for, and whether it can be used."""
+"""Builds the channels that the config declares, and checks that they can be used."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from scheduler.channels import address, limits
+from scheduler.channels import registry
+from scheduler.channels.channel_kind import ChannelKind
+from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, is_web_address, url_scheme
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_removal
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
-from scheduler.model.settings import LAST_TARGET, Channel, Transport
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 
-LOG_CHANNEL = Channel("log", "log", None, allow_private=False, uncertain="resend")
+LOG = Channel(LOG_CHANNEL, LOG_CHANNEL, None, allow_private=False, uncertain="resend")
 
-_OF_SCHEME: Mapping[str, Transport] = {"tgram": "telegram", "discord": "discord", "http": "webhook", "https": "webhook"}
 SAMPLE_TARGETS = ("123456789", "someone@example.org", "+15551234567", "#general")  # as services know people; one must fit
-_WITH_BASE_URL = ("telegram", "discord")  # kinds whose server may be another
 
 
 def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], node: ConfigNode) -> dict[str, Channel]:
@@ -25,14 +24,14 @@ def build_channels(parts: Mapping[str, models.Channel], used: Collection[str], n
     for name, channel in made.items():
         if channel.needs_target and LAST_TARGET not in used:
             node.add_warning(
-                f"its URL holds {address.SLOT}, which only `deliver: last` leads to, and nothing is delivered there", name, "url"
+                f"its URL holds {PLACEHOLDER}, which only `deliver: last` leads to, and nothing is delivered there", name, "url"
             )
-    return {"log": LOG_CHANNEL, **made}
+    return {LOG_CHANNEL: LOG, **made}
 
 
 def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: bool) -> Channel:
-    if part.kind == "command":
-        return _build_command_channel(name, part, node)
+    if part.kind and registry.kind_for(part.kind, "").runs_program:
+        return _build_program_channel(name, part.kind, part, node)
     if part.argv:
         words = "write kind: command, or remove it"
         other = () if part.url or part.kind else (Remedy(beside=(("kind", "command"),)),)
@@ -41,99 +40,75 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
     elif part.url is None:
         node.add_error('is missing; write url: "https://..."', name, "url")
     if part.url is None:
-        return LOG_CHANNEL  # of no use, for there is a fault
+        return LOG  # of no use, for there is an error
     url = node.resolve_secret(part.url, name, "url", used=used)
     if not node.is_readable(name, "kind"):
-        return LOG_CHANNEL
+        return LOG
     base = node.resolve_secret(part.base_url, name, "base_url", used=used) if part.base_url else None
     known = url.reveal() if url and not node.context.secrets.is_disabled else ""
-    scheme = address.scheme(known or part.url)
-    kind = part.kind or _OF_SCHEME.get(scheme, "apprise")
+    scheme = url_scheme(known or part.url)
+    kind = registry.kind_for(part.kind, scheme)
     limit = None
     if known:
         try:
-            _check_placeholder(part.url, known)
-            limit = _length_limit_of_template(kind, known, said=part.kind is not None)
+            _check_placeholder_is_written(part.url, known)
+            limit = _check_url_or_template(kind, known, is_named=part.kind is not None)
         except ValueError as error:
             node.add_error(error if isinstance(error, InvalidValue) else str(error), name, "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
-        _check_server(name, part, kind, base, node)
-    return Channel(name, kind, url, part.allow_private, part.uncertain, base, limit, needs_target=address.SLOT in part.url)
+        _check_other_keys(name, part, kind, base, node)
+    return Channel(name, kind.name, url, part.allow_private, part.uncertain, base, limit, needs_target=PLACEHOLDER in part.url)
 
 
-def _check_placeholder(written: str, known: str) -> None:
-    """The slot stands in the file: what a reference brings in is not read again."""
-    if address.SLOT in known and written.count(address.SLOT) != known.count(address.SLOT):
-        raise ValueError(f"{address.SLOT} stands in this file, and not in what a reference brings in; write it here")
-
-
-def _length_limit_of_template(kind: Transport, url: str, *, said: bool) -> int | None:
-    """As `_limit`, for a URL that may leave open whom to tell: somebody must be able to stand there."""
-    if address.SLOT not in url:
-        return _length_limit(kind, url, said=said)
-    address.check_slot(url)
-    before = url.partition(address.SLOT)[0]
-    if kind == "webhook" and "#" in before:
-        raise ValueError(f"what stands behind # is never sent; write {address.SLOT} before it")
-    if kind == "discord" and "?" not in before:
-        raise ValueError(
-            f"a webhook of Discord leaves nothing open but its thread; write discord://ID/TOKEN?thread={address.SLOT}"
-        )
-    fault = ValueError()
-    for somebody in SAMPLE_TARGETS:
-        try:
-            return _length_limit(kind, address.fill(url, somebody), said=said)
-        except ValueError as error:
-            fault = error
-    raise fault
-
-
-def _build_command_channel(name: str, part: models.Channel, node: ConfigNode) -> Channel:
+def _build_program_channel(name: str, kind: str, part: models.Channel, node: ConfigNode) -> Channel:
     for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
         if is_written:
             node.add_error(suggest_removal("a command is started and not called at an address", f"remove {key}"), name, key)
     if not part.argv:
         node.add_error("is missing; write argv: [program, argument]", name, "argv")
-    return Channel(
-        name, "command", None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=node.context.folder
-    )
+    return Channel(name, kind, None, allow_private=False, uncertain=part.uncertain, argv=part.argv, folder=node.context.folder)
 
 
-def _length_limit(kind: Transport, url: str, *, said: bool) -> int | None:
-    """How long a message may be. ValueError, which shows at most the scheme, for a URL that is not of this kind."""
-    if kind == "telegram":
-        address.bot(url)
-        return limits.TELEGRAM
-    if kind == "discord":
-        address.hook(url)
-        return limits.DISCORD
-    if kind == "apprise":
-        return _apprise_limit(url)
-    if not said:
-        raise ValueError('a web address alone does not say what is understood there; write {kind: webhook, url: "https://..."}')
-    if not is_web_address(url):
-        raise ValueError("this is not the address of a webhook; write http:// or https:// with a host")
-    return None
+def _check_placeholder_is_written(written: str, known: str) -> None:
+    """{target} must stand in the file itself: what a reference brings in is not read again."""
+    if PLACEHOLDER in known and written.count(PLACEHOLDER) != known.count(PLACEHOLDER):
+        raise ValueError(f"{PLACEHOLDER} stands in this file, and not in what a reference brings in; write it here")
 
 
-def _apprise_limit(url: str) -> int:
-    from scheduler.channels import apprise  # a fifth of a second and 20 MiB, for those who use it alone
+def _check_url_or_template(kind: ChannelKind, url: str, *, is_named: bool) -> int | None:
+    """The maximum length of a message. If the URL has a {target}, at least one of the sample targets must fit there.
 
-    scheme = address.scheme(url)
-    if not scheme:
-        raise ValueError("this is not a URL; write tgram://TOKEN/CHAT, discord://ID/TOKEN or one of Apprise's")
-    try:
-        return apprise.limit(url)
-    except ValueError as error:
-        raise ValueError(f"{scheme}:// leads nowhere: {error}") from None
+    ValueError, which shows at most the scheme, for a URL that is not of this kind.
+    """
+    if PLACEHOLDER not in url:
+        return _check_url(kind, url, is_named=is_named)
+    check_placeholder(url)
+    kind.check_url_before_target(url.partition(PLACEHOLDER)[0])
+    problem = ValueError()
+    for target in SAMPLE_TARGETS:
+        try:
+            return _check_url(kind, fill_placeholder(url, target), is_named=is_named)
+        except ValueError as error:
+            problem = error
+    raise problem
 
 
-def _check_server(name: str, part: models.Channel, kind: Transport, base: Secret | None, node: ConfigNode) -> None:
-    if part.base_url and kind not in _WITH_BASE_URL:
-        words = f"remove it, as {kind} has all in url"
-        node.add_error(suggest_removal("only telegram and discord have a base_url", words), name, "base_url")
+def _check_url(kind: ChannelKind, url: str, *, is_named: bool) -> int | None:
+    if not is_named and kind.if_not_named is not None:
+        raise ValueError(kind.if_not_named)
+    if kind is registry.FALLBACK and not url_scheme(url):
+        forms = ", ".join(each.url_form for each in registry.kinds_with_own_scheme())
+        raise ValueError(f"this is not a URL; write {forms} or one of Apprise's")
+    return kind.check_url(url)
+
+
+def _check_other_keys(name: str, part: models.Channel, kind: ChannelKind, base: Secret | None, node: ConfigNode) -> None:
+    if part.base_url and not kind.has_base_url:
+        others = " and ".join(each.name for each in registry.KINDS if each.has_base_url)
+        problem, advice = f"only {others} have a base_url", f"remove it, as {kind.name} has all in url"
+        node.add_error(suggest_removal(problem, advice), name, "base_url")
     elif base and not node.context.secrets.is_disabled and not is_web_address(base.reveal()):
         node.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
-    if part.allow_private and kind == "apprise":
-        problem = "Apprise opens its own connections, to private addresses too"
+    if part.allow_private and kind.own_connections:
+        problem = f"{kind.name.capitalize()} opens its own connections, to private addresses too"
         node.add_error(suggest_removal(problem, "remove allow_private"), name, "allow_private")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import lru_cache
 
-from scheduler.channels.address import SLOT
+from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.file.remedies import InvalidValue, Remedy
 from scheduler.config.keys import models
@@ -29,13 +29,15 @@ def check_deliver(names: tuple[str, ...], node: ConfigNode, *inside: str | int, 
             remedies = [Remedy(LAST_TARGET)] if speaks and names == (name,) else []
             words = "write last, or somebody into the URL" if speaks else "write somebody into the URL"
             node.add_error(
-                InvalidValue(f"the URL of {name} holds {SLOT}, and names nobody", *remedies, advice=words), *inside, index
+                InvalidValue(f"the URL of {name} holds {PLACEHOLDER}, and names nobody", *remedies, advice=words), *inside, index
             )
         elif name == LAST_TARGET and not speaks:
             node.add_error("last is whoever spoke with an agent last, and this job asks none; name a channel", *inside, index)
         elif name == LAST_TARGET and not node.context.open_channels:
-            example = f'channels: {{chat: "tgram://${{TOKEN}}/{SLOT}"}}'
-            node.add_error(f"last needs a channel whose URL holds {SLOT}, the place for whom; write {example}", *inside, index)
+            example = f'channels: {{chat: "tgram://${{TOKEN}}/{PLACEHOLDER}"}}'
+            node.add_error(
+                f"last needs a channel whose URL holds {PLACEHOLDER}, the place for whom; write {example}", *inside, index
+            )
 
 
 def build_on_failure(

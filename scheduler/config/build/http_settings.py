@@ -8,11 +8,11 @@ from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
 
+from scheduler.channels.url_template import is_web_address
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.build.secrets import has_reference
 from scheduler.config.file.remedies import InvalidValue, Remedy, suggest_examples
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.settings import Deadman, Network, Proxy, Server, Token
 
 LEAST_BYTES = 16  # 128 bit

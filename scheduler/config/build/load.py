@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.channels.address import SLOT
+from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.build import agents, budgets, channels, entry_timing, http_settings, jobs
 from scheduler.config.build.budgets import Budgets
 from scheduler.config.build.config_data import ConfigData, find_overrides, map_at, read_config_data
@@ -142,7 +142,7 @@ def _build_context(
 ) -> ConfigContext:
     names = _named_entries(root, "agents", diagnostics)
     targets = ["log", *_named_entries(root, "channels", diagnostics)]
-    to_last = tuple(name for name, part in config.channels.items() if SLOT in (part.url or ""))
+    to_last = tuple(name for name, part in config.channels.items() if PLACEHOLDER in (part.url or ""))
     return ConfigContext(
         folder,
         config.timezone,

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
+from scheduler.channels.url_template import is_web_address
 from scheduler.config.build.config_node import ConfigNode
 from scheduler.config.build.providers import Prices, Providers
 from scheduler.config.file.remedies import InvalidValue, Remedy, as_yaml
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import is_web_address
 from scheduler.model.secret import Secret
 
 DEFAULT_MODEL = "claude-haiku-5-5"  # the model of an agent that names none, at Anthropic

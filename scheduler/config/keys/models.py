@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema
 from cron.job import Misfire, WakeMode, WakeOn
 from heartbeat.calendars import DateRange
 from heartbeat.spec import DedupNormalize, OkMatch, OnMissing, ProviderKind
+from scheduler.channels import registry
 from scheduler.config.keys import value_parsers
 from scheduler.config.keys.value_types import (
     DURATION_PATTERN,
@@ -59,7 +60,7 @@ from scheduler.config.keys.value_types import (
     required_key,
     text_type,
 )
-from scheduler.model.settings import OnUncertain, Permission, Transport
+from scheduler.model.settings import OnUncertain, Permission
 
 
 class ConfigPart(BaseModel):
@@ -473,14 +474,18 @@ class Price(ConfigPart):
 class Channel(ConfigPart):
     """Where messages go. A channel that is a text is its URL."""
 
-    kind: Annotated[Transport | None, choice_type(Transport)] = optional_key(
+    kind: Annotated[str | None, choice_type(tuple(kind.name for kind in registry.KINDS))] = optional_key(
         None,
         "How it is spoken to.",
-        default_in_words="`telegram` for `tgram://`, `discord` for `discord://`, `apprise` for all others",
+        default_in_words=", ".join(
+            [f"`{kind.name}` for `{kind.schemes[0]}://`" for kind in registry.kinds_with_own_scheme()]
+            + [f"`{registry.FALLBACK.name}` for all others"]
+        ),
     )
     url: Annotated[str | None, SECRET] = optional_key(
         None,
-        "`tgram://TOKEN/CHAT`, `discord://ID/TOKEN`, a URL of Apprise; for `webhook` http or https. With `{target}` in the place"
+        ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
+        + ", a URL of Apprise; for `webhook` http or https. With `{target}` in the place"
         " of the chat it leads to whoever spoke with the agent last.",
         default_in_words="required, but for a command",
     )
@@ -493,7 +498,11 @@ class Channel(ConfigPart):
         " exit code 0 means delivered.",
         default_in_words="required for a command",
     )
-    base_url: Annotated[str | None, SECRET] = optional_key(None, "Telegram's or Discord's server.", default_in_words="their own")
+    base_url: Annotated[str | None, SECRET] = optional_key(
+        None,
+        " or ".join(f"{kind.name.capitalize()}'s" for kind in registry.KINDS if kind.has_base_url) + " server.",
+        default_in_words="their own",
+    )
     allow_private: Boolean = optional_key(
         False, "Allows addresses of this machine and of private networks; Apprise opens its own connections and may always."
     )

@@ -14,7 +14,6 @@ from datetime import timedelta
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cron.expression import is_reboot, parse_expression
@@ -585,15 +584,6 @@ def parse_headers(value: object) -> tuple[tuple[str, str], ...]:
         _check_map_text(name, held)
         seen.add(name.lower())
     return tuple(value.items())
-
-
-def is_web_address(url: str) -> bool:
-    """Whether this is http or https with a host."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and _is_printable_word(url)
-    except ValueError:
-        return False
 
 
 def parse_callable(value: object) -> str:

@@ -37,11 +37,9 @@ def text_type(parse: Callable[[Any], Any], label: str = "text", **schema: Any) -
 
 
 def choice_type(words: Any) -> ValueType:
-    return ValueType(
-        value_parsers.one_of(*get_args(words)),
-        {"enum": [*get_args(words)]},
-        " \\| ".join(f"`{word}`" for word in get_args(words)),
-    )
+    """One of these words, given as a tuple or as a Literal."""
+    choices = words if isinstance(words, tuple) else get_args(words)
+    return ValueType(value_parsers.one_of(*choices), {"enum": [*choices]}, " \\| ".join(f"`{word}`" for word in choices))
 
 
 def integer_type(least: int, most: int) -> ValueType:

@@ -1,0 +1,72 @@
+"""Describes a kind of channel: what the config may say of it, how long its messages may be, and how one is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from heartbeat.runners import StartProcess
+from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.settings import Channel
+
+if TYPE_CHECKING:  # the kinds are needed to read a config; the HTTP client takes a third of a second to import, and is not
+    from scheduler.net.http_client import HttpClient
+
+SEND_TIMEOUT = 30.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SendContext:
+    """What the sending of a message may use: `http` for requests, `start` for programs, and at most `seconds`."""
+
+    http: HttpClient
+    start: StartProcess
+    seconds: float = SEND_TIMEOUT
+
+
+class SendMessage(Protocol):
+    """Sends a message once. Waits for at most the time of its context, and raises nothing of the network."""
+
+    async def __call__(self, channel: Channel, message: Message, context: SendContext) -> DeliveryResult: ...
+
+
+def _accept(text: str) -> None:
+    """Has no objection."""
+
+
+def _unlimited(url: str) -> None:
+    """Accepts any URL, and messages of any length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelKind:
+    """A kind of channel. Each module of this package that sends messages has one, as KIND; `registry` lists them.
+
+    - `name` is the value of `kind` in the config.
+    - `send` sends one message. It is called with a channel whose URL is known and complete.
+    - `check_url` returns how long a message to this URL may be, in UTF-16 units, None for any length. ValueError, which shows
+      at most the scheme, if the URL is not one of this kind.
+    - `check_url_before_target` gets the part of a URL before {target}. ValueError if nothing can be open behind it.
+    - `schemes` are those of URLs that belong to this kind even without `kind`. `url_form` is how the docs write such a URL.
+    - `if_not_named` is the error for a URL of these schemes without `kind`, for schemes that do not say enough.
+    - `bad_target` is the error for a target that `check_url` does not accept. None: targets are not checked by the kind.
+    - `detects_repeats` says that the receiver recognises a message that is sent again, by its key. Then a message whose
+      delivery is uncertain can be sent again safely.
+    - `has_base_url` says that the service can run on another server, so that `base_url` is allowed.
+    - `own_connections` says that the sending does not use our HTTP client, so that `allow_private` has no effect.
+    - `runs_program` says that `argv` takes the place of `url`.
+    """
+
+    name: str
+    send: SendMessage
+    check_url: Callable[[str], int | None] = _unlimited
+    check_url_before_target: Callable[[str], None] = _accept
+    schemes: tuple[str, ...] = ()
+    url_form: str = ""
+    if_not_named: str | None = None
+    bad_target: str | None = None
+    detects_repeats: bool = False
+    has_base_url: bool = False
+    own_connections: bool = False
+    runs_program: bool = False

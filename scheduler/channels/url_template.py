@@ -1,0 +1,48 @@
+"""Puts a target into the place that a channel's URL leaves open, and checks URLs."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, urlsplit
+
+PLACEHOLDER = "{target}"
+BAD_TARGET = "target: write 1 to 128 of A-Z a-z 0-9 _ . : @ + = # ! ~ -, as the id of a chat has them"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,19})://")
+_TARGET = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.:@+=#!~-]{1,128}", re.ASCII)
+_BEFORE_PLACEHOLDER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}://[^/?#]+[/?]")
+
+
+def url_scheme(url: str) -> str:
+    """What stands before the ://, in lower case; empty if nothing there could be a scheme."""
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else ""
+
+
+def is_web_address(url: str) -> bool:
+    """Whether this is http or https with a host."""
+    try:
+        parts = urlsplit(url)
+        has_host = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+    return has_host and url.isprintable() and " " not in url
+
+
+def fill_placeholder(url: str, target: str) -> str:
+    """The URL with a target in place of {target}, percent-encoded so that it cannot change the rest of the URL."""
+    return url.replace(PLACEHOLDER, quote(target, safe=""))
+
+
+def check_placeholder(url: str) -> None:
+    """ValueError, which shows nothing of the URL, unless it has {target} once, after its host and logins."""
+    if url.count(PLACEHOLDER) != 1:
+        raise ValueError(f"{PLACEHOLDER} stands in a URL once, and no more")
+    if not _BEFORE_PLACEHOLDER.match(url.partition(PLACEHOLDER)[0]):
+        raise ValueError(f"{PLACEHOLDER} cannot be the host or a login; write it behind them, as in tgram://TOKEN/{PLACEHOLDER}")
+
+
+def check_target_text(target: str) -> None:
+    """ValueError unless this can be a recipient in a URL and nothing else: no separator, no step to another folder."""
+    if not _TARGET.fullmatch(target):
+        raise ValueError(BAD_TARGET)
