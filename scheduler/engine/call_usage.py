@@ -40,7 +40,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
         if is_answered(call):
             outage_notices.record_answer(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in heard), default=NO_WAIT), LONGEST_RETRY_AFTER)
-    given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, asked=bool(result.calls), wait=wait)
+    given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:
         wake_starts.reconsider_waiting(tick)
 

@@ -43,10 +43,10 @@ def collect_due(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     deliveries = []
     for message in outbox.claim_due_messages(tick.tx, AT_ONCE, SHARE, _count_by_channel(under_way)):
         channel = tick.plan.settings.channels.get(message.channel)
-        if channel is None or channel.needs_target != bool(message.whom):
+        if channel is None or channel.needs_target != bool(message.recipient):
             outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
         else:
-            deliveries.append(Delivery(message, target_urls.channel_for_recipient(channel, message.whom)))
+            deliveries.append(Delivery(message, target_urls.channel_for_recipient(channel, message.recipient)))
     return deliveries
 
 

@@ -240,7 +240,7 @@ def _report_dead_message(tick: Tick, message: OutboxMessage, error: str) -> None
 
     Of one that was told before, and has been given up again, there is nothing to tell; the next one is still news.
     """
-    lost, dead = Target(message.channel, message.whom), incidents.dead_targets(tick.tx.db)
+    lost, dead = Target(message.channel, message.recipient), incidents.dead_targets(tick.tx.db)
     if lost in dead:
         return
     entry = tick.plan.entries.get((Kind(message.kind), message.name))
@@ -250,4 +250,4 @@ def _report_dead_message(tick: Tick, message: OutboxMessage, error: str) -> None
     if outbox.queue_notice(
         tick.tx, tick.plan.settings.channels, message.origin, f"undelivered {message.channel}", text, (target,)
     ):
-        incidents.save_incident(tick.tx, CHANNEL, message.channel, Incident(tick.now, notified_at=tick.now), message.whom)
+        incidents.save_incident(tick.tx, CHANNEL, message.channel, Incident(tick.now, notified_at=tick.now), message.recipient)

@@ -244,7 +244,7 @@ def _describe_wake(wake: Wake) -> str:
 
 
 def _describe_target(message: OutboxMessage) -> str:
-    return f"{message.whom} on the channel {message.channel}" if message.whom else f"the channel {message.channel}"
+    return f"{message.recipient} on the channel {message.channel}" if message.recipient else f"the channel {message.channel}"
 
 
 def _entry_label(claim: Claim) -> str:

@@ -1,4 +1,4 @@
-"""The lives of the daemon: when each began, when it was last seen, and how it ended."""
+"""Records each boot of the daemon: when it began, when it last wrote, how it ended, and when it stalled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOOTS_SINCE = (
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """Who this life is."""
+    """This daemon process: the instance id that its rows carry, its pid, and the versions of the program and the zone rules."""
 
     instance: str
     pid: int
@@ -30,7 +30,7 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Downtime:
-    """A time in which no daemon ran; `clean` says that it had been stopped in order. `until` None: it still is."""
+    """A time in which no daemon ran. `clean`: the daemon before it was stopped in order. `until` None: no boot has followed."""
 
     since: datetime
     until: datetime | None
@@ -39,7 +39,10 @@ class Downtime:
 
 @dataclass(frozen=True, slots=True)
 class BootRecord:
-    """One life: which process, since when, until when it was last seen, and whether it ended in order by then."""
+    """One recorded boot.
+
+    `seen_until` is its end, or its last recorded tick if it has no recorded end. `clean`: it was stopped in order.
+    """
 
     instance: str
     pid: int
@@ -50,7 +53,10 @@ class BootRecord:
 
 
 def record_boot(tx: Transaction, boot: Boot) -> bool:
-    """Write the row of this life; True when zone rules or the program changed since the last one: times must be found anew."""
+    """Insert the row of this boot.
+
+    True if the program or the zone rules differ from the last boot: all due times must be found again.
+    """
     last = tx.db.execute("select version, tzdata from boot order by id desc limit 1").fetchone()
     now = to_millis(tx.now)
     tx.db.execute(
@@ -61,7 +67,7 @@ def record_boot(tx: Transaction, boot: Boot) -> bool:
 
 
 def refresh_last_tick(tx: Transaction) -> None:
-    """A sign of life, not oftener than it is worth a write."""
+    """Record that the daemon is alive, at most once per TICK_EVERY: this alone would make a tick write."""
     tx.db.execute(
         "update boot set last_tick_at = ? where instance = ? and last_tick_at not between ? and ?",
         (to_millis(tx.now), tx.owner, to_millis(tx.now - TICK_EVERY), to_millis(tx.now)),
@@ -69,7 +75,7 @@ def refresh_last_tick(tx: Transaction) -> None:
 
 
 def record_last_tick(tx: Transaction) -> None:
-    """A turn that writes is a sign of life too, so that nothing on record is later than its life was last seen."""
+    """Record the exact time of this tick. Ticks that write call this, so that no row is later than the last recorded tick."""
     tx.db.execute(
         "update boot set last_tick_at = :now where instance = :instance and last_tick_at <> :now",
         {"now": to_millis(tx.now), "instance": tx.owner},
@@ -77,7 +83,7 @@ def record_last_tick(tx: Transaction) -> None:
 
 
 def record_config(tx: Transaction) -> None:
-    """This life goes on by the plan of this turn."""
+    """Record that this boot uses the config of the transaction, and that no changed config is refused."""
     tx.db.execute(
         "update boot set config_hash = ?, config_problem = null, config_refused_at = null where instance = ?",
         (tx.config_hash, tx.owner),
@@ -85,32 +91,32 @@ def record_config(tx: Transaction) -> None:
 
 
 def record_config_problem(tx: Transaction, problem: str) -> None:
-    """A changed config was refused; the one in force stays."""
+    """Record that a changed config was refused. The config in force stays."""
     tx.db.execute(
         "update boot set config_problem = ?, config_refused_at = ? where instance = ?", (problem, to_millis(tx.now), tx.owner)
     )
 
 
 def record_deadman_problem(tx: Transaction, problem: str | None) -> None:
-    """Pings to the dead man's switch do not arrive; None: they do again."""
+    """Record why pings to the dead man's switch fail; None: they arrive again."""
     tx.db.execute("update boot set deadman_problem = ? where instance = ?", (problem, tx.owner))
 
 
 def record_clean_end(tx: Transaction) -> None:
-    """This life ends in order."""
+    """Record that the daemon is stopping in order."""
     tx.db.execute(
         "update boot set ended_at = ?, last_tick_at = ? where instance = ?", (to_millis(tx.now), to_millis(tx.now), tx.owner)
     )
 
 
 def last_tick_at(db: sqlite3.Connection) -> datetime | None:
-    """When the last life was last seen; it lies ahead where the clock was set back since."""
+    """The time of the last recorded tick; None in a new database. It is in the future if the clock was set back since."""
     row = db.execute("select last_tick_at from boot order by id desc limit 1").fetchone()
     return from_millis(row[0]) if row else None
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """The clock was ahead, and was set right: no life has begun, been seen or ended in the future."""
+    """After the system clock was set back from a time that never was: no boot began, ticked or ended in the future."""
     tx.db.execute(
         "update boot set started_at = min(started_at, :now), last_tick_at = min(last_tick_at, :now),"
         " ended_at = min(ended_at, :now)",
@@ -119,33 +125,33 @@ def clamp_future_times(tx: Transaction) -> None:
 
 
 def last_boot_ended_cleanly(db: sqlite3.Connection) -> bool:
-    """Whether the last life ended in order; True for a new database."""
+    """Whether the last boot was stopped in order; True for a new database."""
     row = db.execute("select ended_at from boot order by id desc limit 1").fetchone()
     return row is None or row["ended_at"] is not None
 
 
 def latest_boot(db: sqlite3.Connection) -> sqlite3.Row | None:
-    """The last life's row."""
+    """The row of the last boot; None in a new database."""
     found: sqlite3.Row | None = db.execute("select * from boot order by id desc limit 1").fetchone()
     return found
 
 
 def downtimes_since(db: sqlite3.Connection, since: datetime) -> list[Downtime]:
-    """The times after `since` in which no daemon ran, the first one first; the last one, without an end, is after the last life.
+    """The downtimes that reach beyond `since`, in order. The last one has no end: it follows the last boot.
 
-    Whether that life goes on all the same is for the caller to know.
+    The caller must know whether the last boot is still running, and drop the last downtime if so.
     """
     rows = db.execute(BOOTS_SINCE, (to_millis(since),)).fetchall()
     starts = [*(from_millis(row["started_at"]) for row in rows[1:]), None]
     return [
         Downtime(max(since, from_millis(row["ended_at"] or row["last_tick_at"])), until, row["ended_at"] is not None)
-        for row, until in zip(rows, starts, strict=False)  # without any life there is no end of one
+        for row, until in zip(rows, starts, strict=False)  # an empty table has no rows but one start
         if until is None or until > since
     ]
 
 
 def latest_downtimes(db: sqlite3.Connection, limit: int = 5) -> list[Downtime]:
-    """The last times in which no daemon ran, the latest first."""
+    """The last `limit` downtimes between two boots, the newest first."""
     rows = db.execute("select started_at, last_tick_at, ended_at from boot order by id desc limit ?", (limit + 1,)).fetchall()
     return [
         Downtime(
@@ -158,7 +164,7 @@ def latest_downtimes(db: sqlite3.Connection, limit: int = 5) -> list[Downtime]:
 
 
 def all_boots(db: sqlite3.Connection) -> list[BootRecord]:
-    """Every life that is on record, the oldest first."""
+    """Every recorded boot, the oldest first."""
     return [_boot_from_row(row) for row in db.execute("select * from boot order by id")]
 
 
@@ -175,7 +181,7 @@ def _boot_from_row(row: sqlite3.Row) -> BootRecord:
 
 
 def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtime]:
-    """When no daemon ran between the lives, the earliest first, and since the last one unless it is still `running`."""
+    """The downtimes between these boots, in order, and the one after the last boot unless it is `running`."""
     found = [Downtime(before.seen_until, after.started_at, before.clean) for before, after in pairwise(boots)]
     if boots and not running:
         found.append(Downtime(boots[-1].seen_until, None, boots[-1].clean))
@@ -184,23 +190,23 @@ def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtim
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A turn was to begin at `since` and began at `until`."""
+    """A tick that was to begin at `since` began only at `until`: the process was stopped, or had no processor or disk."""
 
     since: datetime
     until: datetime
 
 
 def record_stall(tx: Transaction, late: timedelta) -> None:
-    """Remember that this turn began late."""
+    """Record that this tick began `late`."""
     tx.db.execute("insert into stall (since, until) values (?, ?)", (to_millis(tx.now - late), to_millis(tx.now)))
 
 
 def stalls_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Stall]:
-    """The stalls that touch a time."""
+    """The stalls that overlap [begin, end)."""
     rows = db.execute("select * from stall where until >= ? and since < ? order by id", (to_millis(begin), to_millis(end)))
     return [Stall(from_millis(row["since"]), from_millis(row["until"])) for row in rows]
 
 
 def delete_old_stalls(tx: Transaction, keep: timedelta) -> None:
-    """They are remembered no longer than the history."""
+    """Delete stalls that ended more than `keep` ago."""
     tx.db.execute("delete from stall where until < ?", (to_millis(tx.now - keep),))

@@ -1,7 +1,8 @@
-"""Circuit breakers: no calls are made to what refuses us, but for a probe now and then.
+"""Opens and closes circuit breakers, and decides which run probes an open one.
 
-Probes go round the agents and jobs: whoever could probe longest ago is next. So one whose own model is at fault does not
-keep a provider from being tried by the others.
+While a breaker is open, runs that need its provider or model are skipped, except for one probe now and then. Probes rotate among
+agents and jobs: the entry whose last turn is longest ago is next. An entry whose own model fails therefore does not keep the
+others from probing the provider.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 PROBE_EVERY = timedelta(minutes=30)
-PASSED_ON_FOR = timedelta(hours=1)  # how long a probe is left to others who are to make it first
+PASSED_ON_FOR = timedelta(hours=1)  # how long a probe waits for the entry whose turn it is
 PlannedEntries = Mapping[Key, Entry]
 """The entries of the plan in force, by kind and name."""
 
-MAX_TURNS = 100  # that are remembered
+MAX_TURNS = 100  # entries that are remembered in `turns`
 
-# The open breakers, and (without a reason) what flaps and works at present.
+# The open breakers, and (with an empty reason) the circuits that flap and work at present.
 OPEN_OR_FLAPPING = """
 select provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns from breaker
 union all
@@ -42,9 +43,9 @@ select provider, model, '', '', 0, 0, 0, null, '[]' from outage where flapping_a
 
 
 def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: int) -> tuple[str | None, tuple[Circuit, ...]]:
-    """What an open breaker keeps this run from asking, in words, else None; and the circuits that the run is to probe.
+    """The breaker that blocks this run, in words (None: it may run), and the circuits that the run is to probe.
 
-    When it is time for a probe, the first run whose turn it is makes it; the others wait for the result.
+    When a probe is due, the first run whose turn it is makes it. The other runs wait for its result.
     """
     found = _open_breakers_of(tx, entry)
     refusing = next((breaker for breaker in found if not _may_probe(tx, planned, breaker, entry)), None)
@@ -56,63 +57,63 @@ def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: in
 
 
 def blocking_breaker(tx: Transaction, planned: PlannedEntries, entry: Entry) -> Breaker | None:
-    """The breaker that would keep a run of this entry from asking now; unlike `admit` this changes nothing."""
+    """The breaker that would block a run of this entry now; None if none would. Unlike `admit_run` this changes nothing."""
     return next((breaker for breaker in _open_breakers_of(tx, entry) if not _may_probe(tx, planned, breaker, entry)), None)
 
 
 def may_close_soon(tx: Transaction, planned: PlannedEntries, entry: Entry) -> bool:
-    """Whether all that keeps this entry from asking is being probed, or is to be probed by another entry before long."""
+    """Whether each breaker that blocks this entry is being probed, or is about to be probed by another entry."""
     refusing = [breaker for breaker in _open_breakers_of(tx, entry) if not _may_probe(tx, planned, breaker, entry)]
     return all(breaker.probe_at <= tx.now or _is_probed(tx, breaker) for breaker in refusing)
 
 
 def next_probe_at(tx: Transaction, entry: Entry) -> datetime | None:
-    """When all that this entry asks may be probed; None where it may be by now."""
+    """When all open breakers of this entry may be probed; None if they may be probed now."""
     times = (breaker.probe_at for breaker in _open_breakers_of(tx, entry))
     return max((at for at in times if at > tx.now), default=None)
 
 
 def first_open_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
-    """The first open breaker of what this entry asks."""
+    """The first open breaker of a provider or model that this entry uses."""
     return next(iter(_open_breakers_of(tx, entry)), None)
 
 
 def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
-    """The breaker of a circuit, if it is open."""
+    """The open breaker of a circuit; None if it is closed."""
     return _open_breakers_by_circuit(tx).get(circuit)
 
 
 def flapping_circuits(tx: Transaction) -> frozenset[Circuit]:
-    """The circuits that flap, and work at present: found by the same question as the open breakers."""
+    """The circuits that flap and work at present. They come from the same query as the open breakers."""
     _open_breakers_by_circuit(tx)
     return tx.flapping_circuits
 
 
 def has_open_breaker(tx: Transaction, entry: Entry) -> bool:
-    """Whether the breaker of anything that this entry asks is open."""
+    """Whether the breaker of any provider or model that this entry uses is open."""
     return bool(_open_breakers_of(tx, entry))
 
 
 def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[Circuit, ...]:
-    """Open, keep or close breakers by how a call went; gives the circuits that are in order again.
+    """Open, keep or close breakers because of the result of a call; returns the circuits whose breakers it closed.
 
-    `error` is what the provider said of its refusal.
+    `error` is the provider's text of a refusal.
     """
     shut_off, asked = circuit_opened_by(call), circuit_of_call(call)
     if shut_off is not None:
         circuit, reason = shut_off
         _open_breaker(tx, claim, circuit, reason, error)
-        # A provider that forbids a model knows the key.
+        # A provider that forbids one model has accepted the key.
         return () if circuit.is_whole_provider else _close_breaker(tx, Circuit(circuit.provider), only=Failure.AUTH)
     if asked is None or not is_answered(call):
         return ()
     return tuple(circuit for each in required_circuits((asked,)) for circuit in _close_breaker(tx, each))
 
 
-def return_probes(tx: Transaction, claim: Claim, *, asked: bool, wait: timedelta = timedelta()) -> bool:
-    """Let others probe what this attempt was to probe and has not decided on; whether there was any such circuit.
+def return_probes(tx: Transaction, claim: Claim, *, called: bool, wait: timedelta = timedelta()) -> bool:
+    """Let other runs make the probes that this attempt was assigned and did not decide; returns whether there were any.
 
-    Without having `asked` it has had its turn all the same. The next probe may begin after `wait`.
+    `called` False: the attempt made no call, but its entry has had its turn. The next probe may begin after `wait`.
     """
     lent = [
         breaker
@@ -120,7 +121,7 @@ def return_probes(tx: Transaction, claim: Claim, *, asked: bool, wait: timedelta
         if breaker.tried_by == claim.run_id and breaker.circuit in claim.probes
     ]
     for breaker in lent:
-        turns = breaker.turns if asked else _append_turn(breaker.turns, claim.entry.key)
+        turns = breaker.turns if called else _append_turn(breaker.turns, claim.entry.key)
         tx.db.execute(
             "update breaker set probe_at = ?, tried_by = null, turns = ? where provider = ? and model = ?",
             (to_millis(tx.now + wait), json.dumps(turns), *breaker.circuit),
@@ -130,9 +131,9 @@ def return_probes(tx: Transaction, claim: Claim, *, asked: bool, wait: timedelta
 
 
 def allow_probes_now(tx: Transaction) -> None:
-    """Let everything that refuses us be probed at once, by whoever comes first: there may be a new key.
+    """Let every open breaker be probed at once, by the first run that comes: there may be a new key.
 
-    Where a long rest was asked for, that is kept; a probe of it that was cut short by a crash is made again.
+    A breaker that a long Retry-After opened keeps its time, unless its probe was interrupted by a crash.
     """
     tx.db.execute(
         "update breaker set probe_at = :now, half_open_at = :now, turns = '[]' where reason <> :rate"
@@ -143,7 +144,7 @@ def allow_probes_now(tx: Transaction) -> None:
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """The clock was set back: no probe is put off for longer than it was to be."""
+    """After the system clock was set back: no probe is further away than PROBE_EVERY."""
     tx.db.execute(
         "update breaker set opened_at = min(opened_at, :now), probe_at = min(probe_at, :next),"
         " half_open_at = min(half_open_at, :next)",
@@ -153,14 +154,14 @@ def clamp_future_times(tx: Transaction) -> None:
 
 
 def close_unused_breakers(tx: Transaction, planned: Iterable[Entry]) -> None:
-    """Close the breakers of what no agent and no job of the plan asks any more."""
+    """Close the breakers of providers and models that no enabled entry of the plan uses."""
     for circuit in list(_open_breakers_by_circuit(tx)):
         if not any(entry.enabled and circuit in entry.circuits for entry in planned):
             _close_breaker(tx, circuit, why="not asked any more")
 
 
 def list_open_breakers(db: sqlite3.Connection) -> list[Breaker]:
-    """Every open breaker, by provider and model."""
+    """Every open breaker, sorted by provider and model."""
     return [_breaker_from_row(row) for row in db.execute("select * from breaker order by provider, model")]
 
 
@@ -181,7 +182,7 @@ def _open_breaker(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, 
 
 
 def _close_breaker(tx: Transaction, circuit: Circuit, only: str | None = None, why: str = "answered") -> tuple[Circuit, ...]:
-    """Close a breaker, if it is open and, with `only`, has that reason; gives its circuit, or nothing."""
+    """Close a breaker if it is open and, with `only`, has that reason; returns its circuit, or nothing."""
     breaker = _open_breakers_by_circuit(tx).get(circuit)
     if breaker is None or (only is not None and breaker.reason != only):
         return ()
@@ -192,7 +193,7 @@ def _close_breaker(tx: Transaction, circuit: Circuit, only: str | None = None, w
 
 
 def _assign_probe(tx: Transaction, circuit: Circuit, run_id: int) -> None:
-    """Leave the probe to one run; should nobody book its end, another one may probe after a while."""
+    """Assign the probe to one run. If its end is never recorded, another run may probe after a while."""
     tx.db.execute(
         "update breaker set probe_at = ?, tried_by = ? where provider = ? and model = ?",
         (to_millis(tx.now + PROBE_EVERY), run_id, *circuit),
@@ -205,7 +206,7 @@ def _may_probe(tx: Transaction, planned: PlannedEntries, breaker: Breaker, entry
 
 
 def _is_passed_on(tx: Transaction, planned: PlannedEntries, breaker: Breaker, entry: Entry) -> bool:
-    """Whether another entry that is to probe first will be due before the probe has waited for an hour."""
+    """Whether an entry that is to probe first comes due before the probe has waited for PASSED_ON_FOR."""
     until = breaker.half_open_at + PASSED_ON_FOR
     if entry.key not in breaker.turns or tx.now >= until:
         return False
@@ -233,13 +234,13 @@ def _append_turn(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tu
 
 
 def _open_breakers_of(tx: Transaction, entry: Entry) -> list[Breaker]:
-    """The open breakers of what an entry asks; with none open, as is usual, without working out what that is."""
+    """The open breakers of an entry. While none is open, which is usual, the entry's circuits are not worked out."""
     found = _open_breakers_by_circuit(tx)
     return [found[circuit] for circuit in entry.circuits if circuit in found] if found else []
 
 
 def _open_breakers_by_circuit(tx: Transaction) -> dict[Circuit, Breaker]:
-    """Every open breaker by its circuit. One question a turn answers it for all: most providers refuse nobody."""
+    """Every open breaker by its circuit, queried once per transaction for all entries: most providers have none."""
     if tx.open_breakers is None:
         rows = tx.db.execute(OPEN_OR_FLAPPING).fetchall()
         tx.open_breakers = {breaker.circuit: breaker for breaker in (_breaker_from_row(row) for row in rows if row["reason"])}

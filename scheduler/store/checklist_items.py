@@ -1,4 +1,4 @@
-"""What agents have dealt with: when each item of a checklist was last asked about, and what an answer still to come is about."""
+"""Records when each checklist item was last checked, and which items a run checks whose answer comes later."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scheduler.store.transaction import Transaction
 
 
 def last_checked_slots(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
-    """The slot at which each item was last asked about, by its hash."""
+    """The slot at which each item was last checked, by the item's hash."""
     if entry.kind is not Kind.HEARTBEAT:
         return {}
     return {row[0]: from_millis(row[1]) for row in tx.db.execute("select hash, asked from item where name = ?", (entry.name,))}
 
 
 def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
-    """Remember what a beat asked about; items that no longer stand on the list are forgotten."""
+    """Record the items that a run has checked, and delete those that are no longer on the checklist."""
     selection = result.selection
     if selection is None or not (selection.recurring_items or claim.last_checked):
         return
@@ -37,7 +37,7 @@ def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -
 
 
 def save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
-    """Keep with a run whose answer comes later what it asked about: only the answer will have dealt with it."""
+    """Save the items of a run whose answer comes later. They count as checked only when the answer has come."""
     selection = result.selection or Selection("", has_work=False)
     asked = {
         "asked": sorted(selection.prompted_items),
@@ -49,7 +49,7 @@ def save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) -> 
 
 
 def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime, result: AttemptResult) -> AttemptResult:
-    """The end of a run whose answer came later, with what it was asked about and the precheck that was made for it."""
+    """The result of a run whose answer came later, with the items and the precheck that were saved for it."""
     row = tx.db.execute(
         "select asked, precheck_exit, precheck_output, precheck_error from run"
         " where kind = ? and name = ? and slot = ? and outcome = ?",

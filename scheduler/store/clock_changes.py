@@ -1,4 +1,8 @@
-"""Jumps of the wall clock: when it moved beside the steady one, how far, and what that says of the times before and after."""
+"""Records changes of the system clock, and works out what the latest one means for the times before it.
+
+A change is a difference between the system clock and the monotonic clock. The changes on record are replayed in order: a clock
+that was ahead and is set right is treated differently from one that is set behind the true time.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis, to_milli
 from scheduler.store.transaction import Transaction
 
 SETTLES = timedelta(hours=1)
-"""How long after a jump nothing is given up by the clock, which may yet be set right, and how far off that may be."""
+"""For so long after a change nothing is given up: the clock may yet be set right. Also how far off that correction may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """`at` is what the clock showed right after it, `by` how far it had moved; back is negative.
+    """A change of the system clock: `at` is what it showed right after, `by` how far it moved (negative: back).
 
-    A machine that was suspended looks the same as a clock that was put forward.
+    A machine that was suspended looks the same as a clock that was set ahead.
     """
 
     at: datetime
@@ -26,9 +30,11 @@ class ClockChange:
 
 @dataclass(frozen=True, slots=True)
 class ClockSetBack:
-    """A clock that was set back to `at`: by `undone` it takes back what it had jumped ahead, and by `beyond` it goes behind that.
+    """A clock that was set back to `at`.
 
-    `been_until` is up to where the time that it takes back had really been before the jump ahead; None where it had not.
+    `undone` is how much of an earlier change ahead that takes back; it goes `beyond` by the rest.
+
+    `been_until`: up to this time the times that are taken back had really been, before the change ahead; None: none had.
     """
 
     at: datetime
@@ -38,48 +44,51 @@ class ClockSetBack:
 
     @property
     def undone_to(self) -> datetime:
-        """The time to which the clock goes back by what it takes back; from there it goes behind."""
+        """Where the clock stood after it took back the change ahead, and before it went further back."""
         return self.at + self.beyond
 
     @property
     def never_been(self) -> datetime:
-        """The time from which on nothing has really been yet; it was only shown by a clock that was ahead."""
+        """From this time on nothing has really happened yet: only a clock that was ahead showed these times."""
         return self.undone_to if self.been_until is None else max(self.undone_to, self.been_until)
 
 
 def record_clock_change(tx: Transaction, by: timedelta, *, down: bool = False) -> None:
-    """Remember that the clock has just jumped; `down`: that no daemon ran for so long, so that nobody knows whether it did."""
+    """Record that the system clock has just changed. `down`: no daemon ran for so long, so the change is only possible."""
     tx.db.execute("insert into jump (at, by_ms, down) values (?, ?, ?)", (to_millis(tx.now), by // MILLISECOND, int(down)))
     tx.clock_was_ahead_until = None
 
 
 def changed_recently(tx: Transaction) -> bool:
-    """Whether the clock jumped within the last hour, or a daemon began that cannot know whether it did."""
+    """Whether the clock changed within the last hour, or a daemon started that cannot know whether it did."""
     until = settles_at(tx)
     return until is not None and tx.now < until
 
 
 def settles_at(tx: Transaction) -> datetime | None:
-    """Until when nothing is given up because of the latest jump, or of a start of that kind; None where there was none."""
+    """Until when nothing is given up by the clock because of the latest change, or of such a start; None if there was none."""
     row = tx.db.execute("select at from jump order by id desc limit 1").fetchone()
     return from_millis(row["at"]) + SETTLES if row else None
 
 
 def latest_set_back(db: sqlite3.Connection) -> ClockSetBack | None:
-    """What the latest jump means, if it went back."""
+    """What the latest change means, if it set the clock back; None otherwise."""
     last = _read_clock_history(db)
     return last.set_back if last else None
 
 
 def latest_return(db: sqlite3.Connection) -> ClockSetBack | None:
-    """The clock that was set back, and by the latest jump has come to, or past, where it had been; None where none has."""
+    """The earlier set-back from which the clock has returned by the latest change; None if it has not.
+
+    Then the clock shows the time at which it was set back, or a later one.
+    """
     last = _read_clock_history(db)
     return last.returned if last else None
 
 
 @dataclass(slots=True)
 class _SetAhead:
-    """A jump ahead; `returned` is the clock that had been set back and by this jump has come to where it had been."""
+    """A change ahead. `returned` is the set-back from which the clock returned by it."""
 
     by: timedelta
     returned: ClockSetBack | None
@@ -87,9 +96,9 @@ class _SetAhead:
 
 @dataclass(slots=True)
 class _ClockHistory:
-    """What the jumps so far come to: those ahead that nothing has undone, and the times that the clock was set back from.
+    """All changes so far: those ahead that were not taken back, and the set-backs from which the clock has not returned.
 
-    `set_back` and `returned` are what the last of them was.
+    `set_back` and `returned` describe the last change.
     """
 
     ahead: list[_SetAhead]
@@ -98,7 +107,7 @@ class _ClockHistory:
     returned: ClockSetBack | None = None
 
     def go_ahead(self, at: datetime, by: timedelta) -> None:
-        """A jump ahead to `at`."""
+        """Apply a change ahead to `at`."""
         reached = [each for each in self.behind if at - by < each.undone_to <= at]
         self.returned = max(reached, key=lambda each: each.undone_to, default=None)
         self.set_back = None
@@ -106,9 +115,9 @@ class _ClockHistory:
         self.ahead.append(_SetAhead(by, self.returned))
 
     def go_back(self, at: datetime, by: timedelta) -> None:
-        """A jump back to `at`: it undoes the latest jumps ahead, unless these explain less than half of it.
+        """Apply a change back to `at`. It takes back the latest changes ahead, unless they explain less than half of it.
 
-        Then they have nothing to do with it: the machine slept, or was off, and now its clock is wrong.
+        In that case they are unrelated: the machine was asleep or off, and its clock is wrong now.
         """
         found = _set_back_value(at, by, sum((each.by for each in self.ahead), timedelta()))
         again = self._undo(found.undone, found.undone_to) if found.undone else []
@@ -122,7 +131,7 @@ class _ClockHistory:
             self.behind.append(self.set_back)
 
     def _undo(self, by: timedelta, to: datetime) -> list[ClockSetBack]:
-        """Take the latest jumps ahead back; gives the clocks that are behind again by that."""
+        """Take back the latest changes ahead; returns the set-backs that are in force again because of that."""
         again = []
         while self.ahead and by > timedelta():
             last = self.ahead[-1]
@@ -156,7 +165,7 @@ def _set_back_value(at: datetime, by: timedelta, ahead: timedelta) -> ClockSetBa
 
 
 def was_shown_before(tx: Transaction, instant: datetime) -> bool:
-    """Whether the clock has shown this instant before, so that it may have rows. One question a turn answers it for all."""
+    """Whether the clock has shown this instant before, so that there may be rows of it. Queried once per transaction."""
     if tx.clock_was_ahead_until is None:
         row = tx.db.execute("select max(at - by_ms) from jump where by_ms < 0").fetchone()
         tx.clock_was_ahead_until = EPOCH if row[0] is None else from_millis(row[0])
@@ -164,7 +173,7 @@ def was_shown_before(tx: Transaction, instant: datetime) -> bool:
 
 
 def clock_changes_between(db: sqlite3.Connection, since: datetime, until: datetime) -> list[ClockChange]:
-    """The jumps that touch a time: that began, or ended, in it."""
+    """The changes that overlap a time: they began or ended in it."""
     rows = db.execute(
         "select at, by_ms from jump where not down and max(at, at - by_ms) >= ? and min(at, at - by_ms) < ? order by id",
         (to_millis(since), to_millis(until)),
@@ -173,5 +182,5 @@ def clock_changes_between(db: sqlite3.Connection, since: datetime, until: dateti
 
 
 def delete_old_clock_changes(tx: Transaction, keep: timedelta) -> None:
-    """They are remembered no longer than the history, of times to come too."""
+    """Delete changes older than `keep`, counted from the later of their two ends."""
     tx.db.execute("delete from jump where max(at, at - by_ms) < ?", (to_millis(tx.now - keep),))

@@ -1,4 +1,4 @@
-"""The SQLite file: how it is opened, checked, migrated, and written in one transaction at a time."""
+"""Opens, checks, migrates and writes the SQLite file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sqlite_utils import Database
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.migrations import migrations
 
-APPLICATION_ID = 0x48425444  # "HBTD": tells our file from anyone else's
+APPLICATION_ID = 0x48425444  # "HBTD": marks the file as ours
 BUSY_MS = 1_000
 PASSING = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
 })  # fmt: skip
-NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})  # the latter: for the index of the log
+NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})  # the latter: no room for the log's index
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-FOLDED_AT, FOLDED_AT_IF_SHORT = 1000, 32  # pages of the log, which takes the room that rows would have
+FOLDED_AT, FOLDED_AT_IF_SHORT = 1000, 32  # pages of the log before it is folded into the file; it uses room that rows need
 NO_FILES: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISCHR, "a device"),
@@ -33,30 +33,31 @@ NO_FILES: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
-MOST_DIGITS = 18  # of a row's number
+MOST_DIGITS = 18  # digits of a row id
 
 
 class StoreError(Exception):
-    """The database cannot be used; the text says which file, why, and what to type."""
+    """The database cannot be used. The text says which file, why, and which command helps."""
 
 
 class DatabaseUnavailable(Exception):
-    """The database could not be written just now (locked, disk full); nothing was changed, and trying later is right."""
+    """The database could not be written now (locked, disk full). Nothing was changed; the caller should try again later."""
 
 
 class DatabaseFull(DatabaseUnavailable):
-    """It could not be written for want of room on its disk."""
+    """The database could not be written because its disk is full."""
 
 
 def parse_row_id(text: str) -> int | None:
-    """The number that somebody wrote, None for what can be no row's: with more digits it would be no integer to SQLite."""
+    """The row id that a user wrote; None if it is no number, or has more digits than an SQLite integer."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
 
 
 class Store:
     """The daemon's only writing connection.
 
-    WAL with `synchronous=FULL`, for an acknowledged commit must survive a power loss. Every write goes through `transaction`.
+    It uses WAL with `synchronous=FULL`, because an acknowledged commit must survive a power loss. Every write goes through
+    `transaction`.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, reserve: DiskReserve) -> None:
@@ -67,10 +68,11 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, *, check: bool = False, reserve: DiskReserve | None = None) -> Store:
-        """Open or create the file at `path` and bring its schema up to date; `check` reads every page first.
+        """Open or create the file at `path`, and apply missing migrations. `check` reads every page first.
 
-        `reserve` is its reserve, where that has been made use of already. The file is 0600 whatever the umask. Raises StoreError
-        and touches nothing where the file is damaged, not ours, of a newer heartbeatd, no regular file, or has several names.
+        `reserve` is the file's disk reserve, if the caller has used it already. The file is 0600 whatever the umask. Raises
+        StoreError, and changes nothing, if the file is damaged, belongs to another program or a newer heartbeatd, is no regular
+        file, or has several names.
         """
         check_file(path)
         path = path.resolve()
@@ -87,28 +89,28 @@ class Store:
         return cls(path, connection, reserve)
 
     def keep_reserve(self) -> None:
-        """Hold some room in reserve, if there is any; where there is none, let the log take little."""
+        """Create the disk reserve if there is room. While there is none, keep the write-ahead log small."""
         self._fold_log_at(FOLDED_AT if self.reserve.create_if_missing() else FOLDED_AT_IF_SHORT)
 
     def make_room(self) -> bool:
-        """On a full disk: give up the reserve, and leave its room to rows; False where there was none to give up."""
+        """Release the disk reserve, because the disk is full; False if there was nothing to release."""
         if not self.reserve.release_room():
             return False
         self._fold_log_at(FOLDED_AT_IF_SHORT)
-        with suppress(sqlite3.OperationalError):  # it is tried again by every commit
+        with suppress(sqlite3.OperationalError):  # every commit tries this again
             self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
         return True
 
     def close(self) -> None:
-        """Close; the last connection to close folds the write-ahead log into the file."""
+        """Close the connection. The last connection that closes folds the write-ahead log into the file."""
         self.connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One `begin immediate` transaction: committed whole, or rolled back whole on any exception.
+        """One `begin immediate` transaction. It is committed whole, or rolled back whole on any exception.
 
-        Raises Unavailable where SQLite could not begin or commit within the busy timeout, or the file was replaced, and
-        Full where its disk has no room.
+        Raises DatabaseUnavailable if SQLite could not begin or commit within the busy timeout, or the file was replaced, and
+        DatabaseFull if its disk is full.
         """
         self._check_same_file()
         try:
@@ -126,7 +128,7 @@ class Store:
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}").fetchall()
 
     def _translate_error(self, error: sqlite3.DatabaseError) -> Exception:
-        """What an error of SQLite means for us; one that means that we are wrong stays itself."""
+        """The error to raise for an error of SQLite. An error that means a bug of ours is returned unchanged."""
         if _is_disk_full(error):
             return DatabaseFull(f"cannot write {self.path}: {error}; make room on its disk")
         if _primary_code(error) in PASSING:
@@ -138,7 +140,7 @@ class Store:
             self.connection.execute("rollback")
 
     def _check_same_file(self) -> None:
-        """SQLite writes without an error into files that are no longer there under their names."""
+        """Raise if the files were replaced: SQLite writes without an error into files that were deleted."""
         for file, inode in self._inodes.items():
             found = _inode(file)
             if found == inode:
@@ -154,7 +156,7 @@ class Store:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that reads only and never checkpoints. Raises StoreError where there is nothing to read."""
+    """A connection that only reads and never checkpoints. Raises StoreError if there is nothing to read."""
     check_file(path)
     if not path.exists():
         raise StoreError(f"{path}: no database yet; heartbeatd run makes it")
@@ -178,9 +180,9 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def open_read_only_any_version(path: Path) -> sqlite3.Connection:
-    """As `reader`, for whoever may come before a daemon of this version: an older database is read from a copy in memory.
+    """Like `open_read_only`, but also reads an older schema, before a daemon of this version has migrated the file.
 
-    The copy has the tables of this version; the file stays as it is. Raises StoreError.
+    The older database is copied into memory and migrated there; the file stays as it is. Raises StoreError.
     """
     connection = open_read_only(path)
     if not migrations.pending(Database(connection)):
@@ -199,7 +201,7 @@ def open_read_only_any_version(path: Path) -> sqlite3.Connection:
 
 
 def open_empty_database() -> sqlite3.Connection:
-    """A database without a row, in memory, for whoever reads where there is none yet."""
+    """An empty database in memory, for readers that come before the first daemon."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.row_factory = sqlite3.Row
     migrations.apply(Database(connection))
@@ -207,20 +209,20 @@ def open_empty_database() -> sqlite3.Connection:
 
 
 def check_file(path: Path) -> None:
-    """Raise StoreError unless `path` is a regular file, or absent with no log that says that a database was lost.
+    """Raise StoreError unless `path` is a regular file, or is absent without a log that shows that a database was lost.
 
-    Nothing is opened: that alone waits for ever where it is a pipe.
+    The file is not opened, because opening a pipe would block for ever.
     """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         log, _ = _log_files(path)
-        if log.exists() and not path.exists():  # one that is being made now has come before its log
+        if log.exists() and not path.exists():  # another process may have just created it, before its log
             raise StoreError(_loss_message(path, log)) from None
         return
     except OSError as error:
         if error.errno != errno.ELOOP:
-            return  # whoever makes or opens it finds out, and says who may not and why
+            return  # creating or opening it fails with a better message
         raise StoreError(f"{path} is a link that leads in a circle; name a file in `state:`") from error
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in NO_FILES if is_kind(mode)), "no regular file")
@@ -228,7 +230,7 @@ def check_file(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Raise StoreError where the file has several names: by each of them it would have another lock and another log."""
+    """Raise StoreError if the file has several names: each name would have its own lock and its own log."""
     links = path.stat().st_nlink if path.exists() else 1
     if links > 1:
         raise StoreError(
@@ -238,14 +240,14 @@ def check_links(path: Path) -> None:
 
 
 def check_database(path: Path, *, thorough: bool = True) -> None:
-    """Raise StoreError unless the file at `path` is absent, new, or a sound database of ours by one name; read only."""
+    """Raise StoreError unless `path` is absent, new, or a sound database of ours with one name. Only reads."""
     log, _ = _log_files(path)
     check_file(path)
     check_links(path)
     if not path.exists():
         return
     if path.stat().st_size == 0:
-        # An empty file beside a write-ahead log is a database that lost its content, not a new one.
+        # An empty file beside a write-ahead log is a database that lost its content, not a new database.
         if log.exists() and log.stat().st_size:
             raise StoreError(_damage_message(path, "the file is empty but its write-ahead log is not"))
         return
@@ -261,7 +263,7 @@ def check_database(path: Path, *, thorough: bool = True) -> None:
 
 
 def _log_files(path: Path) -> tuple[Path, Path]:
-    """The write-ahead log of a database, and the index of that, which all who have it open share."""
+    """The write-ahead log of a database and the log's index, which all connections share."""
     return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
@@ -273,7 +275,7 @@ def _inode(path: Path) -> int | None:
 
 
 def _create_database(path: Path) -> None:
-    """A new database is made beside its place and moved there whole: whoever reads finds none, or all of it."""
+    """Create a new database beside its place and move it there: readers find either none or a complete one."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     try:
@@ -291,13 +293,13 @@ def _create_database(path: Path) -> None:
 
 
 def _create_private(path: Path) -> None:
-    """SQLite gives the log files the mode of the database, so the mode of the first file decides for all."""
+    """Create the file with mode 0600. SQLite gives the log files the mode of the database."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     path.chmod(0o600)
 
 
 def _open_connection(path: Path) -> sqlite3.Connection:
-    """The connection that writes, its schema up to date; closed again where that fails, which takes its log files away."""
+    """The writing connection, with the schema up to date. If that fails it is closed again, which removes its log files."""
     connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=256)
     try:
         connection.row_factory = sqlite3.Row
@@ -320,7 +322,7 @@ def _apply_migrations(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _keep_copy(path: Path, connection: sqlite3.Connection) -> None:
-    """A copy of the database as it was before its schema moved, beside it."""
+    """Copy the database, as it is before a migration, to a file beside it."""
     copy = path.with_name(path.name + ".before-migration")
     try:
         _create_private(copy)
@@ -353,7 +355,7 @@ def _refuse_newer(path: Path, database: Database) -> None:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; the ones that only detail it lie above the low byte."""
+    """SQLite's primary result code: the low byte. Extended codes only add detail above it."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -362,7 +364,7 @@ def _is_disk_full(error: sqlite3.Error) -> bool:
 
 
 def _unusable_error(path: Path, error: sqlite3.DatabaseError) -> StoreError:
-    """Only what SQLite calls damage is damage: a file that is locked or may not be read is sound as far as we know."""
+    """The StoreError for an error of SQLite. Only corruption counts as damage; a locked or unreadable file may be sound."""
     if _is_disk_full(error):
         return StoreError(f"cannot use {path} just now: its disk is full; make room there")
     return StoreError(
@@ -389,5 +391,5 @@ def _loss_message(path: Path, log: Path) -> str:
 
 
 def _set_aside_command(path: Path, file: Path) -> str:
-    """The command that sets a database at `path` aside, or its log."""
+    """The shell command that moves a database, or its log, out of the way."""
     return shlex.join(["mv", str(file), f"{path}.damaged{file.name.removeprefix(path.name)}"])

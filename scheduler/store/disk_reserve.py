@@ -1,4 +1,4 @@
-"""The reserve: a file whose room the database is given when its disk is full, because whoever deletes needs room too."""
+"""Keeps a reserve file whose room the database gets when its disk is full: deleting rows needs room too."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from scheduler.system.log import log_event
 
 MIB = 1 << 20
 SIZE = MIB
-PLENTY = 16 * MIB  # free before it is made: where there is less, it might be the reserve that fills the disk
+PLENTY = 16 * MIB  # must be free before the file is created, or the reserve itself might fill the disk
 
 
 class DiskReserve:
-    """A file of zeros beside the database, 0600, and nothing to anybody but by its room.
+    """A file of zeros beside the database, mode 0600. Only its size matters.
 
-    What becomes of it is told once: that it was given up, or that it cannot be made, and then that it is there again.
+    Each change is logged once: the reserve was released, or cannot be created, and then that it exists again.
     """
 
     def __init__(self, database: Path, size: int = SIZE) -> None:
         self.path = reserve_path(database)
         self.size = size
-        self._missed = False  # it has been told that there is none
+        self._missed = False  # the shortage has been logged
 
     def create_if_missing(self) -> bool:
-        """Make it unless it is there; False where it cannot be made."""
+        """Create the file unless it exists; False if there is not enough room."""
         if _allocated_bytes(self.path) >= self.size:
             return True
         try:
@@ -44,7 +44,7 @@ class DiskReserve:
         return True
 
     def release_room(self) -> bool:
-        """Let go of its room, and say loudly what to do; False where there was none to let go of."""
+        """Free the room of the file and log what the user should do; False if there was nothing to free."""
         try:
             self.path.unlink()
         except OSError:
@@ -56,7 +56,7 @@ class DiskReserve:
         return True
 
     def release_if_short(self) -> None:
-        """As `give_up`, before a database is opened: that alone needs room for its log, and says little where there is none."""
+        """Free the room if the disk is full, before a database is opened: SQLite needs room for its log to do that."""
         if _allocated_bytes(self.path) and free_bytes(self.path) < self.size:
             self.release_room()
 
@@ -75,18 +75,18 @@ class DiskReserve:
 
 
 def reserve_path(database: Path) -> Path:
-    """Where the reserve of a database lies: on the same disk, so where a link to it leads."""
+    """The path of a database's reserve: on the same disk, so beside the target of a symbolic link."""
     found = database.resolve()
     return found.with_name(found.name + ".reserve")
 
 
 def reserved_bytes(database: Path) -> int:
-    """How many bytes are in reserve for a database; 0 while it is given up or could not be made."""
+    """The number of bytes in reserve for a database; 0 while the reserve is released or could not be created."""
     return _allocated_bytes(reserve_path(database))
 
 
 def shortage_message(database: Path) -> str | None:
-    """What is said for as long as there is no reserve because there is little room; None where all is well."""
+    """What `status` shows while there is too little room for a reserve; None if all is well."""
     if reserved_bytes(database) or (room := free_bytes(reserve_path(database))) >= PLENTY:
         return None
     return (
@@ -96,12 +96,12 @@ def shortage_message(database: Path) -> str | None:
 
 
 def free_bytes(path: Path) -> int:
-    """How many bytes are free on the disk of a file that is in an existing folder."""
+    """The number of free bytes on the disk that holds the folder of `path`."""
     return shutil.disk_usage(path.parent).free
 
 
 def format_mib(size: int) -> str:
-    """A size for people."""
+    """A size for people to read."""
     return f"{size / MIB:,.1f} MiB"
 
 

@@ -1,4 +1,4 @@
-"""The due-queue: one standing row per agent or job, and the claim that takes a due one."""
+"""Keeps one row per agent or job with its due time: the due-queue. Also keeps how each entry was configured before."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, to_mil
 from scheduler.store.database import StoreError, open_read_only
 from scheduler.store.transaction import Transaction
 
-UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that somebody must end
+UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause that lasts until `resume`
 
 
 class EntryRow(NamedTuple):
-    """An entry's row. Every slot up to `settled_until` has its end; `slot` is the next one.
+    """The row of an entry. Every slot up to `settled_until` has its run record or was skipped; `slot` is the next one.
 
-    What becomes of an entry is worked out as a new value, and written once, by `save`. A beat takes nine of these values: as
-    tuples they are made in a tenth of the time that dataclasses need.
+    Functions return a changed row, which is written once, by `save_entry`. This is a named tuple because one run makes nine of
+    these values, and a tuple takes a tenth of the time of a dataclass.
     """
 
     id: int
@@ -56,14 +56,14 @@ class EntryRow(NamedTuple):
 
     @property
     def schedule(self) -> EntrySchedule:
-        """When its slots come; the row alone decides it, so that what passed under an older config is still known."""
+        """When its slots come. It depends on the row alone, so slots that passed under an older config are still known."""
         return entry_schedule.parse_schedule(self.schedule_text, self.anchor)
 
     @property
     def backs_off_until(self) -> datetime | None:
-        """Before when no slot of its grid runs, because it failed; None when it does not back off.
+        """Before this time no slot of an interval runs, because earlier runs failed; None if the entry does not back off.
 
-        A slot that ran and lies ahead of what is accounted for is the trace of a clock that was set back, and says nothing.
+        A last slot later than `settled_until` was run before the clock was set back, and is ignored.
         """
         pause = entry_schedule.backoff_pause(self.schedule_text, self.failures)
         if pause is None or self.last_slot is None or self.last_slot > self.settled_until:
@@ -72,21 +72,21 @@ class EntryRow(NamedTuple):
 
     @property
     def paused(self) -> bool:
-        """Whether somebody paused it and has not resumed it yet."""
+        """Whether the entry is paused."""
         return self.paused_until is not None
 
     @property
     def runs_when_first_seen(self) -> bool:
-        """Whether its first slot was set to when it was first seen, and has not run yet."""
+        """Whether its first slot was set to the time when it was first seen, and has not run yet."""
         return self.last_slot is None and self.slot == self.first_seen_at
 
     @property
     def pause_ends(self) -> datetime | None:
-        """When the pause ends by itself; None without a pause, and for one that somebody must end."""
+        """When the pause ends by itself; None without a pause, and for a pause until `resume`."""
         return None if self.paused_until == UNTIL_RESUMED else self.paused_until
 
 
-# Every column by its place: two dozen names looked up one by one would take three times as long.
+# Columns are read by position: looking up two dozen names would take three times as long.
 SELECT_ENTRY = (
     "select id, kind, name, state, pace, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,"
     " last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,"
@@ -111,9 +111,9 @@ def _entry_from_row(row: sqlite3.Row) -> EntryRow:
 
 
 def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -> list[EntryRow]:
-    """Entries whose time has come, at most `most`, and no more than there are `places`; those that came due first.
+    """The entries that are due, the longest due first: at most `most`, and no more than there are free `places`.
 
-    If more are due than there are places, those that have waited longest since their last run come first.
+    If more entries are due than there are places, the entries whose last run is longest ago come first.
     """
     limit = min(places, most)
     rows = db.execute(f"{SELECT_ENTRY} where due_at <= ? order by due_at, id limit ?", (to_millis(now), limit)).fetchall()
@@ -122,9 +122,9 @@ def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -
     return [_entry_from_row(row) for row in rows]
 
 
-COMPETING = 200  # entries that are compared; in a longer queue the order is fair as well, for it takes in those due first
+COMPETING = 200  # entries that are compared; a longer queue is fair too, because the longest due are compared first
 
-# A slot that ran and lies ahead of what is accounted for is the trace of a clock that was set back.
+# A last slot later than settled_until was run before the clock was set back.
 LONGEST_WAITING = (
     f"{SELECT_ENTRY} where id in (select id from entry where due_at <= ? order by due_at, id limit {COMPETING})"  # noqa: S608 (a number of ours)
     " order by max(coalesce(min(last_slot, settled_until), 0), coalesce(last_ended_at, 0)), due_at, id limit ?"
@@ -137,41 +137,41 @@ def _more_are_due(db: sqlite3.Connection, now: datetime, number: int) -> bool:
 
 
 def next_due_at(db: sqlite3.Connection) -> datetime | None:
-    """When the next entry wants to be looked at; the index is the heap."""
+    """When the next entry comes due. One seek: the index on due_at serves as the heap."""
     return from_optional_millis(db.execute("select min(due_at) from entry where due_at is not null").fetchone()[0])
 
 
 def find_entry(db: sqlite3.Connection, kind: Kind, name: str) -> EntryRow | None:
-    """The standing row of one entry."""
+    """The row of an entry; None if there is none."""
     row = db.execute(f"{SELECT_ENTRY} where kind = ? and name = ?", (kind, name)).fetchone()
     return _entry_from_row(row) if row else None
 
 
 def states_and_schedules(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple[str, str]]:
-    """State and pace of every entry, by kind and name: the little that tells whether a plan changes it."""
+    """State and schedule text of every entry, by kind and name: enough to see whether a new plan changes it."""
     rows = db.execute("select kind, name, state, pace from entry")
     return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
 
 
 def all_entries(db: sqlite3.Connection) -> list[EntryRow]:
-    """Every standing row, by name."""
+    """The rows of all entries, sorted by kind and name."""
     return [_entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} order by kind, name")]
 
 
 def entries_after(db: sqlite3.Connection, last_id: int, limit: int) -> list[EntryRow]:
-    """The next entries in the order of their ids, for work that goes round."""
+    """The next rows in the order of their ids, for work that visits all entries in turn."""
     return [_entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} where id > ? order by id limit ?", (last_id, limit))]
 
 
 def newest_first_seen_at(db: sqlite3.Connection) -> datetime | None:
-    """When the newest entry was first seen."""
+    """When the newest entry was first seen; None without entries."""
     return from_optional_millis(db.execute("select max(first_seen_at) from entry").fetchone()[0])
 
 
 def add_entry(
     tx: Transaction, kind: Kind, name: str, state: str, schedule_text: str, anchor: datetime, settled_until: datetime
 ) -> EntryRow:
-    """A new entry, first seen now, with nothing planned yet."""
+    """Insert a new entry that is first seen now. Nothing is planned for it yet."""
     tx.db.execute(
         "insert into entry (kind, name, state, pace, first_seen_at, anchor, settled_until) values (?, ?, ?, ?, ?, ?, ?)",
         (kind, name, state, schedule_text, to_millis(tx.now), to_millis(anchor), to_millis(settled_until)),
@@ -185,9 +185,9 @@ WHAT_DECIDES_SLOTS = {"state", "pace", "anchor"}
 
 
 def save_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
-    """Write what has become of an entry, by one statement; nothing where nothing has changed.
+    """Write the columns of an entry that changed, in one statement; nothing if none did.
 
-    What decides its slots changes seldom, and how it was is kept.
+    If its schedule or its state changed, the earlier ones are kept in the entry history.
     """
     changed = {column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now != was}
     if changed.keys() & WHAT_DECIDES_SLOTS:
@@ -197,15 +197,15 @@ def save_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
         tx.db.execute(_update_statement(tuple(changed)), (*values, before.id))
 
 
-@lru_cache(maxsize=256)  # what changes together in a beat is nearly always the same
+@lru_cache(maxsize=256)  # runs nearly always change the same sets of columns
 def _update_statement(columns: tuple[str, ...]) -> str:
-    """Column names come from the table above, never from a user: the values alone are data."""
+    """The statement for these columns. Their names come from EntryRow, never from a user."""
     assignments = ", ".join(f"{column} = ?" for column in columns)
     return f"update entry set {assignments} where id = ?"  # noqa: S608
 
 
 def get_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow:
-    """The row of an entry that is known to have one."""
+    """The row of an entry that is known to exist."""
     found = find_entry(tx.db, kind, name)
     assert found is not None
     return found
@@ -213,7 +213,7 @@ def get_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow:
 
 @dataclass(frozen=True, slots=True)
 class PastState:
-    """What decided an entry's slots, and until when."""
+    """An earlier state, schedule and anchor of an entry, and until when they were in force."""
 
     state: str
     schedule_text: str
@@ -222,7 +222,7 @@ class PastState:
 
 
 def record_past_state(tx: Transaction, kind: Kind, name: str, state: str, schedule_text: str, anchor: datetime) -> None:
-    """Remember how an entry has stood until now."""
+    """Record the state, schedule and anchor that an entry has had until now."""
     tx.db.execute(
         "insert into former (kind, name, state, pace, anchor, until_at) values (?, ?, ?, ?, ?, ?)",
         (kind, name, state, schedule_text, to_millis(anchor), to_millis(tx.now)),
@@ -230,13 +230,13 @@ def record_past_state(tx: Transaction, kind: Kind, name: str, state: str, schedu
 
 
 def past_states(db: sqlite3.Connection, kind: Kind, name: str) -> list[PastState]:
-    """How an entry stood before, the oldest first."""
+    """The earlier states of an entry, the oldest first."""
     rows = db.execute("select state, pace, anchor, until_at from former where kind = ? and name = ? order by id", (kind, name))
     return [PastState(row["state"], row["pace"], from_millis(row["anchor"]), from_millis(row["until_at"])) for row in rows]
 
 
 def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastState | None:
-    """How an entry stood before its last change."""
+    """The state of an entry before its last change; None if it never changed."""
     found = past_states(db, kind, name)
     return found[-1] if found else None
 
@@ -252,12 +252,12 @@ def clamp_future_times(tx: Transaction) -> None:
 
 
 def delete_old_history(tx: Transaction, keep: timedelta) -> None:
-    """It is remembered no longer than the history."""
+    """Delete earlier states that ended more than `keep` ago."""
     tx.db.execute("delete from former where until_at < ?", (to_millis(tx.now - keep),))
 
 
 def record_one_time_job(tx: Transaction, name: str, schedule_text: str) -> bool:
-    """Remember the moment of a job for ever; whether it is new."""
+    """Record for ever that the time of a one-time job was seen; returns whether it is new."""
     row = tx.db.execute(
         "insert into once (hash, seen_at) values (?, ?) on conflict do nothing returning hash",
         (_one_time_job_hash(name, schedule_text), to_millis(tx.now)),
@@ -266,7 +266,10 @@ def record_one_time_job(tx: Transaction, name: str, schedule_text: str) -> bool:
 
 
 def has_seen_one_time_job(state: Path, name: str, schedule_text: str) -> bool:
-    """Whether the database at `state` has seen a job's moment; one that is absent has not, one that cannot be read may."""
+    """Whether the database at `state` has recorded this one-time job.
+
+    An absent file has not; an unreadable file counts as if it had.
+    """
     if not state.exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Changes: when something that people are notified of began to fail or worked again, so that flapping can be seen."""
+"""Counts how often something failed and recovered within a day, to detect flapping."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from scheduler.model.timestamps import from_optional_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 WITHIN = timedelta(hours=24)
-FLAPS = 3  # changes within that time
-STABLE = timedelta(hours=1)  # without a change, and what flapped does so no longer
+FLAPS = 3  # changes within WITHIN
+STABLE = timedelta(hours=1)  # without a change: then it no longer flaps
 
 
 def record_change(tx: Transaction, kind: str, name: str) -> bool:
-    """Note that it changes now, between failing and working; whether it flaps by that."""
+    """Record that it has just failed or recovered; returns whether it flaps by now."""
     tx.db.execute("insert into change (kind, name, at) values (?, ?, ?)", (kind, name, to_millis(tx.now)))
     query = "select count(*) from change where kind = ? and name = ? and at > ?"
     return int(tx.db.execute(query, (kind, name, to_millis(tx.now - WITHIN))).fetchone()[0]) >= FLAPS
@@ -27,15 +27,15 @@ def is_stable(tx: Transaction, kind: str, name: str) -> bool:
 
 
 def delete_changes(tx: Transaction, kind: str, name: str) -> None:
-    """Forget the changes of what is gone, or is stable again."""
+    """Delete the changes of something that is gone, or is stable again."""
     tx.db.execute("delete from change where kind = ? and name = ?", (kind, name))
 
 
 def delete_old_changes(tx: Transaction) -> None:
-    """Forget what is too old to count."""
+    """Delete changes that are too old to count."""
     tx.db.execute("delete from change where at <= ?", (to_millis(tx.now - WITHIN),))
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """The clock was set back: nothing changed in the future."""
+    """After the system clock was set back: nothing changed in the future."""
     tx.db.execute("update change set at = min(at, ?)", (to_millis(tx.now),))

@@ -1,4 +1,4 @@
-"""Incidents: what goes wrong at present, since when, in which ways, and whether somebody has been told."""
+"""Records which entries and channels fail at present, since when, how, and whether that was notified."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.transaction import Transaction
 
-CHANNEL = "channel"  # the kind of incidents that are about a channel; the others are about entries
+CHANNEL = "channel"  # the kind of incidents of channels; other incidents have the kind of their entry
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What goes wrong with an entry or a channel.
+    """The present failure of an entry or a channel.
 
-    `faults` are the ways in which it went wrong so far, each by its hash; `reason` is that of the last failure, else of the
-    last skip. `told_at` None: nobody has been told yet. `circuit` is the provider or model that is at fault, None where it is the
-    entry's own trouble. `flapping_at` is when it was found to flap; while it does, this stays though the entry may work.
+    `faults` are the different failures so far, each by its hash. `reason` is that of the last failed run, else of the last
+    skipped one. `notified_at` None: no notification was sent yet. `circuit` is the provider or model at fault, None if the fault
+    is the entry's own. `flapping_at` is when flapping was detected; while it flaps, the incident stays open even if the entry
+    works.
     """
 
     since: datetime
@@ -34,7 +35,7 @@ class Incident:
 
 
 def find_incident(db: sqlite3.Connection, kind: str, name: str) -> Incident | None:
-    """The open incident of an entry."""
+    """The open incident of an entry or a channel; None if there is none."""
     row = db.execute("select * from incident where kind = ? and name = ?", (kind, name)).fetchone()
     if row is None:
         return None
@@ -50,7 +51,7 @@ def find_incident(db: sqlite3.Connection, kind: str, name: str) -> Incident | No
 
 
 def save_incident(tx: Transaction, kind: str, name: str, incident: Incident, recipient: str = "") -> None:
-    """Open an incident, or write how it goes on; `whom` is for a channel that leaves open whom it tells."""
+    """Open or update an incident. `recipient` is set for a channel whose URL leaves the recipient open."""
     tx.db.execute(
         "insert or replace into incident (kind, name, whom, since, faults, reason, told_at, provider, model, flapping_at)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -63,12 +64,12 @@ def save_incident(tx: Transaction, kind: str, name: str, incident: Incident, rec
 
 
 def close_incident(tx: Transaction, kind: str, name: str) -> None:
-    """Close an incident; there may be none."""
+    """Delete an incident, if there is one."""
     tx.db.execute("delete from incident where kind = ? and name = ?", (kind, name))
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """The clock was set back: nothing went wrong, or was told, in the future."""
+    """After the system clock was set back: nothing failed or was notified in the future."""
     tx.db.execute(
         "update incident set since = min(since, :now), told_at = min(told_at, :now), flapping_at = min(flapping_at, :now)",
         {"now": to_millis(tx.now)},
@@ -76,7 +77,7 @@ def clamp_future_times(tx: Transaction) -> None:
 
 
 def close_target_incident(tx: Transaction, outbox_id: int) -> None:
-    """Close the incident of where this message went; there may be none."""
+    """Delete the incident of the target that this message went to, if there is one."""
     tx.db.execute(
         "delete from incident where kind = ? and (name, whom) = (select channel, whom from outbox where id = ?)",
         (CHANNEL, outbox_id),
@@ -84,12 +85,15 @@ def close_target_incident(tx: Transaction, outbox_id: int) -> None:
 
 
 def dead_targets(db: sqlite3.Connection) -> frozenset[Target]:
-    """Where a message was given up and none has been taken since: a person who refuses us makes no channel dead for others."""
+    """The targets for which a message was given up and none delivered since.
+
+    One dead recipient does not make its channel dead for others.
+    """
     return frozenset(Target(*row) for row in db.execute("select name, whom from incident where kind = ?", (CHANNEL,)))
 
 
 def close_undeclared_channels(tx: Transaction, declared: Iterable[str]) -> None:
-    """Forget what was wrong with channels that are no longer declared."""
+    """Delete the incidents of channels that the config no longer declares."""
     tx.db.execute(
         "delete from incident where kind = ? and name not in (select value from json_each(?))",
         (CHANNEL, json.dumps(list(declared))),

@@ -1,4 +1,4 @@
-"""Holds: lanes kept taken over HTTP, by gateways that cannot lock a file here; each has an id and a time at which it ends."""
+"""Keeps lanes locked over HTTP for gateways that cannot lock a file on this machine. Each hold ends by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = timedelta(hours=24)
 
 
 def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
-    """Hold an agent's lane until then, in the place of what this holder asked before; False where too many hold it."""
+    """Hold an agent's lane until then. Replaces an earlier hold of this holder; False if too many holders hold the lane."""
     others = tx.db.execute(
         "select count(*) from hold where name = ? and holder <> ? and until_at > ?", (name, holder, to_millis(tx.now))
     ).fetchone()[0]
@@ -26,13 +26,13 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
 
 
 def delete_hold(tx: Transaction, name: str, holder: str) -> None:
-    """Let go of a lane; nothing to do for one who does not hold it."""
+    """End a hold, if there is one."""
     tx.db.execute("delete from hold where name = ? and holder = ?", (name, holder))
     tx.held_lanes = None
 
 
 def is_lane_held(tx: Transaction, name: str) -> bool:
-    """Whether somebody holds the lane now. One question a turn answers it for all: most lanes are held by nobody."""
+    """Whether a lane is held now. Queried once per transaction for all agents: most lanes are not held."""
     if tx.held_lanes is None:
         rows = tx.db.execute("select distinct name from hold where until_at > ?", (to_millis(tx.now),))
         tx.held_lanes = {row[0] for row in rows}
@@ -40,17 +40,17 @@ def is_lane_held(tx: Transaction, name: str) -> bool:
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """No hold lasts longer than one may, whatever the clock said when it was asked for."""
+    """After the system clock was set back: no hold lasts longer than a hold may."""
     tx.db.execute("update hold set until_at = min(until_at, ?)", (to_millis(tx.now + LONGEST),))
 
 
 def delete_ended_holds(tx: Transaction) -> None:
-    """Remove the holds that have ended."""
+    """Delete the holds that have ended."""
     tx.db.execute("delete from hold where until_at <= ?", (to_millis(tx.now),))
 
 
 def holds_by_agent(db: sqlite3.Connection, now: datetime) -> dict[str, list[dict[str, Any]]]:
-    """Who holds which agent's lane, and until when, as plain data."""
+    """Who holds the lane of each agent and until when, as plain data."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in db.execute("select * from hold where until_at > ? order by name, until_at, holder", (to_millis(now),)):
         found.setdefault(row["name"], []).append({"id": row["holder"], "until": iso_utc(from_millis(row["until_at"]))})

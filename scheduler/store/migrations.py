@@ -1,4 +1,4 @@
-"""The schema: every table as a migration, never edited once it is released."""
+"""Defines the tables of the database, as migrations. A migration is never edited after its release."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ migrations = Migrations("heartbeatd")
 
 @migrations()
 def m001_first_schema(db: Any) -> None:
-    """The standing entries, one row per occurrence, and what is still to be said or heard."""
+    """The due-queue, one row per run, and the queues of messages and wakes."""
     for statement in FIRST_SCHEMA.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
@@ -21,20 +21,20 @@ def m001_first_schema(db: Any) -> None:
 
 @migrations()
 def m002_circuits(db: Any) -> None:
-    """Circuit breakers of single models, whose turn it is to probe, outages of providers, and what flaps."""
+    """Circuit breakers of single models, the order of their probes, outages of providers, and flapping."""
     for statement in CIRCUITS.split(";\n"):
         db.conn.execute(statement)
 
 
 @migrations()
 def m003_answers(db: Any) -> None:
-    """What became of answers: cut, still to come until when, and why a precheck failed.
+    """Whether an answer was cut, until when a late result is awaited, and why a precheck failed.
 
-    Runs of an older life whose answers were still waited for, a day at that time, go on being waited for until then.
+    Runs of an older version with an awaited result keep its deadline, which was a day.
     """
     db.conn.execute("alter table run add column truncated integer not null default 0")
     db.conn.execute("alter table run add column precheck_error text")
-    db.conn.execute("alter table run add column result_due_at integer")  # until when its result is waited for, else null
+    db.conn.execute("alter table run add column result_due_at integer")  # until when its result is awaited, else null
     db.conn.execute("create index run_awaited on run (result_due_at) where result_due_at is not null")
     db.conn.execute(
         "update run set result_due_at = finished_at + 86400000 where outcome = 'async'"
@@ -306,13 +306,13 @@ create table boot (
 
 @migrations()
 def m004_wakes_say_what_they_wait_for(db: Any) -> None:
-    """A wake knows the token that asked, what it waits for, and whether it started its run; texts stay as long as the run."""
+    """A wake records its token, what it waits for, and whether it started its run. Texts stay as long as the run."""
     for statement in WAKES_SAY_WHAT_THEY_WAIT_FOR.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
 
 
-# token: the one that a program showed, empty for people and jobs. waits_for: why the wake started no run at once (a reason of a
+# token: the one that a program used, empty for users and jobs. waits_for: why the wake started no run at once (a reason of a
 # run, wake_gap or wake_flood). started: whether it started the run that has taken it.
 WAKES_SAY_WHAT_THEY_WAIT_FOR = """
 alter table wake add column token text not null default '';
@@ -341,9 +341,9 @@ create index wake_run on wake (run_id) where run_id is not null
 
 @migrations()
 def m005_ids_never_repeat(db: Any) -> None:
-    """Ids that people write down, or that other rows refer to, are never given again, also when the newest rows are removed.
+    """Ids that people write down, or that other rows refer to, are never reused, even if the newest rows are deleted.
 
-    A jump of the clock says whether it is only the time in which no daemon ran: then nobody knows whether the clock was right.
+    A clock change records whether it is only the time in which no daemon ran: then it is not known whether the clock was right.
     """
     for table, references in REFERENCES.items():
         _never_repeat_ids(db.conn, table, references)
@@ -359,9 +359,9 @@ REFERENCES = {
 
 
 def _never_repeat_ids(connection: sqlite3.Connection, table: str, references: tuple[tuple[str, str], ...]) -> None:
-    """Rebuild a table with `autoincrement`, from its own text in the file: columns of other migrations, rows and indexes stay.
+    """Rebuild a table with `autoincrement`, from its own SQL text: columns of other migrations, rows and indexes stay.
 
-    SQLite cannot add the word to a table that is there. Names come from the tables above and from the file itself.
+    SQLite cannot add `autoincrement` to an existing table. Names come from the tables above and from the file itself.
     """
     text = connection.execute("select sql from sqlite_master where type = 'table' and name = ?", (table,)).fetchone()[0]
     made = re.sub(rf'^create table "?{table}"?', f"create table {table}_rebuilt", text, count=1, flags=re.IGNORECASE)
@@ -385,23 +385,23 @@ def _never_repeat_ids(connection: sqlite3.Connection, table: str, references: tu
 
 @migrations()
 def m007_cut_runs(db: Any) -> None:
-    """When a run was cut short, so that the time in which no daemon ran is not its own."""
+    """When a run was interrupted, so that time without a daemon does not count as its duration."""
     db.execute("alter table run add column cut_at integer")
 
 
 @migrations()
 def m008_request_id(db: Any) -> None:
-    """The provider's own name for a run's last call, which its support asks for."""
+    """The provider's id of a run's last request, which its support asks for."""
     db.execute("alter table run add column request_id text")
 
 
 @migrations()
 def m009_left_out(db: Any) -> None:
-    """What was to be in a run's prompt and is not, as JSON; null: nothing."""
+    """What was to be in a run's prompt and was left out, as JSON; null: nothing."""
     db.execute("alter table run add column left_out text")
 
 
-# In `incident`, provider and model are those at fault, and null where it is the entry's own trouble.
+# In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (
   provider text not null,

@@ -1,4 +1,4 @@
-"""Outages: which providers, or models there, fail at present, and who has been notified of it."""
+"""Records which providers and models fail at present, and which targets were notified of it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scheduler.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What goes wrong with a circuit. It is kept while that fails, and while it flaps.
+    """The present failure of a circuit. The row stays while the circuit fails, and while it flaps.
 
-    `since` is when it began to fail, or to work again if it is not `failing`; `reason` the class of its last failure, `error`
-    what the provider said then. `reported`: notices of this failure are sent. `flapping_at` is when it was found to flap.
+    `since` is when it began to fail, or to work again if it is not `failing`. `reason` is the class of its last failure, `error`
+    what the provider said then. `reported`: notifications of this failure are sent. `flapping_at` is when flapping was detected.
     """
 
     circuit: Circuit
@@ -34,20 +34,20 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class OutageNotification:
-    """When a target was last notified of an outage, and of which kinds of failure."""
+    """When a target was last notified of an outage, and of which classes of failure."""
 
     at: datetime
     faults: tuple[str, ...]
 
 
 def find_outage(db: sqlite3.Connection, circuit: Circuit) -> Outage | None:
-    """The outage of a circuit."""
+    """The outage of a circuit; None if there is none."""
     row = db.execute("select * from outage where provider = ? and model = ?", circuit).fetchone()
     return _outage_from_row(row) if row else None
 
 
 def all_outages(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
-    """Every outage with the time of its last notice, by provider and model."""
+    """Every outage with the time of its last notification, sorted by provider and model."""
     rows = db.execute(
         "select outage.*, (select max(told_at) from outage_notice as sent where sent.provider = outage.provider"
         " and sent.model = outage.model) as told_at from outage order by provider, model"
@@ -56,7 +56,7 @@ def all_outages(db: sqlite3.Connection) -> list[tuple[Outage, datetime | None]]:
 
 
 def save_outage(tx: Transaction, outage: Outage) -> None:
-    """Write an outage down."""
+    """Insert or update an outage."""
     tx.db.execute(
         "insert into outage (provider, model, since, reason, error, failing, reported, flapping_at)"
         " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (provider, model) do update set since = excluded.since,"
@@ -71,14 +71,14 @@ def save_outage(tx: Transaction, outage: Outage) -> None:
 
 
 def delete_outage(tx: Transaction, circuit: Circuit) -> None:
-    """Forget an outage, and who was notified of it."""
+    """Delete an outage and the record of its notifications."""
     tx.db.execute("delete from outage where provider = ? and model = ?", circuit)
     tx.db.execute("delete from outage_notice where provider = ? and model = ?", circuit)
     tx.open_breakers = None
 
 
 def outage_notifications(tx: Transaction, circuit: Circuit) -> dict[Target, OutageNotification]:
-    """Who has been notified of an outage."""
+    """The targets that were notified of an outage, each with its last notification."""
     rows = tx.db.execute("select * from outage_notice where provider = ? and model = ?", circuit)
     return {
         Target(row["channel"], row["whom"]): OutageNotification(from_millis(row["told_at"]), tuple(json.loads(row["faults"])))
@@ -87,7 +87,7 @@ def outage_notifications(tx: Transaction, circuit: Circuit) -> dict[Target, Outa
 
 
 def record_notification(tx: Transaction, circuit: Circuit, target: Target, faults: tuple[str, ...]) -> None:
-    """A target is being notified now."""
+    """Record that a target is being notified now."""
     tx.db.execute(
         "insert or replace into outage_notice (provider, model, channel, whom, told_at, faults) values (?, ?, ?, ?, ?, ?)",
         (*circuit, target.channel, target.recipient, to_millis(tx.now), json.dumps(faults)),
@@ -95,13 +95,13 @@ def record_notification(tx: Transaction, circuit: Circuit, target: Target, fault
 
 
 def affected_entries(db: sqlite3.Connection, circuit: Circuit) -> list[tuple[str, str]]:
-    """The entries that suffer from a circuit at present, by kind and name."""
+    """Kind and name of each entry whose incident is caused by this circuit."""
     query = "select kind, name from incident where provider = ? and model = ? order by kind desc, name"
     return [(row["kind"], row["name"]) for row in db.execute(query, circuit)]
 
 
 def release_affected_entries(tx: Transaction, circuit: Circuit, keep: Key) -> None:
-    """Those whose runs a breaker kept from starting have no trouble any more; but for one, which is looked at anyway."""
+    """Close the incidents of the entries that a breaker kept from running, except that of `keep`, which is updated anyway."""
     query = (
         "delete from incident where provider = ? and model = ? and told_at is null and flapping_at is null"
         " and not (kind = ? and name = ?) returning kind, name"
@@ -111,15 +111,15 @@ def release_affected_entries(tx: Transaction, circuit: Circuit, keep: Key) -> No
 
 
 def delete_unused_outages(tx: Transaction, planned: Iterable[Entry]) -> None:
-    """Forget the outages of what nobody asks any more, unless an entry that suffered from one has still to show that it works."""
+    """Delete the outages of circuits that no entry uses, unless an affected entry has yet to show that it works."""
     for outage, _ in all_outages(tx.db):
-        asked = any(entry.enabled and outage.circuit in entry.circuits for entry in planned)
-        if not asked and not affected_entries(tx.db, outage.circuit):
+        is_used = any(entry.enabled and outage.circuit in entry.circuits for entry in planned)
+        if not is_used and not affected_entries(tx.db, outage.circuit):
             delete_outage(tx, outage.circuit)
 
 
 def clamp_future_times(tx: Transaction) -> None:
-    """The clock was set back: nothing failed, or was sent, in the future."""
+    """After the system clock was set back: nothing failed or was notified in the future."""
     now = to_millis(tx.now)
     tx.db.execute("update outage set since = min(since, :now), flapping_at = min(flapping_at, :now)", {"now": now})
     tx.db.execute("update outage_notice set told_at = min(told_at, ?)", (now,))

@@ -1,4 +1,4 @@
-"""The outbox: messages that are still to be delivered."""
+"""Queues messages, splits them into parts, tracks their delivery, and suppresses texts that were sent recently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), tim
 LAST_STEP = LADDER[-1]
 GIVE_UP = timedelta(hours=24)
 
-# A part waits until those before it, of the same message for the same channel, are delivered or given up.
+# A part waits until the earlier parts of the same message for the same channel are delivered or given up.
 ELSEWHERE = "channel not in (select value from json_each(?))"
 READY = (
     "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
@@ -34,7 +34,7 @@ READY = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The run from which a message comes, or that it tells of."""
+    """The run that a message comes from, or that a notification is about."""
 
     run_id: int
     kind: str
@@ -50,16 +50,17 @@ def origin_of_claim(claim: Claim) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class OutboxMessage:
-    """One part of a message for one channel. `key` is stable over crash, restart and restored backup.
+    """One part of a message for one channel. `key` stays the same after a crash, a restart or a restored backup.
 
-    `whom` is somebody there, empty where the channel says it; it is chosen when the message is written, and stays. `notice`
-    says what of a run it tells; None for what the run itself has to say. `doubted` says that an earlier attempt may have arrived.
+    `recipient` is empty if the channel's URL names it. It is chosen when the message is queued, and does not change.
+    `notice` is the kind of a notification, None for the message of the run itself. `doubted`: an earlier attempt may have
+    arrived.
     """
 
     id: int
     key: str
     channel: str
-    whom: str
+    recipient: str
     run_id: int
     kind: str
     name: str
@@ -77,16 +78,16 @@ class OutboxMessage:
 
     @property
     def origin(self) -> Origin:
-        """The run from which it comes."""
+        """The run that it comes from."""
         return Origin(self.run_id, self.kind, self.name, self.trigger, self.slot)
 
 
 def queue_run_message(
     tx: Transaction, channels: Mapping[str, Channel], claim: Claim, text: str, targets: tuple[Target, ...]
 ) -> None:
-    """Write the messages of a run, in parts as short as each channel wants; a row that is there already stays as it is.
+    """Queue the message of a run, in parts as short as each channel needs. Rows that exist already are not changed.
 
-    A text that is said again takes the place of what of its earlier message never arrived: one is left to be sent again.
+    Parts of an earlier message with the same text that were never delivered are dropped: only one copy is left to be sent.
     """
     entry = claim.entry
     for target in targets:
@@ -98,7 +99,7 @@ def queue_run_message(
 
 
 def _unsent_parts(tx: Transaction, outbox_id: int | None) -> list[OutboxMessage]:
-    """The parts of a message, known by any of them, that could still be sent again."""
+    """The parts of a message that could still be sent again. The message is known by the id of any part."""
     query = (
         "select message.* from outbox as last join outbox as message on message.run_id = last.run_id"
         " and message.channel = last.channel and message.notice is last.notice"
@@ -116,9 +117,9 @@ def queue_notice(
     targets: tuple[Target, ...],
     title: str | None = None,
 ) -> bool:
-    """Write what we ourselves have to tell of a run; `notice` says what, and there is one of each for a run.
+    """Queue a notification about a run; there is one of each kind (`notice`) per run.
 
-    Its title is the entry's name unless another is given. False where all of it was there already.
+    The title is the entry's name unless `title` is given. False if all of it was queued before.
     """
     written = [_queue_parts(tx, channels, about, target, message, notice, title) for target in targets]
     return any(row is not None for row in written)
@@ -133,7 +134,7 @@ def _queue_parts(
     notice: str | None,
     title: str | None = None,
 ) -> sqlite3.Row | None:
-    """Write all parts of a message; gives the last one's id, None where it was there already."""
+    """Insert all parts of a message; returns the id of the last one, None if that existed already."""
     parts = _split_message(channels.get(target.channel), message)
     row = None
     for part, text in enumerate(parts, 1):
@@ -162,7 +163,7 @@ def _insert_part(
 
 
 def message_key(about: Origin, part: int, notice: str | None = None) -> str:
-    """The key under which a receiver recognises a message that comes twice."""
+    """The key by which a receiver recognizes a message that arrives twice."""
     said = f"{about.kind}\n{about.name}\n{about.trigger}\n{to_millis(about.slot)}\n{part}"
     return hashlib.sha256((said if notice is None else f"{said}\n{notice}").encode()).hexdigest()
 
@@ -170,7 +171,7 @@ def message_key(about: Origin, part: int, notice: str | None = None) -> str:
 def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[str]) -> list[OutboxMessage]:
     """Mark due messages as being sent, the oldest first, before anything leaves the machine.
 
-    With those that are under way (`busy`, by channel) there are at most `at_once` in all and `share` of one channel.
+    Together with those in progress (`busy`, by channel) there are at most `at_once` in all and `share` per channel.
     """
     chosen = []
     for row in _due_messages(tx, [channel for channel, count in busy.items() if count >= share]):
@@ -193,30 +194,33 @@ def _due_messages(tx: Transaction, full: list[str]) -> list[sqlite3.Row]:
 
 
 def next_due_at(db: sqlite3.Connection, full: list[str]) -> datetime | None:
-    """When the next message wants to be sent, to any channel but those that have their share under way."""
+    """When the next message is due, of any channel except the `full` ones, which have their share in progress."""
     query = "select min(not_before) from outbox where " + READY + " and " + ELSEWHERE  # noqa: S608
     return from_optional_millis(db.execute(query, (json.dumps(full),)).fetchone()[0])
 
 
 def has_untried_message(db: sqlite3.Connection) -> bool:
-    """Whether any message still waits for its first attempt, and not for an earlier part."""
+    """Whether any message waits for its first attempt, and not for an earlier part."""
     query = "select 1 from outbox where " + READY + " and attempts = 0 limit 1"  # noqa: S608
     return db.execute(query).fetchone() is not None
 
 
 def record_delivery(tx: Transaction, message: OutboxMessage) -> None:
-    """The channel has taken it, and the window of its text counts from now."""
+    """Record that the channel has accepted the message. The window in which its text counts as sent begins now."""
     _end_message(tx, message, DeliveryState.DELIVERED, None)
     restart_dedup_window(tx, message.channel, message.run_id, message.notice)
 
 
 def retry_delay(attempts: int) -> timedelta:
-    """How long to wait after so many attempts in a row that came to nothing."""
+    """How long to wait after so many failed attempts in a row."""
     return LADDER[attempts - 1] if attempts <= len(LADDER) else LAST_STEP
 
 
 def retry_message_later(tx: Transaction, message: OutboxMessage, error: str, wait: timedelta | None) -> None:
-    """Try again after `wait`, else by the ladder; a message as old as a day is dead, by a clock that can be trusted."""
+    """Plan another attempt after `wait`, else after `retry_delay`.
+
+    A message older than a day is given up, unless the clock changed recently.
+    """
     step = wait or retry_delay(message.attempts)
     if tx.now + step > message.created_at + GIVE_UP and not clock_changes.changed_recently(tx):
         mark_message_dead(tx, message, error)
@@ -229,19 +233,19 @@ def retry_message_later(tx: Transaction, message: OutboxMessage, error: str, wai
 
 
 def mark_message_dead(tx: Transaction, message: OutboxMessage, error: str) -> None:
-    """Give a message up; its text stays readable, and the same text may be said again."""
+    """Give a message up. Its text stays readable, and the same text may be sent again by a later run."""
     _end_message(tx, message, DeliveryState.DEAD, error)
     delete_text(tx, message.channel, message.run_id, message.notice)
 
 
 def drop_message(tx: Transaction, message: OutboxMessage, why: str | None = None) -> None:
-    """Give a message up because somebody says so, or says its text again; what kept it from its channel stays on record."""
+    """Drop a message because a user said so, or because its text was queued again. The last error is kept."""
     _end_message(tx, message, DeliveryState.DROPPED, "; ".join(each for each in (message.error, why) if each) or None)
     delete_text(tx, message.channel, message.run_id, message.notice)
 
 
 def resend_message(tx: Transaction, message: OutboxMessage) -> None:
-    """Have a message sent as soon as there is room, whatever its ladder says."""
+    """Send a message as soon as possible, whatever its retry delay."""
     tx.db.execute(
         "update outbox set state = 'pending', not_before = ?, finished_at = null where id = ?", (to_millis(tx.now), message.id)
     )
@@ -251,7 +255,10 @@ def resend_message(tx: Transaction, message: OutboxMessage) -> None:
 def mark_message_uncertain(
     tx: Transaction, message: OutboxMessage, error: str, *, resend: bool, wait: timedelta | None = None
 ) -> None:
-    """Nobody knows whether it arrived: it goes out again after `wait`, else by the ladder, or is held for a person to decide."""
+    """Record that a message may have arrived.
+
+    It is sent again after `wait`, else after `retry_delay`, or held until a user decides.
+    """
     tx.report(MessageMoved(message.id, message.channel, DeliveryState.UNCERTAIN, error=error))
     tx.db.execute("update outbox set doubted_at = coalesce(doubted_at, ?) where id = ?", (to_millis(tx.now), message.id))
     if resend:
@@ -261,30 +268,30 @@ def mark_message_uncertain(
 
 
 def get_message(db: sqlite3.Connection, outbox_id: int) -> OutboxMessage:
-    """One message that is known to be there."""
+    """A message that is known to exist."""
     return _message_from_row(db.execute("select * from outbox where id = ?", (outbox_id,)).fetchone())
 
 
 def find_message(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage, DeliveryState] | None:
-    """A message and where it stands."""
+    """A message and its state; None if there is none."""
     row = db.execute("select * from outbox where id = ?", (message_id,)).fetchone()
     return (_message_from_row(row), DeliveryState(row["state"])) if row else None
 
 
 def interrupted_messages(db: sqlite3.Connection) -> list[OutboxMessage]:
-    """The messages that an earlier life of the daemon was sending when it died."""
+    """The messages that an earlier boot was sending when it died."""
     return [_message_from_row(row) for row in db.execute("select * from outbox where state = 'sending' order by id")]
 
 
 def expire_held_messages(tx: Transaction) -> None:
-    """A message that nobody decided about within a day is dead; what waited behind it goes on."""
+    """Give up messages that no user has decided about within a day, so that later parts are sent."""
     old = "select * from outbox where state = 'held' and created_at < ?"
     for row in tx.db.execute(old, (to_millis(tx.now - GIVE_UP),)).fetchall():
         mark_message_dead(tx, _message_from_row(row), "it was never known whether it had arrived, and nobody decided")
 
 
 def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Per channel: how many messages are pending or dead, and since when the oldest waits."""
+    """For each channel: how many messages are pending or dead, and since when the oldest waits."""
     query = (
         "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
         " from (select *, state in ('pending', 'sending', 'uncertain', 'held') as open from outbox) group by channel"
@@ -304,7 +311,7 @@ def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
         id=row["id"],
         key=row["key"],
         channel=row["channel"],
-        whom=row["whom"],
+        recipient=row["whom"],
         run_id=row["run_id"],
         kind=row["kind"],
         name=row["name"],
@@ -322,13 +329,13 @@ def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
     )
 
 
-BEGINS = 200  # characters of a text that are told; its run has the whole
+BEGINS = 200  # characters of a text that lists show; the run record has all of it
 
 
-MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # those that somebody may send again or drop
+MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # the states in which a user may resend or drop a message
 
 
-# What is on its way before what was given up, the newest first.
+# Messages that are on their way come before those that were given up, the newest first.
 LISTED = """
 select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error, notice,
   substr(text, 1, ?) as begins
@@ -337,16 +344,16 @@ from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') o
 
 
 def list_messages(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    """Every message that is neither delivered nor dropped, as plain data, read as far as it is asked for.
+    """Every message that is neither delivered nor dropped, as plain data. Rows are read as they are consumed.
 
-    `doubted`: an attempt may have arrived. `notice` names what we ourselves tell of a run. `next_try_at` is None
-    where none is planned.
+    `doubted`: an attempt may have arrived. `notice` is the kind of a notification. `next_try_at` is None if no attempt is
+    planned.
     """
     return (_message_as_data(row) for row in db.execute(LISTED, (BEGINS,)))
 
 
 def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str] | None:
-    """Kind and name of the entry whose message this is; None for none."""
+    """Kind and name of the entry that a message comes from; None if there is no such message."""
     row = db.execute("select kind, name from outbox where id = ?", (message_id,)).fetchone()
     return (row["kind"], row["name"]) if row else None
 
@@ -371,12 +378,12 @@ def _message_as_data(row: sqlite3.Row) -> dict[str, Any]:
     }
 
 
-def targets_without_text(tx: Transaction, entry: Entry, message: str, told: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Of these targets those that have not had this message within the entry's window, and do not have it pending."""
+def targets_without_text(tx: Transaction, entry: Entry, message: str, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    """The targets to which this text was not sent within the entry's window, and for which it is not queued."""
     if not entry.dedup_window:
-        return told
+        return targets
     digest = entry.message_digest(message)
-    return tuple(target for target in told if not _had_text(tx, entry, target, digest))
+    return tuple(target for target in targets if not _had_text(tx, entry, target, digest))
 
 
 def _had_text(tx: Transaction, entry: Entry, target: Target, digest: str) -> bool:
@@ -392,7 +399,7 @@ def _had_text(tx: Transaction, entry: Entry, target: Target, digest: str) -> boo
 
 
 def last_message_with_text(tx: Transaction, entry: Entry, target: Target, message: str) -> int | None:
-    """The message, known by its last part, by which a target was last to be told this text; None where that is not known."""
+    """The id of the last part of the message by which a target last got this text; None if unknown."""
     if not entry.dedup_window:
         return None
     row = tx.db.execute(
@@ -403,13 +410,13 @@ def last_message_with_text(tx: Transaction, entry: Entry, target: Target, messag
 
 
 def count_recent_texts(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> int:
-    """How many texts of an entry would be no news now."""
+    """How many texts of an entry would be suppressed as duplicates now."""
     query = "select count(distinct hash) from digest where kind = ? and name = ? and until_at > ?"
     return int(db.execute(query, (kind, name, to_millis(now))).fetchone()[0])
 
 
 def record_text(tx: Transaction, entry: Entry, target: Target, message: str, outbox_id: int) -> None:
-    """A message is written for a target: within the entry's window, if it has one, its text is no news there."""
+    """Record that a text was queued for a target. Within the entry's window, if it has one, it counts as a duplicate there."""
     if entry.dedup_window:
         tx.db.execute(
             "insert or replace into digest (kind, name, channel, whom, hash, outbox_id, until_at, window)"
@@ -422,7 +429,7 @@ def record_text(tx: Transaction, entry: Entry, target: Target, message: str, out
 
 
 def restart_dedup_window(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:
-    """The window of a text counts from the delivery of its last part, also where that had been given up before."""
+    """Start the window of a text at the delivery of its last part, even if that part had been given up before."""
     tx.db.execute(
         "update digest set until_at = ? + window where outbox_id in (select max(id) from outbox where channel = ?"
         " and run_id = ? and notice is ? having sum(state in ('dead', 'dropped')) = 0)",
@@ -431,7 +438,7 @@ def restart_dedup_window(tx: Transaction, channel: str, run_id: int, notice: str
 
 
 def delete_text(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:
-    """The channel has not had this text, and may be told it anew."""
+    """Forget that a text was sent: the channel did not get it, so it may be sent again."""
     tx.db.execute(
         "update digest set until_at = 0 where outbox_id in"
         " (select id from outbox where channel = ? and run_id = ? and notice is ?)",
@@ -440,7 +447,7 @@ def delete_text(tx: Transaction, channel: str, run_id: int, notice: str | None) 
 
 
 def delete_old_texts(tx: Transaction) -> None:
-    """Drop the digests whose window is over and whose message is neither on its way nor given up, and so may be sent again."""
+    """Delete texts whose window is over, unless their message is on its way or was given up and may be sent again."""
     tx.db.execute(
         "delete from digest where until_at < ? and outbox_id not in"
         " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))"
@@ -453,11 +460,10 @@ CUT_MARKS = ("\n\n", "\n", " ")
 
 
 def split_text(text: str, limit: int) -> list[str]:
-    """`text` in parts of at most `limit` UTF-16 units, cut between paragraphs, else lines, else words; at least one part.
+    """Split `text` into parts of at most `limit` UTF-16 units, between paragraphs, else lines, else words; at least one part.
 
-    Of all counts in use that is the strictest: a sign beyond U+FFFF counts twice. The blanks or line breaks at a cut are
-    dropped, the indentation of a line is kept. A word longer than half the limit may be cut in two. ValueError if `limit` is
-    below 2.
+    UTF-16 is the strictest count in use: a character beyond U+FFFF counts twice. Spaces and line breaks at a cut are dropped; the
+    indentation of a line is kept. A word longer than half the limit may be cut in two. ValueError if `limit` is below 2.
     """
     if limit < 2:
         raise ValueError(f"a part holds at least two units, not {limit}")
@@ -472,7 +478,7 @@ def split_text(text: str, limit: int) -> list[str]:
 
 
 def _count_fitting(text: str, limit: int) -> int:
-    """How many code points of the text fit."""
+    """How many characters of the text fit."""
     units = 0
     for index, sign in enumerate(text):
         units += 2 if sign > "\uffff" else 1
@@ -482,7 +488,7 @@ def _count_fitting(text: str, limit: int) -> int:
 
 
 def _find_cut(text: str, fitting: int) -> int:
-    """Where to cut: the strongest border in the latter half of what fits, so that parts do not become crumbs."""
+    """Where to cut: at the strongest border in the latter half of what fits, so that no part is very short."""
     for border in CUT_MARKS:
         cut = text.rfind(border, fitting // 2, fitting + len(border))
         if cut > 0:

@@ -1,4 +1,4 @@
-"""The past: runs as people and programs look at them."""
+"""Reads past runs: lists and single runs as plain data, and counts of outcomes, costs and messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def list_runs(
     limit: int = 20,
     sort: str = "id",
 ) -> list[dict[str, Any]]:
-    """Runs, the newest first or (`sort` is cost) the dearest, as plain data; every bound may be left out."""
+    """Run records as plain data, the newest first, or by descending cost if `sort` is `cost`. Each filter may be None."""
     filters = {
         "kind = ?": kind,
         "name = ?": name,
@@ -44,7 +44,7 @@ def list_runs(
 
 
 def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[sqlite3.Row]:
-    """The rows of an entry's slots in [begin, end), the oldest first, with those that began before and may reach into it."""
+    """The rows of an entry's slots in [begin, end), the oldest first, and earlier rows that may reach into that time."""
     query = (
         "select * from run where kind = ? and name = ? and slot < ?"
         " and (slot >= ? or (slots > 1 and finished_at >= ?)) order by id"
@@ -53,7 +53,7 @@ def runs_covering(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime
 
 
 def last_real_run(db: sqlite3.Connection, kind: Kind, name: str) -> int | None:
-    """The id of the newest closed row that is no skip."""
+    """The id of the newest closed run that was not skipped; None if there is none."""
     row = db.execute(
         "select id from run where kind = ? and name = ? and state = 'closed' and outcome <> 'skipped' order by id desc limit 1",
         (kind, name),
@@ -62,7 +62,7 @@ def last_real_run(db: sqlite3.Connection, kind: Kind, name: str) -> int | None:
 
 
 def skipped_since(db: sqlite3.Connection, kind: Kind, name: str, run_id: int) -> dict[str, int]:
-    """How many slots were skipped in the rows after this one, by reason."""
+    """How many slots were skipped after this run, by reason."""
     rows = db.execute(
         "select reason, sum(slots) from run where kind = ? and name = ? and id > ? and outcome = 'skipped' and state = 'closed'"
         " group by reason order by sum(slots) desc",
@@ -72,19 +72,19 @@ def skipped_since(db: sqlite3.Connection, kind: Kind, name: str, run_id: int) ->
 
 
 def get_run(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
-    """One run as plain data."""
+    """One run as plain data; None if there is none."""
     row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
     return run_as_data(db, row) if row else None
 
 
 def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> dict[str, Any] | None:
-    """One run, and under `wakes` those that it was to tell, with their whole texts; that is absent where there were none."""
+    """One run, and under `wakes` the wakes that were in its prompt, with their whole texts; no such key without wakes."""
     run, held = get_run(db, run_id), wakes.wakes_of_run(db, run_id)
     return run | {"wakes": held} if run is not None and held else run
 
 
 def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
-    """A run as JSON shows it: times in UTC with Z, sizes of the prompt's parts, and where its messages stand."""
+    """A run as JSON shows it: times in UTC with Z, the sizes of the prompt's parts, and the state of its messages."""
     targets = _delivery_by_channel(db, row["id"])
     return {
         "id": row["id"],
@@ -127,7 +127,7 @@ def run_as_data(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _charged_amounts(row: sqlite3.Row) -> dict[str, float] | None:
-    """What the run counts for in its budgets; more than it cost where nobody said what that was. None: it has no budget."""
+    """What the run is charged to its budgets: more than its cost if the usage was not reported. None: it has no budget."""
     if row["charged_nanos"] is None:
         return None
     return {"usd": row["charged_nanos"] / NANO, "tokens": row["charged_tokens"]}
@@ -140,29 +140,29 @@ def _precheck_data(row: sqlite3.Row) -> dict[str, Any] | None:
 
 
 def _delivery_by_channel(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
-    """Each channel that is to be told, with where its message stands and what kept it; one in parts stands where its parts do."""
+    """Each channel of the run's message, with its state there and the last error. The parts of a message are combined."""
     states: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
-    whom: dict[str, str] = {}
+    recipients: dict[str, str] = {}
     query = "select channel, whom, state, error from outbox where run_id = ? and notice is null order by id"
     for row in db.execute(query, (run_id,)):
         states.setdefault(row["channel"], []).append(row["state"])
-        whom[row["channel"]] = row["whom"]
+        recipients[row["channel"]] = row["whom"]
         if row["error"] and row["state"] != "delivered":
             errors[row["channel"]] = row["error"]
-    named = {channel: {"target": each} if each else {} for channel, each in whom.items()}
-    told = ({"channel": channel, **named[channel], "state": _combined_state(parts)} for channel, parts in states.items())
-    return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in told]
+    named = {channel: {"target": each} if each else {} for channel, each in recipients.items()}
+    deliveries = ({"channel": channel, **named[channel], "state": _combined_state(parts)} for channel, parts in states.items())
+    return [target | {"error": errors[target["channel"]]} if target["channel"] in errors else target for target in deliveries]
 
 
 def _notice_states(db: sqlite3.Connection, run_id: int) -> list[dict[str, str]]:
-    """What we ourselves told of a run, to which channel, and where that stands."""
+    """The notifications about a run: which, to which channel, and their state."""
     query = "select notice, channel, state, text from outbox where run_id = ? and notice is not null order by id"
     return [dict(row) for row in db.execute(query, (run_id,))]
 
 
 def delivery_state(kind: str, outcome: str | None, suppression: str | None, states: list[str]) -> str:
-    """One word for all messages of a run; `no_target`: it had something to say and nobody is to be told."""
+    """One word for all messages of a run. `no_target`: it had a message, and no target was known."""
     if not states:
         said = kind == Kind.HEARTBEAT and outcome in (Outcome.ALERT, Outcome.OK)
         return "no_target" if said and suppression is None else "none"
@@ -175,7 +175,7 @@ def _combined_state(states: list[str]) -> str:
     return "partial" if "delivered" in states else "pending"
 
 
-# Rows that came to their end within the stretch, found by the index on that. Beside max(cost_usd) stands its row's own id:
+# The rows that ended within a time, found by the index on finished_at. SQLite takes the bare column id from the row of the max:
 # https://www.sqlite.org/lang_select.html#bareagg
 RUNS = """
 select kind, name, outcome, reason, suppression, model_requested as model, count(*) as count, sum(slots) as slots,
@@ -197,11 +197,13 @@ from outbox where created_at >= ? and created_at < ? group by channel, state
 
 @dataclass(frozen=True, slots=True)
 class RunCount:
-    """Rows of one entry that ended alike. `started` leaves out results that came later: they belong to a run before them.
+    """Run records of one entry with equal outcome, reason, suppression and model.
 
-    `cost_usd` is None where no cost is known, and `unpriced` the number of rows of which it is not known though tokens were
-    taken. `untold_usd` is what budgets count beyond the known cost, for nobody said what was taken. `tokens_in` counts what was
-    read from a cache or written to one too.
+    `started` leaves out late results: each belongs to an earlier run.
+
+    `cost_usd` is None if no cost is known. `unpriced` is the number of rows with tokens and no known cost. `untold_usd` is what
+    budgets charge beyond the known cost, because the usage was not reported. `tokens_in` includes tokens read from and written to
+    a cache.
     """
 
     kind: Kind
@@ -228,7 +230,7 @@ class RunCount:
 
     @property
     def missed(self) -> int:
-        """Slots that nobody was there for."""
+        """Slots that passed while no daemon ran."""
         return self.skipped if self.reason == Skip.MISSED else 0
 
     @property
@@ -238,18 +240,18 @@ class RunCount:
 
     @property
     def said(self) -> int:
-        """Runs that had something to say to somebody."""
+        """Runs that had a message to deliver."""
         return self.count if self.outcome is Outcome.ALERT and self.suppression is None else 0
 
     @property
     def failed(self) -> int:
-        """Runs that failed, ran out of time or were cut short; one that somebody cancelled is no failure."""
+        """Runs that failed, timed out or were interrupted. A run that a user cancelled is no failure."""
         return self.count if self.outcome in FAILURES and self.reason != Reason.CANCELLED else 0
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCount:
-    """Messages for one channel that stand alike; of `doubted` it was once not known whether they had arrived."""
+    """Messages for one channel in one state. For `doubted` of them it was unknown at some time whether they had arrived."""
 
     channel: str
     state: str
@@ -258,17 +260,17 @@ class MessageCount:
 
 
 def count_runs(db: sqlite3.Connection, since: datetime, until: datetime) -> list[RunCount]:
-    """What ended from `since` on and before `until`."""
+    """What ended in [since, until), counted by entry and outcome."""
     return [_run_count_from_row(row) for row in db.execute(RUNS, (to_millis(since), to_millis(until)))]
 
 
 def count_messages(db: sqlite3.Connection, since: datetime, until: datetime) -> list[MessageCount]:
-    """What was to be told from `since` on and before `until`, as it stands now."""
+    """The messages that were queued in [since, until), counted by channel and present state."""
     return [MessageCount(*row) for row in db.execute(MESSAGES, (to_millis(since), to_millis(until)))]
 
 
 def total_cost(tallies: Iterable[RunCount]) -> float | None:
-    """What is known of their cost; None where nothing is."""
+    """The sum of the known costs; None if none is known."""
     known = [tally.cost_usd for tally in tallies if tally.cost_usd is not None]
     return sum(known) if known else None
 

@@ -1,4 +1,7 @@
-"""Sessions: what an agent that does not beat in isolation is reminded of; only alerts join it, quiet beats leave no trace."""
+"""Keeps the messages that a non-isolated agent finds in its next prompts.
+
+Only alerts are kept; runs without a message leave none.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from scheduler.store.transaction import Transaction
 
 
 def session_messages(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, str], ...]:
-    """The last `keep` messages of an agent's session, oldest first, as (role, text)."""
+    """The last `keep` messages of an agent's session, the oldest first, as (role, text)."""
     if keep == 0:
         return ()
     rows = tx.db.execute("select role, text from message where name = ? order by id desc limit ?", (name, keep)).fetchall()
@@ -19,7 +22,7 @@ def session_messages(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, 
 
 
 def save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
-    """Keep what an alert said, and when it was asked for; older messages than are kept go."""
+    """Save the prompt and the text of an alert, and delete older messages than the session keeps."""
     entry = claim.entry
     if entry.session_keep == 0 or result.outcome is not Outcome.ALERT or not result.text:
         return
@@ -35,5 +38,5 @@ def save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
 
 
 def delete_old_messages(tx: Transaction, keep: timedelta) -> None:
-    """Messages are kept no longer than the history."""
+    """Delete messages older than `keep`."""
     tx.db.execute("delete from message where at < ?", (to_millis(tx.now - keep),))

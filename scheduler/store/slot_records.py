@@ -1,4 +1,4 @@
-"""New."""
+"""Records skipped slots, and finds which slots of an entry have a run record."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scheduler.store.transaction import Transaction
 def record_skip(
     tx: Transaction, entry_row: EntryRow, trigger: Trigger, reason: Skip, first: datetime, count: int = 1
 ) -> int | None:
-    """Write the row of `count` slots, from `first` on, that did not run, and why; gives its id.
+    """Insert the record of `count` slots, from `first` on, that were skipped, and why; returns its id.
 
-    A slot that has a row already keeps it: nothing is counted twice, and None is given. For several slots, of which only the
-    first has one, from a time that a clock which was set back shows again, the row moves by a millisecond.
+    A slot that has a record keeps it: None is returned and nothing is counted twice. If several slots are skipped, only the first
+    has a record, and the clock was set back since, then the new record is moved by a millisecond.
     """
     row = _insert_skip(tx, entry_row, trigger, reason, first, count)
     while row is None and count > 1 and clock_changes.was_shown_before(tx, first):
@@ -45,9 +45,9 @@ def _insert_skip(
 
 
 def delete_future_skips(tx: Transaction, entry_row: EntryRow, schedule: EntrySchedule, since: datetime) -> datetime | None:
-    """Remove what was written of skipped slots later than `since`, which are still to come; gives from when on they are.
+    """Delete what was recorded of skipped slots later than `since`; returns the first of these slots, None if there was nothing.
 
-    `pace` is what named them. What was claimed stays, however it ended: it has been tried. None: there was nothing to remove.
+    The slots are those of `schedule`. Runs that were claimed stay, whatever their outcome: they have been tried.
     """
     rows = tx.db.execute(
         "select id, slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger and state = 'closed'"
@@ -69,7 +69,7 @@ def delete_future_skips(tx: Transaction, entry_row: EntryRow, schedule: EntrySch
 
 
 def _count_passed_slots(schedule: EntrySchedule, row: sqlite3.Row, until: datetime) -> int:
-    """How many of the slots that a row of skipped ones stands for have come by then."""
+    """How many of the slots of a skip record have come by then."""
     after = from_millis(row["slot"]) - MILLISECOND
     if after >= until:
         return 0
@@ -85,7 +85,10 @@ def _count_passed_slots(schedule: EntrySchedule, row: sqlite3.Row, until: dateti
 def recorded_stretches(
     tx: Transaction, entry_row: EntryRow, schedule: EntrySchedule, after: datetime, until: datetime
 ) -> list[tuple[datetime, datetime]]:
-    """The stretches, each from its first to its last slot, that have rows in (after, until]; in order, and they may overlap."""
+    """The stretches of slots that have records in (after, until], each from its first to its last slot, in order.
+
+    They may overlap.
+    """
     rows = tx.db.execute(
         "select slot, slots, reason from run where kind = :kind and name = :name and trigger = :trigger"
         " and (slot > :after or (slots > 1 and finished_at > :after)) and slot <= :until order by slot",
@@ -99,14 +102,14 @@ def recorded_stretches(
 
 
 def _last_slot_of(schedule: EntrySchedule, row: sqlite3.Row, until: datetime) -> datetime:
-    """The last of the slots that a row stands for, or `until` if that comes first."""
+    """The last slot of a record, or `until` if that comes first."""
     first = from_millis(row["slot"])
     if row["slots"] == 1:
         return first
     if _count_passed_slots(schedule, row, until) <= row["slots"]:
         return until
     low, high = to_millis(first), to_millis(until)
-    while low < high:  # the earliest time by which all of them have come
+    while low < high:  # the earliest time by which all slots have come
         middle = (low + high) // 2
         low, high = (
             (middle + 1, high) if _count_passed_slots(schedule, row, from_millis(middle)) < row["slots"] else (low, middle)
@@ -115,6 +118,6 @@ def _last_slot_of(schedule: EntrySchedule, row: sqlite3.Row, until: datetime) ->
 
 
 def has_run_record(db: sqlite3.Connection, entry_row: EntryRow, slot: datetime) -> bool:
-    """Whether a slot of the entry's own pace has its row."""
+    """Whether a slot of the entry's own schedule has a record."""
     key = (entry_row.kind, entry_row.name, entry_row.schedule.trigger, to_millis(slot))
     return db.execute("select 1 from run where kind = ? and name = ? and trigger = ? and slot = ?", key).fetchone() is not None

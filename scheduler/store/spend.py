@@ -1,4 +1,4 @@
-"""Spending: what has been spent on each day, by each entry with a budget and by all, kept as a sum."""
+"""Sums what each entry with a budget, and all entries together, have spent on each day."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from scheduler.model.budget import Amount, Budget, BudgetDay, Scope
 from scheduler.model.timestamps import to_millis
 from scheduler.store.transaction import Transaction
 
-KEPT = timedelta(days=100)  # a clock that is set back by less finds what the day has had
+KEPT = timedelta(days=100)  # if the clock is set back by less than this, the day's sum is still there
 
 
 def spent_on_day(db: sqlite3.Connection, account: BudgetDay) -> Amount:
-    """What a day has had so far, reservations included."""
+    """What was spent on a day so far, including reservations."""
     row = db.execute("select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", account.key).fetchone()
     return Amount(*row) if row else Amount()
 
 
 def reserve_amount(tx: Transaction, account: BudgetDay, budget: Budget, amount: Amount) -> None:
-    """Add to what a day has had; the row keeps the budget as it stands now, for whoever reads without a config."""
+    """Add a reservation to a day. The row keeps the present budget for readers that have no config."""
     tx.db.execute(
         "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set nanos = nanos + excluded.nanos,"
@@ -35,7 +35,7 @@ def reserve_amount(tx: Transaction, account: BudgetDay, budget: Budget, amount: 
 
 
 def adjust_reservation(tx: Transaction, accounts: Iterable[BudgetDay], by: Amount) -> None:
-    """Put what was taken in the place of what was reserved."""
+    """Replace what was reserved by the actual usage: add the difference to each day."""
     tx.db.executemany(
         "update spend set nanos = nanos + ?, tokens = tokens + ?, runs = runs + ? where day = ? and kind = ? and name = ?",
         [(by.nanos, by.tokens, by.runs, *account.key) for account in accounts],
@@ -43,7 +43,7 @@ def adjust_reservation(tx: Transaction, accounts: Iterable[BudgetDay], by: Amoun
 
 
 def record_charge(tx: Transaction, run_id: int, by: Amount) -> None:
-    """Note in the run's row what it counts for in its budgets."""
+    """Add to what the run is charged to its budgets."""
     tx.db.execute(
         "update run set charged_nanos = coalesce(charged_nanos, 0) + ?, charged_tokens = coalesce(charged_tokens, 0) + ?"
         " where id = ?",
@@ -52,24 +52,24 @@ def record_charge(tx: Transaction, run_id: int, by: Amount) -> None:
 
 
 def spent_by_day(db: sqlite3.Connection, now: datetime) -> dict[tuple[str, str, str], Amount]:
-    """What each day has had that may be today somewhere, by day, kind and name."""
+    """What was spent on each day that may be today in some zone, by day, kind and name."""
     rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (_yesterday(now),))
     return {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
 
 
 def budget_rows_today(db: sqlite3.Connection, now: datetime) -> dict[Scope, sqlite3.Row]:
-    """The days that have begun and are not over, by scope, with the budgets as they last stood."""
+    """The rows of the days that have begun and are not over, by scope, with the budgets last recorded."""
     rows = db.execute("select * from spend where day >= ? and ends_at > ? order by day desc", (_yesterday(now), to_millis(now)))
     return {(row["kind"], row["name"]): row for row in rows}
 
 
 def budget_rows_near_today(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
-    """The days that may be today somewhere, or that a clock which was set back has still to come to."""
+    """The rows of days that may be today in some zone, and of later days, which a clock that was set back will reach."""
     return db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
 
 
 def record_budget(tx: Transaction, account: BudgetDay, budget: Budget) -> None:
-    """Let a day show this budget."""
+    """Record the budget of a day, for readers that have no config."""
     tx.db.execute(
         "update spend set ends_at = ?, usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
         " where day = ? and kind = ? and name = ?",
@@ -80,28 +80,28 @@ def record_budget(tx: Transaction, account: BudgetDay, budget: Budget) -> None:
 
 
 def end_budget_day(tx: Transaction, account: BudgetDay) -> None:
-    """Let a day be over, for it is no budget's any more, or was before."""
+    """End a day, because it no longer has a budget."""
     query = "update spend set ends_at = min(ends_at, ?) where day = ? and kind = ? and name = ?"
     tx.db.execute(query, (to_millis(tx.now), *account.key))
 
 
 def amount_of_row(row: sqlite3.Row) -> Amount:
-    """What the day of this row has had."""
+    """The amount that a row holds."""
     return Amount(row["nanos"], row["tokens"], row["runs"])
 
 
 def budget_of_row(row: sqlite3.Row) -> Budget:
-    """The budget as it stood when this row was last written; its zone is that of the row's times."""
+    """The budget as last recorded in a row; its zone is that of the row's times."""
     return Budget(ZoneInfo("UTC"), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"])
 
 
 def _yesterday(now: datetime) -> str:
-    """A date that no zone has left yet, or only just."""
+    """A date that every zone has left, or has just left."""
     return (now - timedelta(days=1)).date().isoformat()
 
 
 def delete_old_days(tx: Transaction) -> None:
-    """Remove the days that no clock will come back to, a few at a time."""
+    """Delete days that no clock will show again, a few at a time."""
     tx.db.execute(
         "delete from spend where (day, kind, name) in (select day, kind, name from spend where day < ? order by day limit 500)",
         ((tx.now - KEPT).date().isoformat(),),

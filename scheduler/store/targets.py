@@ -1,4 +1,4 @@
-"""Targets: whom an agent last spoke with, and so where `last` leads; a channel whose URL names somebody is its own target."""
+"""Records where each agent's user wrote from most recently: the target that `deliver: last` uses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import from_millis, iso_utc, to_millis
 from scheduler.store.transaction import Transaction
 
-MOST = 20  # that are known of an agent
+MOST = 20  # targets that are kept per agent
 
 
 def record_target(tx: Transaction, agent: str, target: Target, title: str | None) -> None:
-    """An agent has been spoken with there just now; of those longest ago the surplus is forgotten. No title: as it was."""
+    """Record that the agent's user has just written from there. The latest MOST targets are kept. `title` None: unchanged."""
     tx.db.execute(
         "insert or replace into target (name, channel, whom, title, at) values (:agent, :channel, :whom, coalesce(:title,"
         " (select title from target where name = :agent and channel = :channel and whom = :whom), ''), :now)",
@@ -28,7 +28,7 @@ def record_target(tx: Transaction, agent: str, target: Target, title: str | None
 
 
 def known_targets(db: sqlite3.Connection, agent: str) -> list[dict[str, Any]]:
-    """The targets of an agent as plain data, the last one first: by the order in which they came, whatever the clock said."""
+    """The known targets of an agent as plain data, the latest first. The order is that of arrival, whatever the clock showed."""
     rows = db.execute("select channel, whom, title, at from target where name = ? order by id desc", (agent,))
     return [{"channel": row[0], "target": row[1], "title": row[2], "at": iso_utc(from_millis(row[3]))} for row in rows]
 

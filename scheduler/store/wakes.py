@@ -1,4 +1,4 @@
-"""Waiting wakes: kept, merged, spaced, and ended only when an agent has heard them."""
+"""Keeps wakes until their agent got them in a prompt: merges them per sender, spaces them, returns them after a failed run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = 
 
 OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of this file, as below)
 
-# A wake starts a run no later than the one that it joins would have, unless it has just been refused.
+# A merged wake starts a run no later than the waiting row would have, unless it has just been refused.
 MERGE = f"""
 update wake set count = count + 1, text = :text, outcome = :outcome, updated_at = :now,
   tries = case when :urgent then 0 else tries end, run_id = coalesce(:run, run_id),
@@ -45,11 +45,11 @@ def keep_wake(
     refused_by: int | None = None,
     held_until: datetime | None = None,
 ) -> int:
-    """Keep a wake until its agent has been told it; gives the id of the row that holds it.
+    """Keep a wake until it was delivered to its agent; returns the id of its row.
 
-    Wakes of one source, sender and token merge: a count, and the last text. `due_at` says when it may start a run (None: only
-    together with another), `waits_for` why not at once, `refused_by` the row of the run that was refused. Until `held_until` it
-    starts nothing by itself, for others are to come with it; `let_go` ends that.
+    Wakes of one source, sender and token merge into a row with a count and the latest text. `due_at` is when it may start a run
+    (None: it waits for another run), `waits_for` why not at once, `refused_by` the run that was refused. Until `held_until` it
+    does not start a run by itself, because more wakes are expected; `release_held_wakes` ends that.
     """
     row_id = _merge_wake(tx, wake, due_at, waits_for, refused_by) or _insert_wake(
         tx, wake, due_at, waits_for, refused_by, held_until
@@ -61,7 +61,7 @@ def keep_wake(
 
 
 def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:
-    """The waiting wake of the same sender, with which this one would merge."""
+    """The waiting wake of the same sender, with which this wake would merge."""
     if not _may_have_wakes(tx, wake.kind, wake.name):
         return None
     row = tx.db.execute(OF_SENDER, _sender_columns(wake)).fetchone()
@@ -69,13 +69,13 @@ def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:
 
 
 def count_wakes_by_token(tx: Transaction, kind: Kind, name: str) -> dict[str, int]:
-    """How many rows each token has that are still to be told; those of people and jobs are under the empty name."""
+    """How many undelivered rows each token has. Wakes of users and jobs are under the empty name."""
     query = "select token, count(*) from wake where kind = ? and name = ? and state in ('waiting', 'taken') group by token"
     return dict(tx.db.execute(query, (kind, name)).fetchall())
 
 
 def find_wait_reason(tx: Transaction, kind: Kind, name: str, reasons: Iterable[str]) -> tuple[str, datetime | None] | None:
-    """For which of these reasons a wake of an entry waits, and when it starts a run; None where none waits for any."""
+    """For which of these reasons a wake of the entry waits, and when it starts a run; None if none waits for any."""
     if not _may_have_wakes(tx, kind, name):
         return None
     query = (
@@ -87,7 +87,7 @@ def find_wait_reason(tx: Transaction, kind: Kind, name: str, reasons: Iterable[s
 
 
 def release_held_wakes(tx: Transaction, entry_row: EntryRow) -> None:
-    """Let the wakes of an agent that were held for others start their run."""
+    """Let the held wakes of an agent start their run."""
     if _may_have_wakes(tx, entry_row.kind, entry_row.name):
         tx.db.execute(
             "update wake set held_until = null where kind = ? and name = ? and state = 'waiting'",
@@ -97,7 +97,7 @@ def release_held_wakes(tx: Transaction, entry_row: EntryRow) -> None:
 
 
 def start_waiting_wakes_now(tx: Transaction, kind: Kind, name: str, *, refused_only: bool) -> None:
-    """Let the waiting wakes of an entry start a run now that would have waited for a slot; or those alone that were refused."""
+    """Let waiting wakes of an entry start a run now that would have waited for a slot. `refused_only`: only refused wakes."""
     if _may_have_wakes(tx, kind, name):
         tx.db.execute(
             "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting' and due_at is null"
@@ -107,7 +107,7 @@ def start_waiting_wakes_now(tx: Transaction, kind: Kind, name: str, *, refused_o
 
 
 def entries_with_delayed_wakes(tx: Transaction, reasons: Iterable[str]) -> list[EntryRow]:
-    """The entries whose wakes start a run only later, for one of these reasons."""
+    """The entries whose wakes are delayed for one of these reasons."""
     rows = tx.db.execute(
         "select kind, name from wake where state = 'waiting' and due_at > ?"
         " and waits_for in (select value from json_each(?)) group by kind, name order by min(id)",
@@ -117,16 +117,16 @@ def entries_with_delayed_wakes(tx: Transaction, reasons: Iterable[str]) -> list[
 
 
 def start_delayed_wakes_by(tx: Transaction, entry_row: EntryRow, at: datetime, gap: timedelta) -> None:
-    """Let the waiting wakes of an entry that are to start a run later start it by then, if the gap allows it."""
+    """Let the delayed wakes of an entry start a run at `at`, or after the gap if that is later."""
     tx.db.execute(
-        "update wake set due_at = min(due_at, ?) where kind = ? and name = ? and state = 'waiting'",  # null stays null
+        "update wake set due_at = min(due_at, ?) where kind = ? and name = ? and state = 'waiting'",  # min() leaves null as it is
         (to_millis(_after_gap(entry_row, at, gap)), entry_row.kind, entry_row.name),
     )
     _advance_due_at(tx, entry_row)
 
 
 def _advance_due_at(tx: Transaction, entry_row: EntryRow) -> None:
-    """Look at the entry as soon as a wake may start a run of it, unless one is open."""
+    """Make the entry due as soon as a wake may start a run of it, unless a run is open."""
     at = next_start_at(tx, entry_row.kind, entry_row.name)
     sooner = at is not None and (entry_row.due_at is None or at < entry_row.due_at)
     if sooner and runs.find_open_run(tx.db, entry_row.kind, entry_row.name) is None:
@@ -144,7 +144,10 @@ def _sender_columns(wake: Wake) -> dict[str, str]:
 def _merge_wake(
     tx: Transaction, wake: Wake, due_at: datetime | None, waits_for: str | None, refused_by: int | None
 ) -> int | None:
-    """Join the row that waits for the same sender. It starts a run no later than it would have, unless it has been refused."""
+    """Merge with the waiting row of the same sender; None if there is none.
+
+    The row starts a run no later than before, unless it was refused.
+    """
     start, is_refused = to_optional_millis(due_at), waits_for not in (None, GAP, FLOOD)
     row = tx.db.execute(
         MERGE,
@@ -180,7 +183,7 @@ def _insert_wake(
 
 
 def next_start_at(tx: Transaction, kind: Kind, name: str) -> datetime | None:
-    """When the next waiting wake of an entry wants to start a run."""
+    """When the next waiting wake of an entry is to start a run; None if none is."""
     if not _may_have_wakes(tx, kind, name):
         return None
     query = "select min(max(due_at, coalesce(held_until, 0))) from wake where kind = ? and name = ? and state = 'waiting'"
@@ -188,13 +191,13 @@ def next_start_at(tx: Transaction, kind: Kind, name: str) -> datetime | None:
 
 
 def any_starts_by(db: sqlite3.Connection, until: datetime) -> bool:
-    """Whether any waiting wake is going to start a run by itself before long."""
+    """Whether any waiting wake starts a run by this time."""
     query = "select 1 from wake where state = 'waiting' and due_at <= ? limit 1"
     return db.execute(query, (to_millis(until),)).fetchone() is not None
 
 
 def find_starting_wake(tx: Transaction, kind: Kind, name: str) -> Wake | None:
-    """The wake that starts a run now, if one does: the one that has waited longest."""
+    """The wake that starts a run now: the one that has waited longest. None if none does."""
     if not _may_have_wakes(tx, kind, name):
         return None
     row = tx.db.execute(
@@ -206,7 +209,7 @@ def find_starting_wake(tx: Transaction, kind: Kind, name: str) -> Wake | None:
 
 
 def take_waiting_wakes(tx: Transaction, kind: Kind, name: str, run_id: int, first: Wake | None) -> tuple[Wake, ...]:
-    """Give every waiting wake to a run; `first` is the one that started it, all others ride along."""
+    """Assign all waiting wakes of an entry to a run. `first` is the wake that started it; the others are delivered with it."""
     if not _may_have_wakes(tx, kind, name):
         return ()
     rows = tx.db.execute(
@@ -218,13 +221,13 @@ def take_waiting_wakes(tx: Transaction, kind: Kind, name: str, run_id: int, firs
 
 
 def wakes_taken_by(db: sqlite3.Connection, run_id: int) -> tuple[Wake, ...]:
-    """The wakes that a run holds."""
+    """The wakes that are assigned to a run and not yet ended."""
     rows = db.execute("select * from wake where run_id = ? and state = 'taken' order by id", (run_id,)).fetchall()
     return tuple(_wake_from_row(row) for row in rows)
 
 
 def end_delivered_wakes(tx: Transaction, run_id: int, result: WakeResult | None = None) -> None:
-    """End the wakes of a run that has told them; `result` is what became of them all if it was something else."""
+    """End the wakes of a run that delivered them. `result` is recorded for all of them instead of the usual one."""
     rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where run_id = ? and state = 'taken' returning *",
         (to_millis(tx.now), run_id),
@@ -234,16 +237,16 @@ def end_delivered_wakes(tx: Transaction, run_id: int, result: WakeResult | None 
 
 
 def _delivered_result(wake: Wake) -> WakeResult:
-    """How a wake was told that has been: late, because something kept it from being told at first, by its own run or another."""
+    """The result of a delivered wake: deferred if an earlier run did not deliver it, or something else delayed it."""
     if wake.tries or wake.waits_for not in (None, GAP):
         return WakeResult.DEFERRED
     return WakeResult.STARTED if wake.started else WakeResult.JOINED
 
 
 def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None, why: str | None = None) -> None:
-    """Let the wakes of a run that did not tell them wait for the next one; they start none by themselves before `again_at`.
+    """Let the wakes of a run that did not deliver them wait for the next run. They start none by themselves before `again_at`.
 
-    `why` is what that run ended by.
+    `why` is the reason of the run that did not deliver them.
     """
     taken = wakes_taken_by(tx.db, run_id)
     for wake in taken:
@@ -259,7 +262,7 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
 
 
 def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> None:
-    """Where the same sender has asked again during the run, its newer text waits for both."""
+    """If the same sender sent another wake during the run, merge this wake into it; the newer text is kept."""
     newer = tx.db.execute(
         JOIN_NEWER,
         _sender_columns(wake) | {"more": wake.count, "tries": wake.tries + 1, "again_at": to_optional_millis(again_at)},
@@ -282,9 +285,9 @@ def delay_waiting_wakes(tx: Transaction, kind: Kind, name: str, gap: timedelta) 
 
 
 def expire_old_wakes(tx: Transaction, keep: timedelta) -> list[Wake]:
-    """End the wakes that have waited longer than `keep`, and give them; forget what nobody can look at any more.
+    """End the wakes that have waited longer than `keep`, and return them. Also delete rows that nothing shows any more.
 
-    The texts of a run stay as long as its row, all others as long again as they were kept.
+    Wakes of a run stay as long as its record, all others for another `keep`.
     """
     last = to_millis(tx.now - keep)
     rows = tx.db.execute(
@@ -303,7 +306,7 @@ def expire_old_wakes(tx: Transaction, keep: timedelta) -> list[Wake]:
 
 
 def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str) -> None:
-    """End all waiting wakes of an entry that is no more."""
+    """End all waiting wakes of an entry that was removed."""
     rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where kind = ? and name = ? and state = 'waiting' returning *",
         (to_millis(tx.now), kind, name),
@@ -313,30 +316,30 @@ def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str) -> None:
 
 
 def report_rejected_wake(tx: Transaction, wake: Wake, why: str | None = None) -> None:
-    """Say that a wake is not taken at all."""
+    """Report that a wake was not accepted."""
     tx.report(WakeMoved(wake.name, wake.source, wake.sender, WakeResult.REJECTED, problem=why))
 
 
 def wake_progress(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
-    """Where a wake stands: its state, and the run that last took it."""
+    """The state of a wake, and the run that last took it; None if it is unknown."""
     row = db.execute("select state, run_id from wake where id = ?", (wake_id,)).fetchone()
     return dict(row) if row else None
 
 
 def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:
-    """The wakes that a run was to tell last, with their whole texts, as plain data."""
+    """The wakes that were last assigned to a run, with their whole texts, as plain data."""
     query = "select id, source, sender, count, outcome, state, created_at, text from wake where run_id = ? order by id"
     return [dict(row) | {"created_at": iso_utc(from_millis(row["created_at"]))} for row in db.execute(query, (run_id,))]
 
 
 def find_wake(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:
-    """The row of one wake."""
+    """The row of a wake; None if there is none."""
     row: sqlite3.Row | None = db.execute("select * from wake where id = ?", (wake_id,)).fetchone()
     return row
 
 
 def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.Row | None:
-    """The row of the waiting wake of an entry that starts a run first; one that starts none comes last."""
+    """The row of the waiting wake of an entry that starts a run first. Wakes that start none come last."""
     row: sqlite3.Row | None = db.execute(
         "select * from wake where kind = ? and name = ? and state = 'waiting'"
         " order by due_at is null, max(due_at, coalesce(held_until, 0)), id limit 1",
@@ -346,12 +349,12 @@ def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.
 
 
 def count_waiting_by_agent(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """How many wakes wait, by agent."""
+    """The number of waiting wakes of each agent."""
     query = "select name, count(*) as rows from wake where state = 'waiting' and kind = ? group by name order by name"
     return [dict(row) for row in db.execute(query, (Kind.HEARTBEAT,))]
 
 
-# One seek for each entry that a wake waits for: a thousand wakes of one agent cost no more than one.
+# One seek per entry with waiting wakes: a thousand wakes of one agent cost as much as one.
 ENTRIES_WITH_WAKES = """
 with recursive each (wake) as (
   select (select id from wake where state = 'waiting' order by kind, name limit 1)
@@ -366,7 +369,7 @@ select kind, name from each join wake on wake.id = each.wake
 
 
 def _may_have_wakes(tx: Transaction, kind: Kind, name: str) -> bool:
-    """Whether any wake waits for an entry. One question a turn answers it for all: most beats have no wake to look for."""
+    """Whether a wake may be waiting for an entry. Queried once per transaction for all entries: most have no wake."""
     if tx.entries_with_wakes is None:
         tx.entries_with_wakes = {(row[0], row[1]) for row in tx.db.execute(ENTRIES_WITH_WAKES)}
     return (kind, name) in tx.entries_with_wakes
@@ -378,7 +381,7 @@ def _cache_waiting(tx: Transaction, kind: Kind, name: str) -> None:
 
 
 def count_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str) -> int:
-    """How many wakes wait for one entry."""
+    """The number of waiting wakes of an entry."""
     query = "select count(*) from wake where kind = ? and name = ? and state = 'waiting'"
     return int(db.execute(query, (kind, name)).fetchone()[0])
 
