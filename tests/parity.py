@@ -30,7 +30,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("user first: the heartbeat takes the lane only if it is free, and the user waits for it", ("test_story_lanes.py::test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after",)),
         Row("HEARTBEAT_OK is suppressed, also with up to 5 more characters"),
         Row("SHA-256 over stripped, lower-cased text, 24 h"),
-        Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_asked_without_tools_and_with_a_bound",)),
+        Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_requested_without_tools_and_with_a_token_limit",)),
         Row("agent function in the same process"),
         Row("status and manual trigger", ("test_status.py::test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot")),
         Row("one lock for output, so that heartbeat runs do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_pieces_and_in_order",)),
@@ -60,7 +60,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("the same tools as in chat"),
         Row("results: none, error, async, silent, for the user", ("test_story_models.py::test_an_async_result_is_classified_and_sent_once",)),
         Row('last channel "platform:id" from user messages; internal ones never used', ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
-        Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given", "test_program_output.py::test_the_events_before_a_report_tell_which_tools_were_used_and_how_long")),
+        Row("heartbeat.log, and tool calls in the log", ("test_logs.py::test_an_event_is_one_line_with_its_fields_in_the_order_given", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_lets_what_runs_end_and_leaves_in_order",)),
     ),
     "MisterMorph": (
@@ -96,7 +96,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
             "priorities and paused items",
             (
                 "test_due_items.py::test_high_items_come_first_and_low_ones_last_in_their_section",
-                "test_due_items.py::test_a_paused_item_is_never_asked_about_not_even_with_everything",
+                "test_due_items.py::test_a_paused_item_is_never_in_the_prompt_not_even_with_everything",
             ),
         ),
         Row("dead man's switch", ("test_deadman.py::test_a_daemon_that_is_killed_or_stopped_pings_no_more",)),

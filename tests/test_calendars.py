@@ -1,4 +1,4 @@
-"""Calendars: which days they hold, and when those days begin and end on the clock of a zone."""
+"""Calendars: which days they include, and when those days begin and end in a time zone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_calendar_holds_both_ends_of_a_range_and_its_weekdays(day: str, held: 
     assert holidays.contains(date.fromisoformat(day)) is held
 
 
-def test_without_calendars_every_day_is_left() -> None:
+def test_without_calendars_every_day_is_allowed() -> None:
     assert ALL_DAYS.always
     assert AllowedDays(BERLIN, EMPTY_CALENDAR).always
     assert not AllowedDays(BERLIN, only=EMPTY_CALENDAR).always
@@ -68,7 +68,7 @@ def test_without_calendars_every_day_is_left() -> None:
         ("Etc/GMT+12", "2026-03-04", "2026-03-04 12:00", "2026-03-05 12:00"),
     ],
 )
-def test_a_day_is_that_of_its_zone_whatever_its_length(zone: str, day: str, opens: str, closes: str) -> None:
+def test_a_day_is_a_local_day_of_any_length(zone: str, day: str, opens: str, closes: str) -> None:
     only = AllowedDays(ZoneInfo(zone), only=dates(day))
     assert list(only.openings(at(opens) - 5 * DAY, at(closes) + 5 * DAY)) == [(at(opens), at(closes))]
     assert (only.open_at(at(opens)), only.open_at(at(closes))) == (True, False)
@@ -76,12 +76,12 @@ def test_a_day_is_that_of_its_zone_whatever_its_length(zone: str, day: str, open
     assert AllowedDays(ZoneInfo(zone), skip=dates(day)).next_closing(at(opens) - DAY) == at(opens)
 
 
-def test_a_date_that_the_clock_left_out_has_no_time() -> None:
+def test_a_date_that_the_zone_skipped_has_no_opening() -> None:
     apia = AllowedDays(ZoneInfo("Pacific/Apia"), only=dates("2011-12-30"))
     assert list(apia.openings(at("2011-12-20 00:00"), at("2012-01-10 00:00"))) == []
 
 
-def test_what_never_closes_within_two_years_is_said_to_never_close() -> None:
+def test_days_that_stay_open_for_two_years_have_no_next_closing() -> None:
     assert AllowedDays(BERLIN, dates("2030-01-01")).next_closing(at("2026-03-02 12:00")) is None
     assert ALL_DAYS.next_closing(at("2026-03-02 12:00")) is None
 
@@ -101,7 +101,7 @@ ALL_SORTS = st.builds(
 
 
 @given(ALL_SORTS, st.integers(0, 500), st.integers(0, 500))
-def test_openings_and_the_question_at_an_instant_agree(days: AllowedDays, first: int, length: int) -> None:
+def test_openings_agree_with_open_at(days: AllowedDays, first: int, length: int) -> None:
     after = datetime(2026, 3, 20, tzinfo=UTC) + timedelta(hours=first)
     until = after + timedelta(hours=length)
     spans = [(after, after + DAY)] if days.always else list(days.openings(after, until))
@@ -114,7 +114,7 @@ def test_openings_and_the_question_at_an_instant_agree(days: AllowedDays, first:
 
 
 @given(ALL_SORTS)
-def test_a_key_is_read_as_the_days_it_was_written_for(days: AllowedDays) -> None:
+def test_a_key_is_read_back_as_the_same_days(days: AllowedDays) -> None:
     assert read_days(days.key()) == days
 
 
@@ -135,7 +135,7 @@ def count(slots: AnySlotRange | None) -> int:
 
 # Berlin's clocks go ahead on 29 March 2026.
 @given(PACES, ALL_SORTS, st.integers(0, 20_000), st.integers(0, 5000), st.integers(0, 5000))
-def test_every_slot_of_a_pace_is_open_or_closed_by_its_days_or_its_hours(
+def test_every_slot_is_open_or_closed_by_its_days_or_its_hours(
     said: dict[str, Any], days: AllowedDays, first: int, length: int, more: int
 ) -> None:
     plain, schedule = (entry_schedule.parse_schedule(json.dumps(said | extra), ANCHOR) for extra in ({}, {"days": days.key()}))

@@ -1,4 +1,4 @@
-"""Reading the checklist: nothing outside the workspace, nothing that hangs, and what of it counts as work."""
+"""Reading a checklist: only inside the workspace, without ever hanging, and what of it counts as work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_file_is_read_as_it_stands(root: Path) -> None:
+def test_a_file_is_read_unchanged(root: Path) -> None:
     (root / "HEARTBEAT.md").write_bytes(b"\xef\xbb\xbf# Heute\r\n- gr\xc3\xbcn\n")
     assert read_file(root, "HEARTBEAT.md") == "# Heute\r\n- grün\n"
 
@@ -49,7 +49,7 @@ def test_an_empty_file_is_read_as_empty(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["HEARTBEAT.md", "notes/HEARTBEAT.md"])
-def test_what_is_not_there_is_missing(root: Path, name: str) -> None:
+def test_a_file_that_does_not_exist_is_missing(root: Path, name: str) -> None:
     assert read_file(root, name) is FileProblem.MISSING
     assert read_file(root / "nowhere", name) is FileProblem.MISSING
 
@@ -62,7 +62,7 @@ def test_64_kib_are_read_and_one_byte_more_is_too_large(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "notes/../../secret", "/etc/hostname", "", ".", "HEARTBEAT.md\0", "x" * 5000])
-def test_a_name_that_does_not_lie_inside_is_unreadable(root: Path, name: str) -> None:
+def test_a_name_outside_the_workspace_is_unreadable(root: Path, name: str) -> None:
     (root / "notes").mkdir()
     assert read_file(root, name) is FileProblem.UNREADABLE
 
@@ -111,7 +111,7 @@ def test_a_file_without_permission_is_unreadable(root: Path) -> None:
     assert read_file(root, "HEARTBEAT.md") is FileProblem.UNREADABLE
 
 
-def test_a_file_that_no_descriptor_is_left_for_is_not_called_unreadable(
+def test_running_out_of_file_descriptors_is_not_reported_as_an_unreadable_file(
     root: Path, no_open_files: Callable[[], AbstractContextManager[None]]
 ) -> None:
     """A beat that is skipped for its checklist is not tried again, one that fails is."""
@@ -150,7 +150,7 @@ def test_a_link_swapped_in_at_any_moment_is_never_followed(root: Path) -> None:
     assert set(found) == {"plain", FileProblem.UNREADABLE}
 
 
-def test_no_file_stays_open(root: Path) -> None:
+def test_every_file_is_closed_again(root: Path) -> None:
     (root / "folder").mkdir()
     (root / "HEARTBEAT.md").write_text("x")
     (root / "link").symlink_to("HEARTBEAT.md")
@@ -162,13 +162,13 @@ def test_no_file_stays_open(root: Path) -> None:
     assert _open_files() == before
 
 
-def test_the_template_is_written_where_nothing_stands(root: Path) -> None:
+def test_the_template_is_written_if_there_is_no_file(root: Path) -> None:
     assert create_checklist(root, "HEARTBEAT.md")
     assert read_file(root, "HEARTBEAT.md") == checklist_template()
     assert (root / "HEARTBEAT.md").stat().st_mode & 0o777 == 0o644 & ~_umask()
 
 
-def test_the_template_never_replaces_or_leaves_anything(root: Path) -> None:
+def test_the_template_never_replaces_a_file_and_leaves_no_temporary_files(root: Path) -> None:
     (root / "HEARTBEAT.md").write_text("mine")
     (root / "dangling").symlink_to("../outside")
     assert not any(create_checklist(root, name) for name in ("HEARTBEAT.md", "dangling"))
@@ -178,7 +178,7 @@ def test_the_template_never_replaces_or_leaves_anything(root: Path) -> None:
     assert not (root.parent / "outside").exists()
 
 
-def test_the_folders_that_lead_to_the_template_are_made_and_no_link_is_followed(root: Path) -> None:
+def test_missing_folders_are_created_and_links_are_not_followed(root: Path) -> None:
     workspace = root / "agents" / "new"
     assert create_checklist(workspace, "lists/HEARTBEAT.md")
     assert read_file(workspace, "lists/HEARTBEAT.md") == checklist_template()
@@ -188,7 +188,7 @@ def test_the_folders_that_lead_to_the_template_are_made_and_no_link_is_followed(
     assert not (root / "HEARTBEAT.md").exists()
 
 
-def test_half_a_template_is_not_left_behind(root: Path) -> None:
+def test_a_partly_written_template_is_removed(root: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
@@ -201,7 +201,7 @@ def test_half_a_template_is_not_left_behind(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_the_template_holds_no_work() -> None:
+def test_the_template_has_no_work() -> None:
     assert not has_work(checklist_template())
 
 
@@ -249,7 +249,7 @@ def _umask() -> int:
         "## **Completed** ##\n### More\nlook",
     ],
 )
-def test_what_is_no_work(text: str) -> None:
+def test_these_texts_have_no_work(text: str) -> None:
     assert not has_work(text)
 
 
@@ -280,7 +280,7 @@ def test_what_is_no_work(text: str) -> None:
         "## Completed\n```\n# Active\n```\n# Active\nlook",
     ],
 )
-def test_what_is_work(text: str) -> None:
+def test_these_texts_have_work(text: str) -> None:
     assert has_work(text)
 
 

@@ -1,4 +1,4 @@
-"""Checklists over HTTP: read, and written whole by whoever saw the version that stands there."""
+"""Reading and writing checklists over HTTP: a write replaces the whole file, and only the version that the client has read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_list_is_read_and_written_back(daemon: WebDaemon) -> None:
     assert (again.data["has_work"], daemon.get(PATH, READER).data["text"]) == (False, "")
 
 
-def test_who_saw_another_version_changes_nothing(daemon: WebDaemon) -> None:
+def test_a_write_against_another_version_changes_nothing(daemon: WebDaemon) -> None:
     reply = put(daemon, {"text": "mine", "hash": known("- look\n")})
     late = put(daemon, {"text": "theirs", "hash": known("- look\n")})
     assert (reply.status, late.status, late.code) == (200, 412, "changed")
@@ -53,7 +53,7 @@ def test_who_saw_another_version_changes_nothing(daemon: WebDaemon) -> None:
     assert daemon.get(PATH, READER).data["text"] == "mine"
 
 
-def test_a_list_that_is_not_there_can_be_written_anew(daemon: WebDaemon) -> None:
+def test_a_missing_checklist_can_be_created(daemon: WebDaemon) -> None:
     file = daemon.world.folder / "agents" / "ops" / NAME
     file.unlink()
     file.parent.rmdir()
@@ -64,7 +64,7 @@ def test_a_list_that_is_not_there_can_be_written_anew(daemon: WebDaemon) -> None
     assert file.read_text() == "- x"
 
 
-def test_a_version_has_to_be_named(daemon: WebDaemon) -> None:
+def test_a_write_must_name_a_version(daemon: WebDaemon) -> None:
     reply = put(daemon, {"text": "x"})
     assert (reply.status, reply.code) == (428, "version_wanted")
     assert "If-Match" in reply.data["error"]["message"]
@@ -84,12 +84,12 @@ def test_a_version_has_to_be_named(daemon: WebDaemon) -> None:
         ({"text": "x" * 600_000}, 413),
     ],
 )
-def test_a_text_that_no_checklist_can_be_is_refused(daemon: WebDaemon, body: Any, status: int) -> None:
+def test_a_text_that_cannot_be_a_checklist_is_rejected(daemon: WebDaemon, body: Any, status: int) -> None:
     assert put(daemon, body, If_Match=known("- look\n")).status == status
     assert daemon.get(PATH, READER).data["text"] == "- look\n"
 
 
-def test_the_largest_list_comes_through_however_it_is_escaped(daemon: WebDaemon) -> None:
+def test_the_largest_checklist_is_accepted_however_it_is_escaped(daemon: WebDaemon) -> None:
     text = "ü" * (MAX_BYTES // 2)
     assert put(daemon, {"text": text}, If_Match=known("- look\n")).status == 200
     assert daemon.get(PATH, READER).data["text"] == text
@@ -113,7 +113,7 @@ def test_a_list_that_is_text_in_the_config_is_shown_and_not_changed_here(daemon:
 
 
 @pytest.mark.parametrize("made", ["link", "fifo", "folder", "large"])
-def test_what_is_no_small_regular_file_is_neither_read_nor_replaced(daemon: WebDaemon, made: str) -> None:
+def test_only_small_regular_files_are_read_or_replaced(daemon: WebDaemon, made: str) -> None:
     file, secret = daemon.world.folder / "agents" / "ops" / NAME, daemon.world.folder / "secret"
     secret.write_text("canary")
     file.unlink()
@@ -131,7 +131,7 @@ def test_what_is_no_small_regular_file_is_neither_read_nor_replaced(daemon: WebD
     assert secret.read_text() == "canary"
 
 
-def test_a_list_that_is_not_utf_8_is_neither_shown_as_what_it_is_not_nor_replaced(daemon: WebDaemon) -> None:
+def test_a_checklist_that_is_not_utf_8_is_neither_returned_nor_replaced(daemon: WebDaemon) -> None:
     """In Latin-1, an editor would get its é as a mark that stands for any byte, and would write that back."""
     file, data = daemon.world.folder / "agents" / "ops" / NAME, b"- look\n- caf\xe9 at noon\n"
     file.write_bytes(data)
@@ -145,7 +145,7 @@ def test_a_list_that_is_not_utf_8_is_neither_shown_as_what_it_is_not_nor_replace
     assert file.read_bytes() == data
 
 
-def test_what_is_read_and_written_back_is_the_same_byte_for_byte(daemon: WebDaemon) -> None:
+def test_reading_and_writing_back_keeps_every_byte(daemon: WebDaemon) -> None:
     """A mark of byte order, as editors on Windows write it, is no content of the list and stays all the same."""
     file, data = daemon.world.folder / "agents" / "ops" / NAME, b"\xef\xbb\xbf# Title\r\n\r\n"
     file.write_bytes(data)
@@ -155,7 +155,7 @@ def test_what_is_read_and_written_back_is_the_same_byte_for_byte(daemon: WebDaem
     assert file.read_bytes() == data
 
 
-def test_mode_stays_and_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
+def test_a_write_keeps_the_mode_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     file = tmp_path / NAME
     file.write_text("a")
     file.chmod(0o640)
@@ -167,7 +167,7 @@ def test_mode_stays_and_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
     )
 
 
-def test_a_reader_sees_the_old_or_the_new_and_never_a_part(tmp_path: Path) -> None:
+def test_a_reader_sees_the_old_or_the_new_version_but_never_a_part(tmp_path: Path) -> None:
     file = tmp_path / NAME
     file.write_text("a" * 1000)
     with file.open() as old:
@@ -185,7 +185,7 @@ def test_a_name_that_leads_outside_is_not_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inside"]
 
 
-def test_a_file_that_nobody_may_replace_stays(tmp_path: Path) -> None:
+def test_a_file_without_write_permission_is_kept(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("a")
     with pytest.raises(VersionChanged):
         write_checklist(tmp_path, NAME, "b", None)

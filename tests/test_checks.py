@@ -1,4 +1,4 @@
-"""Whether a beat may run, and the first reason why not."""
+"""The checks before a heartbeat run, and the first reason to skip it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def given(heartbeat: dict[str, Any] | None = None, **changes: Any) -> Situation:
     return replace(FREE, heartbeat=replace(OPS, **(heartbeat or {})), **changes)
 
 
-def test_nothing_stands_in_the_way() -> None:
+def test_no_check_blocks_a_normal_run() -> None:
     assert first_obstacle(FREE) is None
 
 
@@ -98,13 +98,11 @@ def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | Non
         (given(woken=True, prompt_tokens=50_001), Skip.PROMPT_TOO_LARGE),
     ],
 )
-def test_a_wake_passes_what_says_that_there_is_nothing_to_do_and_nothing_else(
-    situation: Situation, obstacle: Skip | None
-) -> None:
+def test_a_wake_overrides_only_the_checks_for_missing_work(situation: Situation, obstacle: Skip | None) -> None:
     assert first_obstacle(situation) is obstacle
 
 
-def test_the_first_obstacle_of_the_chain_is_told() -> None:
+def test_the_first_failing_check_gives_the_reason() -> None:
     everything = {"enabled": False, "show_alerts": False}
     assert first_obstacle(given(everything, paused=True, now=NIGHT, checklist="")) is Skip.DISABLED
     assert first_obstacle(given({"show_alerts": False}, paused=True, now=NIGHT, checklist="")) is Skip.PAUSED
@@ -112,7 +110,7 @@ def test_the_first_obstacle_of_the_chain_is_told() -> None:
     assert first_obstacle(given({"show_alerts": False}, checklist="")) is Skip.CHECKLIST_EMPTY
 
 
-def test_what_is_found_last_comes_last_in_the_chain() -> None:
+def test_the_precheck_and_the_prompt_length_are_checked_last() -> None:
     late = {"precheck": PrecheckResult(PrecheckStatus.NOTHING), "prompt_tokens": 50_001}
     assert first_obstacle(given({"show_alerts": False}, checklist="- [paused] look", **late)) is Skip.NOTHING_DUE
     assert first_obstacle(given({"show_alerts": False}, **late)) is Skip.NOT_SHOWN
@@ -121,7 +119,7 @@ def test_what_is_found_last_comes_last_in_the_chain() -> None:
     assert late_obstacle(given(paused=True, **late)) is Skip.PRECHECK
 
 
-def test_what_is_found_later_is_added_to_what_is_known() -> None:
+def test_later_results_are_added_to_a_copy_of_the_situation() -> None:
     before = given(checklist="- [every 6h] look", last_prompted=ASKED)
     selection, checked = before.selection, PrecheckResult(PrecheckStatus.WORK)
     checked_too = before.with_results(precheck=checked)
@@ -132,7 +130,7 @@ def test_what_is_found_later_is_added_to_what_is_known() -> None:
     assert measured.with_results(precheck=PrecheckResult(PrecheckStatus.NOTHING)).prompt_tokens == 7
 
 
-def test_the_words_stand_in_the_order_of_the_chain() -> None:
+def test_the_skip_reasons_are_in_the_order_of_the_checks() -> None:
     assert " ".join(Skip) == (
         "disabled paused removed calendar active_hours already_running busy checklist_missing checklist_empty "
         "checklist_unreadable checklist_too_large nothing_due not_shown budget breaker_open precheck precheck_unchanged "

@@ -1,4 +1,4 @@
-"""What a cron expression means, and what is said about one that means nothing."""
+"""The meaning of cron expressions, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_minutes_and_hours_are_lists_of_values_ranges_and_steps(text: str, minut
     assert clock(text) == (minutes, hours)
 
 
-def test_stars_name_every_minute_and_every_hour() -> None:
+def test_a_star_means_every_minute_or_every_hour() -> None:
     assert clock("* *") == (list(range(60)), list(range(24)))
 
 
@@ -68,7 +68,7 @@ def test_stars_name_every_minute_and_every_hour() -> None:
         ("* * friL", "* * l5"),
     ],
 )
-def test_the_days_are_written_again_so_that_the_calendar_has_nothing_to_guess(text: str, days: str) -> None:
+def test_the_day_fields_are_rewritten_as_explicit_numbers(text: str, days: str) -> None:
     assert parse_expression(f"0 0 {text}").days == days
 
 
@@ -110,7 +110,7 @@ def test_tabs_and_blanks_around_and_between_fields_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize(("text", "yes"), [("@reboot", True), (" @Reboot\t", True), ("@daily", False), ("@reboots", False)])
-def test_reboot_is_a_trigger_of_its_own(text: str, yes: bool) -> None:
+def test_reboot_is_not_a_schedule(text: str, yes: bool) -> None:
     assert is_reboot(text) is yes
 
 
@@ -129,7 +129,7 @@ def test_reboot_is_a_trigger_of_its_own(text: str, yes: bool) -> None:
         ("0 0 30,L 2 *", ()),
     ],
 )
-def test_what_is_legal_but_hardly_meant_is_warned_about(text: str, warnings: tuple[str, ...]) -> None:
+def test_a_valid_but_suspicious_expression_gets_a_warning(text: str, warnings: tuple[str, ...]) -> None:
     assert parse_schedule(text, UTC).warnings == warnings
 
 
@@ -218,7 +218,7 @@ COMPLAINTS = [
 
 
 @pytest.mark.parametrize(("text", "complaint"), COMPLAINTS, ids=[repr(text[:30]) for text, _ in COMPLAINTS])
-def test_a_wrong_expression_is_told_what_is_wrong_and_what_to_write(text: str, complaint: str) -> None:
+def test_the_error_of_a_wrong_expression_says_what_is_wrong_and_what_to_write(text: str, complaint: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         parse_schedule(text, UTC)
     assert str(caught.value) == complaint
@@ -232,7 +232,7 @@ def test_a_wrong_expression_is_told_what_is_wrong_and_what_to_write(text: str, c
         if "backwards" in complaint or "without" in complaint
     ],
 )
-def test_what_is_proposed_is_accepted(wrong: str, right: str) -> None:
+def test_every_proposed_expression_is_valid(wrong: str, right: str) -> None:
     fields = wrong.split(" ")
     at = next(at for at, field in enumerate(fields) if "-" in field or "/" in field)
     parse_schedule(" ".join([*fields[:at], right, *fields[at + 1 :]]), UTC)

@@ -1,4 +1,4 @@
-"""When schedules fire: changes of the clock, long absences, the distance between two runs."""
+"""When cron schedules fire: clock changes, long absences, and the distance between two slots."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_in_berlin_a_night_in_spring_loses_no_job_and_one_in_autumn_repeats_none
     assert following(text, "Europe/Berlin", after, len(instants)) == instants
 
 
-def test_apias_missing_friday_is_not_made_up() -> None:
+def test_apias_skipped_friday_is_not_run_later() -> None:
     """Samoa left out 30 December 2011: Thursday the 29th, UTC-10, was followed by Saturday the 31st, UTC+14."""
     assert following("0 9 * * *", "Pacific/Apia", "2011-12-29T00:00", 3) == ["12-29T19:00", "12-30T19:00", "12-31T19:00"]
     assert following("0 9 30 12 *", "Pacific/Apia", "2011-12-01T00:00", 1) == ["12-29T19:00"]
@@ -68,7 +68,7 @@ def test_next_is_strictly_after_and_whole_minutes_whatever_the_seconds() -> None
     assert schedule.next(at("2025-06-01T10:05:00.000001")) == at("2025-06-01T10:10")
 
 
-def test_instants_come_back_in_utc_also_when_asked_in_local_time() -> None:
+def test_results_are_in_utc_even_for_local_times() -> None:
     schedule, morning = parse_schedule("0 8 * * *", BERLIN), datetime(2025, 6, 1, 7, 30, tzinfo=BERLIN)
     found = schedule.next(morning)
     assert found == at("2025-06-01T06:00")
@@ -195,7 +195,7 @@ ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Ant
     after=st.datetimes(datetime(2011, 10, 1), datetime(2026, 1, 1)),  # noqa: DTZ001 -- hypothesis adds the zone itself
     length=st.integers(-3, 2000),
 )
-def test_slots_are_what_next_says_again_and_again(text: str, zone: str, after: datetime, length: int) -> None:
+def test_slots_agree_with_repeated_calls_of_next(text: str, zone: str, after: datetime, length: int) -> None:
     schedule, after = parse_schedule(text, ZoneInfo(zone)), after.replace(tzinfo=UTC)
     until = after + timedelta(hours=length) if "*" not in text[:2] else after + timedelta(minutes=length)
     found, instant = [], schedule.next(after)
@@ -267,7 +267,7 @@ def test_the_period_is_the_shortest_distance_between_two_runs(text: str, period:
         ("0 12 * * *", "12 0 * * *", False),
     ],
 )
-def test_the_key_is_equal_where_nothing_but_the_spelling_differs(one: str, other: str, same: bool) -> None:
+def test_the_key_is_equal_if_only_the_spelling_differs(one: str, other: str, same: bool) -> None:
     assert (parse_schedule(one, BERLIN).key() == parse_schedule(other, BERLIN).key()) is same
 
 

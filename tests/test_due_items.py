@@ -1,4 +1,4 @@
-"""Which items of a checklist are due, and what of the list is asked about then."""
+"""Which items of a checklist are due, and what of the checklist goes into the prompt."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def due(text: str, **asked_before: int) -> str:
         ("- [ ] [ ] look", None, NORMAL, False, "- [ ] [ ] look"),
     ],
 )
-def test_marks_stand_before_or_behind_a_box_and_what_is_unknown_is_text(
+def test_marks_may_come_before_or_after_a_box_and_unknown_marks_are_text(
     line: str, every: timedelta | None, priority: int, paused: bool, plain: str
 ) -> None:
     found = parse_list_line(line)
@@ -61,7 +61,7 @@ def test_marks_stand_before_or_behind_a_box_and_what_is_unknown_is_text(
     assert (found.every, found.priority, found.paused, found.without_marks) == (every, priority, paused, plain)
 
 
-def test_a_completed_item_is_done_and_a_paused_one_is_not_asked_about_in_zeroclaws_words_too() -> None:
+def test_zeroclaws_marks_for_completed_and_paused_items_work() -> None:
     assert due("- [low] a\n- [low|paused] b\n- [high] c") == "- [high] c\n- a"
     assert not has_work("- [completed] look")
     assert due("- [low|paused] b\n- [completed] c") == ""
@@ -81,7 +81,7 @@ def test_a_completed_item_is_done_and_a_paused_one_is_not_asked_about_in_zerocla
         ("```yaml\ntasks:\n- interval: 2h\n```", ["`tasks:`"]),
     ],
 )
-def test_what_looks_like_a_mark_or_a_block_of_tasks_and_is_none_is_named(text: str, said: list[str]) -> None:
+def test_text_that_looks_like_a_mark_or_a_tasks_block_gets_a_remark(text: str, said: list[str]) -> None:
     found = find_remarks(text)
     assert len(found) == len(said)
     assert all(words in remark for words, remark in zip(said, found, strict=True))
@@ -103,12 +103,12 @@ def test_what_looks_like_a_mark_or_a_block_of_tasks_and_is_none_is_named(text: s
         "My tasks:\n- name the dog",
     ],
 )
-def test_what_is_plainly_text_is_not(text: str) -> None:
+def test_ordinary_text_gets_no_remark(text: str) -> None:
     assert find_remarks(text) == ()
 
 
 @pytest.mark.parametrize("line", ["look", "# - look", "-look", "[high] look", "", "--- [high]"])
-def test_only_lines_of_a_list_have_marks(line: str) -> None:
+def test_only_list_items_have_marks(line: str) -> None:
     assert parse_list_line(line) is None
 
 
@@ -121,17 +121,17 @@ def test_an_item_is_due_when_its_time_has_passed_from_slot_to_slot(hours: int, a
     assert due("- [every 6h] look", hours=hours) == ("- look" if asked_again else "")
 
 
-def test_an_item_without_every_is_always_due_and_one_never_asked_about_too() -> None:
+def test_an_item_without_every_or_never_prompted_is_due() -> None:
     assert due("- look", hours=0) == "- look"
     assert due("- [every 6h] look") == "- look"
 
 
-def test_a_paused_item_is_never_asked_about_not_even_with_everything() -> None:
+def test_a_paused_item_is_never_in_the_prompt_not_even_with_everything() -> None:
     assert select_due_items("- [paused] look", EIGHT, {}).text == ""
     assert select_due_items("- [paused] look\n- see", EIGHT, {}, everything=True).text == "- see"
 
 
-def test_everything_asks_about_items_that_are_not_due() -> None:
+def test_everything_selects_items_that_are_not_due() -> None:
     text = "- [every 6h] look"
     known = select_due_items(text, EIGHT, {}).recurring_items
     found = select_due_items(text, EIGHT, dict.fromkeys(known, EIGHT), everything=True)
@@ -143,7 +143,7 @@ def test_high_items_come_first_and_low_ones_last_in_their_section() -> None:
     assert due(text) == "# Mail\n- [high] c\n- b\n- d\n- a\n## Disk\n- [high] f\n- e"
 
 
-def test_what_is_indented_below_an_item_goes_with_it() -> None:
+def test_lines_indented_below_an_item_belong_to_it() -> None:
     text = "- [every 6h] mail\n  - [ ] inbox\n\n  More of it.\n```\ncode\n```\n- disk\n  and\nits inodes"
     assert due(text, hours=1) == "- disk\n  and\nits inodes"
 
@@ -153,13 +153,13 @@ def test_a_heading_without_a_due_item_is_left_out_and_one_above_a_due_item_stays
     assert due(text, hours=1) == "# Always\n## Mail\n- look"
 
 
-def test_loose_text_belongs_to_the_items_of_its_section_and_is_always_asked_about_without_any() -> None:
+def test_other_text_belongs_to_the_items_of_its_section_and_is_always_in_the_prompt_if_there_are_none() -> None:
     assert due("# Daily\nThese things:\n\n- [every 1d] report", hours=1) == ""
     assert due("# Daily\nThese things:\n\n- [every 1d] report", hours=24) == "# Daily\nThese things:\n\n- report"
     assert due("# Always\nLook at the mail.\n# Daily\n- [every 1d] report", hours=1) == "# Always\nLook at the mail."
 
 
-def test_done_items_and_those_that_are_completed_are_no_items() -> None:
+def test_done_and_completed_items_are_not_selected() -> None:
     text = "- [x] [every 6h] old\n- [every 6h] look\n# Completed\n- [every 1h] older"
     assert len(select_due_items(text, EIGHT, {}).recurring_items) == 1
     assert due(text, hours=1) == ""
@@ -170,13 +170,13 @@ def test_done_items_and_those_that_are_completed_are_no_items() -> None:
     ["- [every 8h] look at it\n  - [x] part", "- [ ] [high] look  at it\n    - [ ] part", "* look at it\n  * part"],
     ids=["another interval and a ticked box", "other marks and blanks", "another bullet"],
 )
-def test_an_item_is_the_same_while_its_text_is(other: str) -> None:
+def test_an_item_keeps_its_hash_while_its_text_is_the_same(other: str) -> None:
     text = "- [every 6h] look at it\n  - [ ] part"
     marked = other if "every" in other else other.replace("look", "[every 6h] look", 1)
     assert select_due_items(text, EIGHT, {}).recurring_items == select_due_items(marked, EIGHT, {}).recurring_items
 
 
-def test_an_item_with_another_text_is_another() -> None:
+def test_an_item_with_another_text_has_another_hash() -> None:
     assert (
         not select_due_items("- [every 6h] look", EIGHT, {}).recurring_items
         & select_due_items("- [every 6h] look twice", EIGHT, {}).recurring_items
@@ -192,7 +192,7 @@ def test_code_is_neither_heading_nor_item() -> None:
     ("text", "rests"),
     [("- look", False), ("- [high] look", False), ("- [every 6h] look", True), ("- [paused] look", True), ("look", False)],
 )
-def test_only_a_list_with_items_that_wait_can_rest(text: str, rests: bool) -> None:
+def test_only_a_checklist_with_waiting_items_can_have_nothing_due(text: str, rests: bool) -> None:
     assert may_have_nothing_due(text) is rests
 
 
@@ -201,14 +201,14 @@ def test_marks_alone_and_marked_items_that_are_done_are_no_work(text: str) -> No
     assert not has_work(text)
 
 
-def test_boxes_are_counted_done_ones_under_completed_too() -> None:
+def test_boxes_are_counted_including_done_ones_under_completed() -> None:
     text = "- [ ] a\n- [high] [ ] b\n- [ ]\n- [x] c\n```\n- [ ] code\n```\n# Completed\n- [X] d\n- [ ] e"
     assert count_boxes(text) == Progress(2, 2)
     assert count_boxes(text, "1. [ ] f") == Progress(3, 2)
 
 
 @pytest.mark.parametrize("line", ["- [every 6h] x\n", "# a\n", "- x\n\n", "###### a\n- [high] x\n", "- [", "[[[["])
-def test_the_largest_list_is_read_in_no_time(line: str) -> None:
+def test_the_largest_checklist_is_parsed_quickly(line: str) -> None:
     text = line * (64 * 1024 // len(line))
     begun = time.process_time()
     select_due_items(text, EIGHT, {})

@@ -1,4 +1,4 @@
-"""When an agent may speak, also on the days on which the clock changes."""
+"""Active hours, also on days with a clock change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spans(found: Hours, after: str, until: str) -> list[tuple[str, str]]:
     ("reading", "inside"),
     [("07:59:59", False), ("08:00", True), ("21:59:59.999999", True), ("22:00", False), ("00:00", False)],
 )
-def test_a_window_holds_its_start_and_not_its_end(reading: str, inside: bool) -> None:
+def test_a_window_includes_its_start_but_not_its_end(reading: str, inside: bool) -> None:
     assert hours("08:00-22:00").open_at(at(f"2026-11-20T{reading}")) is inside
 
 
@@ -62,7 +62,7 @@ def test_a_window_that_wraps_midnight_belongs_to_the_day_it_starts(now: str, ins
     assert hours("22:00-06:00", "fri").open_at(at(now)) is inside
 
 
-def test_midnight_as_end_is_the_coming_one() -> None:
+def test_midnight_as_end_means_the_following_midnight() -> None:
     assert hours("20:00-00:00") == hours("20:00-24:00")
     assert hours("20:00-00:00").open_at(at("2026-11-20T23:59:59"))
     assert not hours("20:00-00:00").open_at(at("2026-11-20T00:00"))
@@ -103,7 +103,7 @@ def test_next_open_is_none_when_nothing_opens_within_two_years() -> None:
     assert list(never.openings(at("2026-11-20"), at("2026-11-30"))) == []
 
 
-def test_it_closes_at_the_end_of_the_window_or_now_when_it_is_closed() -> None:
+def test_the_next_closing_is_the_end_of_the_window_or_now_if_it_is_closed() -> None:
     assert hours("08:00-22:00").next_closing(at("2026-11-20T08:00")) == at("2026-11-20T22:00")
     assert hours("08:00-22:00").next_closing(at("2026-11-20T23:00")) == at("2026-11-20T23:00")
     assert hours("00:00-24:00", "mon-fri").next_closing(at("2026-11-18T12:00")) == at("2026-11-21T00:00")
@@ -125,7 +125,7 @@ def test_windows_that_touch_or_overlap_make_one_span() -> None:
     assert spans(both, "2026-11-20T09:00", "2026-11-20T23:00") == [("20 08:00", "20 15:00")]
 
 
-def test_a_span_that_reaches_over_days_is_given_in_full_length() -> None:
+def test_a_span_over_several_days_is_returned_in_full_length() -> None:
     assert spans(hours("00:00-24:00", "mon-fri"), "2026-11-20T12:00", "2026-11-21T12:00") == [("16 00:00", "21 00:00")]
 
 
@@ -137,7 +137,7 @@ def test_openings_end_with_the_last_one_that_begins_by_then() -> None:
     assert spans(hours("08:00-09:00"), "2026-11-20T08:59", "2026-11-20T08:59") == [("20 08:00", "20 09:00")]
 
 
-def test_windows_of_two_zones_are_read_by_their_own_clocks() -> None:
+def test_windows_of_two_zones_use_their_own_local_times() -> None:
     both = Hours((*hours("08:00-10:00", zone=ZoneInfo("Asia/Tokyo")).windows, *hours("08:00-10:00", zone=BERLIN).windows))
     assert spans(both, "2026-11-20T00:00", "2026-11-20T20:00") == [("19 23:00", "20 01:00"), ("20 07:00", "20 09:00")]
 
@@ -172,7 +172,7 @@ def test_a_window_in_the_autumn_overlap(span: str, opened: list[tuple[str, str]]
     assert spans(hours(span, zone=BERLIN), "2027-10-30T20:00", "2027-10-31T12:00") == opened
 
 
-def test_a_day_that_a_zone_left_out_does_not_open() -> None:
+def test_a_day_that_a_zone_skipped_has_no_opening() -> None:
     # Apia went from 29 December 2011, 24:00, straight to the 31st.
     apia = hours("08:00-09:00", zone=ZoneInfo("Pacific/Apia"))
     assert spans(apia, "2011-12-29T00:00", "2011-12-31T00:00") == [("29 18:00", "29 19:00"), ("30 18:00", "30 19:00")]
@@ -185,7 +185,7 @@ def test_ten_years_of_openings_take_a_moment() -> None:
     assert time.process_time() - begun < 2
 
 
-def test_a_day_that_was_asked_about_is_known_when_it_is_asked_about_again() -> None:
+def test_the_spans_of_a_day_are_cached() -> None:
     open_hours = hours("07:03-21:04", zone=BERLIN)
 
     def asking() -> float:
@@ -211,7 +211,7 @@ instants = st.sampled_from(
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(some_hours, instants, st.integers(-2000, 2000))
-def test_openings_agree_with_the_clock_wherever_it_is_read(some: Hours, day: str, shift: int) -> None:
+def test_openings_agree_with_open_at_at_every_instant(some: Hours, day: str, shift: int) -> None:
     start = at(day) + timedelta(minutes=shift)
     end = start + timedelta(days=2)
     opened = list(some.openings(start, end))
@@ -232,7 +232,7 @@ def test_every_span_begins_and_ends_where_the_clock_says(some: Hours, day: str) 
         assert some.next_closing(opens) == closes
 
 
-def test_zones_that_take_turns_may_never_close() -> None:
+def test_windows_of_several_zones_may_never_close() -> None:
     both = Hours((*hours("00:02-00:01").windows, *hours("00:02-00:01", zone=BERLIN).windows))
     assert both.next_closing(at("2026-11-20T12:00")) is None
     assert both.next_opening(at("2026-11-20T12:00")) is None
@@ -240,7 +240,7 @@ def test_zones_that_take_turns_may_never_close() -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(some_hours, instants, st.integers(0, 5000))
-def test_a_span_is_the_same_from_wherever_it_is_looked_at(some: Hours, day: str, shift: int) -> None:
+def test_a_span_is_the_same_from_every_starting_point(some: Hours, day: str, shift: int) -> None:
     start, end = at(day), at(day) + timedelta(days=9)
     later = start + timedelta(minutes=shift)
     spans = list(some.openings(start, end))
@@ -256,12 +256,12 @@ def test_a_time_is_minutes_of_the_day(text: str, minute: int) -> None:
 @pytest.mark.parametrize(
     "text", ["8:00", "08.00", "24:01", "25:00", "08:60", " 08:00", "08:00\n", "٠٨:٠٠", "", "noon", None, 8.5, True, -1]
 )
-def test_what_is_not_a_time_is_refused_with_the_form_to_write(text: object) -> None:
+def test_an_invalid_time_is_rejected_with_the_form_to_write(text: object) -> None:
     with pytest.raises(ValueError, match=r'is not a time; write "08:00"'):
         parse_time(text)
 
 
-def test_a_number_is_answered_with_the_quoted_time_it_was_meant_to_be() -> None:
+def test_a_number_is_rejected_with_the_quoted_time_to_write() -> None:
     with pytest.raises(ValueError, match=r'1320 is a number, not a time; write "22:00" in quotes'):
         parse_time(1320)
 
@@ -293,12 +293,12 @@ def test_days_are_names_ranges_and_lists_of_them(value: object, expected: set[in
 @pytest.mark.parametrize(
     "value", ["monday", "mon-", "-mon", "mon-fri-sun", "1-5", 1, None, "", ["mon", "x"], [["mon"]], "mon,wed"]
 )
-def test_what_is_not_a_day_is_refused_with_the_names_to_write(value: object) -> None:
+def test_an_invalid_day_is_rejected_with_the_names_to_write(value: object) -> None:
     with pytest.raises(ValueError, match=r"is not a day; write mon, tue, wed, thu, fri, sat or sun, or a range like mon-fri"):
         parse_days(value)
 
 
-def test_an_empty_list_of_days_is_refused() -> None:
+def test_an_empty_list_of_days_is_rejected() -> None:
     with pytest.raises(ValueError, match="no day is named"):
         parse_days([])
 
@@ -306,7 +306,7 @@ def test_an_empty_list_of_days_is_refused() -> None:
 @pytest.mark.parametrize(
     ("span", "complaint"), [("08:00-08:00", "start and end are both 08:00"), ("24:00-06:00", "24:00 cannot be a start")]
 )
-def test_a_window_that_cannot_be_is_refused(span: str, complaint: str) -> None:
+def test_an_impossible_window_is_rejected(span: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         hours(span)
 

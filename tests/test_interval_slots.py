@@ -1,4 +1,4 @@
-"""Which slots a heartbeat has."""
+"""The slots of a heartbeat with an interval."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_anchor_is_the_first_slot_and_the_grid_goes_on_from_it() -> None:
     assert cadence.next(at("2026-11-20T10:29:59.999999")) == at("2026-11-20T10:30")
 
 
-def test_a_range_leaves_out_its_beginning_and_holds_its_end() -> None:
+def test_a_range_excludes_its_start_and_includes_its_end() -> None:
     cadence = IntervalSlots(at("2026-11-20T10:00"), timedelta(minutes=30), NONE, Hours())
     assert cadence.slots(at("2026-11-20T10:00"), at("2026-11-20T11:00")) == SlotRange(
         at("2026-11-20T10:30"), at("2026-11-20T11:00"), 2
@@ -104,7 +104,7 @@ AUTUMN_NIGHT = hours("02:15-02:45", zone=BERLIN)  # open twice on 31 October 202
         (timedelta(hours=6), hours("08:00-12:00"), "2027-10-20T01:00", 10, 10),
     ],
 )
-def test_a_beat_never_comes_oftener_than_its_interval_says(
+def test_two_slots_are_never_closer_than_the_interval(
     interval: timedelta, open_times: Hours, anchor: str, days: int, count: int
 ) -> None:
     cadence = IntervalSlots(at(anchor), interval, timedelta(minutes=1), open_times)
@@ -115,7 +115,7 @@ def test_a_beat_never_comes_oftener_than_its_interval_says(
     assert found.count <= count <= later.count <= count + max(1, timedelta(days=1) // interval)
 
 
-def test_a_point_on_a_day_off_moves_to_the_first_hours_of_the_next_day_that_is_left() -> None:
+def test_a_point_on_an_excluded_day_moves_to_the_next_opening_on_an_allowed_day() -> None:
     weekend = AllowedDays(ZoneInfo("UTC"), Calendar(weekdays=frozenset({5, 6})))
     weekly = IntervalSlots(
         at("2026-11-21T12:00"), timedelta(days=7), timedelta(minutes=5), HoursAndDays(hours("08:00-22:00"), weekend)
@@ -201,7 +201,7 @@ cadences = st.builds(
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(some_hours, some_days, st.integers(-20_000, 20_000), st.integers(0, 10_000))
-def test_it_is_open_where_hours_and_days_both_are(of_hours: Hours, of_days: AllowedDays, begin: int, length: int) -> None:
+def test_it_is_open_only_if_hours_and_days_both_are(of_hours: Hours, of_days: AllowedDays, begin: int, length: int) -> None:
     both = HoursAndDays(of_hours, of_days)
     after = at("2027-10-31") + timedelta(minutes=begin)
     until = after + timedelta(minutes=length)
@@ -243,7 +243,7 @@ def told(points: list[datetime]) -> SlotRange | None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(cadences, st.integers(-3000, 3000), st.integers(0, 6000))
-def test_each_point_gives_at_most_one_slot_and_no_opening_is_left_out(cadence: IntervalSlots, begin: int, length: int) -> None:
+def test_each_point_gives_at_most_one_slot_and_every_opening_gets_one(cadence: IntervalSlots, begin: int, length: int) -> None:
     after = at("2027-10-31") + timedelta(minutes=begin)
     until = after + timedelta(minutes=length)
     slots, without = brute(cadence, after, until)
@@ -264,7 +264,7 @@ def test_there_are_never_more_slots_than_points(cadence: IntervalSlots, length: 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(cadences, st.integers(-3000, 3000), st.integers(0, 3000), st.integers(0, 3000))
-def test_two_ranges_side_by_side_hold_what_one_holds(cadence: IntervalSlots, begin: int, one: int, other: int) -> None:
+def test_two_adjacent_ranges_have_the_same_slots_as_one(cadence: IntervalSlots, begin: int, one: int, other: int) -> None:
     a = at("2027-10-31") + timedelta(minutes=begin)
     b, c = a + timedelta(minutes=one), a + timedelta(minutes=one + other)
     for count in (cadence.slots, cadence.closed_slots):

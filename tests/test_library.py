@@ -1,4 +1,4 @@
-"""One beat inside a program of one's own: the daemon's rules, asked and told by callables."""
+"""One heartbeat run inside another program: the daemon's rules, with Python functions as agent and channel."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def ended(found: Beat) -> str:
         ("x", {"show_alerts": False, "show_ok": False}, "skipped not_shown"),
     ],
 )
-def test_a_beat_ends_as_the_daemon_s_would(says: Any, how: dict[str, Any], end: str) -> None:
+def test_a_run_ends_as_it_would_in_the_daemon(says: Any, how: dict[str, Any], end: str) -> None:
     assert ended(beat(says, **how)) == end
 
 
-def test_what_is_skipped_asks_nobody_and_what_is_told_goes_to_on_notify() -> None:
+def test_a_skipped_run_calls_no_function_and_an_alert_goes_to_on_notify() -> None:
     agent, told = Agent("The disk is full. HEARTBEAT_OK"), []
     heartbeat.beat(agent, now=NOW, checklist="", on_notify=told.append)
     assert (agent.asked, told) == ([], [])
@@ -85,7 +85,7 @@ def test_what_is_skipped_asks_nobody_and_what_is_told_goes_to_on_notify() -> Non
     assert (len(agent.asked), told) == (1, ["The disk is full."])
 
 
-def test_the_prompt_holds_the_checklist_the_time_and_what_went_before() -> None:
+def test_the_prompt_has_the_checklist_the_time_and_the_last_result() -> None:
     agent = Agent(OSError("gone"), "HEARTBEAT_OK")
     first = heartbeat.beat(agent, now=NOW, checklist="- look", timezone=ZoneInfo("Asia/Tokyo"), prompt="Be brief.")
     again = heartbeat.beat(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first, woken_by="the door bell")
@@ -97,7 +97,7 @@ def test_the_prompt_holds_the_checklist_the_time_and_what_went_before() -> None:
     assert (first.error, first.failures, again.failures, again.asked_at) == ("it raised OSError: gone", 1, 0, again.at)
 
 
-def test_the_same_alert_is_told_once_within_its_window() -> None:
+def test_the_same_alert_is_delivered_once_within_its_window() -> None:
     told: list[str] = []
     last, suppressed = None, []
     for hours in (0, 1, 23, 24, 25):
@@ -107,14 +107,14 @@ def test_the_same_alert_is_told_once_within_its_window() -> None:
     assert suppressed == [None, "duplicate", "duplicate", None, "duplicate"]
 
 
-def test_a_skip_forgets_nothing() -> None:
+def test_a_skip_keeps_all_carried_values() -> None:
     first = beat("Disk full")
     night = beat(now=NOW + timedelta(hours=1), active_hours="08:00-08:30", last=first)
     again = beat("Disk full", now=NOW + timedelta(hours=2), last=night)
     assert (night.outcome, night.asked_at, again.suppression) == ("skipped", NOW, "duplicate")
 
 
-def test_a_decision_to_skip_asks_nobody_else() -> None:
+def test_a_decision_to_skip_calls_no_agent() -> None:
     decide, execute = Agent({"action": "skip", "tasks": ""}), Agent("done")
     found = heartbeat.beat(now=NOW, checklist="- look", decide=decide, on_execute=execute)
     assert (ended(found), execute.asked) == ("ok decided_skip", [])
@@ -131,7 +131,7 @@ def test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent() 
 
 
 @pytest.mark.parametrize("made", [{}, {"action": "run", "tasks": ""}, "skip", None, {"action": "maybe", "tasks": ""}])
-def test_no_decision_is_a_failure_and_never_a_run(made: Any) -> None:
+def test_an_invalid_decision_is_a_failure_and_never_a_run(made: Any) -> None:
     execute = Agent("done")
     assert ended(heartbeat.beat(now=NOW, checklist="- look", decide=Agent(made), on_execute=execute)) == "failed bad_answer"
     assert execute.asked == []
@@ -145,7 +145,7 @@ def test_the_checklist_may_be_a_file_that_is_created_where_it_is_missing(tmp_pat
     assert ended(beat(checklist=file)) == "ok heartbeat_ok"
 
 
-def test_the_folder_of_a_missing_checklist_is_created_too_or_it_is_said_why_not(tmp_path: Path) -> None:
+def test_the_folder_of_a_missing_checklist_is_created_or_the_reason_is_reported(tmp_path: Path) -> None:
     assert ended(beat(checklist=tmp_path / "a/b/HEARTBEAT.md", on_missing="create")) == "skipped checklist_missing"
     assert ended(beat(checklist=tmp_path / "a/b/HEARTBEAT.md")) == "skipped checklist_empty"
     (tmp_path / "c").symlink_to(tmp_path / "gone/d")
@@ -153,12 +153,12 @@ def test_the_folder_of_a_missing_checklist_is_created_too_or_it_is_said_why_not(
     assert (found.reason, found.error) == ("checklist_missing", f"could not create {tmp_path}/c/HEARTBEAT.md: File exists")
 
 
-def test_what_on_notify_raises_is_the_caller_s() -> None:
+def test_exceptions_of_on_notify_reach_the_caller() -> None:
     with pytest.raises(ConnectionError):
         beat("Disk full", on_notify=Agent(ConnectionError()))
 
 
-def test_a_keyboard_interrupt_goes_through() -> None:
+def test_a_keyboard_interrupt_reaches_the_caller() -> None:
     with pytest.raises(KeyboardInterrupt):
         beat(KeyboardInterrupt())
 
@@ -171,12 +171,12 @@ def test_a_keyboard_interrupt_goes_through() -> None:
         ({"active_hours": "08:00-08:00"}, "start and end are both 08:00"),
     ],
 )
-def test_a_mistake_is_told_before_anybody_is_asked(how: dict[str, Any], problem: str) -> None:
+def test_a_wrong_argument_is_reported_before_any_call(how: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         beat(**how)
 
 
-def test_somebody_must_be_there_to_ask() -> None:
+def test_a_call_without_functions_is_rejected() -> None:
     with pytest.raises(ValueError, match="there is no function to call"):
         heartbeat.beat(now=NOW, checklist="- look", decide=Agent({}))
 
@@ -215,13 +215,13 @@ def test_the_library_is_imported_when_it_is_first_used_and_needs_no_other_packag
     assert bare("-c", f"{shown}print(before, [name for name in {foreign} if name in sys.modules])") == "False []\n"
 
 
-def test_a_name_that_is_not_there_is_no_attribute() -> None:
+def test_an_unknown_attribute_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'bea'"):
         _ = heartbeat.bea  # type: ignore[attr-defined]
     assert NOW.tzinfo is UTC
 
 
-def test_reasoning_is_neither_judged_nor_told() -> None:
+def test_reasoning_is_neither_classified_nor_delivered() -> None:
     assert beat("<think>FAILED?</think>HEARTBEAT_OK").suppression == "heartbeat_ok"
     assert beat("<think>hm</think>The disk is full.").text == "The disk is full."
     assert beat("<think>hm</think>x", strip_reasoning=False).text == "<think>hm</think>x"

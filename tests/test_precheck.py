@@ -1,4 +1,4 @@
-"""What a precheck says by its exit and its output."""
+"""The result of a precheck, from its exit code and its output."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_it_is_run_by_the_shell_in_the_workspace_with_its_own_time_and_next_to_n
         (b"\xff\xfe\x00", PrecheckStatus.WORK),
     ],
 )
-def test_its_output_says_whether_there_is_work(output: bytes, found: PrecheckStatus) -> None:
+def test_the_output_of_a_precheck_says_whether_there_is_work(output: bytes, found: PrecheckStatus) -> None:
     assert looked(output=output).status is found
 
 
@@ -80,17 +80,17 @@ def test_its_output_says_whether_there_is_work(output: bytes, found: PrecheckSta
         ({"exit_code": None, "problem": "no such program"}, "no such program"),
     ],
 )
-def test_every_other_end_is_a_failure(ended: dict[str, Any], error: str) -> None:
+def test_every_other_end_of_a_precheck_is_a_failure(ended: dict[str, Any], error: str) -> None:
     found = looked(**ended)
     assert (found.status, found.error, found.digest) == (PrecheckStatus.FAILED, error, None)
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown"])
-def test_one_that_was_ended_with_its_run_has_not_failed(why: str) -> None:
+def test_a_precheck_that_was_stopped_with_its_run_has_not_failed(why: str) -> None:
     assert looked(exit_code=-15, ended_by=why).status is PrecheckStatus.INTERRUPTED
 
 
-def test_the_same_output_as_last_time_is_no_news() -> None:
+def test_the_same_output_as_last_time_is_unchanged() -> None:
     last = looked(output=b"2 mails").digest
     assert looked(last, output=b"2 mails").status is PrecheckStatus.UNCHANGED
     assert looked(last, output=b"3 mails").status is PrecheckStatus.WORK
@@ -103,7 +103,7 @@ def test_an_output_that_was_cut_or_comes_from_another_command_is_never_the_same(
     assert looked(last, replace(MAIL, command="./other.sh"), output=b"2 mails").status is PrecheckStatus.WORK
 
 
-def test_a_real_one_is_run_by_a_shell_in_the_workspace(tmp_path: Path) -> None:
+def test_a_real_precheck_is_run_by_a_shell_in_the_workspace(tmp_path: Path) -> None:
     here = replace(OPS, workspace=tmp_path)
     found = look(
         here, replace(MAIL, command='echo "$HEARTBEATD_AGENT in $(pwd)"; env | grep -c KEY; true'), None, Children("life/1").start
@@ -119,7 +119,7 @@ def test_a_real_one_that_hangs_is_ended_with_all_that_it_started_and_the_next_pr
     assert look(here, replace(MAIL, command="echo fine"), None, children.start).status is PrecheckStatus.WORK
 
 
-def test_a_real_one_whose_run_is_ended_has_not_failed(tmp_path: Path) -> None:
+def test_a_real_precheck_whose_run_is_stopped_has_not_failed(tmp_path: Path) -> None:
     children = Children("life/1")
     children.end_all("shutdown")
     assert look(replace(OPS, workspace=tmp_path), MAIL, None, children.start).status is PrecheckStatus.INTERRUPTED

@@ -1,4 +1,4 @@
-"""What programs print: an agent's report is understood, and whatever is none stays a text."""
+"""The output of programs: an agent's report is parsed, and everything else is plain text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ REPORTS = [
 
 
 @pytest.mark.parametrize(("report", "expected"), REPORTS, ids=[str(number) for number in range(len(REPORTS))])
-def test_a_report_gives_its_text_its_error_and_what_it_took(report: dict[str, Any], expected: Answer) -> None:
+def test_a_report_has_its_text_its_error_and_its_usage(report: dict[str, Any], expected: Answer) -> None:
     assert read(json.dumps(report)) == expected
     assert read(f"\n{json.dumps(report, indent=2)}\n") == expected
 
@@ -98,13 +98,13 @@ def lines(events: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(event) + "\n" for event in events)
 
 
-def test_the_events_before_a_report_tell_which_tools_were_used_and_how_long() -> None:
+def test_the_events_before_a_report_show_which_tools_were_used_and_how_long() -> None:
     expected = Answer(text="HEARTBEAT_OK", tool_calls=TOOLS, **SPENT)
     assert read(lines(STREAM)) == expected
     assert read(json.dumps(STREAM)) == expected
 
 
-def test_of_a_long_stream_the_end_is_looked_at() -> None:
+def test_only_the_end_of_a_long_stream_is_read() -> None:
     noise = {"type": "user", "message": {"content": "x" * (MAX_ANSWER + 1)}}
     whole = lines([noise, *STREAM]).encode()
     assert answer(Ended(output=whole)).tool_calls == TOOLS
@@ -114,7 +114,7 @@ def test_of_a_long_stream_the_end_is_looked_at() -> None:
     assert answer(Ended(output=cut, truncated=True, problem="wrote too much")).failure is Failure.BAD_ANSWER
 
 
-def test_the_program_may_print_more_than_an_answer_holds() -> None:
+def test_a_program_may_print_more_than_the_size_of_an_answer() -> None:
     program = Program(Ended(output=b"fine"))
     ask(RUN, CommandRunner(("agent",), {}), program)
     assert program.keep > MAX_ANSWER
@@ -144,7 +144,7 @@ def test_the_program_may_print_more_than_an_answer_holds() -> None:
         '{"result": "x", "cost_usd": ' + "9" * 5000 + "}",
     ],
 )
-def test_anything_else_stays_the_text_that_it_is(text: str) -> None:
+def test_any_other_output_is_plain_text(text: str) -> None:
     assert read(text) == Answer(text=text)
 
 

@@ -1,4 +1,4 @@
-"""What an agent is asked."""
+"""The prompt of a heartbeat run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def part(prompt: Prompt, name: str) -> str:
     return next((part.text for part in prompt.parts if part.name == name), "")
 
 
-def test_the_parts_stand_in_their_order_with_their_sizes() -> None:
+def test_the_parts_are_in_order_with_their_sizes() -> None:
     prompt = compose_prompt(FULL, OPS)
     names = ["contract", "time", "last_beat", "failures", "wakes", "context:SOUL.md", "checklist"]
     assert [name for name, _ in prompt.part_sizes] == names
@@ -49,7 +49,7 @@ def test_the_parts_stand_in_their_order_with_their_sizes() -> None:
     assert prompt.text == "\n\n".join(part.text for part in prompt.parts) + "\n"
 
 
-def test_a_quiet_beat_has_no_part_about_failures_wakes_or_context() -> None:
+def test_a_simple_prompt_has_no_parts_for_failures_wakes_or_context() -> None:
     names = [name for name, _ in compose_prompt(PromptFacts(NOW, checklist="- look"), OPS).part_sizes]
     assert names == ["contract", "time", "last_beat", "checklist"]
 
@@ -63,7 +63,7 @@ def test_the_contract_says_when_to_be_quiet_and_when_not() -> None:
     assert "Never answer HEARTBEAT_OK if a check failed" in contract
 
 
-def test_the_users_prompt_takes_the_place_of_the_task_and_the_rules_stay() -> None:
+def test_the_users_prompt_replaces_the_task_but_not_the_rules() -> None:
     contract = part(compose_prompt(FULL, replace(OPS, prompt="Water the plants.\n")), "contract")
     assert contract.startswith("Water the plants.\n")
     assert "Carry out the tasks" not in contract
@@ -84,11 +84,11 @@ def test_the_time_is_local_with_weekday_and_zone() -> None:
         (timedelta(hours=-1), "less than a minute"),
     ],
 )
-def test_the_time_since_the_last_beat_is_told(ago: timedelta, words: str) -> None:
+def test_the_prompt_has_the_time_since_the_last_run(ago: timedelta, words: str) -> None:
     assert part(compose_prompt(PromptFacts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last run: {words}."
 
 
-def test_the_first_beat_is_told_so() -> None:
+def test_the_prompt_says_that_it_is_the_first_run() -> None:
     assert part(compose_prompt(PromptFacts(NOW), OPS), "last_beat") == "This is the first run."
 
 
@@ -101,12 +101,12 @@ def test_light_context_leaves_the_context_files_out() -> None:
     assert "be kind" not in compose_prompt(FULL, replace(OPS, light_context=True)).text
 
 
-def test_the_checklist_goes_in_without_what_is_completed() -> None:
+def test_the_prompt_has_the_checklist_without_completed_sections() -> None:
     assert part(compose_prompt(FULL, OPS), "checklist") == "Checklist:\n# List\n- look"
     assert part(compose_prompt(PromptFacts(NOW), OPS), "checklist") == "The checklist is empty."
 
 
-def test_a_wake_says_who_and_what_and_how_often() -> None:
+def test_a_wake_has_its_sender_its_text_and_its_count() -> None:
     wakes = part(compose_prompt(replace(FULL, wakes=(WAKE, replace(WAKE, count=4, outcome=None, text=""))), OPS), "wakes")
     assert "By cron nightly-backup, outcome failed:" in wakes
     assert "disk full" in wakes
@@ -130,7 +130,7 @@ def test_a_wakes_text_cannot_close_its_own_marks() -> None:
     assert inside == attack
 
 
-def test_a_long_text_of_a_wake_is_cut_to_its_end_and_says_so() -> None:
+def test_a_long_wake_text_is_cut_to_its_end_with_a_note() -> None:
     text = "x" * MAX_WAKE_TEXT + "the end"
     wakes = part(compose_prompt(replace(FULL, wakes=(replace(WAKE, text=text),)), OPS), "wakes")
     assert f"(the last {MAX_WAKE_TEXT} of {len(text)} characters)" in wakes
@@ -197,11 +197,11 @@ def test_a_precheck_and_the_progress_are_in_meta_too() -> None:
         ),
     ],
 )
-def test_a_precheck_without_output_is_told_in_a_sentence(checked: PrecheckResult, text: str) -> None:
+def test_a_precheck_without_output_is_one_sentence(checked: PrecheckResult, text: str) -> None:
     assert part(compose_prompt(replace(FULL, precheck=checked), OPS), "precheck") == text
 
 
-def test_precheck_memory_and_progress_stand_between_what_woke_the_agent_and_its_list() -> None:
+def test_precheck_memory_and_progress_come_between_the_wakes_and_the_checklist() -> None:
     facts = replace(
         FULL,
         precheck=PrecheckResult(PrecheckStatus.WORK, 0, "2 mails"),

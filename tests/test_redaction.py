@@ -1,4 +1,4 @@
-"""Foreign texts that repeat our secrets: covered however they are spelled, and nothing else with them."""
+"""Texts from elsewhere that repeat our secrets: the secrets are redacted in every spelling, and nothing else is."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ def encoded(before: str, secret: str, after: str = "", *, encode: Callable[[byte
     lambda secret: json.dumps(secret)[1:-1],
     lambda secret: json.dumps(secret, ensure_ascii=False)[1:-1],
 ], ids=range(9))  # fmt: skip
-def test_a_secret_is_covered_wholly_however_it_is_escaped(spell: Callable[[str], str]) -> None:
+def test_a_secret_is_redacted_completely_however_it_is_escaped(spell: Callable[[str], str]) -> None:
     assert Redactor([SECRET]).redact(f"no: {spell(SECRET)}!") == "no: ***!"
 
 
 @pytest.mark.parametrize("before", ["", "u:", "me:", "Bearer "])
 @pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
-def test_in_base64_it_is_covered_whatever_stands_before_it(before: str, encode: Callable[[bytes], bytes]) -> None:
+def test_a_secret_in_base64_is_redacted_at_any_position(before: str, encode: Callable[[bytes], bytes]) -> None:
     shown = Redactor([SECRET]).redact(encoded(before, SECRET, " x", encode=encode))
     bare = encoded(before, "", encode=encode).rstrip("=")
     assert shown.startswith(bare[:-1] or "***")
     assert len(shown.replace("***", "")) <= len(bare) + 6
 
 
-def test_what_is_written_encoded_in_the_config_is_covered_decoded_too() -> None:
+def test_a_secret_that_is_escaped_in_the_config_is_redacted_without_escapes_too() -> None:
     assert Redactor([quote(SECRET, safe="")]).redact(f"GET /{SECRET}") == "GET /***"
 
 
-def test_of_two_secrets_that_overlap_the_longer_is_covered_whole() -> None:
+def test_the_longer_of_two_overlapping_secrets_is_redacted_completely() -> None:
     assert Redactor(["abcd", "abcd-efgh"]).redact("abcd-efgh abcd") == "*** ***"
 
 
-def test_each_line_of_a_secret_of_several_lines_is_covered() -> None:
+def test_each_line_of_a_secret_of_several_lines_is_redacted() -> None:
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nab\n-----END KEY-----\n"
     assert Redactor([key]).redact("read MIIEvQIBADANBg, then ab") == "read ***, then ab"
 
 
-def test_the_rest_of_a_secret_at_the_beginning_of_a_tail_is_covered() -> None:
+def test_the_rest_of_a_secret_at_the_beginning_of_a_tail_is_redacted() -> None:
     assert Redactor([SECRET]).redact_tail(f"{SECRET[4:]} and {SECRET}") == "*** and ***"
     assert Redactor([SECRET]).redact_tail("nothing here") == "nothing here"
 
 
 @pytest.mark.parametrize("secret", [None, "", "abc"])
-def test_what_is_too_short_to_be_a_secret_covers_nothing(secret: str | None) -> None:
+def test_very_short_secrets_are_not_redacted(secret: str | None) -> None:
     assert Redactor([secret]).redact("abcdef") == "abcdef"
 
 
-def test_of_an_address_the_login_is_secret_and_with_all_of_it_what_may_be_a_token() -> None:
+def test_the_login_in_a_url_is_secret_and_with_whole_url_possible_tokens_too() -> None:
     url = "https://user:pass-word@host/v1/0123456789?key=abcdefgh"
     assert secret_parts(url, whole_url=False) == ["user:pass-word", "pass-word"]
     redactor = Redactor(secret_parts(url, whole_url=True))

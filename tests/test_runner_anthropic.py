@@ -1,4 +1,4 @@
-"""An agent that is a model of Anthropic: the real SDK against a local server that speaks the Messages API."""
+"""The runner for Anthropic's models: the real SDK against a local server with the Messages API."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def answer_to(act: Act, run: AgentRequest = RUN) -> Answer:
     return answer
 
 
-def test_the_text_blocks_are_the_answer_and_the_tokens_are_told_by_kind() -> None:
+def test_the_text_blocks_are_the_answer_and_the_tokens_are_counted_by_kind() -> None:
     answer = answer_to(reply(message(text("All is"), {"type": "thinking", "thinking": "hm"}, text("well."))))
     assert answer == Answer(text="All is\nwell.", model_used="claude-haiku-5-5", tokens=TOKENS)
 
 
-def test_one_turn_is_asked_without_tools_and_with_a_bound() -> None:
+def test_one_turn_is_requested_without_tools_and_with_a_token_limit() -> None:
     with Server([says("fine")]) as server:
         ask(RUN, at(server.url, bound=321))
     request = server.requests[0]
@@ -83,11 +83,11 @@ def test_kept_messages_come_before_the_prompt() -> None:
     assert [turn["content"] for turn in server.requests[0].json["messages"]] == ["Before?", "Calm.", "How is it?\n"]
 
 
-def test_the_model_that_answered_is_told_as_it_is() -> None:
+def test_the_name_of_the_model_that_answered_is_kept() -> None:
     assert answer_to(reply(message(text("hi"), model="claude-other"))).model_used == "claude-other"
 
 
-def test_half_a_surrogate_in_prompt_or_answer_hurts_nobody() -> None:
+def test_a_lone_surrogate_in_prompt_or_answer_is_replaced() -> None:
     answer = answer_to(raw_message('{"type": "text", "text": "a\\ud800b\\u0000"}'), replace(RUN, prompt="x\ud800"))
     assert answer.text == "a?b"
 
@@ -124,7 +124,7 @@ def test_each_status_has_its_class(status: int, kind: str, failure: Failure, tra
     assert answer.error.endswith(": model: claude-none is unknown")
 
 
-def test_a_header_that_asks_for_a_retry_is_not_obeyed() -> None:
+def test_the_sdk_does_not_retry_even_if_a_header_asks_for_it() -> None:
     answer_to(refuses(503, "overloaded_error", "busy", x_should_retry="true", retry_after="0"))
 
 
@@ -189,16 +189,16 @@ def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, sai
 
 
 @pytest.mark.parametrize("act", [drip(), silence()])
-def test_neither_drip_nor_silence_outlasts_the_time_of_the_run(act: Act) -> None:
+def test_a_slow_or_silent_server_cannot_exceed_the_timeout(act: Act) -> None:
     answer = answer_to(act, replace(RUN, timeout=timedelta(seconds=0.3)))
     assert answer == Answer(failure=Failure.TIMEOUT, error="provider 'anthropic': no answer within 0.3 s", transient=True)
 
 
-def test_a_refusal_that_drips_is_told_by_its_status() -> None:
+def test_a_slow_error_response_is_reported_by_its_status() -> None:
     assert answer_to(drip(401), replace(RUN, timeout=timedelta(seconds=0.3))).failure is Failure.AUTH
 
 
-def test_a_closed_port_is_no_connection() -> None:
+def test_a_closed_port_is_a_connection_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     answer = ask(RUN, at(f"http://127.0.0.1:{port}"))
@@ -206,7 +206,7 @@ def test_a_closed_port_is_no_connection() -> None:
     assert answer.error == "provider 'anthropic': no connection: Connection refused"
 
 
-def test_a_certificate_that_nobody_vouches_for_is_not_accepted() -> None:
+def test_an_untrusted_certificate_is_rejected() -> None:
     with Server([says("gotcha")], tls=True) as server:
         answer = ask(RUN, at(server.url))
     assert (answer.failure, answer.transient, server.requests) == (Failure.TLS, False, [])
@@ -225,7 +225,7 @@ def test_a_message_without_usage_has_no_tokens() -> None:
 
 
 @pytest.mark.parametrize("number", ["-1", '"many"', "true", "1e400", "1.5", "null", "9" * 30])
-def test_a_usage_with_a_number_that_is_none_is_not_known(number: str) -> None:
+def test_a_usage_with_an_invalid_number_is_unknown(number: str) -> None:
     body = '{"content": [], "usage": {"input_tokens": NUMBER, "output_tokens": 3}}'.replace("NUMBER", number)
     assert answer_to(reply(body.encode())).tokens is None
 
@@ -244,13 +244,13 @@ def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
         (message(stop_reason="max_tokens"), Failure.BAD_ANSWER, "reached max_output_tokens"),
     ],
 )
-def test_what_is_no_answer_is_not_taken_for_a_quiet_one(body: object, failure: Failure, said: str) -> None:
+def test_an_invalid_response_is_not_a_quiet_answer(body: object, failure: Failure, said: str) -> None:
     answer = answer_to(reply(body))
     assert (answer.failure, answer.tokens) == (failure, TOKENS)
     assert said in answer.error
 
 
-def test_nothing_to_say_is_an_answer() -> None:
+def test_an_empty_text_is_an_answer() -> None:
     assert answer_to(reply(message())) == Answer(model_used="claude-haiku-5-5", tokens=TOKENS)
 
 
@@ -305,7 +305,7 @@ def test_the_environment_adds_nothing_to_a_request(hostile: Callable[[str], None
 
 
 @pytest.mark.parametrize("key", [None, ""])
-def test_without_a_key_nobody_is_called_whatever_the_environment_holds(hostile: Callable[[str], None], key: str | None) -> None:
+def test_without_a_key_no_request_is_sent_whatever_the_environment_has(hostile: Callable[[str], None], key: str | None) -> None:
     with Server([says("trap")]) as trap:
         hostile(trap.url)
         answer = ask(RUN, at(trap.url, key))
@@ -327,7 +327,7 @@ def test_the_same_profile_would_have_let_the_sdk_call(hostile: Callable[[str], N
 
 
 @pytest.mark.parametrize("key", ["sk ant", "sk-ant\n", "sk-änt", "sk\x00"])
-def test_a_key_that_no_header_can_hold_is_named_but_not_shown(key: str) -> None:
+def test_a_key_that_no_header_can_hold_is_reported_but_not_shown(key: str) -> None:
     answer = ask(RUN, at("http://127.0.0.1:9", key))
     assert answer.failure is Failure.AUTH
     assert (
@@ -338,26 +338,26 @@ def test_a_key_that_no_header_can_hold_is_named_but_not_shown(key: str) -> None:
 @pytest.mark.parametrize(
     "url", ["localhost:11434", "ftp://127.0.0.1/canary", "http://", "http://127.0.0.1:port/", "http://[::1", "http://a..b/"]
 )
-def test_an_address_that_is_none_is_a_failure_and_not_shown(url: str) -> None:
+def test_an_invalid_address_is_a_failure_and_not_shown(url: str) -> None:
     answer = ask(RUN, at(url))
     assert (answer.failure, answer.transient) == (Failure.BAD_REQUEST, False)
     assert "canary" not in answer.error
 
 
-def test_a_login_in_the_address_beside_the_key_is_refused() -> None:
+def test_a_login_in_the_address_together_with_a_key_is_rejected() -> None:
     with Server([says("hi")]) as server:
         answer = ask(RUN, at(server.url.replace("://", "://user:canary-pass@")))
     assert (answer.failure, server.requests) == (Failure.BAD_REQUEST, [])
     assert "canary" not in answer.error
 
 
-def test_without_a_model_nobody_is_called() -> None:
+def test_without_a_model_no_request_is_sent() -> None:
     answer = ask(replace(RUN, model=None), at("http://127.0.0.1:9"))
     assert answer.failure is Failure.BAD_REQUEST
     assert "write a model: for the agent ops" in answer.error
 
 
-def test_a_server_that_repeats_the_key_does_not_get_it_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_that_the_server_repeats_is_redacted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     answer = answer_to(refuses(401, "authentication_error", f"invalid key: {KEY} for Bearer {KEY}"))
     assert answer.error == "provider 'anthropic': HTTP 401 Unauthorized: invalid key: *** for Bearer ***"
@@ -377,19 +377,19 @@ def test_a_server_that_repeats_the_key_does_not_get_it_told(caplog: pytest.LogCa
         reply(b"", 500),
     ],
 )
-def test_a_refusal_with_a_hostile_body_is_told_by_its_status(act: Act) -> None:
+def test_an_error_with_a_hostile_body_is_reported_by_its_status(act: Act) -> None:
     answer = answer_to(act)
     assert (answer.failure, answer.transient) == (Failure.SERVER, True)
     assert answer.error.isprintable()
 
 
-def test_a_long_refusal_is_cut_and_stays_on_one_line() -> None:
+def test_a_long_error_message_is_cut_and_stays_on_one_line() -> None:
     answer = answer_to(refuses(400, "invalid_request_error", "no\n\x1b[31m" * 1000))
     assert len(answer.error) < 600
     assert answer.error.isprintable()
 
 
-def test_the_sdk_can_be_warmed() -> None:
+def test_the_sdk_can_be_imported_in_advance() -> None:
     import_sdk()
 
 

@@ -1,4 +1,4 @@
-"""An agent that is a program: what it is given, and what its end means."""
+"""The runner for programs: what a program receives, and what each way to end means."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_the_program_gets_the_prompt_the_facts_and_its_own_environment() -> None
     assert json.loads(str(program.env["HEARTBEATD_META"])) == {"failures": 2, "zone": "Zürich"}
 
 
-def test_no_model_asked_for_means_no_variable() -> None:
+def test_without_a_model_there_is_no_model_variable() -> None:
     program = Program(Ended())
     ask(replace(RUN, model=None), CommandRunner(("agent",), {}), program)
     assert set(program.env) == {"HEARTBEATD_AGENT", "HEARTBEATD_META"}
 
 
-def test_text_that_utf_8_cannot_say_is_replaced_on_the_way_in() -> None:
+def test_text_that_utf_8_cannot_encode_is_replaced_in_the_input() -> None:
     program = Program(Ended())
     ask(replace(RUN, prompt="a\ud800b", meta=lambda: {"x": "\ud800"}), CommandRunner(("agent",), {}), program)
     assert program.stdin == b"a?b"
@@ -109,16 +109,16 @@ def test_exit_0_means_that_the_output_is_the_answer(output: bytes, text: str) ->
     assert answer(Ended(output=output, errors=b"a warning")) == Answer(text=text)
 
 
-def test_another_exit_code_is_a_failure_with_what_the_program_said() -> None:
+def test_another_exit_code_is_a_failure_with_the_programs_message() -> None:
     failed = answer(Ended(exit_code=3, output=b"HEARTBEAT_OK", errors=b"no\0 disk\n"))
     assert failed == Answer(failure=Failure.EXIT, error="exit code 3: no disk", transient=True)
 
 
-def test_a_program_that_says_nothing_about_its_failure() -> None:
+def test_a_failing_program_without_a_message() -> None:
     assert answer(Ended(exit_code=1)).error == "exit code 1"
 
 
-def test_only_the_end_of_a_long_complaint_is_told() -> None:
+def test_only_the_end_of_a_long_error_message_is_kept() -> None:
     error = answer(Ended(exit_code=1, errors=b"x" * 10_000 + b"the end")).error
     assert len(error) == len("exit code 1: ") + MAX_ERROR
     assert error.endswith("the end")
@@ -130,7 +130,7 @@ def test_a_program_ended_by_a_signal_failed() -> None:
     )
 
 
-def test_a_program_that_does_not_start_will_not_start_the_next_time_either() -> None:
+def test_a_program_that_cannot_be_started_is_not_retried() -> None:
     failed = answer(Ended(exit_code=None, problem="no such file: agent"))
     assert failed == Answer(failure=Failure.EXIT, error="could not start: no such file: agent", not_sent=True)
 
@@ -148,23 +148,23 @@ def test_a_program_that_hangs_is_a_timeout_whatever_else_it_did() -> None:
         Ended(output=b"x" * (MAX_ANSWER + 1)),
     ],
 )
-def test_a_flood_is_no_answer(ended: Ended) -> None:
+def test_too_much_output_is_not_an_answer(ended: Ended) -> None:
     assert answer(ended) == Answer(failure=Failure.BAD_ANSWER, error="the answer is larger than 65536 bytes")
 
 
 @pytest.mark.parametrize("output", [bytes(range(256)) * 4, b"\0" * 100, "HEARTBEAT_OK".encode("utf-16"), b"\xff"])
-def test_binary_output_is_no_answer_and_its_size_is_told(output: bytes) -> None:
+def test_binary_output_is_not_an_answer_and_its_size_is_reported(output: bytes) -> None:
     failed = answer(Ended(output=output))
     assert failed == Answer(failure=Failure.BAD_ANSWER, error=f"the answer is not text: {len(output)} bytes of binary output")
 
 
-def test_the_words_of_a_failure_are_those_of_the_metrics() -> None:
+def test_the_failure_classes_are_those_of_the_metrics() -> None:
     assert " ".join(Failure) == (
         "auth payment not_found bad_request too_large rate overloaded server connect dns tls timeout bad_answer tool_use exit"
     )
 
 
-def test_a_secret_of_its_environment_is_covered_in_errors_answers_and_reports() -> None:
+def test_a_secret_in_its_environment_is_redacted_in_errors_answers_and_reports() -> None:
     env = {"KEY": Secret("canary-0123"), "REGION": "north"}
 
     def told(**ended: object) -> Answer:

@@ -1,4 +1,4 @@
-"""The choice of the way: each runner is asked by its own, and no library is imported before it is needed."""
+"""The choice of the runner: each kind of agent is called by its own runner, and no library is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def model_at(kind: str, url: str) -> ModelRunner:
     return ModelRunner(Provider("them", "anthropic" if kind == "anthropic" else "openai", "key", url), 100)
 
 
-def test_a_program_is_asked(tmp_path: Path) -> None:
+def test_a_program_is_called(tmp_path: Path) -> None:
     assert asked(run_in(tmp_path), CommandRunner(("cat",), {})).text == "How is it?"
 
 
-def test_a_callable_is_asked(tmp_path: Path) -> None:
+def test_a_callable_is_called(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("def beat(run):\n    return run['prompt']\n")
     assert asked(run_in(tmp_path), PythonRunner("agent:beat", in_process=False)).text == "How is it?"
 
@@ -46,7 +46,7 @@ def test_a_callable_is_asked(tmp_path: Path) -> None:
         ("http", gateway.says("hi"), "/"),
     ],
 )
-def test_models_and_gateways_are_asked(tmp_path: Path, kind: str, act: Act, path: str) -> None:
+def test_models_and_gateways_are_called(tmp_path: Path, kind: str, act: Act, path: str) -> None:
     with Server([act]) as server:
         runner: Runner = HttpRunner(server.url, {}) if kind == "http" else model_at(kind, server.url)
         assert asked(run_in(tmp_path), runner).text == "hi"
@@ -74,7 +74,7 @@ def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     assert ended.stdout.strip() == "[]"
 
 
-def test_what_will_be_needed_can_be_imported_ahead() -> None:
+def test_needed_libraries_can_be_imported_in_advance() -> None:
     code = """if True:
         import sys
         from heartbeat.runners.dispatch import import_libraries
@@ -87,7 +87,7 @@ def test_what_will_be_needed_can_be_imported_ahead() -> None:
     assert ended.stdout.split() == ["False", "False", "True"]
 
 
-def test_warming_twice_is_fine() -> None:
+def test_importing_libraries_twice_is_harmless() -> None:
     runners = [model_at("openai", ""), model_at("openai", ""), HttpRunner("", {})]
     import_libraries(runners)
     import_libraries(runners)

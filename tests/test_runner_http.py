@@ -1,4 +1,4 @@
-"""An agent behind a URL: what it is sent, and what each of its answers means."""
+"""The runner for agents at a URL: what is sent, and what each response means."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_run_is_posted_with_its_number_and_the_headers() -> None:
     }
 
 
-def test_where_the_body_ends_is_said_once_and_by_us() -> None:
+def test_only_our_own_content_length_header_is_sent() -> None:
     own = {"Content-Length": "3", "content-length": "4", "Transfer-Encoding": "chunked"}
     with Server([reply({"text": "fine"})]) as server:
         assert ask(RUN, HttpRunner(server.url, own)).text == "fine"
@@ -118,18 +118,18 @@ def test_an_answer_is_read(act: Act, answer: Answer) -> None:
         (hang_up(), Failure.CONNECT, "it closed the connection before its answer was complete", True),
     ],
 )
-def test_whatever_is_no_answer_is_a_failure_of_its_class(act: Act, failure: Failure, said: str, transient: bool) -> None:
+def test_every_other_response_is_a_failure_of_its_class(act: Act, failure: Failure, said: str, transient: bool) -> None:
     answer = answer_to(act)
     assert (answer.failure, answer.error, answer.transient, answer.text) == (failure, said, transient, "")
 
 
 @pytest.mark.parametrize("act", [drip(), silence()])
-def test_neither_drip_nor_silence_outlasts_the_time_of_the_run(act: Act) -> None:
+def test_a_slow_or_silent_server_cannot_exceed_the_timeout(act: Act) -> None:
     answer = answer_to(act, replace(RUN, timeout=timedelta(seconds=0.3)))
     assert (answer.failure, answer.transient) == (Failure.TIMEOUT, True)
 
 
-def test_a_busy_agent_says_when() -> None:
+def test_the_retry_after_of_a_busy_agent_is_kept() -> None:
     assert answer_to(reply({"error": "busy"}, 429, Retry_After="30")).retry_after == timedelta(seconds=30)
 
 
@@ -151,7 +151,7 @@ CANARY = "canary-0123456789"
         ("/hook", {"Authorization": Opaque(f"Bearer {CANARY}")}),
     ],
 )
-def test_a_server_that_repeats_a_secret_does_not_get_it_told(path: str, headers: dict[str, object]) -> None:
+def test_a_secret_that_the_server_repeats_is_redacted(path: str, headers: dict[str, object]) -> None:
     with Server([reply({"error": f"no {path} with {CANARY} here"}, 404)]) as server:
         answer = ask(RUN, HttpRunner(Opaque(server.url + path), headers))
     assert answer.failure is Failure.NOT_FOUND
@@ -160,7 +160,7 @@ def test_a_server_that_repeats_a_secret_does_not_get_it_told(path: str, headers:
 
 
 @pytest.mark.parametrize("value", [f"{CANARY}\r\nX-More: 1", f"{CANARY}\n", f"{CANARY}é", f"{CANARY}\0"])
-def test_a_header_that_none_can_hold_is_named_but_not_shown(value: str) -> None:
+def test_an_invalid_header_is_named_but_not_shown(value: str) -> None:
     with Server([says("hi")]) as server:
         answer = ask(RUN, HttpRunner(server.url, {"X-Token": Opaque(value)}))
     assert (answer.failure, server.requests) == (Failure.BAD_REQUEST, [])
@@ -169,7 +169,7 @@ def test_a_header_that_none_can_hold_is_named_but_not_shown(value: str) -> None:
 
 
 @pytest.mark.parametrize("url", [f"{CANARY}", f"file:///{CANARY}", f"http://[{CANARY}/", f"http://x:{CANARY}/"])
-def test_an_address_that_is_none_is_a_failure_and_not_shown(url: str) -> None:
+def test_an_invalid_address_is_a_failure_and_not_shown(url: str) -> None:
     answer = ask(RUN, HttpRunner(Opaque(url), {}))
     assert (answer.failure, answer.transient) == (Failure.BAD_REQUEST, False)
     assert CANARY not in answer.error

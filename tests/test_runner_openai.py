@@ -1,4 +1,4 @@
-"""An agent that is a model behind OpenAI's chat completions, whoever serves them."""
+"""The runner for models with OpenAI's chat completions API, on any server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_first_choice_is_the_answer() -> None:
     assert answer_to(says("All is well.")) == Answer(text="All is well.", model_used="llama-9", tokens=TOKENS)
 
 
-def test_one_turn_is_asked_without_tools_and_with_a_bound() -> None:
+def test_one_turn_is_requested_without_tools_and_with_a_token_limit() -> None:
     with Server([says("fine")]) as server:
         ask(replace(RUN, messages=(("user", "Before?"), ("assistant", "Calm."))), at(server.url, bound=321))
     request = server.requests[0]
@@ -76,7 +76,7 @@ def test_the_environment_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "authorization" not in server.requests[0].headers
 
 
-def test_a_server_with_a_single_model_need_not_be_told_which() -> None:
+def test_a_server_with_a_single_model_needs_no_model_name() -> None:
     with Server([says("fine")]) as server:
         ask(replace(RUN, model=None), at(server.url))
     assert "model" not in server.requests[0].json
@@ -103,14 +103,14 @@ def test_a_server_with_a_single_model_need_not_be_told_which() -> None:
         (reply(b"bad", 500, "text/plain"), Failure.SERVER, True),
     ],
 )
-def test_each_refusal_has_its_class_and_its_words(act: Act, failure: Failure, transient: bool) -> None:
+def test_each_error_status_has_its_class_and_its_message(act: Act, failure: Failure, transient: bool) -> None:
     answer = answer_to(act)
     assert (answer.failure, answer.transient) == (failure, transient)
     assert answer.error.startswith("provider 'local': ")
     assert answer.error.endswith(": bad")
 
 
-def test_retry_after_is_told() -> None:
+def test_retry_after_is_kept() -> None:
     assert answer_to(refuses(429, "slow down", retry_after="31536000")).retry_after == timedelta(days=365)
 
 
@@ -136,7 +136,7 @@ def test_a_rude_server_is_a_failure_of_its_class(act: Act, failure: Failure, sai
 
 
 @pytest.mark.parametrize("act", [drip(), silence()])
-def test_neither_drip_nor_silence_outlasts_the_time_of_the_run(act: Act) -> None:
+def test_a_slow_or_silent_server_cannot_exceed_the_timeout(act: Act) -> None:
     answer = answer_to(act, replace(RUN, timeout=timedelta(seconds=0.3)))
     assert (answer.failure, answer.transient) == (Failure.TIMEOUT, True)
 
@@ -150,7 +150,7 @@ def test_neither_drip_nor_silence_outlasts_the_time_of_the_run(act: Act) -> None
         (completion(None, "tool_calls", calls=[tool("exec", {})]), Failure.TOOL_USE),
     ],
 )
-def test_what_is_no_answer_costs_its_tokens_all_the_same(body: object, failure: Failure) -> None:
+def test_an_invalid_response_still_costs_its_tokens(body: object, failure: Failure) -> None:
     answer = answer_to(reply(body))
     assert (answer.failure, answer.tokens, answer.text) == (failure, TOKENS, "")
 
@@ -160,7 +160,7 @@ def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
     assert (answer.text, answer.tools_ignored) == ("hi", 1)
 
 
-def test_content_in_parts_is_read() -> None:
+def test_content_in_several_parts_is_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
     assert answer_to(reply(completion(parts))).text == "a\nb"
 
@@ -170,7 +170,7 @@ def test_a_completion_without_usage_has_no_tokens() -> None:
 
 
 @pytest.mark.parametrize("said", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
-def test_a_server_that_repeats_the_key_does_not_get_it_told(said: str) -> None:
+def test_a_key_that_the_server_repeats_is_redacted(said: str) -> None:
     answer = answer_to(refuses(401, f"no such key: {said}"), key=KEY)
     assert answer.error.endswith("***")
     assert said not in answer.error

@@ -1,4 +1,4 @@
-"""An agent that is a Python callable: in a real child process, and in the daemon's own."""
+"""The runner for Python callables: in a real child process, and in the daemon's own process."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def call(run: AgentRequest, name: str, *, in_process: bool = False, children: Ch
     return asyncio.run(call_agent(run, PythonRunner(name if ":" in name else f"house_agent:{name}", in_process), start))
 
 
-def test_the_callable_gets_the_run_as_a_dict(run: AgentRequest, in_process: bool) -> None:
+def test_the_callable_gets_the_request_as_a_dict(run: AgentRequest, in_process: bool) -> None:
     assert call(run, "told", in_process=in_process) == Answer(text=f"ops 'How is it?' small 30.0 7 {run.workspace}")
 
 
@@ -121,7 +121,7 @@ def test_the_callable_gets_the_run_as_a_dict(run: AgentRequest, in_process: bool
         ),
     ],
 )
-def test_what_it_returns_is_the_answer_wherever_it_runs(run: AgentRequest, in_process: bool, name: str, answer: Answer) -> None:
+def test_its_return_value_is_the_answer_wherever_it_runs(run: AgentRequest, in_process: bool, name: str, answer: Answer) -> None:
     assert call(run, name, in_process=in_process) == answer
 
 
@@ -134,7 +134,7 @@ def test_what_it_returns_is_the_answer_wherever_it_runs(run: AgentRequest, in_pr
         ("interrupted", "KeyboardInterrupt"),
     ],
 )
-def test_what_it_raises_in_the_daemon_is_its_own_failure(
+def test_an_exception_in_the_daemons_process_fails_only_its_run(
     run: AgentRequest, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     monkeypatch.syspath_prepend(str(run.workspace))
@@ -153,18 +153,18 @@ def test_what_it_raises_in_the_daemon_is_its_own_failure(
         ("interrupted", "ended by a signal: Traceback", "KeyboardInterrupt"),
     ],
 )
-def test_what_it_raises_in_a_child_ends_the_child(run: AgentRequest, name: str, begins: str, ends: str) -> None:
+def test_an_exception_in_a_child_process_ends_the_child(run: AgentRequest, name: str, begins: str, ends: str) -> None:
     answer = call(run, name)
     assert (answer.failure, answer.transient) == (Failure.EXIT, True)
     assert answer.error.startswith(begins)
     assert answer.error.endswith(ends)
 
 
-def test_what_it_prints_does_not_mix_with_its_answer(run: AgentRequest) -> None:
+def test_its_printed_output_does_not_mix_with_its_answer(run: AgentRequest) -> None:
     assert call(run, "talkative") == Answer(text="the answer")
 
 
-def test_its_workspace_comes_first_and_nothing_of_ours_is_in_the_way(run: AgentRequest) -> None:
+def test_its_workspace_is_first_on_the_path_and_hides_our_own_modules(run: AgentRequest) -> None:
     (run.workspace / "heartbeat.py").write_text("def beat(run):\n    import http.client\n    return http.client.__name__\n")
     assert call(run, "heartbeat:beat") == Answer(text="http.client")
 
@@ -187,7 +187,7 @@ def test_a_child_that_takes_too_long_is_ended(run: AgentRequest) -> None:
     assert answer.error.startswith("no answer within 0:00:30")
 
 
-def test_a_workspace_that_is_not_there_is_a_failure(run: AgentRequest, tmp_path: Path) -> None:
+def test_a_missing_workspace_is_a_failure(run: AgentRequest, tmp_path: Path) -> None:
     gone = AgentRequest("ops", "?", None, tmp_path / "gone", timedelta(seconds=30), dict)
     answer = call(gone, "told")
     assert answer.failure is Failure.EXIT

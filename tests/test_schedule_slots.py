@@ -1,4 +1,4 @@
-"""Timed beats: a schedule's firings seen through active hours, each either open or closed, none both."""
+"""The slots of a schedule within active hours: each slot is either open or closed, never both."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_schedule_that_never_meets_its_hours_has_no_slot() -> None:
     assert timed("0 3 * * *").next(at("2026-03-02 08:00")) is None
 
 
-def test_the_hours_look_at_when_a_slot_comes_due_and_not_at_its_name() -> None:
+def test_active_hours_apply_to_the_due_time_and_not_to_the_slot() -> None:
     late = timed("0 * * * *", offset=timedelta(minutes=10))
     assert late.next(at("2026-03-02 20:30")) == at("2026-03-02 21:00")  # due at 21:10
     assert timed("55 * * * *", offset=timedelta(minutes=10)).next(at("2026-03-02 06:00")) == at("2026-03-02 07:55")  # at 08:05

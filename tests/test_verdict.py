@@ -1,4 +1,4 @@
-"""What an answer comes to: quiet, nearly quiet, or something to tell."""
+"""The verdict on an answer: quiet, almost quiet, or an alert."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_token_alone_is_quiet_in_code_marks_a_fence_or_quotes_too(answer: st
 
 
 @pytest.mark.parametrize("answer", QUOTED_TOKENS)
-def test_exactly_the_token_is_without_quotes(answer: str) -> None:
+def test_exact_matches_only_the_token_without_quotes(answer: str) -> None:
     assert judge_answer(answer, "exact", 5).outcome == "alert"
 
 
@@ -110,7 +110,7 @@ def test_a_quoted_token_beside_anything_else_is_prose(answer: str) -> None:
 
 @pytest.mark.parametrize("answer", ["", " \n\t ", "\x00\x00", "\x1b[0m", "\u200b\ufeff", "&nbsp;"])
 @pytest.mark.parametrize("match", ["edges", "anywhere", "exact"])
-def test_an_answer_without_anything_to_see_is_empty(answer: str, match: str) -> None:
+def test_an_answer_without_visible_characters_is_empty(answer: str, match: str) -> None:
     assert judge_answer(answer, match, 5) == quiet(Suppression.EMPTY)  # type: ignore[arg-type]
 
 
@@ -137,7 +137,7 @@ def test_an_answer_without_anything_to_see_is_empty(answer: str, match: str) -> 
         ("HEARTBEAT_OK <disk is full>", "<disk is full>"),
     ],
 )
-def test_more_than_a_few_characters_beside_the_token_are_told_without_it(answer: str, told: str) -> None:
+def test_more_than_a_few_characters_beside_the_token_are_delivered_without_it(answer: str, told: str) -> None:
     assert judge_answer(answer, "edges", 5) == alert(told)
 
 
@@ -192,7 +192,7 @@ def test_the_bound_of_the_rest_counts_code_points() -> None:
 
 
 @pytest.mark.parametrize("answer", ["ok", "no", "👍", "...", "x"])
-def test_a_short_answer_without_the_token_is_told(answer: str) -> None:
+def test_a_short_answer_without_the_token_is_an_alert(answer: str) -> None:
     assert judge_answer(answer, "edges", 5) == alert(answer)
 
 
@@ -205,7 +205,7 @@ def test_a_token_in_mid_sentence_does_not_make_a_long_allowance_swallow_the_answ
     "form", ["{} HEARTBEAT_OK", "**{}** HEARTBEAT_OK", "[{}] HEARTBEAT_OK", "HEARTBEAT_OK {}", "🚨 {} HEARTBEAT_OK"]
 )
 @pytest.mark.parametrize("match", ["edges", "anywhere"])
-def test_an_alarm_as_first_word_is_told_whatever_the_token_says(word: str, form: str, match: str) -> None:
+def test_an_alarm_word_at_the_start_makes_an_alert_despite_the_token(word: str, form: str, match: str) -> None:
     verdict = judge_answer(form.format(word), match, 20)  # type: ignore[arg-type]
     assert verdict.outcome == "alert"
     assert word in verdict.text
@@ -241,7 +241,7 @@ def test_anywhere_silences_an_answer_with_the_token_in_any_place(answer: str) ->
     assert judge_answer(answer, "anywhere", 5) == quiet(Suppression.HEARTBEAT_OK)
 
 
-def test_anywhere_tells_an_answer_without_the_token() -> None:
+def test_anywhere_delivers_an_answer_without_the_token() -> None:
     assert judge_answer("All servers down.", "anywhere", 5) == alert("All servers down.")
     assert judge_answer("HEARTBEAT_OKAY", "anywhere", 5) == alert("HEARTBEAT_OKAY")
 

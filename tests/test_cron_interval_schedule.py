@@ -1,4 +1,4 @@
-"""A steady interval: slots on a grid of elapsed time."""
+"""The schedule of a job with a fixed interval of elapsed time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ EVERY_HOUR = IntervalSchedule(HOUR, ANCHOR)
         (ANCHOR + 90_000.5 * HOUR, ANCHOR + 90_001 * HOUR),
     ],
 )
-def test_the_first_run_is_one_period_after_the_anchor_and_each_next_one_is_strictly_later(
-    after: datetime, slot: datetime
-) -> None:
+def test_the_first_slot_is_one_period_after_the_anchor_and_next_is_strictly_later(after: datetime, slot: datetime) -> None:
     assert EVERY_HOUR.next(after) == slot
 
 
-def test_slots_count_what_lies_after_the_one_instant_and_up_to_the_other() -> None:
+def test_slots_are_counted_after_the_first_instant_and_up_to_the_second() -> None:
     assert EVERY_HOUR.slots(ANCHOR, ANCHOR + 3 * HOUR) == SlotRange(ANCHOR + HOUR, ANCHOR + 3 * HOUR, 3)
     assert EVERY_HOUR.slots(ANCHOR + HOUR, ANCHOR + 3.9 * HOUR) == SlotRange(ANCHOR + 2 * HOUR, ANCHOR + 3 * HOUR, 2)
     assert EVERY_HOUR.slots(ANCHOR - 5 * HOUR, ANCHOR + HOUR) == SlotRange(ANCHOR + HOUR, ANCHOR + HOUR, 1)

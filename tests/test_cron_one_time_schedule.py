@@ -1,4 +1,4 @@
-"""One moment: the first time at which a clock shows a reading, by the rules for jobs at fixed times."""
+"""The schedule of a one-time job: the first time at which the local clock shows its time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MINUTE = timedelta(minutes=1)
         ("2011-12-31T00:00", "Pacific/Apia", "2011-12-30 10:00"),
     ],
 )
-def test_a_reading_comes_once(text: str, zone: str, instant: str) -> None:
+def test_a_time_occurs_once(text: str, zone: str, instant: str) -> None:
     moment = parse_one_time(text, ZoneInfo(zone))
     assert moment.instant == at(instant)
     assert moment.next(at(instant) - MINUTE) == at(instant)
@@ -46,12 +46,12 @@ def test_a_reading_comes_once(text: str, zone: str, instant: str) -> None:
     assert moment.slots(at(instant) - MINUTE, at(instant) - timedelta(seconds=1)) is None
 
 
-def test_a_day_that_the_clock_left_out_never_comes() -> None:
+def test_a_day_that_the_zone_skipped_never_comes() -> None:
     with pytest.raises(ScheduleError, match="never comes in Pacific/Apia, whose clock left that day out"):
         parse_one_time("2011-12-30T12:00", ZoneInfo("Pacific/Apia"))
 
 
-def test_a_time_beyond_the_calendar_is_refused() -> None:
+def test_a_time_after_the_last_year_is_rejected() -> None:
     with pytest.raises(ScheduleError, match="'9998-12-31T00:00' is later than this calendar goes"):
         parse_one_time("9998-12-31T00:00", ZoneInfo("UTC"))
 
@@ -61,7 +61,7 @@ ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/Santiago", "Austr
 
 
 @given(st.sampled_from(ZONES), READINGS)
-def test_a_moment_is_when_a_job_at_that_fixed_time_fires(zone: ZoneInfo, reading: datetime) -> None:
+def test_a_one_time_job_fires_when_a_cron_job_at_that_time_would(zone: ZoneInfo, reading: datetime) -> None:
     reading = reading.replace(second=0, microsecond=0)
     yearly = job_schedules.parse_schedule(f"{reading.minute} {reading.hour} {reading.day} {reading.month} *", zone)
     moment = parse_one_time(reading.isoformat(), zone).instant

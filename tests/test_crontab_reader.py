@@ -1,4 +1,4 @@
-"""Crontabs as Debian's cron reads them, line by line; what it does to quotes, percent signs and backslashes was tried out on it."""
+"""Reading a crontab as Debian's cron does. Its handling of quotes, percent signs and backslashes was tested with Debian's cron."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hints(text: str, *, user_column: bool = False) -> list[str]:
         ("echo \\", "echo \\", ""),
     ],
 )
-def test_a_percent_sign_ends_the_command_and_the_rest_is_what_it_reads(text: str, command: str, stdin: str) -> None:
+def test_a_percent_sign_ends_the_command_and_the_rest_is_its_input(text: str, command: str, stdin: str) -> None:
     assert split_command(text) == (command, stdin)
 
 
@@ -110,7 +110,7 @@ def test_cron_tz_is_the_zone_from_its_line_on_and_tz_is_only_a_variable() -> Non
     assert "does not change schedules" in found.hints[0].text
 
 
-def test_lines_under_a_zone_that_is_none_are_not_taken_in_another() -> None:
+def test_lines_below_an_invalid_zone_are_errors() -> None:
     found = taken("CRON_TZ=Europe/Berln\n0 1 * * * one\nCRON_TZ=Europe/Paris\n0 1 * * * two\n")
     assert [line.command for line in found.lines] == ["two"]
     assert [note.number for note in found.errors] == [1, 2]
@@ -118,7 +118,7 @@ def test_lines_under_a_zone_that_is_none_are_not_taken_in_another() -> None:
     assert "the CRON_TZ of line 1" in found.errors[1].text
 
 
-def test_macros_and_reboot_are_schedules_too() -> None:
+def test_macros_and_reboot_are_accepted() -> None:
     found = taken("@daily one\n@reboot\ttwo\n@Midnight three\n")
     assert [(line.schedule_text, line.schedule is None, line.command) for line in found.lines] == [
         ("@daily", False, "one"),
@@ -127,17 +127,17 @@ def test_macros_and_reboot_are_schedules_too() -> None:
     ]
 
 
-def test_blanks_and_tabs_part_the_fields_and_the_command_keeps_its_own() -> None:
+def test_blanks_and_tabs_separate_the_fields_and_are_kept_in_the_command() -> None:
     (line,) = taken(" \t17 *\t* *  *  echo  'a  b' \n").lines
     assert (line.schedule_text, line.command) == ("17 * * * *", "echo  'a  b' ")
 
 
-def test_the_comment_right_above_a_line_goes_with_it() -> None:
+def test_the_comment_right_above_a_line_belongs_to_it() -> None:
     found = taken("# a file\n\n# of the night\n#  long\n0 3 * * * one\n0 4 * * * two\n")
     assert [line.comment for line in found.lines] == [("of the night", "long"), ()]
 
 
-def test_a_column_of_users_is_read_where_there_is_one() -> None:
+def test_a_user_column_is_read_if_there_is_one() -> None:
     (line,) = taken("17 * * * *\troot\tcd / && run-parts x\n", user_column=True).lines
     assert (line.user, line.command) == ("root", "cd / && run-parts x")
 
@@ -166,13 +166,13 @@ def test_a_column_of_users_is_read_where_there_is_one() -> None:
         ("HOME=''", "HOME is empty, so cron could not start any command; write a path, or remove the line"),
     ],
 )  # fmt: skip
-def test_a_bad_line_is_named_with_its_number_and_the_others_are_taken(text: str, said: str) -> None:
+def test_a_wrong_line_is_reported_by_number_and_the_others_are_read(text: str, said: str) -> None:
     found = taken(f"# first\n{text}\n0 4 * * * good\n")
     assert [(note.number, note.text) for note in found.errors] == [(2, said)]
     assert [line.command for line in found.lines] == ["good"]
 
 
-def test_a_delay_that_is_longer_than_the_time_between_two_runs_is_no_use_and_one_of_a_start_is_none() -> None:
+def test_a_random_delay_longer_than_the_time_between_two_runs_is_rejected_and_ignored_for_reboot() -> None:
     found = taken("RANDOM_DELAY=90\n0 3 * * * daily\n0 * * * * hourly\n@reboot boot\n")
     assert [(note.number, note.text) for note in found.errors] == [
         (3, "may fire every 60 minutes, and RANDOM_DELAY is longer; set one of at most 60 above it")
@@ -181,30 +181,30 @@ def test_a_delay_that_is_longer_than_the_time_between_two_runs_is_no_use_and_one
     assert [note.number for note in found.hints if "RANDOM_DELAY does not delay" in note.text] == [4]
 
 
-def test_a_user_who_is_a_path_means_that_there_is_no_such_column() -> None:
+def test_a_path_in_place_of_the_user_means_that_there_is_no_user_column() -> None:
     assert faults("0 3 * * * /usr/bin/x\n", user_column=True) == [
         (1, "'/usr/bin/x' is not a user name; if the file has no user column, leave out --user-column")
     ]
     assert faults("0 3 * * * root\n", user_column=True) == [(1, "has no command")]
 
 
-def test_a_comment_may_hold_any_bytes() -> None:
+def test_a_comment_may_contain_any_bytes() -> None:
     assert taken("# caf\udce9 \0\n0 3 * * * x\n").errors == ()
 
 
-def test_line_ends_of_windows_are_left_out_and_told() -> None:
+def test_windows_line_breaks_are_removed_with_a_hint() -> None:
     found = taken("A=1\r\n0 3 * * * x\r\n0 4 * * * y\r\n")
     assert [(line.command, line.variables["A"]) for line in found.lines] == [("x", "1"), ("y", "1")]
     assert [(note.number, note.text[:21]) for note in found.hints] == [(line, "a Windows line break;") for line in (1, 2, 3)]
 
 
-def test_a_last_line_without_an_end_is_taken_and_told() -> None:
+def test_a_last_line_without_a_line_break_is_read_with_a_hint() -> None:
     found = taken("0 3 * * * x")
     assert [line.command for line in found.lines] == ["x"]
     assert hints("0 3 * * * x") == ["1: the last line has no line break; Debian's cron then ignores the whole file"]
 
 
-def test_an_empty_file_holds_nothing() -> None:
+def test_an_empty_file_has_no_jobs() -> None:
     assert taken("") == taken("\n# only a comment\n\n") == Crontab((), (), ())
 
 
@@ -226,13 +226,13 @@ def test_a_hundred_thousand_lines_are_read() -> None:
         ("CRON_TZ=UTC", "CRON_TZ sets the time zone of the lines below, as in cronie; Debian's cron does not support it"),
     ],
 )
-def test_what_would_be_a_surprise_is_a_hint(text: str, said: str) -> None:
+def test_a_line_that_debians_cron_reads_differently_gets_a_hint(text: str, said: str) -> None:
     (hint,) = hints(f"{text}\n")
     assert hint.startswith(f"1: {said}")
 
 
 @pytest.mark.parametrize("text", ["0 3 * * mon-fri x", "0 3 * * 5-7 x", 'MAILTO=""', "PATH=/bin", "0 3 * * * x -1"])
-def test_what_is_as_usual_is_not_worth_a_hint(text: str) -> None:
+def test_an_ordinary_line_gets_no_hint(text: str) -> None:
     assert hints(f"{text}\n") == []
 
 
@@ -257,7 +257,7 @@ def test_what_is_as_usual_is_not_worth_a_hint(text: str) -> None:
         ("/" + "x" * 300, "x" * 50),
     ],
 )
-def test_a_job_is_called_after_what_it_runs(command: str, name: str) -> None:
+def test_a_job_is_named_after_its_program(command: str, name: str) -> None:
     assert name_from_command(command) == name
 
 
@@ -272,13 +272,13 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 
 @given(st.text())
-def test_every_name_is_one_that_the_config_takes(command: str) -> None:
+def test_every_name_is_valid_in_the_config(command: str) -> None:
     from scheduler.config.keys.value_parsers import parse_name
 
     assert parse_name(name_from_command(command))
 
 
-def test_the_comment_over_a_job_that_is_put_out_of_action_does_not_go_with_the_one_below() -> None:
+def test_the_comment_above_a_disabled_job_does_not_belong_to_the_next_job() -> None:
     example = "# Example of job definition:\n# .----- minute (0 - 59)\n# |  |  |  |  |\n# *  *  *  *  * user-name command to be executed\n"
     found = taken(f"{example}17 * * * * one\n# old\n# @daily old\n# new\n0 4 * * * two\n")
     assert [line.comment for line in found.lines] == [(), ("new",)]

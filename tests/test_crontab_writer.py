@@ -1,4 +1,4 @@
-"""Jobs as a crontab: what it says means the same, and what it cannot say is a comment that says why."""
+"""Writing jobs as a crontab: the lines have the same meaning, and comments explain everything that a line cannot express."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def any_jobs(draw: st.DrawFn) -> list[Job]:
 
 
 @given(any_jobs())
-def test_what_is_exported_and_taken_back_is_the_same(jobs: list[Job]) -> None:
+def test_exporting_and_importing_gives_the_same_jobs(jobs: list[Job]) -> None:
     found = crontab_reader.read_crontab(
         format_crontab([ExportedJob(job, {}) for job in jobs], HOST), BERLIN, time_zones.find_zone
     )
@@ -120,12 +120,12 @@ def test_variables_are_set_once_and_the_workdir_is_home() -> None:
     ]
 
 
-def test_a_variable_of_another_job_is_told_since_it_cannot_be_taken_away() -> None:
+def test_a_variable_of_another_job_gets_a_comment_because_it_cannot_be_unset() -> None:
     found = format_crontab([ExportedJob(JOB, {"A": "1"}), ExportedJob(replace(JOB, name="two"), {})], HOST)
     assert "# A is set above, and a crontab cannot unset it; here this job does not have it\n" in found
 
 
-def test_a_secret_is_named_and_not_told() -> None:
+def test_a_secret_is_named_but_not_shown() -> None:
     assert "# TOKEN holds a secret; set it here\n" in format_crontab([ExportedJob(JOB, {}, ("TOKEN",))], HOST)
 
 
@@ -134,7 +134,7 @@ def test_a_shell_of_its_own_is_set_and_set_back_for_a_list() -> None:
     assert found == ["SHELL=/bin/bash", "0 3 * * * backup", "SHELL=/bin/sh", "0 3 * * * echo 'a b'"]
 
 
-def test_a_zone_that_the_host_does_not_have_is_told() -> None:
+def test_another_time_zone_is_set_with_a_comment() -> None:
     assert lines(replace(JOB, schedule=parse_schedule("0 3 * * *", TOKYO))) == [
         "# cronie reads the lines below in this time zone; Debian's cron ignores it and uses its own",
         "CRON_TZ=Asia/Tokyo",
@@ -142,7 +142,7 @@ def test_a_zone_that_the_host_does_not_have_is_told() -> None:
     ]
 
 
-def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it() -> None:
+def test_a_wrapped_range_of_weekdays_is_written_out_for_debians_cron() -> None:
     assert lines(replace(JOB, schedule=parse_schedule("0 3 * * fri-mon", BERLIN))) == ["0 3 * * 0,1,5,6 backup"]
 
 
@@ -166,11 +166,11 @@ def test_a_week_that_wraps_is_written_out_since_debians_cron_would_never_run_it(
         ({"stdin": "a\\\nb\n"}, "a crontab would read its command or its stdin differently; put them into a script"),
     ],
 )
-def test_what_a_crontab_cannot_say_is_a_comment_that_says_why(change: dict[str, object], said: str) -> None:
+def test_settings_that_a_crontab_cannot_express_are_comments_with_the_reason(change: dict[str, object], said: str) -> None:
     assert lines(replace(JOB, **change)) == [f"# not in this crontab: {said}"]  # type: ignore[arg-type]
 
 
-def test_what_a_line_leaves_out_is_told() -> None:
+def test_settings_that_a_line_leaves_out_are_named() -> None:
     weekdays = AllowedDays(BERLIN, Calendar(weekdays=frozenset({5, 6})))
     job = replace(JOB, calendars=weekdays, retries=2, stagger=timedelta(minutes=2), deliver=("phone",))
     assert lines(replace(job, wake_heartbeat=("ops",), wake_on="failure")) == [
@@ -217,7 +217,7 @@ def test_a_percent_sign_in_the_config_s_path_does_not_end_the_line_that_wakes() 
     assert text.endswith(r"0 3 * * * heartbeatd -c '/srv/50\% off/config.yaml' wake ops" + "\n")
 
 
-def test_names_survive_the_way_out_and_back() -> None:
+def test_names_survive_export_and_import() -> None:
     jobs = [replace(JOB, name=name, workdir=Path(f"/{name}"), command="date") for name in ("x", "date", "a" * 63)]
     out = format_crontab(
         [
@@ -234,6 +234,6 @@ def test_names_survive_the_way_out_and_back() -> None:
     assert not any("heartbeatd" in said for entry in entries for said in entry.comment)
 
 
-def test_zones_that_are_one_and_the_same_need_no_cron_tz() -> None:
+def test_equal_zones_need_no_cron_tz() -> None:
     job = replace(JOB, schedule=parse_schedule("0 3 * * *", time_zones.find_zone("UTC")))
     assert "CRON_TZ" not in format_crontab([ExportedJob(job, {})], TargetHost(time_zones.find_zone("Etc/Zulu"), "/home/me"))
