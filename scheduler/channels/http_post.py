@@ -18,7 +18,7 @@ from scheduler.model.settings import Channel
 from scheduler.net.address_guard import AddressRefused
 
 if TYPE_CHECKING:
-    from scheduler.net.http_client import HttpClient
+    from scheduler.net.http_client import HttpClient, Method
 
 MAX_REASON = 200  # characters of what a receiver says that an error repeats
 
@@ -62,9 +62,13 @@ class PostAnswer:
 
 
 async def post_json(
-    url: str, content: Mapping[str, Any], options: HttpOptions, headers: Mapping[str, str] | None = None
+    url: str,
+    content: Mapping[str, Any],
+    options: HttpOptions,
+    headers: Mapping[str, str] | None = None,
+    method: Method = "POST",
 ) -> PostAnswer | DeliveryResult:
-    """Post `content` as JSON to `url` once, following no redirect; what became of the message if there was no answer.
+    """Send `content` as JSON to `url` once, following no redirect; what became of the message if there was no answer.
 
     Only http and https. Takes `options.seconds` at most and raises nothing of the network.
     """
@@ -77,7 +81,9 @@ async def post_json(
     sent = {"user-agent": f"heartbeatd/{_our_version()}"} | dict(headers or {})
     body = json.dumps(content).encode()
     try:
-        reply = await options.http.post_message(url, sent, body, options.seconds, allow_private=options.allow_private)
+        reply = await options.http.send_message(
+            url, sent, body, options.seconds, allow_private=options.allow_private, method=method
+        )
     except AddressRefused as refused:
         return DeliveryResult("dead", str(refused))
     except CallError as error:  # before its head has left it is surely not there, after that nobody knows

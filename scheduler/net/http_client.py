@@ -16,7 +16,7 @@ from io import BytesIO
 from ipaddress import IPv6Address
 from socket import AF_UNSPEC, AddressFamily, gaierror, getaddrinfo, socket
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
@@ -43,6 +43,7 @@ CLIENT_HEADERS = frozenset(
     {"content-length", "transfer-encoding", "host", "connection", "accept-encoding"}
 )  # said by the client alone
 
+Method = Literal["POST", "PUT"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -60,16 +61,33 @@ class RequestUrl:
     login: str | None = field(repr=False)
 
 
-@dataclass(slots=True, eq=False)
-class _Exchange:
-    """What is known of one request while it is under way.
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request, and how it is sent.
 
-    `sent`: its head may have left, so nobody can say any more that it did not arrive. `reused`: it went over a kept connection.
-    `head` is the status and the headers of an answer that has said all by them, and `beginning` what of its body has been read.
+    The request of an agent or a provider uses a kept connection and reads the whole body of a success; that of a message uses a
+    connection of its own and reads the first 64 KiB of any answer. `public_only`: private addresses are refused.
     """
 
+    method: Method
     target: RequestUrl
+    headers: Mapping[str, str]
+    body: bytes
     seconds: float
+    is_message: bool = False
+    public_only: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    """What is known of one request while it is in progress.
+
+    `sent`: the headers may have left, so it is no longer certain that the request did not arrive. `reused`: it went over a kept
+    connection. `head` is the status and the headers of an answer whose body only adds to them, and `body_start` is what has
+    been read of that body.
+    """
+
+    request: _Request
     proxy: URL | None = None
     resolving: bool = False
     reused: bool = False
@@ -88,9 +106,9 @@ class _Exchange:
         """Why there is nothing yet when the time is over."""
         if self.resolving:
             return self.make_error(Failure.DNS, "its name was not resolved in time")
-        if not self.sent and self.seconds > CONNECT_TIMEOUT:
+        if not self.sent and self.request.seconds > CONNECT_TIMEOUT:
             return self.make_error(Failure.CONNECT, f"no connection{self.via_proxy()} within {CONNECT_TIMEOUT:g} s")
-        return self.make_error(Failure.TIMEOUT, f"no answer within {self.seconds:g} s")
+        return self.make_error(Failure.TIMEOUT, f"no answer within {self.request.seconds:g} s")
 
     def via_proxy(self) -> str:
         """Names the proxy in an error, without its login."""
@@ -133,42 +151,39 @@ class HttpClient:
         kept connection without a byte of an answer is asked once more, over a new one. Raises CallError, which says whether the
         request can have arrived, in words that name neither the address nor a header's value.
         """
-        return await self._post_once_or_twice(url, headers, body, seconds, whole=True, kept=True, guarded=False)
+        target = parse_url(url)
+        return await self._exchange(_Request("POST", target, request_headers(target, headers), body, seconds))
 
-    async def post_message(
-        self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool
-    ) -> HttpReply:
-        """Post a message to its channel, over a connection of its own; of any answer the first 64 KiB are read.
-
-        Unless `allow_private`, only public addresses are connected to: AddressRefused for others. A name that a proxy resolves
-        cannot be checked. Raises CallError as `post` does.
-        """
-        return await self._post_once_or_twice(url, headers, body, seconds, whole=False, kept=False, guarded=not allow_private)
-
-    async def _post_once_or_twice(
+    async def send_message(
         self,
         url: str,
         headers: Mapping[str, str],
         body: bytes,
         seconds: float,
         *,
-        whole: bool,
-        kept: bool,
-        guarded: bool,
+        allow_private: bool,
+        method: Method = "POST",
     ) -> HttpReply:
+        """Send a message to its channel, over a connection of its own; of any answer the first 64 KiB are read.
+
+        Unless `allow_private`, only public addresses are connected to: AddressRefused for others. A name that a proxy resolves
+        cannot be checked. Raises CallError as `post` does.
+        """
         target = parse_url(url)
-        sent_headers = request_headers(target, headers)
+        sent = request_headers(target, headers)
+        return await self._exchange(_Request(method, target, sent, body, seconds, is_message=True, public_only=not allow_private))
+
+    async def _exchange(self, request: _Request) -> HttpReply:
         pool = self._current_pool()
-        exchange = _Exchange(target, seconds, pool.proxy_for(target))
-        if guarded:
-            address_guard.check_literal(target.host) if exchange.proxy else address_guard.check_host(target.host)
-        pool.load_certificates(target)  # loading certificates takes a while, and not out of the request's time
+        exchange = _Exchange(request, pool.proxy_for(request.target))
+        if request.public_only:
+            host = request.target.host
+            address_guard.check_literal(host) if exchange.proxy else address_guard.check_host(host)
+        pool.load_certificates(request.target)  # this takes a while, which does not count as the request's time
         with pool.in_use():
             try:
-                async with asyncio.timeout(seconds):
-                    return await self._send_with_repeat(
-                        pool, exchange, sent_headers, body, whole, kept, guarded and exchange.proxy is None
-                    )
+                async with asyncio.timeout(request.seconds):
+                    return await self._send_with_repeat(pool, exchange)
             except TimeoutError:
                 if exchange.head is None:
                     raise exchange.timeout_error() from None
@@ -177,18 +192,10 @@ class HttpClient:
                 # The task ends all the same, and says in its result whether the request had left: that decides what is charged.
                 raise exchange.make_error(Failure.EXIT, "the call was cut short", transient=False) from None
 
-    async def _send_with_repeat(
-        self,
-        pool: _ConnectionPool,
-        exchange: _Exchange,
-        headers: Mapping[str, str],
-        body: bytes,
-        whole: bool,
-        kept: bool,
-        guarded: bool,
-    ) -> HttpReply:
+    async def _send_with_repeat(self, pool: _ConnectionPool, exchange: _Exchange) -> HttpReply:
+        """Send a request; once more, over a new connection, if the server had closed the kept one."""
         try:
-            return await self._send_request(pool, exchange, headers, body, whole, kept, guarded)
+            return await self._send_request(pool, exchange, keep=not exchange.request.is_message)
         except aiohttp.ServerDisconnectedError as error:
             if not exchange.reused or error.message != "Server disconnected":  # else a part of an answer has arrived
                 raise _translate_error(exchange, error) from None
@@ -199,26 +206,19 @@ class HttpClient:
             raise _translate_error(exchange, error) from None
         exchange.reused = False
         try:
-            return await self._send_request(pool, exchange, headers, body, whole, False, guarded)
+            return await self._send_request(pool, exchange, keep=False)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _translate_error(exchange, error) from None
 
-    async def _send_request(
-        self,
-        pool: _ConnectionPool,
-        exchange: _Exchange,
-        headers: Mapping[str, str],
-        body: bytes,
-        whole: bool,
-        kept: bool,
-        guarded: bool,
-    ) -> HttpReply:
+    async def _send_request(self, pool: _ConnectionPool, exchange: _Exchange, *, keep: bool) -> HttpReply:
+        request = exchange.request
         token = _current_exchange.set(exchange)
         try:
-            async with pool.get_session(kept, guarded).post(
-                exchange.target.url,
-                data=BytesIO(body) if len(body) > MAX_BYTES_BODY else body,
-                headers=headers,
+            async with pool.get_session(keep, request.public_only and exchange.proxy is None).request(
+                request.method,
+                request.target.url,
+                data=BytesIO(request.body) if len(request.body) > MAX_BYTES_BODY else request.body,
+                headers=request.headers,
                 allow_redirects=False,
                 proxy=exchange.proxy,
                 ssl=pool.trust or True,
@@ -228,7 +228,7 @@ class HttpClient:
                 if response.status == 101 or codings not in ([], ["chunked"]):  # nothing else says where a body ends
                     raise CallError(Failure.BAD_ANSWER, NO_ANSWER)
                 answered = {name.lower(): value for name, value in response.headers.items()}
-                if whole and 200 <= response.status < 300:
+                if 200 <= response.status < 300 and not request.is_message:
                     return HttpReply(response.status, answered, await _read_whole_body(response))
                 exchange.head = response.status, answered
                 return HttpReply(response.status, answered, await _read_body_start(response, exchange.body_start))
@@ -367,7 +367,7 @@ class _Resolver(AbstractResolver):
 def _guarded_socket(info: Any) -> socket:
     """A socket for one address, unless messages must not go there. Called with the address that is really connected to."""
     exchange = _current_exchange.get()
-    host = exchange.target.host if exchange else ""
+    host = exchange.request.target.host if exchange else ""
     try:
         address_guard.check_address(host, info[4][0])
     except AddressRefused as refused:
