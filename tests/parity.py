@@ -32,7 +32,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("SHA-256 over stripped, lower-cased text, 24 h"),
         Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_requested_without_tools_and_with_a_token_limit",)),
         Row("agent function in the same process"),
-        Row("status and manual trigger", ("test_status.py::test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot")),
+        Row("status and manual trigger", ("test_status_data.py::test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot")),
         Row("one lock for output, so that heartbeat runs do not mix with the chat", ("test_channels.py::test_a_long_text_arrives_in_pieces_and_in_order",)),
     ),
     "GoClaw": (
@@ -45,7 +45,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("HEARTBEAT_OK anywhere suppresses the answer"),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
         Row("light context: checklist only"),
-        Row("delivery targets; suggested from session history", ("test_channels.py::test_a_url_of_every_kind_is_declared_in_a_line", "test_web_activity.py::test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits")),
+        Row("delivery targets; suggested from session history", ("test_channels.py::test_a_url_of_every_kind_is_declared_in_a_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
         Row("agent tool with permissions", ("test_web_api.py::test_a_token_reaches_no_further_than_it_may", "test_checklist_file.py::test_who_may_read_or_operate_may_not_edit"), "mcp"),
         Row("RPC: get, toggle, test, logs", ("test_web_api.py::test_one_agent_can_be_asked_for", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
         Row("card, config dialog, log table", waits="status page"),
@@ -74,7 +74,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("missing or empty checklist: look at recent memory, take one small step", ("test_story_checklists_and_prechecks.py::test_an_agent_without_a_checklist_gets_its_memory_in_the_prompt",)),
         Row("alerts of a daemon without a chat go to the log"),
         Row("per-chat heartbeats"),
-        Row("an HTTP endpoint for monitors", ("test_web_api.py::test_health_is_told_without_a_token", "test_web_api.py::test_metrics_need_no_token_and_hold_no_text")),
+        Row("an HTTP endpoint for monitors", ("test_web_api.py::test_health_needs_no_token", "test_web_api.py::test_metrics_need_no_token_and_hold_no_text")),
     ),
     "nanobot": (
         Row("phase 1: forced call of a virtual tool {action, tasks}; phase 2: the agent executes; then notify", ("test_story_models.py::test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner",)),

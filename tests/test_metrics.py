@@ -1,4 +1,4 @@
-"""The metrics page: what is there from the start, what moves with what happens, and what goes with its entry."""
+"""Tests of the metrics page: which series exist from the start, how events change them, and when they go."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_of_an_agent_that_is_gone_no_series_is_left_of_any_family(play: Play) ->
     assert page.series()["runs_total{heartbeat,web,ok,interval}"] == 3
 
 
-def test_a_reason_that_nobody_foresaw_is_counted_all_the_same(play: Play) -> None:
+def test_an_unexpected_reason_is_counted_too(play: Play) -> None:
     """A reload disables the agent in the moment in which a slot of it has passed."""
     world = play(AGENT)
     page = Page(world)
@@ -398,7 +398,7 @@ def test_what_is_still_to_be_delivered_is_shown_by_channel(play: Play) -> None:
     assert series["deliveries_total{hook,retried}"] == 1
 
 
-def test_the_process_tells_of_itself(play: Play) -> None:
+def test_the_page_has_metrics_of_the_process(play: Play) -> None:
     world = play(BOTH)
     page = Page(world)
     page.running = {"heartbeat": 2}

@@ -1,4 +1,4 @@
-"""Request bodies: each says in its JSON schema what may be sent, so that the interface can be described from it."""
+"""Tests of the models of request bodies and of their JSON schemas."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_every_body_has_a_schema_with_the_keys_that_may_be_sent(model: type[Requ
     assert schema.get("additionalProperties", True) is (model is AlertmanagerBody)
 
 
-def test_a_schema_says_what_the_daemon_checks() -> None:
+def test_a_schema_describes_what_the_daemon_checks() -> None:
     hold = HoldBody.model_json_schema()
     assert hold["required"] == ["id", "for"]
     assert hold["properties"]["id"]["pattern"] == "^[A-Za-z0-9._:/@+-]{1,100}$"

@@ -1,4 +1,4 @@
-"""Activity over HTTP: what a gateway may tell of an agent, what is known then, and what is refused."""
+"""Tests of the activity reports that gateways send about an agent over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
         yield daemon
 
 
-def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: WebDaemon) -> None:
+def test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work(daemon: WebDaemon) -> None:
     first = daemon.post(
         PATH, {"channel": "chat", "target": "42", "title": "Family\n", "queue": 3, "pending_approvals": 1}, OPSMAN
     )
@@ -57,7 +57,7 @@ def test_a_gateway_tells_whom_the_agent_speaks_with_and_what_waits(daemon: WebDa
         ({"que": 1}, "'que' is not known here"),
     ],
 )
-def test_what_makes_no_sense_is_refused_whole_and_with_what_to_write(daemon: WebDaemon, body: Any, message: str) -> None:
+def test_an_invalid_report_is_rejected_with_what_to_write_and_changes_nothing(daemon: WebDaemon, body: Any, message: str) -> None:
     reply = daemon.post(PATH, body, CHIEF)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert message in reply.data["error"]["message"]
@@ -66,7 +66,7 @@ def test_what_makes_no_sense_is_refused_whole_and_with_what_to_write(daemon: Web
     assert (agent["targets"], agent["activity"]) == ([], None)
 
 
-def test_only_who_may_operate_the_agent_tells_of_it(daemon: WebDaemon) -> None:
+def test_only_a_token_that_may_operate_the_agent_can_report_its_activity(daemon: WebDaemon) -> None:
     body = {"channel": "chat", "target": "42"}
     assert daemon.post(PATH, body, READER).status == 403
     assert daemon.post("/api/v1/agents/web/activity", body, OPSMAN).status == 403

@@ -1,4 +1,4 @@
-"""Alertmanager's notifications at the wake route: what becomes a beat, what waits for one, what the agent reads."""
+"""Tests of wakes by Alertmanager notifications: which start a run, which wait, and what the agent reads."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_firing_alert_becomes_a_beat_whose_prompt_holds_it(daemon: WebDaemon) 
     ) in prompt
 
 
-def test_what_is_resolved_wakes_nobody_and_is_told_by_the_next_beat(daemon: WebDaemon) -> None:
+def test_a_resolved_alert_starts_no_run_and_waits_for_the_next_one(daemon: WebDaemon) -> None:
     before = len(daemon.world.asked)
     assert daemon.post(WAKE, notification(alert(status="resolved")), WAKER).status == 200
     assert len(daemon.world.asked) == before
@@ -104,7 +104,7 @@ def test_of_one_alert_too_many_there_is_one() -> None:
     assert wake_by(notification(alert("New"), truncatedAlerts=1)).text.endswith("\n\nLeft out here: 1 more alert.")
 
 
-def test_of_many_alerts_as_many_are_told_as_fit_and_the_others_are_counted() -> None:
+def test_alerts_that_do_not_fit_into_a_wake_are_counted() -> None:
     text = wake_by(notification(*(alert(f"Alert{number}") for number in range(300)), truncatedAlerts=7)).text
     told = text.count(": firing\n")
     assert 10 < told < 300
@@ -139,14 +139,14 @@ def test_a_long_group_has_a_short_sender_of_its_own() -> None:
         (notification() | {"alerts": {}}, "alerts: write a list of at least one alert"),
     ],
 )
-def test_what_is_no_notification_is_refused_with_what_is_wanted(daemon: WebDaemon, body: Any, message: str) -> None:
+def test_a_body_that_is_not_a_notification_is_rejected_with_what_to_write(daemon: WebDaemon, body: Any, message: str) -> None:
     reply = daemon.post(WAKE, body, WAKER)
     assert (reply.status, reply.code) == (400, "bad_request")
     assert message in reply.data["error"]["message"]
 
 
 @pytest.mark.parametrize("odd", [None, 7, [], ["a"], {"a": None, "b": [1], "c": {"d": 2}}, "text"])
-def test_an_odd_alert_is_told_as_far_as_it_can_be_read(odd: Any) -> None:
+def test_an_alert_with_odd_values_is_shown_as_far_as_it_can_be_read(odd: Any) -> None:
     body = notification(alert(labels=odd, annotations=odd, startsAt=odd), receiver=odd, groupKey=odd, truncatedAlerts=odd)
     assert wake_by(body).text.startswith("Alertmanager notifies: firing.\n\nan alert without a name: firing\n  since: ")
 

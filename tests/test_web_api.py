@@ -1,4 +1,4 @@
-"""The interface: what can be read, what can be asked for, and how it is refused."""
+"""Tests of the HTTP API: what can be read, what can be changed, and how requests are rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
         yield daemon
 
 
-def test_status_tells_of_every_entry(still: WebDaemon) -> None:
+def test_status_lists_every_entry(still: WebDaemon) -> None:
     told = still.get("/api/v1/status", READER).data
     assert [(entry["kind"], entry["name"], entry["state"]) for entry in told["entries"]] == [
         ("heartbeat", "ops", "active"),
@@ -52,7 +52,7 @@ def test_one_agent_can_be_asked_for(still: WebDaemon) -> None:
     assert (agent["name"], agent["last_run"]["outcome"]) == ("ops", "alert")
 
 
-def test_the_plan_tells_what_fires_as_far_as_the_caller_reaches(still: WebDaemon) -> None:
+def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still: WebDaemon) -> None:
     told = still.get("/api/v1/plan?for=12h", READER).data
     assert [(entry["name"], entry["source"], entry["total"]) for entry in told["entries"]] == [
         ("ops", "database", 23), ("web", "database", 23), ("measure", "database", 1),
@@ -105,7 +105,7 @@ def test_an_explanation_that_makes_no_sense_or_is_not_for_the_caller_is_refused(
 
 
 @pytest.mark.parametrize("day", ["Friday", "today", ""])
-def test_a_day_that_is_none_is_answered_with_how_to_write_one(still: WebDaemon, day: str) -> None:
+def test_an_invalid_day_is_rejected_with_how_to_write_one(still: WebDaemon, day: str) -> None:
     said = still.get(f"/api/v1/explain/ops?on={day}", READER).data["error"]["message"]
     assert said == f"on: {day!r} is not a day; write 2026-11-20"
 
@@ -169,7 +169,7 @@ def test_metrics_need_no_token_and_hold_no_text(still: WebDaemon) -> None:
     assert TEXT not in reply.body.decode()
 
 
-def test_health_is_told_without_a_token(still: WebDaemon) -> None:
+def test_health_needs_no_token(still: WebDaemon) -> None:
     assert [still.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
 
 
@@ -266,7 +266,7 @@ def unanswered(daemon: WebDaemon, name: str) -> int:
     return run
 
 
-def test_a_late_result_is_taken_once_and_told(daemon: WebDaemon) -> None:
+def test_a_late_result_is_accepted_once_and_delivered(daemon: WebDaemon) -> None:
     run = unanswered(daemon, "ops")
     took = daemon.post(f"/api/v1/runs/{run}/result", {"text": "ALERT: the tape is torn"}, OPSMAN)
     assert daemon.get(f"/api/v1/runs/{took.data['run']}", OPSMAN).data["trigger"] == "result"
@@ -470,14 +470,14 @@ def test_a_token_is_taken_back_by_a_reload(daemon: WebDaemon) -> None:
     assert daemon.get("/api/v1/status", READER).status == 401
 
 
-def test_readiness_says_what_is_wrong(daemon: WebDaemon) -> None:
+def test_readiness_gives_the_reason(daemon: WebDaemon) -> None:
     daemon.app_state.health.problem = "database is locked"
     reply = daemon.get("/readyz")
     assert (reply.status, reply.data["error"]["message"]) == (503, "database is locked")
     assert daemon.get("/healthz").status == 200
 
 
-def test_an_engine_that_stands_still_is_neither_alive_nor_ready(daemon: WebDaemon) -> None:
+def test_a_stalled_main_loop_is_neither_alive_nor_ready(daemon: WebDaemon) -> None:
     daemon.world.clock.now += timedelta(seconds=90)
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
     daemon.world.clock.now += timedelta(seconds=1)
@@ -489,7 +489,7 @@ def test_a_daemon_that_has_not_gone_round_yet_is_alive_but_not_ready(daemon: Web
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 503]
 
 
-def test_a_database_that_is_gone_is_told_and_the_counters_stay(daemon: WebDaemon) -> None:
+def test_without_a_database_the_reason_is_given_and_the_counters_stay(daemon: WebDaemon) -> None:
     daemon.world.state.rename(daemon.world.state.with_name("aside"))
     reply = daemon.get("/api/v1/status", READER)
     assert (reply.status, reply.code) == (503, "database")
@@ -566,7 +566,7 @@ def test_a_hold_that_makes_no_sense_is_refused(daemon: WebDaemon, body: dict[str
     ("token", "name", "code"),
     [(READER, "ops", 403), (WAKER, "ops", 403), (OPSMAN, "web", 403), (CHIEF, "nobody", 404), (None, "ops", 401)],
 )
-def test_a_lane_is_held_only_by_whom_may_operate_that_agent(
+def test_only_a_token_that_may_operate_the_agent_can_hold_its_lane(
     daemon: WebDaemon, method: str, token: str | None, name: str, code: int
 ) -> None:
     body = {"id": "chat", "for": "2m"} if method == "PUT" else {"id": "chat"}

@@ -1,4 +1,4 @@
-"""What the interface does for runs and messages that somebody wants ended, sent again, dropped or tried."""
+"""Tests of cancelling runs and of retrying, dropping and testing messages over HTTP."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_message_is_dropped_once(daemon: WebDaemon) -> None:
 
 
 @pytest.mark.parametrize("verb", ["retry", "drop"])
-def test_a_message_is_moved_only_by_whom_may(daemon: WebDaemon, verb: str) -> None:
+def test_only_a_token_for_its_agent_can_change_a_message(daemon: WebDaemon, verb: str) -> None:
     message = message_for(daemon, "web")
     tried = {token: daemon.post(f"/api/v1/outbox/{message}/{verb}", {}, token).status for token in (READER, OPSMAN)}
     assert set(tried.values()) == {403}

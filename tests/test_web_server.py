@@ -1,4 +1,4 @@
-"""The server: where it listens, what it leaves beside the database, and how it bears slow and many clients."""
+"""Tests of the HTTP server: its address, its private files, and slow or many clients."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_token_is_kept_over_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["readable", "short", "link", "folder"])
-def test_a_token_that_is_not_ours_alone_is_made_anew(tmp_path: Path, damage: str) -> None:
+def test_a_token_that_others_could_read_is_replaced(tmp_path: Path, damage: str) -> None:
     state, path = tmp_path / "heartbeatd.db", tmp_path / "token"
     token = token_file.load_or_create_token(state)
     if damage == "readable":
@@ -87,7 +87,7 @@ def test_a_token_that_is_not_ours_alone_is_made_anew(tmp_path: Path, damage: str
     assert token_file.load_or_create_token(state) == fresh
 
 
-def test_an_address_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_with_what_to_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, ExitStack() as stack:
         port = other.getsockname()[1]
         daemon = WebDaemon(tmp_path, CONFIG.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
@@ -120,7 +120,7 @@ def test_a_server_that_was_stopped_can_be_started_again(tmp_path: Path) -> None:
         assert daemon.get("/healthz").status == 200
 
 
-def test_it_does_nothing_while_nobody_asks(tmp_path: Path) -> None:
+def test_the_server_uses_no_cpu_while_no_request_comes(tmp_path: Path) -> None:
     """uvicorn by itself wakes up ten times a second: that is what must not be there."""
     with WebDaemon(tmp_path) as daemon:
         assert daemon.get("/healthz").status == 200
@@ -168,7 +168,7 @@ def hung_up(connection: socket.socket) -> bool:
         ),
     ],
 )
-def test_who_does_not_send_the_whole_request_in_time_is_hung_up_on(tmp_path: Path, beginning: bytes) -> None:
+def test_a_client_that_sends_its_request_too_slowly_is_disconnected(tmp_path: Path, beginning: bytes) -> None:
     with WebDaemon(tmp_path, timeouts=SHORT) as daemon:
         request = beginning.replace(b"{port}", str(daemon.port).encode()).replace(b"{token}", daemon.token.encode())
         with socket.create_connection(("127.0.0.1", daemon.port)) as slow:
@@ -185,7 +185,7 @@ def test_one_byte_at_a_time_does_not_buy_more_time(tmp_path: Path) -> None:
                 select.select([slow], [], [], 0.05)
 
 
-def test_an_answer_that_nobody_takes_is_not_kept_for_ever(tmp_path: Path) -> None:
+def test_an_answer_that_the_client_does_not_read_is_discarded(tmp_path: Path) -> None:
     beat = "{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, deliver: log}}"
     agents = "".join(f"  a{number}: {beat}\n" for number in range(800))
     timeouts = ClientTimeouts(request_seconds=10, answer_seconds=3)
@@ -214,7 +214,7 @@ def eventually(question: Callable[[], bool], seconds: float = 20) -> bool:
     return question()
 
 
-def test_two_hundred_slow_clients_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_two_hundred_slow_clients_do_not_delay_other_clients(tmp_path: Path) -> None:
     with WebDaemon(tmp_path) as daemon, ExitStack() as stack:
         for _ in range(200):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
@@ -244,7 +244,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["silent", "slow", "kept"])
-def test_five_hundred_idle_connections_keep_nobody_out(tmp_path: Path, kind: str) -> None:
+def test_five_hundred_idle_connections_do_not_block_other_clients(tmp_path: Path, kind: str) -> None:
     """A scrape is answered, again and again, and of the idle connections the oldest are closed for it."""
     with WebDaemon(tmp_path) as daemon, ExitStack() as stack:
         request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\n\r\n".encode()
@@ -262,7 +262,7 @@ def test_five_hundred_idle_connections_keep_nobody_out(tmp_path: Path, kind: str
         answer(newest)
 
 
-def test_more_requests_at_once_than_can_be_answered_are_told_to_come_back(tmp_path: Path) -> None:
+def test_too_many_requests_at_once_are_answered_with_503(tmp_path: Path) -> None:
     asked: list[Future[Any]] = []
 
     def ask(_: object) -> Future[Any]:
@@ -346,7 +346,7 @@ def test_a_request_that_is_given_up_is_not_taken_from_the_engine(tmp_path: Path)
         waiting.set_result([])
 
 
-def test_the_address_file_is_written_whole(tmp_path: Path) -> None:
+def test_the_address_file_is_written_atomically(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
     token_file.write_address_file(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
     assert [path.name for path in tmp_path.iterdir()] == ["daemon.json"]

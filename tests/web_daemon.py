@@ -1,4 +1,4 @@
-"""A daemon to talk to: the real interface on a loopback port, over a world whose engine turns whenever it is asked."""
+"""Runs the real HTTP server on a loopback port over a simulated world, for tests."""
 
 from __future__ import annotations
 

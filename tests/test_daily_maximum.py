@@ -1,4 +1,4 @@
-"""The worst day by the config alone: how many runs it can have, in how many attempts, and what these can take at most."""
+"""Tests of the maximum number of runs and the maximum cost per day."""
 
 from __future__ import annotations
 

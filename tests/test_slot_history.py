@@ -1,4 +1,4 @@
-"""The account of a time: a slot counts where it comes due, which is its stagger later than its name says."""
+"""Tests of what happened to each slot of an entry; a slot belongs to the time at which it comes due, after its stagger."""
 
 from __future__ import annotations
 

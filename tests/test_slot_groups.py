@@ -1,4 +1,4 @@
-"""Folding: whatever the fates of a day are, nothing is lost and a dozen lines do."""
+"""Tests that the slots of any day can be grouped into about a dozen lines without losing one."""
 
 from __future__ import annotations
 

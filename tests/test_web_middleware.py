@@ -1,4 +1,4 @@
-"""The gate: no page, form, foreign name or missing token gets anything done, on any route, by any method."""
+"""Tests that forged or unauthorized requests are rejected on every path and with every method."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_no_origin_is_ever_allowed_to_read(daemon: WebDaemon) -> None:
     assert daemon.send("OPTIONS", "/api/v1/agents/ops/wake", headers=origin).status == 405
 
 
-def test_every_answer_is_hardened_and_says_nothing_of_the_server(daemon: WebDaemon) -> None:
+def test_every_answer_has_security_headers_and_does_not_name_the_server(daemon: WebDaemon) -> None:
     for method, path in (("GET", "/metrics"), ("GET", "/nothing"), ("POST", "/api/v1/pause"), ("GET", "/api/v1/status")):
         headers = daemon.send(method, path).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -352,7 +352,7 @@ DECLARED = (Token("bot", Secret("b" * 30), frozenset({"read"}), frozenset({"ops"
         (b"", None),
     ],
 )
-def test_a_caller_is_known_by_the_whole_token(header: bytes, name: str | None) -> None:
+def test_a_caller_is_identified_by_the_complete_token(header: bytes, name: str | None) -> None:
     found = middleware.find_caller([header], LOCAL, DECLARED)
     assert (found.name if found else None) == name
 

@@ -1,4 +1,4 @@
-"""Status: what the database alone can say of the daemon and its entries."""
+"""Tests of the status that is read from the database alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def entry(world: World, name: str) -> dict[str, Any]:
     return next(entry for entry in snapshot(world)["entries"] if entry["name"] == name)
 
 
-def test_each_entry_is_told_with_its_state_its_next_time_and_its_last_run(play: Play) -> None:
+def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: "The disk is full."})
     world.run(minutes=5)
     assert entry(world, "ops") == {
@@ -108,7 +108,7 @@ def test_a_run_in_progress_has_no_outcome_yet(play: Play) -> None:
     assert snapshot(world)["queue"]["running"] == 1
 
 
-def test_a_run_that_waits_for_another_attempt_says_so(play: Play) -> None:
+def test_a_run_that_waits_for_another_attempt_is_shown_as_waiting(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: 3})
     world.engine.tick(world.clock.read())
     world.engine.tick(world.clock.read())
@@ -118,7 +118,7 @@ def test_a_run_that_waits_for_another_attempt_says_so(play: Play) -> None:
 
 
 @pytest.mark.parametrize("until", [None, "2026-03-02 12:00"])
-def test_a_pause_is_told_with_its_end(play: Play, until: str | None) -> None:
+def test_a_pause_is_shown_with_its_end(play: Play, until: str | None) -> None:
     world = play(CONFIG)
     world.pause((Kind.HEARTBEAT, "ops"), at(until) if until else None)
     told = entry(world, "ops")
@@ -126,14 +126,14 @@ def test_a_pause_is_told_with_its_end(play: Play, until: str | None) -> None:
     assert told["paused_until"] == ("2026-03-02T12:00:00Z" if until else None)
 
 
-def test_the_queue_is_told_in_numbers(play: Play) -> None:
+def test_the_queue_is_shown_in_numbers(play: Play) -> None:
     world = play(CONFIG)
     world.pause((Kind.CRON, "measure"))
     numbers = {"entries": 3, "active": 1, "paused": 1, "disabled": 1, "done": 0, "due": 0, "running": 1, "retrying": 0}
     assert snapshot(world)["queue"] == numbers
 
 
-def test_an_entry_that_was_removed_is_told_no_more(play: Play) -> None:
+def test_a_removed_entry_is_no_longer_listed(play: Play) -> None:
     world = play(CONFIG)
     world.reload(CONFIG[: CONFIG.index("cron:")])
     assert [entry["name"] for entry in snapshot(world)["entries"]] == ["ops", "quiet"]
@@ -149,7 +149,7 @@ def test_waiting_wakes_are_counted(play: Play) -> None:
     assert entry(world, "ops")["wakes_waiting"] == 2
 
 
-def test_the_last_life_and_the_times_without_one_are_told(play: Play) -> None:
+def test_the_last_boot_and_the_downtimes_are_shown(play: Play) -> None:
     world = play(CONFIG)
     world.run(minutes=5)
     world.stop()
@@ -174,7 +174,7 @@ def test_the_last_life_and_the_times_without_one_are_told(play: Play) -> None:
     assert told["config_hash"] == world.engine.plan.settings.hash
 
 
-def test_what_is_still_to_be_delivered_is_told_by_channel(play: Play) -> None:
+def test_undelivered_messages_are_counted_by_channel(play: Play) -> None:
     hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\n'
     world = play(
         hook + CONFIG.replace("deliver: log", "deliver: hook"),
@@ -185,20 +185,20 @@ def test_what_is_still_to_be_delivered_is_told_by_channel(play: Play) -> None:
     assert snapshot(world)["outbox"] == [{"channel": "hook", "pending": 1, "dead": 0, "oldest_at": "2026-03-02T08:00:00Z"}]
 
 
-def test_a_channel_with_nothing_left_is_not_told(play: Play) -> None:
+def test_a_channel_without_undelivered_messages_is_not_listed(play: Play) -> None:
     world = play(CONFIG, scripts={"ops": lambda asked: "The disk is full."})
     world.run(minutes=1)
     assert snapshot(world)["outbox"] == []
 
 
-def test_a_database_that_no_daemon_has_used_yet_says_so(tmp_path: Any) -> None:
+def test_a_database_that_no_daemon_has_used_has_no_boot(tmp_path: Any) -> None:
     store = Store.open(tmp_path / "new.db")
     told = status_data.read_status(store.connection, at("2026-03-02 08:00"))
     store.close()
     assert (told["daemon"], told["config_hash"], told["entries"], told["downs"]) == (None, None, [], [])
 
 
-def test_a_wake_is_told_with_the_run_that_heard_it(play: Play) -> None:
+def test_a_wake_is_shown_with_the_run_that_took_it(play: Play) -> None:
     world = play(CONFIG)
     world.run(minutes=5)
     wake = world.wake("ops", "look")
@@ -209,7 +209,7 @@ def test_a_wake_is_told_with_the_run_that_heard_it(play: Play) -> None:
     assert status_data.read_wake(world.store.connection, wake + 1) is None
 
 
-def test_what_is_used_of_todays_budgets_is_told_and_gone_tomorrow(play: Play) -> None:
+def test_the_used_part_of_todays_budgets_is_shown_and_is_zero_tomorrow(play: Play) -> None:
     yaml = CONFIG.replace("deliver: log}", "deliver: log, budget: {runs_per_day: 40, usd_per_day: 2, usd_per_run: 0.01}}", 1)
     world = play("limits: {budget: {runs_per_day: 100}}\n" + yaml)
     world.run(hours=1, minutes=1)

@@ -1,4 +1,4 @@
-"""The report: what it counts, and how it reads within eighty columns."""
+"""Tests of what the report counts, and of its layout within eighty columns."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_what_ended_within_the_stretch_counts(store: Store, ended: datetime, cou
     assert summed(store)["totals"]["runs"] == counts
 
 
-def test_tokens_without_a_price_are_told_and_cost_nothing_known(store: Store) -> None:
+def test_tokens_without_a_price_are_counted_and_their_cost_is_unknown(store: Store) -> None:
     add_run(store, NOON - WEEK / 2, name="free", tokens=TOKENS)
     add_run(store, NOON - WEEK / 2, name="plain")
     assert only(summed(store)["entries"], "name", "cost_usd", "runs_without_price") == [("free", None, 1), ("plain", None, 0)]
 
 
-def test_what_nobody_told_is_told_by_what_budgets_count_for_it(store: Store) -> None:
+def test_unreported_usage_is_shown_as_the_budgets_count_it(store: Store) -> None:
     add_run(store, NOON - WEEK / 2, name="silent", charged_nanos=40_000_000)
     add_run(store, NOON - WEEK / 2, name="cut", charged_nanos=50_000_000, cost_usd=0.01)
     add_run(store, NOON - WEEK / 2, name="whole", charged_nanos=30_000_000, cost_usd=0.03)
@@ -301,7 +301,7 @@ def test_of_many_entries_the_dearest_the_noisiest_and_the_worst_are_shown() -> N
     assert rows[-1].split()[1:] == ["others", str(43 - len(names) + 1), "0", "0", "0", "0", "-"]
 
 
-def test_a_cost_that_is_not_whole_says_so() -> None:
+def test_an_incomplete_cost_is_marked() -> None:
     rows = report._entries_table([an_entry("a", cost_usd=1.5, runs_without_price=2)]).splitlines()
     assert rows[1].split()[-1] == "$1.50+"
     rows = report._entries_table([an_entry("a", cost_usd=1.5, untold_usd=0.2)]).splitlines()
@@ -314,7 +314,7 @@ def test_nothing_at_all_is_one_sentence(state: Path, store: Store, capsys: pytes
 
 
 @pytest.mark.parametrize("by", ["entry", "model"])
-def test_of_a_time_in_which_nothing_ran_a_line_says_so_and_no_table_is_a_head_alone(by: str, store: Store) -> None:
+def test_a_period_without_runs_has_one_line_and_no_empty_tables(by: str, store: Store) -> None:
     add_run(store, NOON - WEEK / 2, "skipped", reason="active_hours", slots=2)
     text = report.format_report(summed(store), by)
     assert "Nothing ran. 2 slots skipped.\n" in text
@@ -381,7 +381,7 @@ def test_amounts_are_short(count: int, said: str) -> None:
         (None, None, "held", "held"),
     ],
 )
-def test_beside_an_outcome_stands_why_and_where_its_messages_are(
+def test_an_outcome_is_shown_with_its_reason_and_its_deliveries(
     reason: str | None, suppression: str | None, delivery: str, said: str
 ) -> None:
     assert format_reason(reason, suppression, delivery) == said
