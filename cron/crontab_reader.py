@@ -286,19 +286,19 @@ def _variable_hint(name: str, value: str) -> str:
 
 def _differences_from_debian(found: CrontabLine, text: str) -> list[str]:
     """Remarks where Debian's cron reads the line differently."""
-    told = []
+    hints = []
     if found.schedule is None and "RANDOM_DELAY" in found.variables:
-        told.append("RANDOM_DELAY does not delay a job that runs at each start of the daemon")
+        hints.append("RANDOM_DELAY does not delay a job that runs at each start of the daemon")
     weekday = found.schedule_text.split()[-1]
     if "#" in weekday:
-        told.append(
+        hints.append(
             f"Debian's cron ignores everything from # on and runs {weekday} every week; here it is only that day of the month"
         )
     if has_wrapped_range(weekday):
-        told.append(f"Debian's cron never runs on {weekday}, a range that runs backwards; here it continues into the next week")
+        hints.append(f"Debian's cron never runs on {weekday}, a range that runs backwards; here it continues into the next week")
     if "\\\\" in text:
-        told.append(r"\\ is one backslash in Debian's cron and here; other crons pass both to the shell")
-    return told
+        hints.append(r"\\ is one backslash in Debian's cron and here; other crons pass both to the shell")
+    return hints
 
 
 def has_wrapped_range(weekday: str) -> bool:

@@ -48,7 +48,7 @@ class TargetHost:
 def format_crontab(jobs: Iterable[ExportedJob], host: TargetHost) -> str:
     """The text of one user's crontab. Empty if there are no jobs."""
     writer = _CrontabWriter(host)
-    return "".join(f"{line}\n" for said in jobs for line in writer.job_lines(said))
+    return "".join(f"{line}\n" for exported in jobs for line in writer.job_lines(exported))
 
 
 class _CrontabWriter:
@@ -59,8 +59,8 @@ class _CrontabWriter:
         self._zone = host.zone
         self._set = {"SHELL": crontab_reader.SHELL, "PATH": crontab_reader.PATH, "HOME": host.home}
 
-    def job_lines(self, said: ExportedJob) -> Iterator[str]:
-        job = said.job
+    def job_lines(self, exported: ExportedJob) -> Iterator[str]:
+        job = exported.job
         yield ""
         yield f"# {name_comment(job.name)}"
         try:
@@ -78,7 +78,7 @@ class _CrontabWriter:
             yield f"# disabled: {line}"
             return
         yield from self._zone_lines(job)
-        yield from self._variable_lines(said)
+        yield from self._variable_lines(exported)
         yield line
 
     def _zone_lines(self, job: Job) -> Iterator[str]:
@@ -96,11 +96,11 @@ class _CrontabWriter:
     def _wake_command(self, job: Job) -> str:
         return join_command("; ".join(f"{self._host.wake_command} {agent}" for agent in job.wake_heartbeat), "")
 
-    def _variable_lines(self, said: ExportedJob) -> Iterator[str]:
-        wanted = _job_variables(said)
-        for name in said.secret_names:
+    def _variable_lines(self, exported: ExportedJob) -> Iterator[str]:
+        wanted = _job_variables(exported)
+        for name in exported.secret_names:
             yield f"# {name} holds a secret; set it here"
-        for name in self._set.keys() - wanted.keys() - set(said.secret_names):
+        for name in self._set.keys() - wanted.keys() - set(exported.secret_names):
             yield f"# {name} is set above, and a crontab cannot unset it; here this job does not have it"
         for name, value in wanted.items():
             if self._set.get(name) == value:
@@ -109,18 +109,18 @@ class _CrontabWriter:
             if line is None:
                 yield f"# {name} cannot be set in a crontab as it is: {value!r}"
                 continue
-            if name == "HOME" and said.env.get("HOME") != value:
+            if name == "HOME" and exported.env.get("HOME") != value:
                 yield "# cron starts a command in HOME; here HOME is not the job's workdir"
             self._set[name] = value
             yield line
 
 
-def _job_variables(said: ExportedJob) -> dict[str, str]:
+def _job_variables(exported: ExportedJob) -> dict[str, str]:
     """The variables that a job needs. Those that it does not set itself have cron's values."""
-    job = said.job
+    job = exported.job
     shell = job.shell if isinstance(job.command, str) else crontab_reader.SHELL
-    kept = {name: value for name, value in said.env.items() if name not in (*SET_BY_CRON, "LOGNAME")}
-    return {"SHELL": shell, "PATH": said.env.get("PATH", crontab_reader.PATH), "HOME": str(job.workdir), **kept}
+    kept = {name: value for name, value in exported.env.items() if name not in (*SET_BY_CRON, "LOGNAME")}
+    return {"SHELL": shell, "PATH": exported.env.get("PATH", crontab_reader.PATH), "HOME": str(job.workdir), **kept}
 
 
 def _command_text(job: Job) -> str:

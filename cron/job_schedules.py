@@ -197,11 +197,11 @@ def parse_one_time(text: str, zone: ZoneInfo) -> OneTimeSchedule:
     if not _MOMENT.fullmatch(text):
         raise ScheduleError(f"{text[:40]!r} is not a date with a time; {ADVICE}")
     try:
-        said = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
         moment = (
-            OneTimeSchedule(said, zone)
-            if said.tzinfo is None
-            else OneTimeSchedule(said.astimezone(UTC).replace(tzinfo=None), ZoneInfo("UTC"))
+            OneTimeSchedule(parsed, zone)
+            if parsed.tzinfo is None
+            else OneTimeSchedule(parsed.astimezone(UTC).replace(tzinfo=None), ZoneInfo("UTC"))
         )
         instant = moment.instant
     except (ValueError, OverflowError):

@@ -140,26 +140,6 @@ def create_missing_checklist(heartbeat: Heartbeat, obstacle: Skip) -> str | None
     return None
 
 
-def _is_disabled(situation: Situation) -> bool:
-    return not situation.heartbeat.enabled
-
-
-def _is_paused(situation: Situation) -> bool:
-    return situation.paused
-
-
-def _is_day_off(situation: Situation) -> bool:
-    return not situation.heartbeat.calendars.open_at(situation.now)
-
-
-def _is_outside_hours(situation: Situation) -> bool:
-    return not situation.heartbeat.hours.open_at(situation.now)
-
-
-def _is_busy(situation: Situation) -> bool:
-    return situation.busy
-
-
 def _is_checklist_missing(situation: Situation) -> bool:
     """`on_missing: create` counts as missing too: what was just created holds no work."""
     return situation.checklist is Skip.CHECKLIST_MISSING and situation.heartbeat.on_missing != "run" and not situation.woken
@@ -171,28 +151,8 @@ def _is_checklist_empty(situation: Situation) -> bool:
     return not situation.has_work
 
 
-def _is_checklist_unreadable(situation: Situation) -> bool:
-    return situation.checklist is Skip.CHECKLIST_UNREADABLE
-
-
-def _is_checklist_too_large(situation: Situation) -> bool:
-    return situation.checklist is Skip.CHECKLIST_TOO_LARGE
-
-
 def _has_nothing_due(situation: Situation) -> bool:
     return situation.has_work and not situation.woken and not situation.selection.has_work
-
-
-def _shows_no_answer(situation: Situation) -> bool:
-    return not (situation.heartbeat.show_ok or situation.heartbeat.show_alerts)
-
-
-def _is_over_budget(situation: Situation) -> bool:
-    return situation.over_budget
-
-
-def _is_breaker_open(situation: Situation) -> bool:
-    return situation.breaker_open
 
 
 def _precheck_found_nothing(situation: Situation) -> bool:
@@ -224,19 +184,19 @@ def _is_prompt_too_large(situation: Situation) -> bool:
 
 
 _CHECKS: tuple[Check, ...] = (
-    (Skip.DISABLED, _is_disabled),
-    (Skip.PAUSED, _is_paused),
-    (Skip.CALENDAR, _is_day_off),
-    (Skip.ACTIVE_HOURS, _is_outside_hours),
-    (Skip.BUSY, _is_busy),
+    (Skip.DISABLED, lambda it: not it.heartbeat.enabled),
+    (Skip.PAUSED, lambda it: it.paused),
+    (Skip.CALENDAR, lambda it: not it.heartbeat.calendars.open_at(it.now)),
+    (Skip.ACTIVE_HOURS, lambda it: not it.heartbeat.hours.open_at(it.now)),
+    (Skip.BUSY, lambda it: it.busy),
     (Skip.CHECKLIST_MISSING, _is_checklist_missing),
     (Skip.CHECKLIST_EMPTY, _is_checklist_empty),
-    (Skip.CHECKLIST_UNREADABLE, _is_checklist_unreadable),
-    (Skip.CHECKLIST_TOO_LARGE, _is_checklist_too_large),
+    (Skip.CHECKLIST_UNREADABLE, lambda it: it.checklist is Skip.CHECKLIST_UNREADABLE),
+    (Skip.CHECKLIST_TOO_LARGE, lambda it: it.checklist is Skip.CHECKLIST_TOO_LARGE),
     (Skip.NOTHING_DUE, _has_nothing_due),
-    (Skip.NOT_SHOWN, _shows_no_answer),
-    (Skip.BUDGET, _is_over_budget),
-    (Skip.BREAKER_OPEN, _is_breaker_open),
+    (Skip.NOT_SHOWN, lambda it: not (it.heartbeat.show_ok or it.heartbeat.show_alerts)),
+    (Skip.BUDGET, lambda it: it.over_budget),
+    (Skip.BREAKER_OPEN, lambda it: it.breaker_open),
 )
 
 _LATE_CHECKS: tuple[Check, ...] = (

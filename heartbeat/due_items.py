@@ -124,14 +124,14 @@ def _constant_selection(text: str) -> Selection | None:
 def _select_from_sections(
     sections: tuple[_Section, ...], slot: datetime, last_prompted: Mapping[str, datetime], everything: bool
 ) -> Selection:
-    told = [
+    due_blocks = [
         _due_blocks(section, [item for item in section.items if _is_due(item, slot, last_prompted, everything)])
         for section in sections
     ]
     return Selection(
-        "\n".join(_selected_lines(sections, told)).strip("\n"),
-        any(block.has_work for blocks in told for block in blocks),
-        frozenset(block.item_hash for blocks in told for block in blocks if block.is_recurring),
+        "\n".join(_selected_lines(sections, due_blocks)).strip("\n"),
+        any(block.has_work for blocks in due_blocks for block in blocks),
+        frozenset(block.item_hash for blocks in due_blocks for block in blocks if block.is_recurring),
         frozenset(item.item_hash for section in sections for item in section.items if item.is_recurring),
     )
 

@@ -187,12 +187,12 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
         return replace(asked, suppression=Suppression.DECIDED_SKIP)
     if answer.failure is not None:
         return replace(asked, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
-    said = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
+    content = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
     asked = replace(asked, answer=answer.text, truncated=answer.truncated)
-    if answer.truncated and not said.strip():
+    if answer.truncated and not content.strip():
         error = "the answer was cut at its token limit before it contained any text"
         return replace(asked, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
-    judged = verdict.judge_answer(said, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
+    judged = verdict.judge_answer(content, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars)
     asked = replace(asked, outcome=judged.outcome, suppression=judged.suppression)
     if judged.outcome == "alert" and not spec.show_alerts:
         return replace(asked, suppression=Suppression.NOT_SHOWN)

@@ -203,8 +203,8 @@ def task_meta(job: str, agent: Agent, now: datetime, activity: AgentActivity | N
 def time_part(now: datetime, zone: ZoneInfo) -> PromptPart:
     """The part with the local time. Cached, because many runs start at the same instant."""
     local = now.astimezone(zone)
-    said = f"{_WEEKDAYS[local.weekday()]} {local:%Y-%m-%d %H:%M} ({zone.key}, UTC{local:%z})"
-    return PromptPart("time", f"Local time: {said}.")
+    description = f"{_WEEKDAYS[local.weekday()]} {local:%Y-%m-%d %H:%M} ({zone.key}, UTC{local:%z})"
+    return PromptPart("time", f"Local time: {description}.")
 
 
 def time_meta(now: datetime, zone: ZoneInfo) -> dict[str, object]:
@@ -249,8 +249,8 @@ def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[P
     yield PromptPart("last_beat", _last_beat_text(facts))
     if facts.failures:
         yield PromptPart("failures", f"Failed runs in a row before this one: {facts.failures}.")
-    if facts.activity and (told := _waiting_text(facts.activity)):
-        yield PromptPart("activity", f"Reported {_format_duration(_time_since(facts.activity.at, facts.now))} ago: {told}.")
+    if facts.activity and (waiting := _waiting_text(facts.activity)):
+        yield PromptPart("activity", f"Reported {_format_duration(_time_since(facts.activity.at, facts.now))} ago: {waiting}.")
     if facts.precheck:
         yield PromptPart("precheck", _precheck_text(facts.precheck), _cut_precheck_output(facts.precheck))
     if not heartbeat.light_context:
@@ -273,15 +273,15 @@ def _last_beat_text(facts: PromptFacts) -> str:
 
 def _waiting_text(activity: AgentActivity) -> str:
     """What waits for the agent or the user. Numbers that are 0 or unknown are left out."""
-    told = ((activity.queue, "in your queue"), (activity.approvals, "waiting for the user's approval"))
-    return ", ".join(f"{number} {where}" for number, where in told if number)
+    counts = ((activity.queue, "in your queue"), (activity.approvals, "waiting for the user's approval"))
+    return ", ".join(f"{number} {where}" for number, where in counts if number)
 
 
 def _wake_text(wake: PromptWake) -> str:
     text = wake.text[-MAX_WAKE_TEXT:]
     cut = f" (the last {len(text)} of {len(wake.text)} characters)" if len(text) < len(wake.text) else ""
-    said = f":{cut}\n{_delimit_data(text)}" if text.strip() else "."
-    return f"{_wake_sender(wake)}{said}"
+    body = f":{cut}\n{_delimit_data(text)}" if text.strip() else "."
+    return f"{_wake_sender(wake)}{body}"
 
 
 def _wake_sender(wake: PromptWake) -> str:
@@ -353,16 +353,16 @@ def _wake_line(wake: PromptWake, most: int) -> str:
 def _precheck_text(checked: PrecheckResult) -> str:
     """The result of the precheck as delimited data."""
     same = ", the same as last time" if checked.status is PrecheckStatus.UNCHANGED else ""
-    told = (
+    result = (
         f"The check before this run failed: {_one_line(checked.error)}."
         if checked.error
         else f"The check before this run found this{same}."
     )
     text = checked.output[:MAX_PROMPT_OUTPUT]
     if not text.strip():
-        return told if checked.error else "The check before this run passed and printed nothing."
+        return result if checked.error else "The check before this run passed and printed nothing."
     cut = f" (The first {len(text)} of {len(checked.output)} characters.)" if len(text) < len(checked.output) else ""
-    return f"{told} {_DATA}{cut}\n{_delimit_data(text)}"
+    return f"{result} {_DATA}{cut}\n{_delimit_data(text)}"
 
 
 def _cut_precheck_output(checked: PrecheckResult) -> tuple[str, ...]:
@@ -395,16 +395,16 @@ def _precheck_meta(checked: PrecheckResult) -> dict[str, object]:
 
 def _wakes_meta(wakes: tuple[PromptWake, ...]) -> dict[str, object]:
     """As many wakes as fit, and the number of the others: `meta` must fit into one environment variable."""
-    told: list[dict[str, object]] = []
+    shown: list[dict[str, object]] = []
     room = MAX_META_WAKES
     for wake in wakes:
-        told.append(_wake_meta(wake))
-        room -= len(json.dumps(told[-1], ensure_ascii=False).encode(errors="replace"))
+        shown.append(_wake_meta(wake))
+        room -= len(json.dumps(shown[-1], ensure_ascii=False).encode(errors="replace"))
         if room < 0:
-            told.pop()
+            shown.pop()
             break
-    left_out = len(wakes) - len(told)
-    return {"wakes": told} | ({"wakes_left_out": left_out} if left_out else {})
+    left_out = len(wakes) - len(shown)
+    return {"wakes": shown} | ({"wakes_left_out": left_out} if left_out else {})
 
 
 def _wake_meta(wake: PromptWake) -> dict[str, object]:

@@ -12,7 +12,7 @@ import pytest
 from waited import waited
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, command
-from heartbeat.runners.command import MAX_ERROR
+from heartbeat.runners.errors import MAX_STDERR
 from heartbeat.spec import CommandRunner
 from scheduler.model.secret import Secret
 
@@ -120,7 +120,7 @@ def test_a_failing_program_without_a_message() -> None:
 
 def test_only_the_end_of_a_long_error_message_is_kept() -> None:
     error = answer(Ended(exit_code=1, errors=b"x" * 10_000 + b"the end")).error
-    assert len(error) == len("exit code 1: ") + MAX_ERROR
+    assert len(error) == len("exit code 1: ") + MAX_STDERR
     assert error.endswith("the end")
 
 
@@ -175,5 +175,5 @@ def test_a_secret_in_its_environment_is_redacted_in_errors_answers_and_reports()
     assert told(output=b"I know canary-0123").text == "I know ***"
     report = told(output=b'{"result": "canary-0123", "is_error": true, "log": "sent canary-0123"}')
     assert (report.error, report.log) == ("the agent failed: ***", "sent ***")
-    cut = told(exit_code=1, errors=b"canary-0123" + b"x" * (MAX_ERROR - 4)).error
+    cut = told(exit_code=1, errors=b"canary-0123" + b"x" * (MAX_STDERR - 4)).error
     assert "0123" not in cut

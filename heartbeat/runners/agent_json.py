@@ -39,8 +39,8 @@ def request_data(run: AgentRequest) -> dict[str, object]:
 
 def conversation(run: AgentRequest) -> list[dict[str, str]]:
     """The messages for a model: the earlier messages of the session, then the prompt."""
-    said = (*run.messages, ("user", run.prompt))
-    return [{"role": role, "content": clean_text(text)} for role, text in said]
+    messages = (*run.messages, ("user", run.prompt))
+    return [{"role": role, "content": clean_text(text)} for role, text in messages]
 
 
 def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answer:
@@ -140,8 +140,8 @@ def _parse_mapping(value: Mapping[str, object], failed: Failure, redactor: Redac
         log=parse_log(value.get("log"), redactor),
     )
     if value.get("error"):
-        said = find_message(value["error"]) or "no reason given"
-        return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {said}", redactor), transient=True)
+        message = find_message(value["error"]) or "no reason given"
+        return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {message}", redactor), transient=True)
     if value.get("later") is True:
         return replace(spent, later=True)
     text = value.get("text")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, StartProcess, program_output
 from heartbeat.runners.agent_json import clean_text
+from heartbeat.runners.errors import add_stderr
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import CommandRunner
 
-MAX_ERROR = 2000  # characters of standard error in the error message
 MAX_OUTPUT = 1024 * 1024  # bytes of output that are kept, from its end; a report may be larger than its answer
 
 
@@ -43,27 +43,19 @@ def _failure_of(ended: ProcessResult, run: AgentRequest, redactor: Redactor) -> 
         return Answer(failure=Failure.EXIT, error=f"could not start: {ended.problem}", not_sent=True)
     if ended.timed_out:
         return Answer(
-            failure=Failure.TIMEOUT, error=_with_stderr(f"no answer within {run.timeout}", ended, redactor), transient=True
+            failure=Failure.TIMEOUT, error=add_stderr(f"no answer within {run.timeout}", ended, redactor), transient=True
         )
     if ended.problem is not None or (ended.truncated and ended.exit_code is None):
         return _too_large_answer(ended, redactor)
     if ended.exit_code is None:
-        return Answer(failure=Failure.EXIT, error=_with_stderr("ended by a signal", ended, redactor), transient=True)
+        return Answer(failure=Failure.EXIT, error=add_stderr("ended by a signal", ended, redactor), transient=True)
     if ended.exit_code != 0:
-        return Answer(failure=Failure.EXIT, error=_with_stderr(f"exit code {ended.exit_code}", ended, redactor), transient=True)
+        return Answer(failure=Failure.EXIT, error=add_stderr(f"exit code {ended.exit_code}", ended, redactor), transient=True)
     return None
 
 
-def _with_stderr(what: str, ended: ProcessResult, redactor: Redactor) -> str:
-    """The error with the end of what the program printed to standard error, redacted before it is cut."""
-    said = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()
-    return f"{what}: {said[-MAX_ERROR:]}" if said else what
-
-
 def _too_large_answer(ended: ProcessResult, redactor: Redactor) -> Answer:
-    return Answer(
-        failure=Failure.BAD_ANSWER, error=_with_stderr(f"the answer is larger than {MAX_ANSWER} bytes", ended, redactor)
-    )
+    return Answer(failure=Failure.BAD_ANSWER, error=add_stderr(f"the answer is larger than {MAX_ANSWER} bytes", ended, redactor))
 
 
 def _parse_output(ended: ProcessResult, redactor: Redactor) -> Answer:

@@ -10,10 +10,11 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
-from heartbeat.runners import Answer, Failure, HttpReply
+from heartbeat.runners import Answer, Failure, HttpReply, ProcessResult
 from heartbeat.runners.redaction import Redactor
 
 MAX_MESSAGE = 500  # characters of a message from a server
+MAX_STDERR = 2000  # characters of standard error in an error message
 MAX_RETRY_AFTER = 10 * 365 * 24 * 3600  # seconds; a longer Retry-After is shortened to this
 
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f]+")
@@ -66,15 +67,15 @@ def error_from_reply(reply: HttpReply, redactor: Redactor) -> CallError:
     """The error for a response that is not a success: its class follows from the status, its message includes the server's
     message.
     """
-    said = _error_message(reply, redactor)
-    told = f"HTTP {reply.status} {status_phrase(reply.status)}".rstrip() + (f": {said}" if said else "")
+    detail = _error_message(reply, redactor)
+    message = f"HTTP {reply.status} {status_phrase(reply.status)}".rstrip() + (f": {detail}" if detail else "")
     if 300 <= reply.status < 400:
-        said_where = f"{told}: redirects are not followed; write the final address"
-        return CallError(Failure.BAD_ANSWER, said_where, status=reply.status)
+        message = f"{message}: redirects are not followed; write the final address"
+        return CallError(Failure.BAD_ANSWER, message, status=reply.status)
     failure = failure_of_status(reply.status)
     return CallError(
         failure,
-        told,
+        message,
         transient=failure in _TRANSIENT,
         retry_after=parse_retry_after(reply.headers),
         status=reply.status,
@@ -131,6 +132,12 @@ def redacted_line(text: str, redactor: Redactor) -> str:
     """Text from elsewhere as part of an error message: redacted, on one line, cut to MAX_MESSAGE characters."""
     line = _UNPRINTABLE.sub(" ", redactor.redact(text)).strip()
     return line if len(line) <= MAX_MESSAGE else line[:MAX_MESSAGE] + "..."
+
+
+def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:
+    """The error with the end of what the program printed to standard error, redacted before it is cut."""
+    printed = redactor.redact(ended.errors.decode(errors="replace").replace("\0", "")).strip()
+    return f"{error}: {printed[-MAX_STDERR:]}" if printed else error
 
 
 def _error_message(reply: HttpReply, redactor: Redactor) -> str:

@@ -62,8 +62,8 @@ def parse_report(output: str, redactor: Redactor) -> Answer | None:
     report, spent = events[-1], _report_usage(events, redactor)
     text = _report_text(report)
     if report.get("is_error") is True or report.get("error"):
-        said = find_message(report.get("error")) or text or str(report.get("subtype") or "no reason given")
-        error = redacted_line(f"the agent failed: {said}", redactor)
+        message = find_message(report.get("error")) or text or str(report.get("subtype") or "no reason given")
+        error = redacted_line(f"the agent failed: {message}", redactor)
         return replace(spent, failure=Failure.EXIT, error=error, transient=True)
     try:
         return replace(spent, text=check_answer_text(redactor.redact(text or "")), truncated=is_truncated(report))
@@ -124,16 +124,16 @@ def _report_usage(events: list[Event], redactor: Redactor) -> Answer:
 def _parse_usage(usage: object) -> Tokens | None:
     if not isinstance(usage, Mapping):
         return None
-    told = tokens_from_counts(
+    tokens = tokens_from_counts(
         input=_first_count(usage, _INPUT_KEYS),
         output=_first_count(usage, _OUTPUT_KEYS),
         cache_read=_first_count(usage, _CACHE_READ_KEYS),
         cache_write=_first_count(usage, _CACHE_WRITE_KEYS),
     )
     included = token_count(usage.get(_CACHED_INPUT_KEY) or 0)
-    if told is None or included is None:
+    if tokens is None or included is None:
         return None
-    return replace(told, input=max(0, told.input - included), cache_read=told.cache_read + included)
+    return replace(tokens, input=max(0, tokens.input - included), cache_read=tokens.cache_read + included)
 
 
 def _first_count(usage: Mapping[str, object], names: tuple[str, ...]) -> int | None:

@@ -24,8 +24,7 @@ from heartbeat.runners import (
     agent_json,
     python_child,
 )
-from heartbeat.runners.command import MAX_ERROR
-from heartbeat.runners.errors import CallError, parse_json_object, redacted_line
+from heartbeat.runners.errors import CallError, add_stderr, parse_json_object, redacted_line
 from heartbeat.runners.redaction import Redactor
 from heartbeat.spec import PythonRunner
 from heartbeat.threads import finish_despite_cancellation, in_daemon_thread
@@ -62,7 +61,7 @@ def _request_data(run: AgentRequest) -> dict[str, object]:
 def _parse_child_output(run: AgentRequest, ended: ProcessResult) -> Answer:
     _raise_on_failure(run, ended)
     if not ended.output:
-        raise CallError(Failure.EXIT, _with_stderr("it ended the process instead of returning", ended), transient=True)
+        raise CallError(Failure.EXIT, add_stderr("it ended the process instead of returning", ended, _NO_SECRETS), transient=True)
     given = parse_json_object(HttpReply(200, {}, ended.output))
     if "missing" in given:
         raise CallError(Failure.NOT_FOUND, redacted_line(f"cannot be called: {given['missing']}", _NO_SECRETS))
@@ -76,19 +75,13 @@ def _raise_on_failure(run: AgentRequest, ended: ProcessResult) -> None:
     if ended.problem is not None:
         raise CallError(Failure.EXIT, f"could not start: {ended.problem}", not_sent=True)
     if ended.timed_out:
-        raise CallError(Failure.TIMEOUT, _with_stderr(f"no answer within {run.timeout}", ended), transient=True)
+        raise CallError(Failure.TIMEOUT, add_stderr(f"no answer within {run.timeout}", ended, _NO_SECRETS), transient=True)
     if ended.truncated:
         raise CallError(Failure.BAD_ANSWER, f"the answer is larger than {MAX_ANSWER} bytes")
     if ended.exit_code is None or ended.exit_code < 0:
-        raise CallError(Failure.EXIT, _with_stderr("ended by a signal", ended), transient=True)
+        raise CallError(Failure.EXIT, add_stderr("ended by a signal", ended, _NO_SECRETS), transient=True)
     if ended.exit_code != 0:
-        raise CallError(Failure.EXIT, _with_stderr(f"exit code {ended.exit_code}", ended), transient=True)
-
-
-def _with_stderr(what: str, ended: ProcessResult) -> str:
-    """The error with the end of what was printed, which has the traceback."""
-    said = ended.errors.decode(errors="replace").replace("\0", "").strip()
-    return f"{what}: {said[-MAX_ERROR:]}" if said else what
+        raise CallError(Failure.EXIT, add_stderr(f"exit code {ended.exit_code}", ended, _NO_SECRETS), transient=True)
 
 
 def _call_in_process(run: AgentRequest, runner: PythonRunner) -> Answer:
